@@ -1,0 +1,374 @@
+"""The store: lookup, atomic publish, quarantine, eviction.
+
+Names appear in ``artifacts/`` by rename only, so a reader sees a whole entry or none (a directory scan that met other
+writers' temporary files cost 512 GPUs a run: pytorch#172144). Flat, so that one inotify watch sees everything.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from precompiled.artifact import format as fmt
+from precompiled.artifact import trust
+from precompiled.errors import CorruptArtifact, StoreError, UntrustedStore
+
+FAILED_SUFFIX = ".failed"
+# A hit marks its entry as used at most this often: a step loop must not turn into a stream of metadata writes.
+TOUCH_INTERVAL_S = 60.0
+# What a writer that died left in tmp/ is removed after this.
+TMP_MAX_AGE_S = 3600.0
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One artifact in the store."""
+
+    path: Path
+    manifest: fmt.Manifest
+
+    @property
+    def slot(self) -> int:
+        return int(self.path.name.rpartition(".")[2])
+
+
+@dataclass(frozen=True)
+class Evicted:
+    """What an eviction removed."""
+
+    entries: int
+    bytes: int
+
+
+class Store:
+    """The cache directory at ``root``. Nothing is created before something is published."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = Path(root)
+        self.artifacts = self.root / "artifacts"
+        self.tmp = self.root / "tmp"
+        self.quarantined = self.root / "quarantine"
+
+    # ------------------------------------------------------------------ reading
+
+    def lookup(self, key: str) -> list[Entry]:
+        """All variants of ``key``, by slot, with checked manifests; their files are checked when they are read.
+
+        An entry that is corrupt is put into quarantine and left out. Raises UntrustedStore when the store itself, or
+        an entry of the key, could have been written by somebody else.
+        """
+        found: list[Entry] = []
+        try:
+            with self._artifacts_fd() as artifacts_fd:
+                for slot in range(fmt.MAX_VARIANTS):
+                    name = f"{key}.{slot}"
+                    try:
+                        found.append(self._read_entry(name, key, artifacts_fd))
+                    except FileNotFoundError:
+                        continue
+                    except CorruptArtifact as error:
+                        self.quarantine(self.artifacts / name, str(error))
+        except FileNotFoundError:
+            return []
+        return found
+
+    def failure(self, key: str, now: float | None = None) -> fmt.Failure | None:
+        """The failure record of ``key``, if there is one and it still counts."""
+        name = key + FAILED_SUFFIX
+        try:
+            with self._artifacts_fd() as artifacts_fd:
+                data = trust.read_file(name, artifacts_fd, fmt.MAX_MANIFEST_BYTES, shown=str(self.artifacts / name))
+            failure = fmt.open_failure(data, key)
+        except FileNotFoundError:
+            return None
+        except CorruptArtifact as error:
+            self.quarantine(self.artifacts / name, str(error))
+            return None
+        return None if failure.expired(time.time() if now is None else now) else failure
+
+    def read_files(self, entry: Entry) -> dict[str, bytes]:
+        """The checked contents of all files of an artifact, by name.
+
+        Raises CorruptArtifact (and puts the entry into quarantine) when a file is missing, short or altered;
+        UntrustedStore when somebody else could have written it; FileNotFoundError when the entry was evicted.
+        """
+        contents: dict[str, bytes] = {}
+        try:
+            with self._artifacts_fd() as artifacts_fd, trust.open_directory(entry.path.name, artifacts_fd) as entry_fd:
+                for name, record in entry.manifest.files.items():
+                    contents[name] = self._read_checked(entry, name, record, entry_fd)
+        except CorruptArtifact as error:
+            self.quarantine(entry.path, str(error))
+            raise
+        return contents
+
+    def touch(self, entry: Entry) -> None:
+        """Mark as used now, for eviction by least recent use; best effort (the store may be read-only)."""
+        with suppress(OSError):
+            if time.time() - entry.path.stat().st_mtime > TOUCH_INTERVAL_S:
+                os.utime(entry.path)
+
+    def entries(self) -> Iterator[Entry]:
+        """Every readable artifact, in no order."""
+        for name in self._names():
+            key, _, slot = name.rpartition(".")
+            if slot.isdigit() and fmt.is_key(key):
+                with suppress(FileNotFoundError, CorruptArtifact, UntrustedStore), self._artifacts_fd() as artifacts_fd:
+                    yield self._read_entry(name, key, artifacts_fd)
+
+    def failures(self) -> Iterator[fmt.Failure]:
+        """Every failure record that still counts, in no order."""
+        for name in self._names():
+            key = name.removesuffix(FAILED_SUFFIX)
+            if key != name and fmt.is_key(key):
+                with suppress(UntrustedStore):
+                    failure = self.failure(key)
+                    if failure is not None:
+                        yield failure
+
+    # ------------------------------------------------------------------ writing
+
+    def prepare(self) -> None:
+        """Create the directories, for this user only; raises StoreError when they cannot be written or trusted."""
+        try:
+            for directory in (self.root, self.artifacts, self.tmp, self.quarantined):
+                directory.mkdir(mode=0o700, parents=directory is self.root, exist_ok=True)
+                trust.check_stat(os.lstat(directory), str(directory), directory=True)
+        except UntrustedStore:
+            raise
+        except OSError as error:
+            raise StoreError(
+                f"the store {self.root} cannot be created: {error}",
+                "Make it writable, or set PRECOMPILED_CACHE_DIR to a directory that is",
+                code="store-unwritable",
+            ) from error
+
+    def publish(self, payload: fmt.Payload) -> Entry:
+        """Make an artifact visible, whole and durable, in the first free slot of its key.
+
+        Raises StoreError when it cannot be written or all MAX_VARIANTS slots are taken.
+        """
+        self.prepare()
+        files = {name: fmt.FileRecord(len(data), fmt.digest(data)) for name, data in payload.files.items()}
+        manifest = dataclasses.replace(payload.manifest, files=files)
+        key = manifest.key
+        if not fmt.is_key(key):
+            raise StoreError(f"{key!r} is not a key", code="bad-key")
+        sealed = fmt.seal(manifest)
+        with self._temporary_directory() as directory:
+            for name, data in payload.files.items():
+                path = directory / name
+                path.parent.mkdir(mode=0o700, exist_ok=True)
+                # Native code is mapped executable, so it may need the x bit on file systems that check it.
+                _write_durably(path, data, 0o700 if name.endswith(".so") else 0o600)
+            _write_durably(directory / fmt.MANIFEST, sealed, 0o600)
+            for parent in {(directory / name).parent for name in payload.files} | {directory}:
+                _sync_directory(parent)
+            for slot in range(fmt.MAX_VARIANTS):
+                target = self.artifacts / f"{key}.{slot}"
+                try:
+                    os.rename(directory, target)  # fails when the slot holds an entry: a directory that is not empty
+                except OSError as error:
+                    if target.exists():
+                        continue
+                    raise StoreError(f"{target} cannot be published: {error}", code="store-unwritable") from error
+                _sync_directory(self.artifacts)
+                self.forget_failure(key)
+                return Entry(target, fmt.open_manifest(sealed, key))
+        raise StoreError(f"all {fmt.MAX_VARIANTS} variants of {key[:12]} are taken", code="too-many-variants")
+
+    def publish_failure(self, failure: fmt.Failure) -> None:
+        """Make a failure record visible, in place of an older one of its key."""
+        self.prepare()
+        if not fmt.is_key(failure.key):
+            raise StoreError(f"{failure.key!r} is not a key", code="bad-key")
+        path = self.tmp / _temporary_name()
+        try:
+            _write_durably(path, fmt.encode_failure(failure), 0o600)
+            os.replace(path, self.artifacts / (failure.key + FAILED_SUFFIX))
+        except OSError as error:
+            path.unlink(missing_ok=True)
+            raise StoreError(f"the failure record cannot be written: {error}", code="store-unwritable") from error
+        _sync_directory(self.artifacts)
+
+    def forget_failure(self, key: str) -> None:
+        with suppress(OSError):
+            (self.artifacts / (key + FAILED_SUFFIX)).unlink()
+
+    def quarantine(self, path: Path, reason: str) -> None:
+        """Move an entry out of the readers' way, for somebody to look at; best effort (the store may be read-only)."""
+        target = self.quarantined / f"{path.name}.{_temporary_name()}"
+        with suppress(OSError):
+            os.rename(path, target)
+            (self.quarantined / f"{target.name}.reason").write_text(reason + "\n")
+
+    def remove(self, key: str) -> Evicted:
+        """Remove all variants and the failure record of ``key``."""
+        removed = Evicted(0, 0)
+        for entry in self.lookup(key):
+            removed = _plus(removed, self._remove_entry(entry))
+        self.forget_failure(key)
+        return removed
+
+    def clear(self) -> Evicted:
+        """Remove every artifact, failure record, quarantined entry and temporary file."""
+        removed = Evicted(0, 0)
+        for name in self._names():
+            path = self.artifacts / name
+            if path.is_dir() and not path.is_symlink():
+                removed = _plus(removed, self._remove_path(path))
+            else:
+                with suppress(OSError):
+                    path.unlink()
+        for directory in (self.tmp, self.quarantined):
+            with suppress(OSError):
+                for child in directory.iterdir():
+                    _remove_tree(child)
+        return removed
+
+    def evict(self, max_bytes: int, max_inodes: int) -> Evicted:
+        """Remove least recently used artifacts until both budgets hold, and what dead writers left in ``tmp/``."""
+        self._sweep_tmp()
+        candidates: list[tuple[float, int, int, Path]] = []
+        for name in self._names():
+            path = self.artifacts / name
+            if path.is_dir():
+                with suppress(OSError):
+                    used, size, inodes = path.stat().st_mtime, *_weigh(path)
+                    candidates.append((used, size, inodes, path))
+        total_bytes = sum(item[1] for item in candidates)
+        total_inodes = sum(item[2] for item in candidates)
+        removed = Evicted(0, 0)
+        for _used, size, inodes, path in sorted(candidates, key=lambda item: item[0]):
+            if total_bytes <= max_bytes and total_inodes <= max_inodes:
+                break
+            removed = _plus(removed, self._remove_path(path))
+            total_bytes -= size
+            total_inodes -= inodes
+        return removed
+
+    # ------------------------------------------------------------------ inside
+
+    @contextmanager
+    def _artifacts_fd(self) -> Iterator[int]:
+        with (
+            trust.open_directory(self.root) as root_fd,
+            trust.open_directory("artifacts", root_fd, shown=str(self.artifacts)) as artifacts_fd,
+        ):
+            yield artifacts_fd
+
+    def _names(self) -> list[str]:
+        try:
+            return os.listdir(self.artifacts)
+        except (FileNotFoundError, NotADirectoryError, PermissionError):
+            return []
+
+    def _read_entry(self, name: str, key: str, artifacts_fd: int) -> Entry:
+        path = self.artifacts / name
+        with trust.open_directory(name, artifacts_fd, shown=str(path)) as entry_fd:
+            try:
+                data = trust.read_file(fmt.MANIFEST, entry_fd, fmt.MAX_MANIFEST_BYTES, shown=str(path / fmt.MANIFEST))
+            except FileNotFoundError as error:
+                raise CorruptArtifact(f"{path} has no {fmt.MANIFEST}") from error
+        return Entry(path, fmt.open_manifest(data, key))
+
+    def _read_checked(self, entry: Entry, name: str, record: fmt.FileRecord, entry_fd: int) -> bytes:
+        shown = str(entry.path / name)
+        try:
+            if "/" in name:
+                directory, _, file_name = name.partition("/")
+                with trust.open_directory(directory, entry_fd, shown=str(entry.path / directory)) as directory_fd:
+                    data = trust.read_file(file_name, directory_fd, fmt.MAX_FILE_BYTES, shown=shown)
+            else:
+                data = trust.read_file(name, entry_fd, fmt.MAX_FILE_BYTES, shown=shown)
+        except FileNotFoundError as error:
+            if not entry.path.exists():  # evicted between lookup and here: a miss, not a corruption
+                raise
+            raise CorruptArtifact(f"{shown} is missing") from error
+        if len(data) != record.bytes:
+            raise CorruptArtifact(f"{shown} has {len(data)} bytes, the manifest says {record.bytes}")
+        if fmt.digest(data) != record.digest:
+            raise CorruptArtifact(f"{shown} does not match its digest")
+        return data
+
+    @contextmanager
+    def _temporary_directory(self) -> Iterator[Path]:
+        """A directory in ``tmp/``: discarded unless it was renamed away."""
+        directory = self.tmp / _temporary_name()
+        try:
+            directory.mkdir(mode=0o700)
+            yield directory
+        except OSError as error:
+            raise StoreError(
+                f"an artifact cannot be written to {self.tmp}: {error}", "Free some space, or run `precompiled gc`",
+                code="store-unwritable",
+            ) from error
+        finally:
+            _remove_tree(directory)
+
+    def _remove_entry(self, entry: Entry) -> Evicted:
+        return self._remove_path(entry.path)
+
+    def _remove_path(self, path: Path) -> Evicted:
+        # Renamed away first: a reader sees a whole entry or none. One that has opened it already reads on.
+        grave = self.tmp / _temporary_name()
+        try:
+            size, _inodes = _weigh(path)
+            os.rename(path, grave)
+        except OSError:
+            return Evicted(0, 0)  # somebody else was quicker
+        _remove_tree(grave)
+        return Evicted(1, size)
+
+    def _sweep_tmp(self) -> None:
+        with suppress(OSError):
+            for child in self.tmp.iterdir():
+                with suppress(OSError):
+                    if time.time() - child.lstat().st_mtime > TMP_MAX_AGE_S:
+                        _remove_tree(child)
+
+
+def _plus(left: Evicted, right: Evicted) -> Evicted:
+    return Evicted(left.entries + right.entries, left.bytes + right.bytes)
+
+
+def _temporary_name() -> str:
+    return f"{os.getpid()}-{os.urandom(8).hex()}"
+
+
+def _remove_tree(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _weigh(path: Path) -> tuple[int, int]:
+    """Bytes and inodes of a directory tree."""
+    size, inodes = 0, 1
+    for parent, directories, files in os.walk(path):
+        inodes += len(directories) + len(files)
+        size += sum(os.lstat(os.path.join(parent, name)).st_size for name in files)
+    return size, inodes
+
+
+def _write_durably(path: Path, data: bytes, mode: int) -> None:
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
+    with os.fdopen(fd, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(fd)
+
+
+def _sync_directory(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

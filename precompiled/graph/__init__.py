@@ -1,0 +1,1 @@
+"""Graphs: canonical form, bytes, key. What the worker decodes is exactly what the key hashes."""

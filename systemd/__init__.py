@@ -1,0 +1,1 @@
+"""The unit files, as package data: ``precompiled doctor`` and the install target find them here."""
