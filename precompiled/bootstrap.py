@@ -1,0 +1,151 @@
+"""Site-time code: waits for `torch`, then hands over to `precompiled.hook`.
+
+Runs in every Python process of a host where the hook is on, most of which never import torch. So: nothing is
+imported here but `os`, `sys` and the built-in `_thread`, nothing is read, and nothing of ours ever fails loudly::
+
+    install()        a finder at the front of sys.meta_path
+    import torch     the finder asks the real finders, and shadows `exec_module` on the one loader they return
+    ... executed     the shadow and the finder are gone again; precompiled.hook.on_torch_imported() runs
+
+The loader keeps its type and identity: `torch.__spec__.loader` is what it would be without us, for `inspect`,
+`importlib.resources` and everybody else who looks.
+"""
+
+import _thread
+import os
+import sys
+
+# Why the hook is not working in this process, for `precompiled.report()` and `precompiled doctor`.
+problem: str | None = None
+
+_state = "off"  # off | waiting | fired
+# Holds the finder that waits; whoever pops it may fire, so that two threads never both do.
+_pending: list = []
+
+
+def install() -> None:
+    """Route torch.compile to precompiled, now or as soon as torch is imported. Idempotent: a .pth line may run twice."""
+    global _state  # noqa: PLW0603
+    if os.environ.get("PRECOMPILED") == "0":
+        return
+    if _state != "off":
+        return
+    if _torch_is_whole():
+        _state = "fired"
+        _route()
+        return
+    finder = _TorchFinder()
+    _pending.append(finder)
+    _state = "waiting"
+    sys.meta_path.insert(0, finder)  # type: ignore[arg-type]
+
+
+def remove() -> None:
+    """Wait for torch no more. What `hook` has already done is not undone here."""
+    global _state  # noqa: PLW0603
+    _claim()
+    _state = "off"
+
+
+def state() -> str:
+    """`off` (not installed), `waiting` (for torch), `fired` (torch was there, the hook was called) or `failed`."""
+    return "failed" if problem is not None else _state
+
+
+def note(what: str, error: BaseException) -> None:
+    """Keep the reason of a failure of ours; shown at once only to those who ask for it with PRECOMPILED_LOG=debug."""
+    global problem  # noqa: PLW0603
+    problem = f"{what}: {type(error).__name__}: {error}"
+    if os.environ.get("PRECOMPILED_LOG", "").lower() == "debug" and sys.stderr is not None:
+        sys.stderr.write(f"precompiled: {problem}\n")
+
+
+class _TorchFinder:
+    """Finds nothing itself: it learns from the real finders how torch will be loaded."""
+
+    def __init__(self) -> None:
+        self._asking: set[int] = set()
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> object:
+        if name == "torch":
+            return self._torch_spec(name, path, target)
+        # Torch came by a way we did not see (a finder put before ours, a loader that cannot be shadowed). Its lazy
+        # imports still pass here, and torch.compile makes some before it chooses a backend.
+        if name.startswith("torch.") and _torch_is_whole():
+            _fire()
+        return None
+
+    def _torch_spec(self, name: str, path: object, target: object) -> object:
+        # Other import hooks do what we do and may ask us back: then we are not there. Per thread, since another
+        # thread's importlib.util.find_spec("torch") must not hide the real import from us.
+        thread = _thread.get_ident()
+        if thread in self._asking:
+            return None
+        self._asking.add(thread)
+        try:
+            for finder in list(sys.meta_path):
+                find_spec = getattr(finder, "find_spec", None)
+                if finder is self or find_spec is None:
+                    continue
+                spec = find_spec(name, path, target)
+                if spec is not None:
+                    _shadow(spec.loader)
+                    return spec
+            return None
+        finally:
+            self._asking.discard(thread)
+
+
+def _shadow(loader: object) -> None:
+    """Have `_fire` called after `loader` has executed torch, and leave the loader as it was."""
+    real = getattr(loader, "exec_module", None)
+    attributes = getattr(loader, "__dict__", None)
+    if real is None or not isinstance(attributes, dict) or "exec_module" in attributes:
+        return  # a class, or no attributes of its own, or done already: find_spec's second way remains
+
+    def exec_module(module: object) -> None:
+        try:
+            real(module)
+        finally:
+            # Also when torch failed to import: the finder stays, and shadows the loader of the next attempt.
+            if attributes.get("exec_module") is exec_module:
+                del attributes["exec_module"]
+        if getattr(module, "__name__", "") == "torch":
+            _fire()
+
+    attributes["exec_module"] = exec_module
+
+
+def _torch_is_whole() -> bool:
+    """Whether torch is imported, to its last line."""
+    module = sys.modules.get("torch")
+    return module is not None and not getattr(getattr(module, "__spec__", None), "_initializing", False)
+
+
+def _claim() -> bool:
+    """Take the waiting finder away; True for the one caller that got it."""
+    try:
+        finder = _pending.pop()
+    except IndexError:
+        return False
+    try:
+        sys.meta_path.remove(finder)
+    except ValueError:
+        pass  # somebody rebuilt sys.meta_path without us
+    return True
+
+
+def _fire() -> None:
+    global _state  # noqa: PLW0603
+    if _claim():
+        _state = "fired"
+        _route()
+
+
+def _route() -> None:
+    try:
+        from precompiled import hook
+
+        hook.on_torch_imported()
+    except Exception as error:  # noqa: BLE001 - no failure of ours may reach somebody's `import torch`
+        note("the hook could not be installed", error)
