@@ -24,7 +24,7 @@ _pending: list = []
 
 
 def install() -> None:
-    """Route torch.compile to precompiled, now or as soon as torch is imported. Idempotent: a .pth line may run twice."""
+    """Route torch.compile to us, now or as soon as torch is imported. Idempotent: a .pth line may run twice."""
     global _state  # noqa: PLW0603
     if os.environ.get("PRECOMPILED") == "0":
         return

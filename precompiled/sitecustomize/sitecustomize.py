@@ -15,7 +15,7 @@ if os.environ.get("PRECOMPILED") != "0":
         precompiled.bootstrap.install()
     except Exception as error:  # noqa: BLE001 - no failure of ours may stop an interpreter, or even be seen in it
         if os.environ.get("PRECOMPILED_LOG", "").lower() == "debug":
-            sys.stderr.write("precompiled: the hook is off in {}: {!r}\n".format(sys.executable, error))
+            sys.stderr.write("precompiled: the hook is off in " + sys.executable + ": " + repr(error) + "\n")
 
 # From here on sys.path is what it would be without us; children find us through PYTHONPATH again.
 _here = os.path.dirname(os.path.abspath(__file__))
@@ -25,7 +25,7 @@ sys.path[:] = [_entry for _entry in sys.path if os.path.abspath(_entry) != _here
 # Its errors pass through, so `site` reports them as its own; the module lock that our import holds is reentrant.
 _self = sys.modules.pop(__name__, None)
 try:
-    import sitecustomize  # noqa: F401
+    __import__("sitecustomize")
 except ImportError as _error:
     if getattr(_error, "name", None) != "sitecustomize":
         raise

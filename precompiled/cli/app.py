@@ -1,0 +1,146 @@
+"""The group of all commands: imports a command's module when it is asked for, and turns errors into exit statuses."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import logging
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+import click
+
+from precompiled import config
+from precompiled.cli.output import Output
+from precompiled.errors import ConfigError, PrecompiledError
+from precompiled.version import VERSION
+
+# In the order of `precompiled --help`; the module holds a click command of that name, with "_command" behind it.
+COMMANDS = {
+    "run": "precompiled.cli.switch",
+    "enable": "precompiled.cli.switch",
+    "disable": "precompiled.cli.switch",
+    "start": "precompiled.cli.daemon",
+    "stop": "precompiled.cli.daemon",
+    "restart": "precompiled.cli.daemon",
+    "serve": "precompiled.cli.daemon",
+    "status": "precompiled.cli.daemon",
+    "stats": "precompiled.cli.daemon",
+    "ls": "precompiled.cli.store",
+    "show": "precompiled.cli.store",
+    "clear": "precompiled.cli.store",
+    "gc": "precompiled.cli.store",
+    "doctor": "precompiled.cli.doctor",
+    "config": "precompiled.cli.settings",
+}
+INTERRUPTED = 130  # what a shell reports for a command that Ctrl-C ended
+
+
+class Cli(click.Group):
+    """Loads commands lazily: `precompiled run` starts programs, so it must not import tables and sockets first."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        module = COMMANDS.get(cmd_name)
+        if module is None:
+            return None
+        found = getattr(importlib.import_module(module), f"{cmd_name}_command")
+        assert isinstance(found, click.Command)
+        return found
+
+    def main(self, args: Sequence[str] | None = None, *rest: Any, **extra: Any) -> NoReturn:
+        arguments = list(sys.argv[1:] if args is None else args)
+        extra["standalone_mode"] = False
+        try:
+            sys.exit(super().main(arguments, *rest, **extra) or 0)
+        except PrecompiledError as error:
+            _fail(arguments, error.code, error.message, error.action)
+        except click.UsageError as error:
+            where = error.ctx.command_path if error.ctx else "precompiled"
+            _fail(arguments, "usage", error.format_message(), f"See `{where} --help`", status=2)
+        except click.ClickException as error:
+            _fail(arguments, "error", error.format_message(), "")
+        except click.Abort:
+            click.echo("Interrupted; nothing more was done.", err=True)
+            sys.exit(INTERRUPTED)
+        except BrokenPipeError:
+            # The reader (`| head`) left. Python would complain once more when it flushes stdout at its end.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            sys.exit(1)
+
+
+@click.group(cls=Cli, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(VERSION, prog_name="precompiled")
+def cli() -> None:
+    """Compile torch.compile's graphs once per host, in the background, for every process."""
+
+
+Body = Callable[..., int | None]
+
+
+def command(name: str, *, overrides: bool = False, **extra: Any) -> Callable[[Body], click.Command]:
+    """A command that takes `--json` and the directories, and is called with an Output and the Settings first.
+
+    `overrides`: it also takes `--set NAME=VALUE` for every other setting. The function returns its exit status, or
+    None for 0.
+    """
+
+    def decorate(function: Body) -> click.Command:
+        @functools.wraps(function)
+        def wrapper(
+            as_json: bool, cache_dir: str | None, runtime_dir: str | None, sets: Sequence[str] = (), **rest: Any
+        ) -> int | None:
+            settings = _load_settings({"cache_dir": cache_dir, "runtime_dir": runtime_dir, **_parse_sets(sets)})
+            logging.basicConfig(level=settings.log.upper(), format="%(levelname)s %(name)s: %(message)s")
+            return function(Output(as_json), settings, **rest)
+
+        decorated: Any = wrapper
+        if overrides:
+            decorated = click.option(
+                "--set", "sets", multiple=True, metavar="NAME=VALUE", help="Override any setting (see `config`)."
+            )(decorated)
+        decorated = click.option(
+            "--runtime-dir", metavar="DIR", help="Directory of the daemon's socket (PRECOMPILED_RUNTIME_DIR)."
+        )(decorated)
+        decorated = click.option(
+            "--cache-dir", metavar="DIR", help="Directory of the store (PRECOMPILED_CACHE_DIR)."
+        )(decorated)
+        decorated = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")(decorated)
+        return click.command(name, **extra)(decorated)
+
+    return decorate
+
+
+def _load_settings(flags: dict[str, str | None]) -> config.Settings:
+    try:
+        return config.load(flags)
+    except ConfigError as error:
+        config.load()  # what the environment or a file has wrong is a failure, and raised again here
+        raise click.UsageError(str(error)) from error  # what a flag has wrong is wrong use
+
+
+def _parse_sets(sets: Sequence[str]) -> dict[str, str]:
+    parsed = {}
+    for text in sets:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise click.UsageError(f"--set takes NAME=VALUE, not {text!r}")
+        if name not in config.NAMES:
+            raise click.UsageError(f"there is no setting {name!r}; there are {', '.join(config.NAMES)}")
+        parsed[name] = value
+    return parsed
+
+
+def _fail(arguments: Sequence[str], code: str, message: str, action: str, status: int = 1) -> NoReturn:
+    Output(_asks_for_json(arguments)).error(code, message, action)
+    sys.exit(status)
+
+
+def _asks_for_json(arguments: Sequence[str]) -> bool:
+    """Whether `--json` is ours: what stands behind `--` belongs to the command that `run` starts."""
+    ours = arguments[: arguments.index("--")] if "--" in arguments else arguments
+    return "--json" in ours

@@ -1,0 +1,203 @@
+"""start, stop, restart, serve, status, stats: everything that is about the daemon."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+import click
+
+from precompiled import paths
+from precompiled.cli.app import command
+from precompiled.cli.output import Output, human_bytes, human_seconds, pairs, table
+from precompiled.config import ENV_PREFIX, NAMES, Settings
+from precompiled.errors import DaemonError
+
+ANSWER_TIMEOUT_S = 5.0
+START_TIMEOUT_S = 30.0
+STOP_TIMEOUT_S = 30.0
+
+
+def _timeout_option(default: float) -> Any:
+    return click.option(
+        "--timeout", type=click.FloatRange(min=0.0), default=default, show_default=True, metavar="SECONDS",
+        help="How long to wait.",
+    )
+
+
+@command("start", overrides=True)
+@_timeout_option(START_TIMEOUT_S)
+def start_command(out: Output, settings: Settings, timeout: float) -> int:
+    """Start this user's daemon, and wait until it answers."""
+    return _start(out, settings, timeout)
+
+
+@command("stop")
+@_timeout_option(STOP_TIMEOUT_S)
+def stop_command(out: Output, settings: Settings, timeout: float) -> int:
+    """Stop the daemon and its workers; what is published stays. Not running: nothing to do, status 0."""
+    pid = _stop(settings, timeout)
+    text = "No daemon was running." if pid is None else f"Stopped the daemon (pid {pid})."
+    out.result({"stopped": pid is not None, "pid": pid}, text)
+    return 0
+
+
+@command("restart", overrides=True)
+@_timeout_option(STOP_TIMEOUT_S)
+def restart_command(out: Output, settings: Settings, timeout: float) -> int:
+    """Stop the daemon if one runs, and start it again."""
+    _stop(settings, timeout)
+    return _start(out, settings, timeout)
+
+
+@command("serve", overrides=True)
+def serve_command(out: Output, settings: Settings) -> int:
+    """Run the daemon in the foreground (what systemd runs)."""
+    # The daemon is exec'ed, never imported: the command line stays a client of it. It resolves the settings anew,
+    # so flags travel as what they override.
+    environment = dict(os.environ)
+    for name in NAMES:
+        if settings.origins[name] == "flag":
+            environment[ENV_PREFIX + name.upper()] = str(getattr(settings, name))
+    sys.stdout.flush()
+    os.execve(sys.executable, [sys.executable, "-m", "precompiled.service"], environment)
+
+
+@command("status")
+@_timeout_option(ANSWER_TIMEOUT_S)
+def status_command(out: Output, settings: Settings, timeout: float) -> int:
+    """Show the daemon and its workers. Exit status 1 when no daemon runs."""
+    from precompiled import wire
+
+    try:
+        reply = _fields(_ask(settings, wire.Status(), timeout))
+    except DaemonError as error:
+        if error.code not in _NOT_RUNNING:
+            raise
+        document: dict[str, Any] = {
+            "running": False, "pid": None, "version": None, "socket": _socket(settings),
+            "cache_dir": str(settings.cache_dir), "uptime_s": None, "queue_depth": 0, "workers": [],
+        }  # fmt: skip
+        out.result(document, f"No daemon runs at {document['socket']}. `precompiled start` starts one.")
+        return 1
+    out.result(reply, lambda: _show_status(reply))
+    return 0
+
+
+@command("stats")
+@_timeout_option(ANSWER_TIMEOUT_S)
+def stats_command(out: Output, settings: Settings, timeout: float) -> int:
+    """Show what was counted for you since the daemon started."""
+    from precompiled import wire
+
+    reply = _fields(_ask(settings, wire.Stats(), timeout))
+
+    def show() -> None:
+        rows = []
+        for name, value in reply.items():
+            if isinstance(value, dict):
+                rows.append((name, ", ".join(f"{reason} {count}" for reason, count in sorted(value.items())) or "-"))
+            elif name.endswith("_s"):
+                rows.append((name.removesuffix("_s"), human_seconds(value)))
+            else:
+                rows.append((name, str(value)))
+        pairs(rows)
+
+    out.result(reply, show)
+    return 0
+
+
+# ---------------------------------------------------------------- inside
+
+# Codes of DaemonError that mean that there is nobody to talk to; any other is a daemon with a problem.
+_NOT_RUNNING = ("no-daemon",)
+
+
+def _ask(settings: Settings, message: Any, timeout: float) -> Any:
+    from precompiled import client
+
+    return client.request(settings, message, timeout)
+
+
+def _fields(reply: Any) -> dict[str, Any]:
+    """A reply as plain fields, without the wire's own "type"."""
+    import msgspec
+
+    fields: dict[str, Any] = msgspec.to_builtins(reply)
+    fields.pop("type", None)
+    return fields
+
+
+def _socket(settings: Settings) -> str:
+    return str(paths.socket_path(settings.runtime_dir))
+
+
+def _start(out: Output, settings: Settings, timeout: float) -> int:
+    from precompiled.start import start_daemon
+
+    outcome = start_daemon(settings, timeout)
+    if outcome.kind not in ("ready", "already-running"):
+        raise DaemonError(
+            f"the daemon did not start ({outcome.kind}): {outcome.reason}",
+            f"See {settings.runtime_dir / paths.LOG_NAME}, or run `precompiled doctor`",
+            code=f"start-{outcome.kind}",
+        )
+    verb = "The daemon is ready" if outcome.kind == "ready" else "A daemon is running already"
+    document = {"outcome": outcome.kind, "pid": outcome.pid, "socket": _socket(settings)}
+    out.result(document, f"{verb} (pid {outcome.pid}, {document['socket']}).")
+    return 0
+
+
+def _stop(settings: Settings, timeout: float) -> int | None:
+    """Stop the daemon and wait until its process is gone; its pid, or None when none ran."""
+    import psutil  # type: ignore[import-untyped, unused-ignore]
+
+    from precompiled import wire
+
+    try:
+        pid: int = _ask(settings, wire.Stop(), min(timeout, ANSWER_TIMEOUT_S)).pid
+    except DaemonError as error:
+        if error.code in _NOT_RUNNING:
+            return None
+        raise
+    try:
+        psutil.Process(pid).wait(timeout)
+    except psutil.NoSuchProcess:
+        pass
+    except psutil.TimeoutExpired as error:
+        raise DaemonError(
+            f"the daemon (pid {pid}) was told to stop, but still runs after {timeout:g} s",
+            f"Wait with a longer --timeout, or `kill -9 {pid}`",
+            code="stop-timed-out",
+        ) from error
+    return pid
+
+
+def _show_status(reply: dict[str, Any]) -> None:
+    pairs(
+        [
+            ("running", f"yes, pid {reply['pid']}, version {reply['version']}, up {human_seconds(reply['uptime_s'])}"),
+            ("socket", reply["socket"]),
+            ("cache", reply["cache_dir"]),
+            ("memory", human_bytes(reply["rss_bytes"])),
+            ("queued", str(reply["queue_depth"])),
+            *(("degraded", text) for text in reply["degraded"]),
+        ]
+    )
+    if not reply["workers"]:
+        click.echo("no workers (they are started when the first graph comes)")
+        return
+    click.echo()
+    table(
+        ("PID", "DEVICE", "PYTHON", "TORCH", "STATE", "MEMORY", "JOBS", "NOW"),
+        [
+            (
+                str(worker["pid"]), worker["device"], worker["python"], worker["torch"], worker["state"],
+                human_bytes(worker["rss_bytes"]), str(worker["jobs_done"]),
+                f"{worker['job'][:12]} for {human_seconds(worker['job_s'])}" if worker["job"] else "",
+            )
+            for worker in reply["workers"]
+        ],
+        right=("PID", "MEMORY", "JOBS"),
+    )  # fmt: skip

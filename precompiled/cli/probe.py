@@ -1,0 +1,80 @@
+"""Asks a fresh interpreter whether the hook is on in it: the only answer that counts."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+TIMEOUT_S = 60.0
+# Which sitecustomize would win is asked with our own folder left out: ours chain-loads it.
+_QUESTION = """
+import json, os, sys
+bootstrap = sys.modules.get("precompiled.bootstrap")
+other = sys.modules.get("sitecustomize")
+error = ""
+if bootstrap is None:
+    try:
+        import precompiled.bootstrap
+    except Exception as caught:
+        error = type(caught).__name__ + ": " + str(caught)
+print("\\n" + json.dumps({
+    "state": bootstrap.state() if bootstrap else "absent",
+    "problem": (bootstrap.problem or "") if bootstrap else error,
+    "sitecustomize": getattr(other, "__file__", None) or "",
+    "torch": "torch" in sys.modules,
+}))
+"""
+
+
+def hook_folder() -> Path:
+    """The folder with our sitecustomize.py, for PYTHONPATH."""
+    return Path(__file__).resolve().parent.parent / "sitecustomize"
+
+
+def with_hook(environment: Mapping[str, str]) -> dict[str, str]:
+    """`environment` with our folder first on PYTHONPATH, once."""
+    return {**environment, "PYTHONPATH": os.pathsep.join([str(hook_folder()), *_others(environment)])}
+
+
+def without_hook(environment: Mapping[str, str]) -> dict[str, str]:
+    """`environment` with our folder taken off PYTHONPATH."""
+    changed = dict(environment)
+    if others := _others(environment):
+        changed["PYTHONPATH"] = os.pathsep.join(others)
+    else:
+        changed.pop("PYTHONPATH", None)
+    return changed
+
+
+def _others(environment: Mapping[str, str]) -> list[str]:
+    ours = str(hook_folder())
+    value = environment.get("PYTHONPATH", "")
+    return [entry for entry in value.split(os.pathsep) if entry != ours] if value else []
+
+
+@dataclass(frozen=True)
+class Probe:
+    """What a fresh interpreter says about itself."""
+
+    state: str  # bootstrap.state(), "absent" when the hook never ran, "error" when the interpreter failed
+    problem: str = ""
+    sitecustomize: str = ""  # the file that ended up as `sitecustomize`
+    torch: bool = False  # whether torch was imported at start-up, by whomever
+
+
+def ask(environment: Mapping[str, str], executable: str = sys.executable) -> Probe:
+    """Start `executable` with `environment` and ask it."""
+    try:
+        done = subprocess.run(
+            [executable, "-c", _QUESTION], env=dict(environment), capture_output=True, text=True, timeout=TIMEOUT_S,
+            check=False, stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+        # The last line: other people's start-up code may print.
+        return Probe(**json.loads(done.stdout.strip().rpartition("\n")[2]))
+    except (OSError, subprocess.TimeoutExpired, ValueError, TypeError) as error:
+        return Probe(state="error", problem=f"{executable} could not be asked: {error}")

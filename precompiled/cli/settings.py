@@ -1,0 +1,22 @@
+"""config: every setting, its value, and where the value came from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from precompiled.cli.app import command
+from precompiled.cli.output import Output, table
+from precompiled.config import NAMES, Settings
+
+
+@command("config", overrides=True)
+def config_command(out: Output, settings: Settings) -> None:
+    """Show every setting, its value, and where the value came from."""
+    values: dict[str, Any] = {name: getattr(settings, name) for name in NAMES}
+    document = {
+        name: {"value": str(value) if isinstance(value, Path) else value, "origin": settings.origins[name]}
+        for name, value in values.items()
+    }
+    rows = [(name, str(values[name]), settings.origins[name]) for name in NAMES]
+    out.result(document, lambda: table(("SETTING", "VALUE", "ORIGIN"), rows))

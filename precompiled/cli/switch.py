@@ -1,0 +1,106 @@
+"""run, enable, disable: where the hook is on."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+
+import click
+
+from precompiled.cli.app import command
+from precompiled.cli.output import Output
+from precompiled.config import ENV_PREFIX, MODES, Settings
+from precompiled.errors import PrecompiledError
+
+# What env(1), nohup(1) and shells answer for a command that cannot be started.
+NOT_EXECUTABLE = 126
+NOT_FOUND = 127
+
+
+@command("run", context_settings={"allow_interspersed_args": False})
+@click.option("--mode", type=click.Choice(MODES), help="PRECOMPILED_MODE for the command.")
+@click.argument("cmd", nargs=-1, type=click.UNPROCESSED, metavar="-- CMD...")
+def run_command(out: Output, settings: Settings, mode: str | None, cmd: tuple[str, ...]) -> int:
+    """Run a command with the hook on, in it and in all Python processes below it.
+
+    The command takes this process's place, so its exit status and its signals are its own. Status 127: there is no
+    such command; 126: it cannot be executed.
+    """
+    from precompiled.cli import probe
+
+    if not cmd:
+        raise click.UsageError("there is no command to run; put it behind `--`, as in `precompiled run -- python x.py`")
+    environment = probe.with_hook(os.environ)
+    if mode is not None:
+        environment[ENV_PREFIX + "MODE"] = mode
+    for name in ("cache_dir", "runtime_dir"):
+        if settings.origins[name] == "flag":
+            environment[ENV_PREFIX + name.upper()] = str(getattr(settings, name))
+    if environment.get("PRECOMPILED") == "0":
+        out.note("precompiled: PRECOMPILED=0 is set, so the command runs without the hook.")
+    for name in ("SIGPIPE", "SIGXFSZ"):
+        # Python ignores these, and what is ignored stays so through exec: `run -- yes | head` would never end.
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), signal.SIG_DFL)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    try:
+        os.execvpe(cmd[0], list(cmd), environment)
+    except OSError as error:
+        missing = isinstance(error, FileNotFoundError)
+        out.error(
+            "command-not-found" if missing else "command-not-executable",
+            f"{cmd[0]} cannot be run: {error.strerror or error}",
+            "Check its spelling and PATH" if missing else "Check that it is an executable file",
+        )
+        return NOT_FOUND if missing else NOT_EXECUTABLE
+
+
+@command("enable")
+@click.option("--user", is_flag=True, help="Write into your own site-packages, not the interpreter's.")
+def enable_command(out: Output, settings: Settings, user: bool) -> int:
+    """Switch the hook on for this interpreter for good: one readable line in its site-packages."""
+    from precompiled.cli import probe, pth
+
+    directory = pth.user_site() if user else pth.site_packages()
+    if directory is None:
+        raise PrecompiledError(
+            f"{sys.executable} does not look into a user's own site-packages (a virtual environment does not)",
+            "Leave out --user",
+            code="no-user-site",
+        )
+    changed = pth.write(directory)
+    path = directory / pth.NAME
+    # Believed only when a fresh interpreter says so: a user's site-packages, for one, comes before the directory that
+    # precompiled may be installed in.
+    environment = probe.without_hook(os.environ)
+    environment.pop("PRECOMPILED", None)
+    found = probe.ask(environment)
+    if found.state != "waiting":
+        if changed:
+            pth.remove(path)
+        raise PrecompiledError(
+            f"with {path} written, the hook is still not on in {sys.executable} ({found.state}; {found.problem})",
+            "Install precompiled into that interpreter where its start-up code can import it; nothing was left behind",
+            code="hook",
+        )
+    if os.environ.get("PRECOMPILED") == "0":
+        out.note("precompiled: PRECOMPILED=0 is set in this shell: the hook stays off where it is.")
+    verb = "Wrote" if changed else "Already there:"
+    out.result(
+        {"enabled": True, "changed": changed, "path": str(path), "python": sys.executable},
+        f"{verb} {path}\nThe hook is on in every process of {sys.executable} from now on.",
+    )
+    return 0
+
+
+@command("disable")
+def disable_command(out: Output, settings: Settings) -> int:
+    """Remove what `enable` wrote, from this interpreter's and from your own site-packages."""
+    from precompiled.cli import pth
+
+    removed = [str(path) for path in pth.candidates() if pth.remove(path)]
+    text = "\n".join(f"Removed {path}" for path in removed) or "Nothing to remove: the hook was not enabled for good."
+    out.result({"enabled": False, "changed": bool(removed), "removed": removed, "python": sys.executable}, text)
+    return 0
