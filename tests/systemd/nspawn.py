@@ -1,0 +1,409 @@
+"""A booted systemd to test against: systemd-nspawn on a copy-on-write view of this machine's own root.
+
+::
+
+    test process ── unshare ──> [private mount namespace]
+                                   /mnt        tmpfs: what the container writes
+                                   /mnt/root   overlay: this machine's / below, the tmpfs above
+                                   systemd-nspawn ── clone ──> systemd (PID 1 of the container)
+                 ── nsenter ─────────────────────────────────> commands in it
+
+Nothing has to be cleaned up by hand: the mounts live in a namespace that ends with systemd-nspawn, the container ends
+with it too, and it is killed by the kernel when the test process dies (``--pdeathsig``). Only control groups outlive
+their processes; ``Machine`` gives the container its own and removes it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+REPO = Path(__file__).resolve().parents[2]
+PYTHON = "/usr/bin/python3"  # a default python3 may lie in root's home, where other users cannot read it
+TORCH = "torch==2.13.0"
+BOOT_S = 120
+STOP_S = 30
+COMMAND_S = 120
+
+# Boots what these tests need and nothing else of what this machine has enabled (databases, ssh, ...).
+TARGET = "precompiled-test.target"
+TARGET_UNIT = """\
+[Unit]
+Description=What the tests of precompiled need
+Requires=basic.target
+Wants=dbus.socket systemd-logind.service systemd-user-sessions.service
+After=basic.target dbus.socket systemd-logind.service systemd-user-sessions.service
+AllowIsolate=yes
+"""
+
+# Run by sh in the private mount namespace. /mnt: a directory that every machine has and no test looks into.
+LAUNCH = """\
+set -e
+mount -t tmpfs -o mode=0755 tmpfs /mnt
+mkdir /mnt/upper /mnt/work /mnt/root
+mount -t overlay overlay -o lowerdir=/,upperdir=/mnt/upper,workdir=/mnt/work /mnt/root
+mkdir -p /mnt/root/etc/systemd/system
+printf %s "$TARGET_UNIT" > "/mnt/root/etc/systemd/system/$TARGET"
+unset TARGET_UNIT
+exec systemd-nspawn --quiet --directory=/mnt/root --register=no --keep-unit --notify-ready=yes --private-network \\
+    --console=pipe --boot -- --unit="$TARGET"
+"""
+
+CLEAN_ENVIRONMENT = {
+    "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+    "LANG": "C.UTF-8",
+    "SYSTEMD_PAGER": "",
+    "SYSTEMD_COLORS": "0",
+    "UNIFIED_CGROUP_HIERARCHY": "1",  # for systemd-nspawn: what hosts of today have, whatever this one has
+}
+
+
+class CannotRun(Exception):
+    """This machine cannot boot a container; says why."""
+
+
+class CommandFailed(AssertionError):
+    """A command in the container failed; shows what it printed."""
+
+
+def require_tools() -> None:
+    """Raise CannotRun unless a container can be tried here; installs the Debian packages that are missing."""
+    if not sys.platform.startswith("linux"):
+        raise CannotRun("systemd needs Linux")
+    if os.geteuid() != 0:
+        raise CannotRun("booting a container needs root")
+    packages = {
+        "systemd-container": shutil.which("systemd-nspawn"),
+        "systemd": shutil.which("systemctl"),
+        "dbus": shutil.which("dbus-daemon"),
+        "python3": os.path.exists(PYTHON) or None,
+        "g++": shutil.which("g++"),
+    }
+    if os.path.exists(PYTHON):
+        packages["python3-venv"] = _has_module("ensurepip")
+        packages["python3-dev"] = _has_header("Python.h")
+    if missing := [name for name, found in packages.items() if not found]:
+        _apt_install(missing)
+
+
+def _has_module(name: str) -> bool:
+    return subprocess.run([PYTHON, "-c", f"import {name}"], capture_output=True, check=False).returncode == 0
+
+
+def _has_header(name: str) -> bool:
+    script = f"import os, sysconfig; raise SystemExit(not os.path.exists(sysconfig.get_path('include') + '/{name}'))"
+    return subprocess.run([PYTHON, "-c", script], capture_output=True, check=False).returncode == 0
+
+
+def _apt_install(packages: Sequence[str]) -> None:
+    if shutil.which("apt-get") is None:
+        raise CannotRun(f"not installed: {', '.join(packages)} (and there is no apt-get to install them with)")
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    for command in (["apt-get", "update", "-qq"], ["apt-get", "install", "-y", "-qq", *packages]):
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise CannotRun(f"apt-get could not install {', '.join(packages)}: {done.stderr.strip()[-300:]}")
+
+
+# ---------------------------------------------------------------- the environment with torch
+
+
+def test_environment() -> Path:
+    """A virtual environment with this project's dependencies that every user can read, made once per pyproject.toml.
+
+    The project itself is not in it: each container installs it into its own view (``Machine.install_project``), so
+    that runs at the same time do not see each other's.
+    """
+    base = Path(os.environ.get("PRECOMPILED_SYSTEMD_TEST_VENV", "/opt/precompiled-systemd-test-venv"))
+    stamp = base / "stamp"
+    wanted = hashlib.sha256((REPO / "pyproject.toml").read_bytes() + TORCH.encode()).hexdigest()
+    base.parent.mkdir(parents=True, exist_ok=True)
+    with open(f"{base}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if stamp.exists() and stamp.read_text() == wanted:
+            return base
+        shutil.rmtree(base, ignore_errors=True)
+        _run([PYTHON, "-m", "venv", str(base)])
+        pip = [str(base / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        _run([*pip, TORCH, *_requirements(base)])
+        stamp.write_text(wanted)
+    return base
+
+
+def _requirements(base: Path) -> list[str]:
+    """What pyproject.toml asks for, to run and to build, read by the environment's own Python (3.10 has no tomllib)."""
+    script = (
+        "import sys\n"
+        "try: import tomllib\n"
+        "except ModuleNotFoundError: from pip._vendor import tomli as tomllib\n"
+        "data = tomllib.load(open(sys.argv[1], 'rb'))\n"
+        "print('\\n'.join(data['project']['dependencies'] + data['build-system']['requires']))\n"
+    )
+    command = [str(base / "bin" / "python"), "-c", script, str(REPO / "pyproject.toml")]
+    found = _run(command).split("\n")
+    return [line for line in found if line]
+
+
+def _run(command: Sequence[str]) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise CannotRun(f"{' '.join(command)} failed:\n{(done.stdout + done.stderr)[-2000:]}")
+    return done.stdout
+
+
+def _copy_of_project(target: Path) -> None:
+    """What a wheel is built from. A copy, because setuptools writes build/ and *.egg-info beside pyproject.toml."""
+    for name in ("precompiled", "service", "systemd"):
+        shutil.copytree(REPO / name, target / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md"):
+        shutil.copy(REPO / name, target / name)
+
+
+# ---------------------------------------------------------------- control groups
+
+
+def _own_groups() -> Iterator[Path]:
+    """The control groups of this process that systemd tracks processes in: version 2's, and version 1's "systemd"."""
+    for line in Path("/proc/self/cgroup").read_text().splitlines():
+        _, controllers, path = line.split(":", 2)
+        mounts = {"": ("/sys/fs/cgroup", "/sys/fs/cgroup/unified"), "name=systemd": ("/sys/fs/cgroup/systemd",)}
+        for mount in mounts.get(controllers, ()):
+            if os.path.exists(os.path.join(mount, "cgroup.procs")):
+                yield Path(mount + path)
+                break
+
+
+@contextmanager
+def _own_control_group() -> Iterator[list[Path]]:
+    """Groups for one container, removed at the end. Two in one group would kill each other's processes."""
+    # One name in every hierarchy: on a hybrid host, systemd-nspawn copies its path from one to the other.
+    name = f"precompiled-test-{os.getpid()}-{time.monotonic_ns()}"
+    groups = [group / name for group in _own_groups()]
+    try:
+        for group in groups:
+            group.mkdir()
+        yield groups
+    finally:
+        for group in groups:
+            for directory, _, _ in os.walk(group, topdown=False):
+                try:
+                    os.rmdir(directory)
+                except OSError as error:
+                    print(f"control group left behind: {error}", file=sys.stderr)
+
+
+# ---------------------------------------------------------------- the container
+
+
+@dataclass(frozen=True)
+class Done:
+    """A command that ended."""
+
+    command: str
+    status: int
+    out: str
+    err: str
+
+
+class Machine:
+    """A booted container, as a context manager: everything is gone when the block is left, however it is left."""
+
+    def __init__(self, environment: Path) -> None:
+        self.environment = environment
+        self.python = str(environment / "bin" / "python")
+        self.leader = 0  # PID 1 of the container, as this machine numbers it
+        self._nspawn: subprocess.Popen[bytes] | None = None
+
+    # -- life
+
+    def __enter__(self) -> Machine:
+        self._console = tempfile.TemporaryFile()
+        self._groups = _own_control_group()
+        groups = self._groups.__enter__()
+        try:
+            self._boot(groups)
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+        return self
+
+    def _boot(self, groups: list[Path]) -> None:
+        # systemd-nspawn tells a service manager about its container; here that manager is this test. An abstract
+        # address (Linux): nothing in the file system to remove.
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify:
+            notify.bind(b"")  # the kernel chooses an abstract address
+            address = "@" + notify.getsockname()[1:].decode()
+            command = ["setpriv", "--pdeathsig", "KILL", "unshare", "--mount", "--propagation", "private", "sh", "-c"]
+            # The shell joins the control groups itself, before anything of the container exists. (A preexec_fn would
+            # do it in a fork of this process, which has threads.)
+            join = "".join(f'echo $$ > "{group}/cgroup.procs"\n' for group in groups)
+            self._nspawn = subprocess.Popen(
+                [*command, join + LAUNCH],
+                env={
+                    **CLEAN_ENVIRONMENT,
+                    "NOTIFY_SOCKET": address,
+                    "TARGET": TARGET,
+                    "TARGET_UNIT": TARGET_UNIT,
+                    "SYSTEMD_NSPAWN_LOCK": "0",  # the root is on a private mount: nobody else can boot from it
+                },
+                stdin=subprocess.DEVNULL,
+                stdout=self._console,
+                stderr=subprocess.STDOUT,
+            )
+            self._await_ready(notify)
+        state = self.run("systemctl", "is-system-running", "--wait", timeout=BOOT_S, check=False).out.strip()
+        if state not in ("running", "degraded"):
+            raise CannotRun(f"systemd in the container says {state!r} instead of running:\n{self.console()[-2000:]}")
+
+    def _await_ready(self, notify: socket.socket) -> None:
+        """Return once the container's systemd has told systemd-nspawn, and that has told us, that it is up."""
+        assert self._nspawn is not None
+        ended = os.pidfd_open(self._nspawn.pid)
+        try:
+            until = time.monotonic() + BOOT_S
+            while True:
+                readable, _, _ = select.select([notify, ended], [], [], max(0.0, until - time.monotonic()))
+                if notify in readable:
+                    fields = dict(
+                        line.split("=", 1) for line in notify.recv(65536).decode().splitlines() if "=" in line
+                    )
+                    self.leader = int(fields.get("X_NSPAWN_LEADER_PID", self.leader))
+                    if fields.get("READY") == "1" and self.leader:
+                        return
+                elif ended in readable:
+                    raise CannotRun(f"systemd-nspawn ended:\n{self.console()[-2000:]}")
+                else:
+                    raise CannotRun(f"the container was not up within {BOOT_S} s:\n{self.console()[-2000:]}")
+        finally:
+            os.close(ended)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        try:
+            if self._nspawn is not None:
+                self._nspawn.send_signal(signal.SIGTERM)  # an orderly shutdown
+                try:
+                    self._nspawn.wait(STOP_S)
+                except subprocess.TimeoutExpired:
+                    self._nspawn.kill()  # takes the container along: its PID 1 dies with it
+                    self._nspawn.wait()
+        finally:
+            self._groups.__exit__(None, None, None)
+            self._console.close()
+
+    def console(self) -> str:
+        self._console.seek(0)
+        return self._console.read().decode(errors="replace")
+
+    # -- commands
+
+    def run(
+        self,
+        *command: str,
+        user: str = "root",
+        timeout: float = COMMAND_S,
+        check: bool = True,
+        input: str | None = None,
+        env: dict[str, str] | None = None,
+    ) -> Done:
+        """Run a command in the container and wait for it. Its environment is ``env`` and what a login has, no more."""
+        home = "/root" if user == "root" else f"/home/{user}"
+        variables = {**CLEAN_ENVIRONMENT, "HOME": home, "USER": user, "LOGNAME": user, **(env or {})}
+        enter = self._enter(user)
+        enter += ["env", "-i", f"--chdir={home}", *(f"{name}={value}" for name, value in variables.items())]
+        try:
+            done = subprocess.run(
+                [*enter, *command], capture_output=True, text=True, timeout=timeout, check=False, input=input or ""
+            )
+        except subprocess.TimeoutExpired as error:
+            out, err = (text.decode() if isinstance(text, bytes) else text for text in (error.stdout, error.stderr))
+            raise CommandFailed(f"{' '.join(command)}: no end after {timeout:g} s\n{out or ''}{err or ''}") from error
+        result = Done(" ".join(command), done.returncode, done.stdout, done.stderr)
+        if check and result.status != 0:
+            raise CommandFailed(f"{result.command}: exit status {result.status}\n{result.out}{result.err}")
+        return result
+
+    def _enter(self, user: str = "root") -> list[str]:
+        """What puts a command into the container, as this user; it is killed when the ``nsenter`` here is."""
+        enter = ["nsenter", "--target", str(self.leader), "--all", "--", "setpriv", "--pdeathsig", "KILL"]
+        if user != "root":
+            # Gives up root and every capability with it, like a login; no shell, no session.
+            enter += [f"--reuid={user}", f"--regid={user}", "--init-groups", "--inh-caps=-all"]
+        return [*enter, "--"]
+
+    def write(self, path: str, text: str, mode: str = "0644") -> None:
+        """Put a file into the container."""
+        self.run("install", f"--mode={mode}", "/dev/stdin", path, input=text)
+
+    def install_project(self) -> None:
+        """Install this project, as it is now, into the container's view of the environment, as pip would for a user."""
+        with tempfile.TemporaryDirectory() as folder:
+            copy = Path(folder)
+            _copy_of_project(copy)
+            packed = subprocess.run(["tar", "-C", folder, "-cf", "-", "."], capture_output=True, check=True).stdout
+        self.run("mkdir", "-p", "/root/project")
+        subprocess.run([*self._enter(), "tar", "-C", "/root/project", "-xf", "-"], input=packed, check=True)
+        options = ["--quiet", "--no-deps", "--no-build-isolation", "--no-index", "--force-reinstall"]
+        self.run(self.python, "-m", "pip", "install", *options, "--root-user-action=ignore", "/root/project")
+
+    # -- systemd's view
+
+    def show(self, unit: str, *properties: str) -> dict[str, str]:
+        """Properties of a unit, as ``systemctl show`` gives them."""
+        out = self.run("systemctl", "show", unit, f"--property={','.join(properties)}").out
+        return dict(line.split("=", 1) for line in out.splitlines() if "=" in line)
+
+    def journal(self, unit: str) -> str:
+        return self.run("journalctl", "--no-pager", "--output=cat", f"--unit={unit}", check=False).out
+
+    def cursor(self) -> str:
+        """A place in the journal: what comes after it is new."""
+        out = self.run("journalctl", "--no-pager", "--lines=1", "--show-cursor", "--output=cat").out
+        return out.split("-- cursor: ", 1)[1].strip()
+
+    def await_journal(self, unit: str, text: str, cursor: str, timeout: float = COMMAND_S) -> None:
+        """Return once the journal has a line of ``unit``'s, or about it, with ``text`` in it after ``cursor``."""
+        follow = ["journalctl", "--follow", "--no-tail", "--output=cat", f"--unit={unit}", f"--after-cursor={cursor}"]
+        process = subprocess.Popen([*self._enter(), "env", "-i", *follow], stdout=subprocess.PIPE)
+        assert process.stdout is not None
+        seen = b""
+        until = time.monotonic() + timeout
+        try:
+            while text.encode() not in seen:
+                if not select.select([process.stdout], [], [], max(0.0, until - time.monotonic()))[0]:
+                    raise CommandFailed(
+                        f"the journal of {unit} did not say {text!r} in {timeout:g} s, but:\n{seen.decode()}"
+                    )
+                if not (data := os.read(process.stdout.fileno(), 65536)):
+                    raise CommandFailed(f"journalctl ended, after:\n{seen.decode()}")
+                seen += data
+        finally:
+            process.kill()
+            process.stdout.close()
+            process.wait()
+
+    def processes_of(self, unit: str) -> list[int]:
+        """Every process in the unit's control group, as the container numbers them."""
+        group = self.show(unit, "ControlGroup").get("ControlGroup", "")
+        if not group:
+            return []
+        script = (
+            'for root in /sys/fs/cgroup /sys/fs/cgroup/systemd; do find "$root$0" -name cgroup.procs -exec cat {} + '
+            "2>/dev/null; done; true"
+        )
+        return sorted({int(pid) for pid in self.run("sh", "-c", script, group).out.split()})
