@@ -1,0 +1,106 @@
+"""From what Dynamo hands to a backend to a *program*: all that a compile depends on, as plain data.
+
+A program is a dict of JSON values::
+
+    graph        the canonical graph (codec.py)
+    inputs       metadata of its inputs, in order; never tensor data
+    modes        the state around it (grad mode, autocast, determinism, threads, ...)
+    configs      Inductor's and functorch's configuration, with mode= and options= on top
+    environment  what compiles: Python, torch, triton, compiler, CPU (environment.py)
+
+The key hashes its bytes (key.py); the worker compiles from its bytes (precompiled/compiler.py).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch.fx
+
+from precompiled.errors import Bypass, CompileFailed
+from precompiled.graph import codec, environment
+from precompiled.torch_internals import configs, metadata, modes
+
+SECTIONS = ("graph", "inputs", "modes", "configs", "environment")
+
+
+@dataclass(frozen=True)
+class Program:
+    """A captured graph. ``sections``: the JSON text of each section, in the order of SECTIONS."""
+
+    sections: dict[str, str]
+    modes: dict[str, Any]
+    device: str  # "cpu", or "cuda:<index>" as this process counts
+    cudagraphs: bool
+
+    def to_bytes(self) -> bytes:
+        body = ",".join(f'"{name}":{self.sections[name]}' for name in SECTIONS)
+        return b"{" + body.encode() + b"}"
+
+
+def _dump(value: Any) -> str:
+    # No sorting: dicts come in a fixed order already, or their order has a meaning (keyword arguments).
+    return json.dumps(value, separators=(",", ":"))
+
+
+def capture(module: torch.fx.GraphModule, options: Mapping[str, Any]) -> Program:
+    """Capture a Dynamo graph and the state around it. Reads only; raises Bypass with the reason."""
+    if next(iter(module.parameters()), None) is not None or next(iter(module.buffers()), None) is not None:
+        raise Bypass("the graph holds parameters or buffers of its own", code="graph-attribute")
+    if not isinstance(module.graph._codegen, torch.fx.graph.CodeGen) or type(module.graph._codegen) is not torch.fx.graph.CodeGen:
+        raise Bypass("the graph is an exported one", code="exported-graph")
+    graph = codec.encode(module.graph)
+    inputs = metadata.describe_inputs([node for node in module.graph.nodes if node.op == "placeholder"])
+    device = _device(graph, inputs)
+    state = modes.capture(uses_cpu=device == "cpu")
+    settings = configs.snapshot(options)
+    sections = {
+        "graph": _dump(graph),
+        "inputs": _dump(inputs),
+        "modes": _dump(state),
+        "configs": _dump(settings),
+        "environment": _dump(environment.facts(device)),
+    }
+    return Program(sections, state, device, bool(settings["inductor"].get("triton.cudagraphs")))
+
+
+def _device(graph: list[list[Any]], inputs: list[dict[str, Any]]) -> str:
+    """The one device that the graph runs on; CPU inputs (scalars) beside a GPU are fine."""
+    found = {item["device"] for item in inputs}
+    _collect_devices(graph, found)
+    accelerators = sorted(device for device in found if device not in ("cpu", "meta"))
+    if not accelerators:
+        return "cpu"
+    if len(accelerators) > 1:
+        raise Bypass(f"the graph uses several devices: {', '.join(accelerators)}", code="several-devices")
+    if not accelerators[0].startswith("cuda"):
+        raise Bypass(f"the graph runs on {accelerators[0]}", code="unsupported-device")
+    return accelerators[0] if ":" in accelerators[0] else f"{accelerators[0]}:0"
+
+
+def _collect_devices(encoded: Any, found: set[str]) -> None:
+    if isinstance(encoded, list):
+        for item in encoded:
+            _collect_devices(item, found)
+    elif isinstance(encoded, dict):
+        constant = encoded.get("x")
+        if constant is not None:
+            if constant[0] == "device":
+                found.add(constant[1])
+        else:
+            for item in encoded.values():
+                _collect_devices(item, found)
+
+
+def parse(data: bytes) -> dict[str, Any]:
+    """The program's sections, decoded; raises CompileFailed for bytes that ``to_bytes`` never gives."""
+    try:
+        program = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise CompileFailed(f"the graph does not decode: {error}", code="undecodable-graph") from error
+    if not isinstance(program, dict) or set(program) != set(SECTIONS):
+        raise CompileFailed("the graph does not decode: it is no program", code="undecodable-graph")
+    return program

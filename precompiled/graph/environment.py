@@ -1,0 +1,119 @@
+"""What compiles: the facts about this interpreter and this host that a compile depends on.
+
+Two processes with equal facts may share artifacts. Nothing here starts a process or a compiler; torch's own hash of
+its sources costs 0.7 s the first time in a process, so released builds are named by version and commit instead, and
+builds from a checkout by the sizes and times of their compiler's sources.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import shutil
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+# The environment variables that a compile depends on: a worker gets these of the client, and no others.
+_VARIABLES = (
+    "PATH", "LD_LIBRARY_PATH", "CC", "CXX", "CPATH", "CPLUS_INCLUDE_PATH", "LIBRARY_PATH",
+    "VIRTUAL_ENV", "PYTHONPATH", "HOME", "USER", "LANG", "LC_ALL", "TMPDIR", "XDG_CACHE_HOME",
+)  # fmt: skip
+_VARIABLE_PREFIXES = ("TORCH", "TRITON_", "CUDA", "NVIDIA_", "OMP_", "MKL_", "KMP_", "ATEN_")
+# Among those, the ones that do not change what is compiled, or that the pool sets itself.
+_NOT_FOR_WORKERS = frozenset({"CUDA_VISIBLE_DEVICES", "TORCHELASTIC_RUN_ID", "TORCH_LOGS", "TORCH_TRACE", "TORCH_COMPILE_DEBUG"})
+# The ones whose values are in the key. Inductor's own settings are there as configuration already, but some of its
+# variables are read where they are used. Directories and thread counts say where and how fast, not what.
+_KEYED_PREFIXES = ("TORCHINDUCTOR_", "TRITON_")
+_KEYED = ("LD_LIBRARY_PATH", "CPATH", "CPLUS_INCLUDE_PATH", "LIBRARY_PATH", "CUDA_HOME", "TORCH_CUDA_ARCH_LIST")
+_NOT_KEYED_SUFFIXES = ("_DIR", "_THREADS", "_START_METHOD")
+
+
+def variables() -> dict[str, str]:
+    """The part of this process's environment that a worker of its graphs gets."""
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if (name in _VARIABLES or name.startswith(_VARIABLE_PREFIXES)) and name not in _NOT_FOR_WORKERS
+    }
+
+
+def facts(device: str) -> dict[str, Any]:
+    """The facts for graphs on ``device``, as plain data."""
+    found = dict(_host_facts())
+    found["compiler"] = _compiler()
+    found["variables"] = {
+        name: os.environ[name]
+        for name in sorted(os.environ)
+        if name in _KEYED or (name.startswith(_KEYED_PREFIXES) and not name.endswith(_NOT_KEYED_SUFFIXES))
+    }
+    if device.startswith("cuda"):
+        properties = torch.cuda.get_device_properties(device)
+        found["gpu"] = [properties.name, properties.major, properties.minor, properties.multi_processor_count]
+        found["cuda"] = torch.version.cuda
+    return found
+
+
+@cache
+def _host_facts() -> dict[str, Any]:
+    return {
+        "python": f"{sys.implementation.cache_tag}-{platform.python_version()}",
+        "machine": platform.machine(),
+        "torch": f"{torch.__version__} {torch.version.git_version}{_development_digest()}",
+        "triton": triton_version(),
+        "cpu": _cpu(),
+    }
+
+
+@cache
+def triton_version() -> str:
+    """Triton's version without importing it (0.3 s), or "" where it is not installed."""
+    import importlib.metadata
+
+    for name in ("triton", "pytorch-triton", "triton-rocm"):
+        try:
+            return importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return ""
+
+
+def _cpu() -> str:
+    """Instruction sets: an artifact with AVX-512 code must not be loaded on a CPU without it."""
+    flags = ""
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
+            flags = next((line for line in file if line.startswith(("flags", "Features"))), "")
+    except OSError:
+        flags = platform.processor()
+    digest = hashlib.sha256(" ".join(sorted(flags.split())).encode()).hexdigest()[:16]
+    return f"{torch.backends.cpu.get_cpu_capability()} {digest}"
+
+
+def _compiler() -> str:
+    """Which C++ compiler Inductor would start: its path, size and time, which change with its version."""
+    name = os.environ.get("CXX") or "g++"
+    path = shutil.which(name.split()[0])
+    if path is None:
+        return f"{name} (absent)"
+    real = os.path.realpath(path)
+    status = os.stat(real)
+    return f"{name} {real} {status.st_size} {int(status.st_mtime)}"
+
+
+def _development_digest() -> str:
+    """Builds from a checkout keep their version while their sources change; "" for released builds."""
+    version = torch.__version__
+    if "a0" not in version and "+git" not in version and "dev" not in version:
+        return ""
+    state = hashlib.sha256()
+    root = Path(torch.__file__).parent
+    for package in ("_inductor", "_functorch", "_dynamo", "_higher_order_ops", "_decomp", "_prims", "_refs"):
+        for path in sorted((root / package).rglob("*.py")):
+            status = path.stat()
+            state.update(f"{path.name} {status.st_size} {status.st_mtime_ns}\n".encode())
+    return f" sources {state.hexdigest()[:16]}"

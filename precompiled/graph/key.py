@@ -1,0 +1,44 @@
+"""The key of a program, and its components.
+
+The key is the SHA-256 over the format versions and the program's bytes, section by section. Everything that the worker
+sees is in those bytes, so equal keys mean equal compiles. The components are kept in the artifact's manifest, so that
+a miss can be explained by comparing them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+
+from precompiled.artifact.format import FORMAT
+from precompiled.graph.capture import SECTIONS, Program
+
+# Raise it when the meaning of a program's bytes changes, or when what a worker makes of them does.
+SCHEMA = 1
+# Sections that people can read are kept as text up to this size, the others as a digest.
+_READABLE = ("inputs", "modes", "environment")
+_MAX_READABLE = 64_000
+
+
+def key(program: Program) -> str:
+    """64 hexadecimal digits."""
+    state = hashlib.sha256(f"precompiled schema {SCHEMA} format {FORMAT}\n".encode())
+    for name in SECTIONS:
+        text = program.sections[name].encode()
+        # Lengths, so that no content of one section can pass for the start of the next.
+        state.update(f"{name} {len(text)}\n".encode())
+        state.update(text)
+    return state.hexdigest()
+
+
+def components(program_bytes: bytes) -> dict[str, str]:
+    """What the key was made of, by section: text where people can read it, else a digest."""
+    program = json.loads(program_bytes)
+    described = {}
+    for name in SECTIONS:
+        text = json.dumps(program[name], separators=(",", ":"))
+        if name in _READABLE and len(text) <= _MAX_READABLE:
+            described[name] = text
+        else:
+            described[name] = f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
+    return described

@@ -1,0 +1,114 @@
+"""In a worker: from a program's graph and inputs to the pickled result of AOTAutograd and Inductor.
+
+Runs torch's own ``compile_fx``, so what comes out is what plain ``torch.compile`` runs. AOTAutograd's *bundled* entry
+(torch/_functorch/_aot_autograd/aot_autograd_result.py) holds forward, backward and the runtime wrappers.
+
+Private names: torch._inductor.compile_fx.compile_fx, torch._guards.{TracingContext, tracing},
+torch._functorch.config.{bundled_autograd_cache, force_non_lazy_backward_lowering, bypass_autograd_cache_key,
+autograd_cache_allow_custom_autograd_functions, enable_autograd_cache}, AOTAutogradCache.{_write_to_local_cache},
+torch._dynamo.source.LocalSource, GraphModule attributes _param_name_to_source and meta["dynamo_compile_id"],
+``compiled.serialize``. Checked on 2.11.0, 2.13.0, 2.15.0.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch._functorch.config
+import torch.fx
+from torch._dynamo.source import LocalSource
+from torch._functorch._aot_autograd.autograd_cache import AOTAutogradCache
+from torch._guards import TracingContext, tracing
+from torch._inductor.compile_fx import compile_fx
+
+from precompiled.errors import CompileFailed
+from precompiled.torch_internals import kernels, metadata
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """``entry``: the pickled result. ``native``: the bytes of each kernel's ``.so``, by kernel name."""
+
+    entry: bytes
+    native: dict[str, bytes]
+    has_backward: bool
+    guards: str
+
+
+class _ExampleValues(torch.fx.Interpreter):
+    """Gives each node the ``example_value`` that Dynamo gave it; Inductor's pre-grad passes read it."""
+
+    def run_node(self, node: torch.fx.Node) -> Any:
+        result = super().run_node(node)
+        node.meta["example_value"] = result
+        return result
+
+
+def compile_graph(graph: torch.fx.Graph, described_inputs: list[dict[str, Any]]) -> Compiled:
+    """Compile forward and, where an input requires grad, backward. Raises what torch raises, or CompileFailed.
+
+    The caller has applied the program's modes and configuration.
+    """
+    mode = metadata.new_fake_mode()
+    module = torch.fx.GraphModule(torch.nn.Module(), graph)
+    context = TracingContext(mode)
+    with tracing(context):
+        # Of its own inputs: a graph that changes the metadata of an input in place must not change what is compiled.
+        with mode:
+            _ExampleValues(module).run(*metadata.make_inputs(described_inputs, mode))
+        inputs = metadata.make_inputs(described_inputs, mode)
+        _dress_as_dynamos(module, inputs, described_inputs)
+        with _serializable(), kernels.recorded() as recorder:
+            compiled = compile_fx(module, inputs)
+            serialize = getattr(compiled, "serialize", None)
+            if serialize is None:
+                raise CompileFailed("torch gave a result that cannot be kept", code="not-serializable")
+            entry = serialize()
+    added = context.guards_context.aotautograd_guards
+    if added:
+        raise CompileFailed(f"AOTAutograd added guards on its inputs: {added}", code="aotautograd-guards")
+    if entry.guards_expr not in (None, "", "True"):
+        raise CompileFailed(f"AOTAutograd added guards on sizes: {entry.guards_expr}", code="size-guards")
+    try:
+        pickled = pickle.dumps(entry)
+    except Exception as error:
+        raise CompileFailed(f"the result cannot be pickled: {error}", code="not-serializable") from error
+    return Compiled(pickled, recorder.files(), entry.compiled_bw is not None, "")
+
+
+def _dress_as_dynamos(
+    module: torch.fx.GraphModule, inputs: list[torch.Tensor], described_inputs: list[dict[str, Any]]
+) -> None:
+    """Give the module what AOTAutograd reads to know a Dynamo graph (frontend_utils._try_get_metadata_from_dynamo)."""
+    module.meta["dynamo_compile_id"] = "precompiled"
+    module._param_name_to_source = {}  # type: ignore[assignment]
+    placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
+    for node, value, described in zip(placeholders, inputs, described_inputs, strict=True):
+        node.meta["example_value"] = value
+        node.meta["tensor_dict"] = dict(described["flags"])
+        node._dynamo_source = LocalSource(node.name)  # type: ignore[attr-defined]
+
+
+@contextmanager
+def _serializable() -> Iterator[None]:
+    """AOTAutograd keeps its result in one piece, backward included, whatever its own cache key would refuse."""
+    write = AOTAutogradCache._write_to_local_cache
+    with torch._functorch.config.patch(
+        enable_autograd_cache=True,
+        bundled_autograd_cache=True,
+        force_non_lazy_backward_lowering=True,
+        bypass_autograd_cache_key=True,
+        autograd_cache_allow_custom_autograd_functions=True,
+        strict_autograd_cache=False,
+    ):
+        # Its own copy on disk would be under a random name (bypass_autograd_cache_key), to be found by nobody.
+        AOTAutogradCache._write_to_local_cache = staticmethod(lambda key, content: None)  # type: ignore[method-assign, assignment]
+        try:
+            yield
+        finally:
+            AOTAutogradCache._write_to_local_cache = write  # type: ignore[method-assign]

@@ -1,0 +1,112 @@
+"""Inductor's and functorch's configuration: what a compile depends on, as plain data, and back.
+
+Private names: torch._inductor.config, torch._functorch.config and their save_config_portable() and patch()
+(torch/utils/_config_module.py). Checked on 2.11.0, 2.13.0, 2.15.0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch._functorch.config
+import torch._inductor.config
+
+from precompiled.errors import Bypass
+
+_inductor = torch._inductor.config
+_functorch = torch._functorch.config
+
+# Left out of save_config_portable, but they do change what is compiled: code that we cannot name.
+_CODE_SETTINGS = (
+    "post_grad_custom_pre_pass",
+    "post_grad_custom_post_pass",
+    "joint_custom_pre_pass",
+    "joint_custom_post_pass",
+    "pre_grad_custom_pass",
+    "_pre_fusion_custom_pass",
+    "_post_fusion_custom_pass",
+    "cudagraph_policy",
+)
+# They say where and how much is compiled, not what.
+_IRRELEVANT = ("compile_threads", "worker_start_method", "verbose_progress", "disable_progress", "debug", "quiesce_async_compile_pool")
+_IRRELEVANT_PREFIXES = ("trace.", "aot_inductor.", "quiesce_")
+# Where these are on, an artifact would not be what plain torch.compile gives, or could not hold its code.
+_REFUSED = {
+    "force_disable_caches": ("caches-disabled", "Inductor's caches are disabled (force_disable_caches)"),
+    "freezing": ("freezing", "Inductor's freezing puts the weights into the compiled code"),
+    "cpp_wrapper": ("cpp-wrapper", "cpp_wrapper code cannot be loaded without a compiler"),
+    "fx_wrapper": ("fx-wrapper", "fx_wrapper has no code to keep"),
+    "profiler_mark_wrapper_call": None,
+}
+
+
+def snapshot(options: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """What the next compile would see: the configuration now, with torch.compile's ``mode=`` and ``options=`` on top.
+
+    Raises Bypass when a setting is code, or turns off what an artifact needs.
+    """
+    inductor = _inductor.save_config_portable(ignore_private_configs=False)
+    for name, value in options.items():
+        if name in _CODE_SETTINGS and value is not None:
+            raise Bypass(f"options={{{name!r}: ...}} is code", code="custom-pass")
+        inductor[name] = value
+    for name in _CODE_SETTINGS:
+        if getattr(_inductor, name, None) is not None:
+            raise Bypass(f"torch._inductor.config.{name} is set to code of yours", code="custom-pass")
+    for name, refused in _REFUSED.items():
+        if refused is not None and inductor.get(name):
+            raise Bypass(refused[1], code=refused[0])
+    functorch = _functorch.save_config_portable(ignore_private_configs=False)
+    return {"inductor": _plain("torch._inductor.config", inductor), "functorch": _plain("torch._functorch.config", functorch)}
+
+
+def _plain(module: str, values: dict[str, Any]) -> dict[str, Any]:
+    return {
+        name: _plain_value(f"{module}.{name}", value)
+        for name, value in sorted(values.items())
+        if name not in _IRRELEVANT and not name.startswith(_IRRELEVANT_PREFIXES)
+    }
+
+
+def _plain_value(name: str, value: Any) -> Any:
+    """JSON for a setting; tuples and sets are tagged, so that they come back as what they were."""
+    if value is None or type(value) in (bool, int, float, str):
+        return value
+    if type(value) is list:
+        return [_plain_value(name, item) for item in value]
+    if type(value) is tuple:
+        return {"tuple": [_plain_value(name, item) for item in value]}
+    if isinstance(value, (set, frozenset)):
+        return {"set": sorted((_plain_value(name, item) for item in value), key=repr)}
+    if type(value) is dict and all(type(key) is str for key in value):
+        return {"dict": {key: _plain_value(name, item) for key, item in value.items()}}
+    if isinstance(value, torch.dtype):
+        return {"dtype": str(value).removeprefix("torch.")}
+    raise Bypass(f"{name} is a {type(value).__name__}, which cannot be sent", code="unpicklable-option")
+
+
+def _value(plain: Any) -> Any:
+    if isinstance(plain, list):
+        return [_value(item) for item in plain]
+    if isinstance(plain, dict):
+        ((kind, content),) = plain.items()
+        if kind == "dict":
+            return {key: _value(item) for key, item in content.items()}
+        if kind == "dtype":
+            return getattr(torch, content)
+        return {"tuple": tuple, "set": set}[kind](_value(item) for item in content)
+    return plain
+
+
+@contextmanager
+def applied(configs: Mapping[str, Mapping[str, Any]], compile_threads: int) -> Iterator[None]:
+    """The captured configuration, for one compile; what was there before comes back afterwards."""
+    with ExitStack() as stack:
+        for module, name in ((_inductor, "inductor"), (_functorch, "functorch")):
+            values = {key: _value(value) for key, value in configs[name].items()}
+            changed = {key: value for key, value in values.items() if getattr(module, key, None) != value}
+            stack.enter_context(module.patch(changed))
+        stack.enter_context(_inductor.patch(compile_threads=compile_threads))
+        yield

@@ -1,0 +1,78 @@
+"""In a client: from an artifact's files to the callable that plain ``torch.compile`` would have made.
+
+AOTAutograd's own ``wrap_post_compile`` puts the wrappers back; only the two steps that would start a compiler or write
+to Inductor's cache are replaced: the wrapper's module is executed from memory and its kernels are mapped from the
+artifact (kernels.py).
+
+Private names: BundledAOTAutogradResult.{compiled_fw, compiled_bw, sanitized_aot_config, wrap_post_compile},
+CompiledFxGraph.{after_deserialization, current_callable, recursively_apply_fns, compiled_fn_runner, source_code,
+cache_key}, torch._inductor.utils.BoxedBool, torch._inductor.cudagraph_utils.BoxedDeviceIndex,
+torch._guards.{TracingContext, tracing}. Checked on 2.11.0, 2.13.0, 2.15.0.
+"""
+
+from __future__ import annotations
+
+import linecache
+import pickle
+import types
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch._guards import TracingContext, tracing
+
+from precompiled.torch_internals import kernels, metadata, modes
+
+
+def load_entry(
+    entry_bytes: bytes, native: Mapping[str, Path], captured_modes: Mapping[str, Any], *, cudagraphs: bool, name: str
+) -> Callable[..., Any]:
+    """The compiled callable: takes the graph's inputs, returns its outputs as a tuple.
+
+    ``entry_bytes`` is unpickled, which runs code: the caller has checked where it comes from (artifact/trust.py).
+    ``captured_modes`` are restored around the load: it reads thread-local state, and may run in another thread.
+    """
+    from torch._inductor.cudagraph_utils import BoxedDeviceIndex
+    from torch._inductor.utils import BoxedBool
+
+    entry = pickle.loads(entry_bytes)
+    for part, label in ((entry.compiled_fw, "forward"), (entry.compiled_bw, "backward")):
+        if part is not None:
+            part.result.after_deserialization = types.MethodType(
+                _executes_in_memory(f"<precompiled {name} {label}>"), part.result
+            )
+    # A context of its own: what is loaded must not depend on the frame that Dynamo is compiling just now.
+    context = TracingContext(metadata.new_fake_mode())
+    with modes.thread_local(captured_modes), tracing(context), kernels.mapped(native):
+        boxed = entry.wrap_post_compile(
+            [],
+            entry.sanitized_aot_config,
+            {
+                "cudagraphs": BoxedBool(cudagraphs),
+                "boxed_forward_device_index": BoxedDeviceIndex(None),
+                "compile_region_name": None,
+            },
+        )
+
+    def forward(*args: Any) -> Any:
+        return boxed(list(args))
+
+    return torch._dynamo.disable(forward, reason="a compiled graph")  # type: ignore[no-any-return]
+
+
+def _executes_in_memory(filename: str) -> Callable[..., str]:
+    def after_deserialization(graph: Any, constants: Any) -> str:
+        """In place of CompiledFxGraph.after_deserialization, which writes to Inductor's cache and imports from there."""
+        module = types.ModuleType(f"precompiled_wrapper_{graph.cache_key}")
+        module.__file__ = filename
+        # So that tracebacks and profilers show the lines.
+        linecache.cache[filename] = (len(graph.source_code), None, graph.source_code.splitlines(True), filename)
+        exec(compile(graph.source_code, filename, "exec"), vars(module))
+        vars(module).update(constants.unwrap(graph))  # after the code, as PyCodeCache.load_by_key_path does
+        graph.current_callable = module.call  # type: ignore[attr-defined]
+        graph.recursively_apply_fns = getattr(module, "recursively_apply_fns", None)
+        graph.compiled_fn_runner = getattr(module, "runner", None)
+        return filename
+
+    return after_deserialization

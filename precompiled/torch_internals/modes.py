@@ -1,0 +1,99 @@
+"""The state around a graph: captured in the client, restored around the compile in the worker and around the load.
+
+Thread-local state (grad mode, inference mode, autocast) is restored wherever an artifact is compiled or loaded, since
+both read it. Process-wide state (determinism, threads, precision) is restored in the worker only: in a client it is
+the user's.
+
+Private names: torch._C._autocast_supported_devices, torch._C._get_cudnn_sdp_enabled. Checked on 2.11.0, 2.13.0, 2.15.0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+
+
+def capture(uses_cpu: bool) -> dict[str, Any]:
+    """All of it, as plain data. ``uses_cpu``: Inductor bakes the number of threads into CPU kernels only."""
+    autocast = {
+        device: str(torch.get_autocast_dtype(device)).removeprefix("torch.")
+        for device in torch._C._autocast_supported_devices()
+        if torch.is_autocast_enabled(device)
+    }
+    default_device = torch.get_default_device()
+    return {
+        "grad": torch.is_grad_enabled(),
+        "inference": torch.is_inference_mode_enabled(),
+        "autocast": autocast,
+        "autocast_cache": torch.is_autocast_cache_enabled(),
+        "deterministic": torch.are_deterministic_algorithms_enabled(),
+        "deterministic_warn_only": torch.is_deterministic_algorithms_warn_only_enabled(),
+        "fill_uninitialized_memory": torch.utils.deterministic.fill_uninitialized_memory,
+        "default_dtype": str(torch.get_default_dtype()).removeprefix("torch."),
+        "default_device": None if default_device.type == "cpu" else str(default_device),
+        "float32_matmul_precision": torch.get_float32_matmul_precision(),
+        "cudnn": [torch.backends.cudnn.enabled, torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic],
+        "mkldnn": torch.backends.mkldnn.enabled,
+        "sdp": [
+            torch.backends.cuda.flash_sdp_enabled(),
+            torch.backends.cuda.mem_efficient_sdp_enabled(),
+            torch.backends.cuda.math_sdp_enabled(),
+            torch.backends.cuda.cudnn_sdp_enabled(),
+        ],
+        "threads": torch.get_num_threads() if uses_cpu else 0,
+    }
+
+
+@contextmanager
+def thread_local(modes: Mapping[str, Any]) -> Iterator[None]:
+    """Grad mode, inference mode and autocast as captured, in this thread."""
+    with ExitStack() as stack:
+        stack.enter_context(torch.inference_mode(modes["inference"]))
+        stack.enter_context(torch.set_grad_enabled(modes["grad"]))
+        for device in torch._C._autocast_supported_devices():
+            dtype = modes["autocast"].get(device)
+            if dtype is not None or torch.is_autocast_enabled(device):
+                stack.enter_context(
+                    torch.autocast(
+                        device,
+                        dtype=getattr(torch, dtype) if dtype else None,
+                        enabled=dtype is not None,
+                        cache_enabled=modes["autocast_cache"],
+                    )
+                )
+        yield
+
+
+@contextmanager
+def process_wide(modes: Mapping[str, Any]) -> Iterator[None]:
+    """Everything else as captured, in this process. For workers, which compile one graph at a time."""
+    before = capture(uses_cpu=True)
+    _set(modes)
+    try:
+        if modes["default_device"] is None:
+            yield
+        else:
+            with torch.device(modes["default_device"]):
+                yield
+    finally:
+        _set(before)
+
+
+def _set(modes: Mapping[str, Any]) -> None:
+    torch.use_deterministic_algorithms(modes["deterministic"], warn_only=modes["deterministic_warn_only"])
+    torch.utils.deterministic.fill_uninitialized_memory = modes["fill_uninitialized_memory"]
+    torch.set_default_dtype(getattr(torch, modes["default_dtype"]))
+    torch.set_float32_matmul_precision(modes["float32_matmul_precision"])
+    cudnn = torch.backends.cudnn
+    cudnn.enabled, cudnn.benchmark, cudnn.deterministic = modes["cudnn"]
+    torch.backends.mkldnn.set_flags(modes["mkldnn"])
+    flash, efficient, math, cudnn_sdp = modes["sdp"]
+    torch.backends.cuda.enable_flash_sdp(flash)
+    torch.backends.cuda.enable_mem_efficient_sdp(efficient)
+    torch.backends.cuda.enable_math_sdp(math)
+    torch.backends.cuda.enable_cudnn_sdp(cudnn_sdp)
+    if modes["threads"]:
+        torch.set_num_threads(modes["threads"])

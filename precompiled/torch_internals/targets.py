@@ -1,0 +1,158 @@
+"""Call targets of Dynamo graphs, to names and back.
+
+A name is used only when looking it up gives the very same object, so a name can never stand for something else. What
+is not torch's own (a user's function, a custom op) has no name here: its code could change under an unchanged name.
+
+Private names: torch._C._nn, torch._C._special, torch._C._linalg, torch._C._fft, torch._C._VariableFunctions,
+torch._ops.{OpOverload, OpOverloadPacket, HigherOrderOperator}. Checked on 2.11.0, 2.13.0, 2.15.0.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+import operator
+from functools import cache
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from precompiled.errors import Bypass
+
+# Operators that come with torch and cannot be redefined by a user's module without patching torch itself.
+_BUILTIN_OP_NAMESPACES = frozenset({"aten", "prims", "prim", "quantized", "quantized_decomposed", "inductor", "_quantized"})
+_COLLECTIVE_OP_NAMESPACES = frozenset({"_c10d_functional", "c10d", "c10d_functional", "_c10d_functional_autograd", "_dtensor"})
+_STANDARD_MODULES = frozenset({"_operator", "operator", "math", "builtins"})
+
+# Searched in this order for functions whose own __module__ and __qualname__ do not lead back to them
+# (builtins such as torch.add, and wrappers such as max_pool2d, which is a "boolean_dispatch.<locals>.fn").
+_NAMESPACES = (
+    "torch",
+    "torch.nn.functional",
+    "torch._C._nn",
+    "torch.special",
+    "torch.linalg",
+    "torch.fft",
+    "torch.Tensor",
+    "torch._C._special",
+    "torch._C._linalg",
+    "torch._C._fft",
+    "torch._C._VariableFunctions",
+    "torch._VF",
+    "operator",
+    "math",
+)
+
+
+@cache
+def _resolve(module: str, qualname: str) -> Any:
+    found: Any = importlib.import_module(module) if module else None
+    for part in qualname.split("."):
+        found = getattr(found, part)
+    return found
+
+
+@cache
+def _namespace(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError:
+        parent, _, last = name.rpartition(".")
+        return getattr(_namespace(parent), last)
+
+
+@cache
+def _searched() -> dict[int, tuple[str, str]]:
+    """id of each callable of the namespaces above -> (namespace, attribute). Built once, on the first odd target."""
+    table: dict[int, tuple[str, str]] = {}
+    for name in _NAMESPACES:
+        space = _namespace(name)
+        for attribute in dir(space):
+            try:
+                value = getattr(space, attribute)
+            except Exception:  # noqa: BLE001 - lazily failing attributes of torch (deprecated storages and the like)
+                continue
+            if callable(value) and not isinstance(value, ModuleType):
+                table.setdefault(id(value), (name, attribute))
+    return table
+
+
+_NAMES: dict[int, tuple[Any, list[str]]] = {}
+
+
+def encode(target: Any) -> list[str]:
+    """The name of a ``call_function`` target: ``[kind, ...]``. Raises Bypass for what is not torch's own."""
+    known = _NAMES.get(id(target))
+    if known is not None and known[0] is target:
+        return known[1]
+    name = _encode(target)
+    _NAMES[id(target)] = (target, name)  # keeps the object alive, so that its id stays its own
+    return name
+
+
+def _encode(target: Any) -> list[str]:
+    if isinstance(target, torch._ops.OpOverload):
+        return ["op", *_op_name(target._schema.name), target._overloadname]
+    if isinstance(target, torch._ops.OpOverloadPacket):
+        return ["op", *_op_name(target._qualified_op_name)]
+    if isinstance(target, torch._ops.HigherOrderOperator):
+        raise Bypass(f"the graph uses the higher-order operator {target}", code="higher-order-operator")
+    module = getattr(target, "__module__", None) or ""
+    qualname = getattr(target, "__qualname__", None) or getattr(target, "__name__", None) or ""
+    if module and qualname and "<" not in qualname and _is_torchs_own(module) and _leads_to(module, qualname, target):
+        return ["fn", module, qualname]
+    # A user's function that was patched into a torch namespace has a name there too; in a worker it means another one.
+    found = _searched().get(id(target)) if _is_torchs_own(module) else None
+    if found is not None and getattr(_namespace(found[0]), found[1], None) is target:
+        return ["fn", *found]
+    shown = f"{module}.{qualname}" if module else repr(target)
+    raise Bypass(f"the graph calls {shown}, whose code is not torch's own", code="user-function")
+
+
+def _op_name(qualified: str) -> tuple[str, str]:
+    namespace, _, name = qualified.partition("::")
+    if namespace in _COLLECTIVE_OP_NAMESPACES:
+        # Ranks must not run eager and compiled mixes of a graph with reordered collectives (pytorch: hangs).
+        raise Bypass(f"the graph has the collective {qualified}", code="collective")
+    if namespace not in _BUILTIN_OP_NAMESPACES:
+        raise Bypass(f"the graph calls the custom op {qualified}", code="custom-op")
+    return namespace, name
+
+
+def _is_torchs_own(module: str) -> bool:
+    return module in _STANDARD_MODULES or module == "torch" or module.startswith("torch.")
+
+
+def _leads_to(module: str, qualname: str, target: Any) -> bool:
+    try:
+        return _resolve(module, qualname) is target
+    except (ImportError, AttributeError):
+        return False
+
+
+@cache
+def _decode(name: tuple[str, ...]) -> Any:
+    kind, *rest = name
+    if kind == "op":
+        found = getattr(getattr(torch.ops, rest[0]), rest[1])
+        return getattr(found, rest[2] or "default") if len(rest) > 2 else found
+    if kind == "fn":
+        module, qualname = rest
+        space = _namespace(module) if module in _NAMESPACES else importlib.import_module(module)
+        for part in qualname.split("."):
+            space = getattr(space, part)
+        return space
+    raise ValueError(f"unknown kind of target {kind!r}")
+
+
+def decode(name: list[str]) -> Any:
+    """The object that ``encode`` named; raises ValueError, ImportError or AttributeError for a name of nothing."""
+    if name[0] == "fn" and not (_is_torchs_own(name[1]) or name[1] in _NAMESPACES):
+        raise ValueError(f"{name[1]} is not a module of torch")
+    return _decode(tuple(name))
+
+
+# Frequent targets, named ahead of time: the lookup of a graph should not pay for a search of torch's namespaces.
+for _function in (operator.getitem, operator.add, operator.mul, operator.sub, operator.truediv, math.sqrt):
+    _NAMES[id(_function)] = (_function, ["fn", _function.__module__, _function.__name__])
