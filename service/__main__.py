@@ -1,0 +1,150 @@
+"""``python -m precompiled.service``: run the daemon, in the foreground or detached (how clients start it).
+
+Exit status: 0 stopped when asked to, or another daemon runs already (with --ready-fd); 1 failed; 2 wrong use.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Sequence
+
+from precompiled import config, paths
+from precompiled.errors import ConfigError, PrecompiledError
+from precompiled.version import VERSION
+
+LOG_FILE_BYTES = 1 << 20  # then it is rotated; two are kept
+LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+WAIT_FOR_WINNER_S = 5.0  # another daemon has the lock: until it answers, or leaves
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m precompiled.service", description=__doc__.splitlines()[0])
+    parser.add_argument("--system", action="store_true", help="serve all users, as root")
+    parser.add_argument("--detach", action="store_true", help="go to the background; log to the runtime directory")
+    parser.add_argument("--ready-fd", type=int, default=-1, metavar="N",
+                        help="write one line of JSON there: how the start went")  # fmt: skip
+    parser.add_argument("--version", action="version", version=VERSION)
+    for name in config.NAMES:
+        parser.add_argument("--" + name.replace("_", "-"), dest=name, metavar="VALUE", help=argparse.SUPPRESS)
+    return parser
+
+
+class _Report:
+    """Tells the starter, once, how the start went."""
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+
+    def tell(self, outcome: str, reason: str = "") -> None:
+        if self.fd < 0:
+            return
+        line = json.dumps({"outcome": outcome, "reason": reason, "pid": os.getpid()}) + "\n"
+        fd, self.fd = self.fd, -1
+        try:
+            os.write(fd, line.encode())
+        except OSError:
+            pass  # the starter is gone; nobody to tell
+        os.close(fd)
+
+
+def _detach() -> None:
+    """Leave the starter's session; it reaps the first process at once, so no zombie stays with it."""
+    if os.fork() != 0:
+        os._exit(0)
+    os.setsid()
+
+
+def _log_to_file(settings: config.Settings) -> None:
+    """Log to the runtime directory, also what the interpreter itself says; after the start, when it is ours."""
+    import logging
+    from logging.handlers import RotatingFileHandler
+
+    path = settings.runtime_dir / paths.LOG_NAME
+    handler = RotatingFileHandler(path, maxBytes=LOG_FILE_BYTES, backupCount=1)
+    handler.setFormatter(logging.Formatter(LOG_FORMAT))
+    logging.basicConfig(handlers=[handler], level=_level(settings), force=True)
+    null = os.open(os.devnull, os.O_RDWR)
+    log = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    for source, target in ((null, 0), (log, 1), (log, 2)):
+        os.dup2(source, target)
+    os.close(null)
+    os.close(log)
+
+
+def _level(settings: config.Settings) -> str:
+    # "warning" is the default for clients, who share their user's terminal; a log file may say what was done.
+    return "INFO" if settings.origins.get("log", "default") == "default" else settings.log.upper()
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    arguments = vars(_parser().parse_args(argv))
+    system, detach, ready_fd = arguments.pop("system"), arguments.pop("detach"), arguments.pop("ready_fd")
+    on_demand = ready_fd >= 0
+    if on_demand:
+        try:
+            os.set_inheritable(ready_fd, False)  # a worker that held it would keep the starter waiting
+        except OSError:
+            print(f"precompiled: --ready-fd {ready_fd} is not open", file=sys.stderr)
+            return 2
+    if system:
+        if arguments["runtime_dir"] is None and "PRECOMPILED_RUNTIME_DIR" not in os.environ:
+            arguments["runtime_dir"] = paths.SYSTEM_RUNTIME_DIR
+        if arguments["cache_dir"] is None and "PRECOMPILED_CACHE_DIR" not in os.environ:
+            arguments["cache_dir"] = paths.SYSTEM_CACHE_DIR
+    report = _Report(ready_fd)
+    try:
+        settings = config.load(arguments)
+        paths.socket_path(settings.runtime_dir)
+    except ConfigError as error:
+        report.tell("failed", str(error))
+        print(f"precompiled: {error}", file=sys.stderr)
+        return 2
+    if detach:
+        _detach()
+    os.chdir("/")  # keep no file system busy
+    os.umask(0o022 if system else 0o077)
+    return _serve(settings, system, detach, on_demand, report)
+
+
+def _serve(settings: config.Settings, system: bool, detach: bool, on_demand: bool, report: _Report) -> int:
+    import logging
+    import time
+
+    from precompiled.service import daemon, notify
+
+    logging.basicConfig(stream=sys.stderr, format=LOG_FORMAT, level=_level(settings))
+
+    def ready() -> None:
+        if detach:
+            _log_to_file(settings)
+        report.tell("ready")
+
+    notifier = notify.Notifier()
+    give_up = time.monotonic() + WAIT_FOR_WINNER_S
+    while True:
+        try:
+            return daemon.serve(settings, system=system, notifier=notifier, on_ready=ready)
+        except daemon.AlreadyRunning as error:
+            # Its lock comes before its socket: tell the starter only when clients can connect, and take over when the
+            # other one was just leaving.
+            from precompiled.client import daemon_reachable
+
+            reachable = daemon_reachable(settings)
+            if reachable or time.monotonic() >= give_up:
+                report.tell("already-running" if reachable else "failed", str(error))
+                if on_demand and reachable:
+                    return 0
+                print(f"precompiled: {error}", file=sys.stderr)
+                return 1
+            time.sleep(0.05)
+        except (PrecompiledError, OSError) as error:
+            report.tell("failed", str(error))
+            print(f"precompiled: {error}", file=sys.stderr)
+            return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

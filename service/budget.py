@@ -1,0 +1,63 @@
+"""What this host can bear: how many workers compile at once, with how many threads, and how many may stay warm."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from precompiled.service.scheduler import Limits
+
+from precompiled.config import Settings
+
+GIB = 1 << 30
+# Inductor's front half (decompositions, fusion) runs on one thread, its back half (g++, triton) on as many as it is
+# given: four cores per compile keep both halves busy.
+CORES_PER_SLOT = 4
+MAX_SLOTS = 16
+COMPILE_BYTES = 4 * GIB  # resident, of a large graph's compile
+IDLE_WORKER_BYTES = 1 * GIB  # resident, of a warm worker with torch imported and room to spare
+
+
+def usable_cores() -> int:
+    """Cores this process may use: its affinity mask, and the cgroup's quota where that is less."""
+    cores = len(os.sched_getaffinity(0))
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+    except (OSError, ValueError):
+        return cores  # no cgroup v2 here
+    return cores if quota == "max" else max(1, min(cores, int(quota) // int(period)))
+
+
+def usable_memory() -> int:
+    """Bytes of memory this process may use: the machine's, and the cgroup's limit where that is less."""
+    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    try:
+        limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
+    except OSError:
+        return total
+    return total if limit == "max" else min(total, int(limit))
+
+
+def limits(settings: Settings, cores: int | None = None, memory: int | None = None) -> Limits:
+    """The scheduler's limits: what the settings say, and what they leave open from the cores and the memory (bytes)."""
+    cores = usable_cores() if cores is None else cores
+    memory = usable_memory() if memory is None else memory
+    slots = settings.workers or max(1, min(cores // CORES_PER_SLOT, memory // COMPILE_BYTES, MAX_SLOTS))
+    return Limits(
+        slots=slots,
+        # Two environments at least: somebody who works in two would otherwise restart workers all day.
+        processes=max(slots + 1, min(4 * slots, memory // IDLE_WORKER_BYTES // 4)),
+        compile_threads=settings.compile_threads or max(1, cores // slots),
+        max_queue=settings.max_queue,
+        max_queue_per_uid=settings.max_queue_per_uid,
+        max_queue_bytes=max(settings.max_graph_bytes, min(2 * GIB, memory // 8)),
+        job_timeout_s=settings.job_timeout_s,
+        worker_idle_s=settings.worker_idle_s,
+        failure_ttl_s=settings.failure_ttl_s,
+    )
+
+
+def job_memory_bytes(settings: Settings, slots: int, memory: int | None = None) -> int:
+    """Resident bytes that one worker's process tree may take."""
+    memory = usable_memory() if memory is None else memory
+    return settings.job_memory_bytes or max(GIB, memory * 3 // 4 // slots)

@@ -1,0 +1,81 @@
+"""The daemon's end of a worker's control stream: framed messages over a non-blocking Unix stream socket."""
+
+from __future__ import annotations
+
+import socket
+from collections import deque
+
+from precompiled import wire
+from precompiled.errors import WireError
+
+READ_BYTES = 1 << 16
+
+
+class Channel:
+    """Never blocks. Reads are capped before they are kept, writes wait in memory until the worker takes them."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        sock.setblocking(False)
+        self._sock = sock
+        self._incoming = bytearray()
+        self._outgoing: deque[memoryview] = deque()
+        self.closed = False  # by the other end
+
+    def fileno(self) -> int:
+        return self._sock.fileno()
+
+    @property
+    def wants_write(self) -> bool:
+        return bool(self._outgoing) and not self.closed
+
+    def send(self, message: wire.PoolMessage) -> None:
+        """Queue a message and write what can be written now."""
+        self._outgoing.append(memoryview(wire.frame(message)))
+        self.flush()
+
+    def flush(self) -> None:
+        while self._outgoing and not self.closed:
+            data = self._outgoing[0]
+            try:
+                sent = self._sock.send(data)
+            except (BlockingIOError, InterruptedError):
+                return
+            except OSError:  # the worker is gone; its end is reported through its process
+                self.closed = True
+                return
+            if sent == len(data):
+                self._outgoing.popleft()
+            else:
+                self._outgoing[0] = data[sent:]
+
+    def receive(self) -> list[wire.WorkerMessage]:
+        """The messages that have come whole; raises WireError for anything else."""
+        while not self.closed:
+            try:
+                data = self._sock.recv(READ_BYTES)
+            except (BlockingIOError, InterruptedError):
+                break
+            except OSError:
+                data = b""
+            if not data:
+                self.closed = True
+                break
+            self._incoming += data
+            if len(self._incoming) > wire.MAX_MESSAGE_BYTES + wire.LENGTH_BYTES:
+                break  # enough for one message at least; the rest stays in the kernel
+        messages: list[wire.WorkerMessage] = []
+        while len(self._incoming) >= wire.LENGTH_BYTES:
+            length = int.from_bytes(self._incoming[: wire.LENGTH_BYTES], "big")
+            if length > wire.MAX_MESSAGE_BYTES:
+                raise WireError(f"a worker announced a message of {length} bytes", code="too-large")
+            end = wire.LENGTH_BYTES + length
+            if len(self._incoming) < end:
+                break
+            messages.append(wire.decode(bytes(self._incoming[wire.LENGTH_BYTES : end]), wire.WorkerMessage))
+            del self._incoming[:end]
+        return messages
+
+    def close(self) -> None:
+        self._outgoing.clear()
+        self.closed = True
+        self._sock.close()

@@ -1,0 +1,96 @@
+"""Which GPUs this host has, and how a worker is pinned to one.
+
+A client names a GPU by UUID, because an index means another GPU as soon as ``CUDA_VISIBLE_DEVICES`` is set. The
+driver's own tool is asked, so that the daemon needs neither torch nor a CUDA library in its process.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+QUERY_TIMEOUT_S = 30.0  # without persistence mode the driver initialises every GPU first, which takes seconds
+
+
+@dataclass(frozen=True)
+class Gpu:
+    index: int
+    uuid: str  # "GPU-..." as the driver writes it
+    name: str
+    memory_bytes: int
+
+
+class DeviceError(ValueError):
+    """A device that no worker can be pinned to; the message says why."""
+
+
+def parse_inventory(text: str) -> list[Gpu]:
+    """The output of nvidia-smi, one ``index, uuid, name, memory in MiB`` per line; other lines are left out."""
+    gpus = []
+    for line in text.splitlines():
+        parts = [part.strip() for part in line.split(",")]
+        if len(parts) != 4 or not parts[0].isdigit():
+            continue
+        size = parts[3].split()[0] if parts[3] else ""
+        gpus.append(Gpu(int(parts[0]), parts[1], parts[2], (int(size) if size.isdigit() else 0) << 20))
+    return gpus
+
+
+def query_inventory() -> list[Gpu]:
+    """The host's GPUs now; empty without a driver."""
+    tool = shutil.which("nvidia-smi")
+    if tool is None:
+        return []
+    command = [tool, "--query-gpu=index,uuid,name,memory.total", "--format=csv,noheader,nounits"]
+    try:
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, timeout=QUERY_TIMEOUT_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    return parse_inventory(done.stdout.decode(errors="replace")) if done.returncode == 0 else []
+
+
+class Devices:
+    """The inventory, asked for once in the background: the tool may take seconds, and the main loop never waits."""
+
+    def __init__(self, query: Callable[[], list[Gpu]] = query_inventory) -> None:
+        self._query = query
+        self._gpus: list[Gpu] | None = None
+        self._thread: threading.Thread | None = None
+
+    def begin(self) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._fill, name="devices", daemon=True)
+            self._thread.start()
+
+    def _fill(self) -> None:
+        self._gpus = self._query()
+
+    def gpus(self) -> list[Gpu] | None:
+        """What is known so far; None before the tool has answered."""
+        return self._gpus
+
+    def visible(self, device: str) -> str:
+        """The ``CUDA_VISIBLE_DEVICES`` for a worker of ``device``; raises DeviceError for one it cannot be.
+
+        While the inventory is not known, a well-formed UUID is believed: the driver refuses a wrong one to the worker.
+        """
+        if device == "cpu":
+            return ""
+        kind, _, uuid = device.partition(":")
+        if kind != "cuda" or not uuid or not all(letter.isalnum() or letter in "-/" for letter in uuid):
+            raise DeviceError(f'the device {device[:100]!r} is neither "cpu" nor "cuda:<GPU UUID>"')
+        if uuid.startswith("MIG-"):
+            return uuid  # slices of a GPU are not in the list of GPUs
+        if not uuid.startswith("GPU-"):
+            uuid = "GPU-" + uuid  # torch leaves the prefix out
+        self.begin()
+        known = self._gpus
+        if known is not None and uuid not in {gpu.uuid for gpu in known}:
+            have = ", ".join(f"{gpu.uuid} ({gpu.name})" for gpu in known) or "none"
+            raise DeviceError(f"this host has no GPU {uuid}; it has: {have}")
+        return uuid

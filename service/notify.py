@@ -1,0 +1,32 @@
+"""systemd's notification protocol: datagrams to the socket named by ``NOTIFY_SOCKET``. Does nothing without it."""
+
+from __future__ import annotations
+
+import os
+import socket
+
+
+class Notifier:
+    """Tells systemd how we are. ``watchdog_s``: how often it wants to hear so, in seconds; None: not at all."""
+
+    def __init__(self) -> None:
+        # Taken out of the environment, so that no worker inherits the right to speak for the daemon.
+        self._address = os.environ.pop("NOTIFY_SOCKET", "")
+        usec = os.environ.pop("WATCHDOG_USEC", "")
+        pid = os.environ.pop("WATCHDOG_PID", "")
+        wanted = usec.isdigit() and int(usec) > 0 and (not pid or pid == str(os.getpid()))
+        self.watchdog_s: float | None = int(usec) / 1e6 if self._address and wanted else None
+
+    def send(self, *lines: str) -> bool:
+        """Send e.g. "READY=1"; false when nobody heard it (systemd then acts on its own timeouts)."""
+        if not self._address:
+            return False
+        # A leading "@" stands for the NUL of an abstract socket.
+        address = "\0" + self._address[1:] if self._address.startswith("@") else self._address
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock:
+                sock.settimeout(1.0)
+                sock.sendto("\n".join(lines).encode(), address)
+        except OSError:
+            return False
+        return True

@@ -1,0 +1,489 @@
+"""Starts workers, watches them and ends them; the scheduler decides when.
+
+::
+
+    daemon ──socketpair (wire.frame)── worker (session and group leader) ── guardian, compilers, ...
+       ├──── pidfd: its death, at once ──┤
+       └──── pipe: its stdout + stderr ──┘   (the last 64 KiB are kept, for the message about its death)
+
+A worker is executed (never forked without exec: the daemon has threads in libzmq) as
+``<the client's python> -m precompiled.service.worker``, as the client's user, in a clean environment, pinned to one
+device. Its memory is that of its whole process tree. It is reported gone only when its tree has been killed and it has
+been reaped, so the scheduler may start its successor at once.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import pwd
+import select
+import signal
+import socket
+import stat
+import subprocess
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+from precompiled.service.channel import Channel
+from precompiled.service.devices import DeviceError, Devices
+from precompiled.service.scheduler import Event, KillWorker, RunJob, StartWorker, StopWorker, WorkerDone, WorkerGone
+from precompiled.service.scheduler import WorkerReady as ReadyEvent
+
+from precompiled import wire
+from precompiled.errors import WireError
+
+log = logging.getLogger("precompiled.pool")
+
+LOG_BYTES = 64 << 10  # of a worker's output kept
+DETAIL_BYTES = 1500  # of it shown in a message
+EXIT_GRACE_S = 3.0  # between Exit and SIGKILL
+ORPHAN_S = 10.0  # how long a killed descendant is waited for
+MEMORY_CHECK_S = 1.0  # between two looks at a busy worker's memory
+DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+# What a process needs to find its home and its files; everything a compile depends on comes from the client.
+INHERITED = ("HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "LC_CTYPE", "TMPDIR", "TZ", "XDG_CACHE_HOME",
+             "XDG_CONFIG_HOME", "XDG_RUNTIME_DIR", "PATH")  # fmt: skip
+# Never from a client: the daemon pins the device, and the hook stays off in workers.
+OWN_VARIABLES = ("CUDA_VISIBLE_DEVICES", "PRECOMPILED", "NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
+
+
+class StartError(Exception):
+    """A worker cannot be started; the message says why."""
+
+
+@dataclass(eq=False)
+class _Process:
+    number: int
+    uid: int
+    device: str
+    environment: wire.Environment
+    popen: subprocess.Popen[bytes]
+    channel: Channel
+    output: int  # the reading end of its stdout and stderr
+    pidfd: int
+    started: float
+    ps: psutil.Process | None
+    tail: bytearray = field(default_factory=bytearray)
+    ready: wire.Ready | None = None
+    job: str = ""
+    job_since: float = 0.0
+    jobs_done: int = 0
+    rss: int = 0
+    memory_checked: float = 0.0
+    leave_by: float | None = None  # asked to exit; killed after this
+    reason: str = ""  # why it was ended, once it was
+
+    @property
+    def pid(self) -> int:
+        return self.popen.pid
+
+
+class Pool:
+    """``system``: workers run as their clients' users, which only root can arrange."""
+
+    def __init__(
+        self, *, system: bool, job_memory_bytes: int, devices: Devices, cache_dir: Path | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:  # fmt: skip
+        self._system = system
+        self._job_memory_bytes = job_memory_bytes
+        self._devices = devices
+        self._cache_dir = cache_dir
+        self._clock = clock
+        self._processes: dict[int, _Process] = {}
+        self._by_fd: dict[int, _Process] = {}
+        self._events: list[Event] = []  # found while doing something else
+        self._orphans: dict[int, float] = {}  # killed descendants that may become our children: reap until then
+
+    # ------------------------------------------------ instructions
+
+    def start(self, order: StartWorker) -> None:
+        """Start a worker; one that cannot be started is reported gone by the next ``take_events``."""
+        try:
+            process = self._spawn(order)
+        except (StartError, DeviceError) as error:
+            log.warning("worker %d does not start: %s", order.worker, error)
+            self._events.append(WorkerGone(order.worker, "cannot-start", str(error)))
+            return
+        self._processes[order.worker] = process
+        for fd in (process.channel.fileno(), process.output, process.pidfd):
+            self._by_fd[fd] = process
+        log.info("worker %d: pid %d, %s, uid %d, %s", order.worker, process.pid, order.device, order.uid,
+                 order.environment.executable)  # fmt: skip
+
+    def run(self, order: RunJob) -> None:
+        process = self._processes.get(order.worker)
+        if process is None:
+            return  # it died in this very round; its WorkerGone is on its way
+        process.job, process.job_since = order.job.key, self._clock()
+        process.memory_checked = 0.0
+        process.channel.send(order.job)
+
+    def stop(self, order: StopWorker) -> None:
+        """Ask it to exit, and see to it that it does."""
+        process = self._processes.get(order.worker)
+        if process is not None and process.leave_by is None:
+            process.reason = process.reason or order.reason
+            process.leave_by = self._clock() + EXIT_GRACE_S
+            process.channel.send(wire.Exit())
+
+    def kill(self, order: KillWorker) -> None:
+        process = self._processes.get(order.worker)
+        if process is not None:
+            self._end(process, order.reason)
+
+    # ------------------------------------------------ the main loop's side
+
+    def fds(self) -> dict[int, int]:
+        """What to poll: descriptor -> select.POLLIN, or with select.POLLOUT."""
+        wanted: dict[int, int] = {}
+        for process in self._processes.values():
+            if not process.channel.closed:
+                wanted[process.channel.fileno()] = select.POLLIN | (
+                    select.POLLOUT if process.channel.wants_write else 0
+                )
+            if process.output >= 0:
+                wanted[process.output] = select.POLLIN
+            if process.pidfd >= 0:
+                wanted[process.pidfd] = select.POLLIN
+        return wanted
+
+    def next_wake(self, now: float) -> float | None:
+        """Seconds until ``check`` has something to do."""
+        times = [p.leave_by - now for p in self._processes.values() if p.leave_by is not None]
+        times += [MEMORY_CHECK_S for p in self._processes.values() if p.job or p.pidfd < 0]
+        return max(0.0, min(times)) if times else None
+
+    def on_fd(self, fd: int, events: int) -> None:
+        """Something happened on a descriptor of ``fds``; what it means is in the next ``take_events``."""
+        process = self._by_fd.get(fd)
+        if process is None or process.number not in self._processes:
+            return  # ended earlier in this round
+        if fd == process.output:
+            self._read_output(process)
+        elif fd == process.pidfd:
+            self._end(process, "")
+        else:
+            if events & select.POLLOUT:
+                process.channel.flush()
+            self._read_control(process)
+
+    def check(self) -> None:
+        """What no descriptor tells: memory, grace periods, deaths where the kernel has no pidfd."""
+        now = self._clock()
+        for process in list(self._processes.values()):
+            if _has_exited(process.pid):
+                self._end(process, "")
+            elif process.leave_by is not None and now >= process.leave_by:
+                self._end(process, process.reason or "no-exit")
+            elif process.job and now - process.memory_checked >= MEMORY_CHECK_S:
+                process.memory_checked = now
+                process.rss = self._tree_rss(process)
+                if process.rss > self._job_memory_bytes:
+                    mib = process.rss >> 20
+                    self._end(process, "memory", f"{mib} MiB resident, over the {self._job_memory_bytes >> 20} allowed")
+        self._reap_orphans()
+
+    def take_events(self) -> list[Event]:
+        events, self._events = self._events, []
+        return events
+
+    def statuses(self, uid: int | None) -> list[wire.WorkerStatus]:
+        """The workers of one uid; None: all."""
+        now = self._clock()
+        found = []
+        for process in self._processes.values():
+            if uid is not None and process.uid != uid:
+                continue
+            state = (
+                "stopping" if process.leave_by is not None
+                else "starting" if process.ready is None
+                else "busy" if process.job else "idle"
+            )  # fmt: skip
+            ready = process.ready
+            found.append(wire.WorkerStatus(
+                pid=process.pid, device=process.device,
+                python=ready.python if ready else process.environment.python,
+                torch=ready.torch if ready else process.environment.torch,
+                state=state,  # type: ignore[arg-type]
+                rss_bytes=self._tree_rss(process), jobs_done=process.jobs_done, uid=process.uid, job=process.job,
+                job_s=now - process.job_since if process.job else 0.0,
+            ))  # fmt: skip
+        return found
+
+    def close(self) -> None:
+        """End every worker and its tree, and reap them."""
+        for process in list(self._processes.values()):
+            self._end(process, process.reason or "shut-down")
+        deadline = self._clock() + EXIT_GRACE_S
+        while self._orphans and self._clock() < deadline:
+            self._reap_orphans()
+            if self._orphans:
+                time.sleep(0.01)  # they are killed; the kernel is tearing them down
+
+    # ------------------------------------------------ starting
+
+    def _spawn(self, order: StartWorker) -> _Process:
+        environment = order.environment
+        if not os.path.isabs(environment.executable) or "\0" in environment.executable:
+            raise StartError(f"the interpreter {environment.executable[:200]!r} is not an absolute path")
+        variables = self._variables(order)
+        identity: dict[str, object] = {}
+        if self._system:
+            # The interpreter is checked by executing it as the user: a check by root would tell users about files
+            # that they cannot see.
+            identity = {"user": order.uid, "group": order.gid, "extra_groups": _groups(order.uid, order.gid)}
+            self._make_store_root(order.uid, order.gid)
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        reading, writing = os.pipe()
+        try:
+            popen = subprocess.Popen(
+                [environment.executable, "-m", "precompiled.service.worker", "--control-fd", str(theirs.fileno())],
+                stdin=subprocess.DEVNULL, stdout=writing, stderr=writing, env=variables, cwd="/",
+                pass_fds=(theirs.fileno(),), start_new_session=True, umask=0o077, **identity,  # type: ignore[call-overload]
+            )  # fmt: skip
+        except (OSError, ValueError, subprocess.SubprocessError) as error:
+            ours.close()
+            os.close(reading)
+            raise StartError(f"{environment.executable} cannot be executed: {error}") from error
+        finally:
+            theirs.close()
+            os.close(writing)
+        os.set_blocking(reading, False)
+        try:
+            pidfd = os.pidfd_open(popen.pid)
+        except (AttributeError, OSError):
+            pidfd = -1  # a kernel before 5.3: deaths are seen by check() and by the closed stream
+        try:
+            ps = psutil.Process(popen.pid)
+        except psutil.Error:
+            ps = None  # dead already: the next check() finds out
+        return _Process(order.worker, order.uid, order.device, environment, popen, Channel(ours), reading, pidfd,
+                        self._clock(), ps)  # fmt: skip
+
+    def _variables(self, order: StartWorker) -> dict[str, str]:
+        """The worker's environment. The client's part reaches only the executed process, never the daemon."""
+        variables = {"PATH": DEFAULT_PATH, "LANG": "C.UTF-8"}
+        if self._system:
+            variables.update(_home_of(order.uid))
+        else:
+            variables.update({name: os.environ[name] for name in INHERITED if name in os.environ})
+        variables.update(usable_variables(order.environment.variables))
+        visible = self._devices.visible(order.device)
+        variables.update(CUDA_VISIBLE_DEVICES=visible, CUDA_DEVICE_ORDER="PCI_BUS_ID", PRECOMPILED="0")
+        return variables
+
+    def _make_store_root(self, uid: int, gid: int) -> None:
+        """``<cache_dir>/<uid>``, 0700 and that user's: the one directory that the daemon makes for somebody else.
+
+        Its parent is root's and nobody else can write there, so no link can be put in the way.
+        """
+        if self._cache_dir is None:
+            return
+        path = self._cache_dir / str(uid)
+        try:
+            os.mkdir(path, 0o700)
+        except FileExistsError:
+            found = os.lstat(path)
+            if not stat.S_ISDIR(found.st_mode) or found.st_uid != uid:
+                raise StartError(f"{path} is not a directory of uid {uid}") from None
+            return
+        except OSError as error:
+            raise StartError(f"{path} cannot be made: {error}") from error
+        os.chown(path, uid, gid, follow_symlinks=False)
+
+    # ------------------------------------------------ watching
+
+    def _read_control(self, process: _Process) -> None:
+        try:
+            messages = process.channel.receive()
+        except WireError as error:
+            self._end(process, "protocol", error.message)
+            return
+        for message in messages:
+            match message:
+                case wire.Ready():
+                    if message.protocol != wire.PROTOCOL:
+                        text = (
+                            f"its precompiled {message.version} speaks protocol {message.protocol}, not {wire.PROTOCOL}"
+                        )
+                        self._end(process, "protocol-version", text)
+                        return
+                    process.ready = message
+                    self._events.append(ReadyEvent(process.number))
+                case wire.Finished():
+                    process.job = ""
+                    process.jobs_done += 1
+                    self._events.append(WorkerDone(process.number, message))
+        if process.channel.closed and process.leave_by is None:
+            # It is exiting, or it closed the stream; neither leaves anything to be done with it.
+            process.leave_by = self._clock() + EXIT_GRACE_S
+
+    def _read_output(self, process: _Process) -> None:
+        try:
+            data = os.read(process.output, 1 << 16)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self._close_output(process)
+            return
+        process.tail += data
+        del process.tail[:-LOG_BYTES]
+        log.debug("worker %d says: %s", process.number, data.decode(errors="replace").rstrip())
+
+    def _close_output(self, process: _Process) -> None:
+        if process.output >= 0:
+            self._by_fd.pop(process.output, None)
+            os.close(process.output)
+            process.output = -1
+
+    def _tree_rss(self, process: _Process) -> int:
+        total = 0
+        for member in _tree(process.ps):
+            try:
+                total += member.memory_info().rss
+            except psutil.Error:
+                continue  # ended since it was listed
+        return total
+
+    # ------------------------------------------------ ending
+
+    def _end(self, process: _Process, reason: str, detail: str = "") -> None:
+        """Kill the tree, reap the worker, close everything, report it gone."""
+        if self._processes.pop(process.number, None) is None:
+            return
+        self._kill_tree(process)  # before it is reaped: until then its number is nobody else's
+        status = process.popen.wait()
+        while process.output >= 0 and _readable(process.output):
+            self._read_output(process)
+        for fd in (process.channel.fileno(), process.pidfd):
+            self._by_fd.pop(fd, None)
+        process.channel.close()
+        if process.pidfd >= 0:
+            os.close(process.pidfd)
+        self._close_output(process)
+        reason = reason or process.reason or "died"
+        if not detail:
+            detail = _describe(status)
+        tail = bytes(process.tail[-DETAIL_BYTES:]).decode(errors="replace").strip()
+        if tail and process.reason == "" and reason not in ("idle", "evicted", "shut-down"):
+            detail += f"; its last words: {tail}"
+        log.info("worker %d (pid %d) is gone: %s, %s", process.number, process.pid, reason, detail)
+        self._events.append(WorkerGone(process.number, reason, detail))
+
+    def _kill_tree(self, process: _Process) -> None:
+        members = _tree(process.ps)
+        try:
+            # Its session's processes, also those whose parents have died. Not yet reaped, so the number is still its.
+            os.killpg(process.pid, signal.SIGKILL)
+        except (ProcessLookupError, PermissionError):
+            pass  # none left
+        for member in [*members, *_adopted(process.pid)]:
+            try:
+                member.kill()
+            except psutil.Error:
+                continue  # gone with the group
+            finally:
+                if member.pid != process.pid:
+                    self._orphans[member.pid] = self._clock() + ORPHAN_S
+
+    def _reap_orphans(self) -> None:
+        """Killed descendants become our children (the daemon is a subreaper): leave no zombie."""
+        now = self._clock()
+        ours = {process.pid for process in self._processes.values()}
+        for pid, deadline in list(self._orphans.items()):
+            if pid in ours:  # the number has been used again
+                del self._orphans[pid]
+                continue
+            try:
+                reaped, _ = os.waitpid(pid, os.WNOHANG)
+            except ChildProcessError:
+                # Reaped by its own parent; or that parent is being torn down, and it is ours in a moment.
+                reaped = 0 if psutil.pid_exists(pid) else pid
+            if reaped or now >= deadline:
+                del self._orphans[pid]
+
+
+def usable_variables(variables: Mapping[str, str]) -> dict[str, str]:
+    """A client's variables, without those that exec refuses and those that are the daemon's to set."""
+    return {
+        name: value
+        for name, value in variables.items()
+        if name and "=" not in name and "\0" not in name and "\0" not in value and name not in OWN_VARIABLES
+    }
+
+
+def become_subreaper() -> bool:
+    """Make orphaned descendants our children, so that they can be found and reaped; false where that cannot be."""
+    try:
+        import ctypes
+
+        return ctypes.CDLL(None, use_errno=True).prctl(36, 1, 0, 0, 0) == 0  # PR_SET_CHILD_SUBREAPER
+    except (ImportError, OSError, AttributeError):
+        return False
+
+
+def _tree(root: psutil.Process | None) -> list[psutil.Process]:
+    if root is None:
+        return []
+    try:
+        return [root, *root.children(recursive=True)]
+    except psutil.Error:
+        return []
+
+
+def _adopted(session: int) -> list[psutil.Process]:
+    """Our own children that belong to a worker's session: descendants that it lost, and the kernel gave to us."""
+    found = []
+    for child in psutil.Process().children():
+        try:
+            if child.pid != session and os.getsid(child.pid) == session:
+                found += [child, *child.children(recursive=True)]
+        except (OSError, psutil.Error):
+            continue
+    return found
+
+
+def _has_exited(pid: int) -> bool:
+    """Whether our child has ended, without reaping it: its process group must be killed before."""
+    try:
+        return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+    except ChildProcessError:
+        return True
+
+
+def _readable(fd: int) -> bool:
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    return any(events & select.POLLIN for _, events in poll.poll(0))
+
+
+def _describe(status: int) -> str:
+    if status >= 0:
+        return f"exit status {status}"
+    try:
+        name = signal.Signals(-status).name
+    except ValueError:
+        name = f"signal {-status}"
+    return f"killed by {name}" + (" (the kernel's OOM killer?)" if -status == signal.SIGKILL else "")
+
+
+def _home_of(uid: int) -> dict[str, str]:
+    try:
+        entry = pwd.getpwuid(uid)
+    except KeyError:
+        return {"HOME": "/"}
+    return {"HOME": entry.pw_dir, "USER": entry.pw_name, "LOGNAME": entry.pw_name}
+
+
+def _groups(uid: int, gid: int) -> list[int]:
+    try:
+        return os.getgrouplist(pwd.getpwuid(uid).pw_name, gid)
+    except (KeyError, OSError):
+        return [gid]  # a uid without an account: containers have such

@@ -1,0 +1,729 @@
+"""The daemon's decisions: a pure state machine. Events and the time go in, instructions come out; no I/O.
+
+A job::
+
+    queued --dispatch--> running --publish--> published
+      |  ^                  |-----fail------> failed
+      |  '---lose-worker----|
+      |                     '--quarantine---> quarantined     (it killed two workers, or ran out of time)
+      |--expire--> dropped                                    (nobody wants it any more)
+      '--refuse--> failed                                     (its environment cannot start a worker)
+    queued, running --shut-down--> dropped
+
+A worker::
+
+    starting --ready--> idle --assign--> busy --done--> idle
+    starting, idle, busy --stop--> stopping --gone--> (forgotten);  and "gone" from every state: processes die
+
+Slots and processes: a *slot* is the right to use the processors (a starting or busy worker holds one, and one that
+was told to leave so that another can start); a *process* is a worker that exists, mostly idle and warm.
+
+One flight per (uid, store, key): a second submit joins the first. Order: waiting clients before background ones,
+between users by turns, first come first served within a user. A background job becomes a waiting one after
+``Limits.age_s``, so that no stream of waiting clients can starve it.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections import Counter, deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from precompiled import wire
+from precompiled.errors import PrecompiledError
+
+MAX_INTERESTED = 4096  # clients told about one job's end; more are accepted, and read the store like everybody
+MAX_QUARANTINED = 4096  # keys and environments; the oldest is forgotten first
+MAX_DEATHS = 2  # workers that one key may kill
+MAX_START_FAILURES = 2  # in a row, before an environment is refused for a while
+FINISHED_KEPT = 64  # ended jobs whose stories are kept for diagnosis
+
+_JOB_MOVES = {
+    ("queued", "dispatch"): "running",
+    ("queued", "expire"): "dropped",
+    ("queued", "refuse"): "failed",
+    ("queued", "shut-down"): "dropped",
+    ("running", "publish"): "published",
+    ("running", "fail"): "failed",
+    ("running", "lose-worker"): "queued",
+    ("running", "quarantine"): "quarantined",
+    ("running", "shut-down"): "dropped",
+}
+_WORKER_MOVES = {
+    ("starting", "ready"): "idle",
+    ("idle", "assign"): "busy",
+    ("busy", "done"): "idle",
+    ("starting", "stop"): "stopping",
+    ("idle", "stop"): "stopping",
+    ("busy", "stop"): "stopping",
+}
+
+
+class SchedulerError(PrecompiledError):
+    """The state machine was driven along a transition it does not have; carries the story that led there."""
+
+    code = "scheduler"
+
+    def __init__(self, message: str, story: list[tuple[float, str]]) -> None:
+        super().__init__(message + "; story: " + ", ".join(f"{at:.3f} {step}" for at, step in story))
+        self.story = story
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What the host can bear; times in seconds."""
+
+    slots: int = 1  # workers that use the processors at the same time
+    processes: int = 4  # workers that exist at the same time
+    compile_threads: int = 2  # of one compile
+    max_queue: int = 1000
+    max_queue_per_uid: int = 500
+    max_queue_bytes: int = 2 << 30  # graphs held in the daemon's memory, over all users; half of it for one
+    job_timeout_s: float = 1800.0
+    start_timeout_s: float = 300.0
+    worker_idle_s: float = 900.0  # an environment's last worker
+    extra_idle_s: float = 30.0  # further idle workers of one environment
+    quarantine_s: float = 3600.0
+    start_refused_s: float = 60.0  # an environment that cannot start a worker is not tried again for this long
+    failure_ttl_s: float = 3600.0
+    age_s: float = 60.0  # a background job that has waited for this long goes with the waiting ones
+
+
+# ---------------------------------------------------------------- events
+
+
+@dataclass(frozen=True)
+class Submitted:
+    """A peer, known to the kernel as ``uid`` and ``gid``, asks for a compile. ``client`` is where replies go."""
+
+    client: bytes
+    uid: int
+    gid: int
+    message: wire.Submit
+    blob: bytes
+
+
+@dataclass(frozen=True)
+class WorkerReady:
+    worker: int
+
+
+@dataclass(frozen=True)
+class WorkerDone:
+    worker: int
+    finished: wire.Finished
+
+
+@dataclass(frozen=True)
+class WorkerGone:
+    """The process and its tree do not exist any more (or never did). ``reason``: a code; ``detail``: for people."""
+
+    worker: int
+    reason: str
+    detail: str = ""
+
+
+@dataclass(frozen=True)
+class Tick:
+    """Time went by."""
+
+
+@dataclass(frozen=True)
+class ShutDown:
+    """Take nothing more, give up everything."""
+
+
+Event = Submitted | WorkerReady | WorkerDone | WorkerGone | Tick | ShutDown
+
+# ---------------------------------------------------------------- instructions
+
+
+@dataclass(frozen=True)
+class Reply:
+    client: bytes
+    message: wire.DaemonMessage
+
+
+@dataclass(frozen=True)
+class StartWorker:
+    worker: int
+    uid: int
+    gid: int
+    environment: wire.Environment
+    device: str
+
+
+@dataclass(frozen=True)
+class RunJob:
+    worker: int
+    job: wire.Job
+
+
+@dataclass(frozen=True)
+class StopWorker:
+    """Let an idle worker leave."""
+
+    worker: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class KillWorker:
+    """End the worker's process tree at once."""
+
+    worker: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class Count:
+    """Add to a counter of ``uid``: a field of wire.StatsReply; ``reason`` for those that count by reason."""
+
+    uid: int
+    counter: str
+    amount: float = 1
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Moved:
+    """One step on a job's way, for the log and the timeline."""
+
+    job: str
+    key: str
+    uid: int
+    state: str
+    why: str
+
+
+Instruction = Reply | StartWorker | RunJob | StopWorker | KillWorker | Count | Moved
+
+# ---------------------------------------------------------------- state
+
+Flight = tuple[int, str, str]  # uid, store, key
+
+
+@dataclass(frozen=True)
+class Seat:
+    """Where a job must run: workers of one seat are interchangeable."""
+
+    uid: int
+    device: str
+    executable: str
+    prefix: str
+    python: str
+    torch: str
+    triton: str
+    variables: tuple[tuple[str, str], ...]
+
+    @classmethod
+    def of(cls, uid: int, submit: wire.Submit) -> Seat:
+        env = submit.environment
+        variables = tuple(sorted(env.variables.items()))
+        return cls(uid, submit.device, env.executable, env.prefix, env.python, env.torch, env.triton, variables)
+
+
+@dataclass(eq=False)
+class Job:
+    """One compile, from its first submit to its end."""
+
+    sequence: int
+    uid: int
+    gid: int
+    submit: wire.Submit  # the first one
+    blob: bytes
+    seat: Seat
+    waiting: bool
+    interested: dict[str, tuple[bytes, float]] = field(default_factory=dict)  # id -> client, deadline (0: none)
+    state: str = "queued"
+    worker: int | None = None
+    deaths: int = 0
+    attempt: int = 0
+    since: float = 0.0  # when it was queued first
+    started: float = 0.0
+    story: list[tuple[float, str]] = field(default_factory=list)
+
+    @property
+    def flight(self) -> Flight:
+        return (self.uid, self.submit.store, self.submit.key)
+
+    @property
+    def order(self) -> tuple[bool, int]:
+        return (not self.waiting, self.sequence)
+
+    def move(self, trigger: str, now: float, why: str = "") -> Moved:
+        """Follow one edge of the table; raises SchedulerError where there is none."""
+        step = f"{trigger} ({why})" if why else trigger
+        self.story.append((now, step))
+        state = _JOB_MOVES.get((self.state, trigger))
+        if state is None:
+            raise SchedulerError(
+                f"job {self.submit.id} of key {self.submit.key} cannot {trigger} when it is {self.state}", self.story
+            )
+        self.state = state
+        return Moved(self.submit.id, self.submit.key, self.uid, state, why)
+
+
+@dataclass(eq=False)
+class Worker:
+    """What the scheduler knows of a worker process."""
+
+    number: int
+    seat: Seat
+    environment: wire.Environment
+    state: str = "starting"
+    job: Job | None = None
+    since: float = 0.0  # when it came into its state
+    jobs_done: int = 0
+    was_ready: bool = False
+    stop_reason: str = ""
+    makes_room: bool = False  # told to leave so that another may start: it holds that one's slot
+    story: list[tuple[float, str]] = field(default_factory=list)
+
+    def move(self, trigger: str, now: float) -> None:
+        self.story = [*self.story[-20:], (now, trigger)]
+        state = _WORKER_MOVES.get((self.state, trigger))
+        if state is None:
+            raise SchedulerError(f"worker {self.number} cannot {trigger} when it is {self.state}", self.story)
+        self.state = state
+        self.since = now
+
+
+class Scheduler:
+    """See the module's docstring. ``handle`` is the only way in."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self.workers: dict[int, Worker] = {}
+        self.jobs: dict[Flight, Job] = {}  # queued and running
+        self.finished: deque[Job] = deque(maxlen=FINISHED_KEPT)
+        self.stopping = False
+        self._queues: dict[int, list[Job]] = {}  # uid -> its queued jobs, in their order; no empty lists
+        self._turn: list[int] = []  # the uids of _queues, whose turn it is first
+        self._queued_bytes: Counter[int] = Counter()
+        self._quarantined: dict[Flight, tuple[float, str]] = {}  # -> until, why
+        self._refused: dict[Seat, tuple[float, str]] = {}
+        self._start_failures: Counter[Seat] = Counter()
+        self._sequence = 0
+        self._mean_job_s = 5.0  # a first guess; follows the jobs
+
+    # ------------------------------------------------ queries
+
+    @property
+    def queue_depth(self) -> int:
+        return sum(map(len, self._queues.values()))
+
+    def queue_depth_of(self, uid: int) -> int:
+        return len(self._queues.get(uid, ()))
+
+    @property
+    def busy(self) -> bool:
+        """Whether there is any job."""
+        return bool(self.jobs)
+
+    def next_wake(self, now: float) -> float | None:
+        """Seconds until a Tick can change anything; None: never, without another event."""
+        limits = self.limits
+        times: list[float] = []
+        for worker in self.workers.values():
+            if worker.state == "starting":
+                times.append(worker.since + limits.start_timeout_s)
+            elif worker.state == "busy":
+                times.append(worker.since + limits.job_timeout_s)
+            elif worker.state == "idle":
+                times.append(worker.since + min(limits.worker_idle_s, limits.extra_idle_s))
+                times.append(worker.since + limits.worker_idle_s)
+        times = [at for at in times if at > now]
+        for queue in self._queues.values():
+            for job in queue:
+                if (deadline := self._deadline(job)) is not None:
+                    times.append(deadline)
+                if not job.waiting:
+                    times.append(job.since + limits.age_s)
+        return max(0.0, min(times) - now) if times else None
+
+    # ------------------------------------------------ events
+
+    def handle(self, event: Event, now: float) -> list[Instruction]:
+        """What to do about ``event`` at time ``now`` (seconds, monotonic), in this order."""
+        out: list[Instruction] = []
+        match event:
+            case Submitted():
+                self._submitted(event, now, out)
+            case WorkerReady(number):
+                self._ready(number, now, out)
+            case WorkerDone(number, finished):
+                self._done(number, finished, now, out)
+            case WorkerGone():
+                self._gone(event, now, out)
+            case Tick():
+                self._tick(now, out)
+            case ShutDown():
+                self._shut_down(now, out)
+        return out
+
+    def _submitted(self, event: Submitted, now: float, out: list[Instruction]) -> None:
+        message, uid = event.message, event.uid
+        flight: Flight = (uid, message.store, message.key)
+        if self.stopping:
+            out.append(_rejected(event, "stopping", "The daemon is stopping", "Submit again when it is back"))
+            out.append(Count(uid, "rejected", reason="stopping"))
+            return
+        job = self.jobs.get(flight)
+        if job is not None:
+            self._join(job, event, now, out)
+            self._dispatch(now, out)
+            return
+        seat = Seat.of(uid, message)
+        for until, code, why, action in (
+            (*self._quarantined.get(flight, (0.0, "")), "key-quarantined", "It is tried again later"),
+            (*self._refused.get(seat, (0.0, "")), "worker-cannot-start", "See `precompiled doctor`"),
+        ):
+            if until > now:
+                out.append(_rejected(event, code, f"{why} ({until - now:.0f} s to go)", action))
+                out.append(Count(uid, "rejected", reason=code))
+                return
+        if self._is_full(uid, len(event.blob)):
+            out.append(Reply(event.client, wire.Busy(message.id, message.key, self._retry_after())))
+            out.append(Count(uid, "rejected", reason="busy"))
+            return
+        self._sequence += 1
+        job = Job(self._sequence, uid, event.gid, message, event.blob, seat, message.waiting, since=now)
+        job.story.append((now, "submit"))
+        self._interest(job, event, now)
+        self.jobs[flight] = job
+        self._enqueue(job)
+        out.append(Count(uid, "submitted"))
+        out.append(Moved(message.id, message.key, uid, "queued", "waiting" if job.waiting else "background"))
+        self._dispatch(now, out)
+        state = "running" if job.state == "running" else "queued"
+        position = 0 if state == "running" else self._position(job)
+        out.append(Reply(event.client, wire.Accepted(message.id, message.key, state, position)))  # type: ignore[arg-type]
+
+    def _join(self, job: Job, event: Submitted, now: float, out: list[Instruction]) -> None:
+        """A submit of what is queued or running already; the same id is the same client asking again."""
+        message = event.message
+        again = message.id in job.interested
+        self._interest(job, event, now)
+        if message.waiting and not job.waiting:
+            if job.state == "queued":
+                self._dequeue(job)
+                job.waiting = True
+                self._enqueue(job)
+            job.waiting = True
+            job.story.append((now, "raise"))
+        if not again:
+            out.append(Count(event.uid, "submitted"))
+            out.append(Count(event.uid, "deduplicated"))
+        position = self._position(job) if job.state == "queued" else 0
+        state = "deduplicated" if not again else job.state
+        out.append(Reply(event.client, wire.Accepted(message.id, message.key, state, position)))  # type: ignore[arg-type]
+
+    def _ready(self, number: int, now: float, out: list[Instruction]) -> None:
+        worker = self.workers.get(number)
+        if worker is None or worker.state == "stopping":
+            return  # it became ready while it was told to leave
+        worker.move("ready", now)
+        worker.was_ready = True
+        del self._start_failures[worker.seat]
+        self._refused.pop(worker.seat, None)
+        self._dispatch(now, out)
+
+    def _done(self, number: int, finished: wire.Finished, now: float, out: list[Instruction]) -> None:
+        worker = self.workers.get(number)
+        if worker is None or worker.state == "stopping":
+            return  # too late: its job is being ended for another reason
+        job = worker.job
+        if job is None or (finished.id, finished.key) != (job.submit.id, job.submit.key):
+            # The worker runs its user's code, so this is bad input and not an error of ours.
+            self._kill(worker, "protocol", now, out)
+            return
+        worker.move("done", now)
+        worker.job = None
+        worker.jobs_done += 1
+        self._mean_job_s += 0.2 * (now - job.started - self._mean_job_s)
+        if finished.outcome == "failed":
+            out.append(job.move("fail", now, finished.reason))
+            out.append(Count(job.uid, "failed"))
+            why = finished.message or finished.reason
+            self._end(job, out, wire.Rejected("compile-failed", why, "The graph stays eager", key=job.submit.key))
+        else:
+            out.append(job.move("publish", now, finished.outcome))
+            if finished.outcome == "published":
+                out.append(Count(job.uid, "compiled"))
+                out.append(Count(job.uid, "compile_s", max(0.0, finished.compile_s)))
+            else:  # a publication and this submit crossed each other
+                out.append(Count(job.uid, "deduplicated"))
+            self._end(job, out, wire.Accepted("", job.submit.key, "published"))
+        self._dispatch(now, out)
+
+    def _gone(self, event: WorkerGone, now: float, out: list[Instruction]) -> None:
+        worker = self.workers.pop(event.worker, None)
+        if worker is None:
+            return
+        reason = worker.stop_reason or event.reason
+        why = f"{reason}: {event.detail}" if event.detail else reason
+        job = worker.job
+        if job is not None:
+            self._lost(job, reason, why, now, out)
+        elif not worker.was_ready:
+            self._start_failed(worker, why, now, out)
+        self._dispatch(now, out)
+
+    def _lost(self, job: Job, reason: str, why: str, now: float, out: list[Instruction]) -> None:
+        """The worker died under ``job``."""
+        job.deaths += 1
+        job.worker = None
+        if self.stopping:
+            out.append(job.move("shut-down", now))
+            self._end(job, out, _STOPPING)
+            return
+        if job.deaths < MAX_DEATHS and reason != "timeout":  # a second try would take as long as the first
+            out.append(job.move("lose-worker", now, why))
+            out.append(Count(job.uid, "retried"))
+            self._enqueue(job)
+            return
+        text = (
+            f"The compile took longer than {self.limits.job_timeout_s:g} s"
+            if reason == "timeout"
+            else f"The graph killed {job.deaths} workers; the last: {why}"
+        )
+        out.append(job.move("quarantine", now, why))
+        out.append(Count(job.uid, "failed"))
+        _remember(self._quarantined, job.flight, (now + self.limits.quarantine_s, text))
+        self._end(job, out, wire.Rejected("key-quarantined", text, "It is tried again later", key=job.submit.key))
+
+    def _start_failed(self, worker: Worker, why: str, now: float, out: list[Instruction]) -> None:
+        seat = worker.seat
+        self._start_failures[seat] += 1
+        if self._start_failures[seat] < MAX_START_FAILURES or self.stopping:
+            return
+        del self._start_failures[seat]
+        text = f"No worker starts with {seat.executable}: {why}"
+        _remember(self._refused, seat, (now + self.limits.start_refused_s, text))
+        for job in [job for job in self._queues.get(seat.uid, ()) if job.seat == seat]:
+            self._dequeue(job)
+            out.append(job.move("refuse", now, why))
+            out.append(Count(job.uid, "failed"))
+            self._end(
+                job, out, wire.Rejected("worker-cannot-start", text, "See `precompiled doctor`", key=job.submit.key)
+            )
+
+    def _tick(self, now: float, out: list[Instruction]) -> None:
+        limits = self.limits
+        for uid in list(self._queues):
+            for job in list(self._queues[uid]):
+                deadline = self._deadline(job)
+                if deadline is not None and deadline <= now:
+                    self._dequeue(job)
+                    out.append(job.move("expire", now))
+                    self._end(
+                        job,
+                        out,
+                        wire.Rejected("expired", "Its deadline passed while it was queued", "", key=job.submit.key),
+                    )
+                elif not job.waiting and now - job.since >= limits.age_s:
+                    self._dequeue(job)
+                    job.waiting = True
+                    job.story.append((now, "age"))
+                    self._enqueue(job)
+        idle: Counter[Seat] = Counter(w.seat for w in self.workers.values() if w.state == "idle")
+        for worker in sorted(self.workers.values(), key=lambda w: w.since):
+            age = now - worker.since
+            if worker.state == "starting" and age >= limits.start_timeout_s:
+                self._kill(worker, "start-timeout", now, out)
+            elif worker.state == "busy" and age >= limits.job_timeout_s:
+                self._kill(worker, "timeout", now, out)
+            elif worker.state == "idle":
+                bound = limits.worker_idle_s
+                if idle[worker.seat] > 1:
+                    bound = min(bound, limits.extra_idle_s)
+                if age >= bound:
+                    idle[worker.seat] -= 1
+                    self._leave(worker, "idle", now, out)
+        for table in (self._quarantined, self._refused):
+            for name in [name for name, (until, _) in table.items() if until <= now]:
+                del table[name]  # type: ignore[arg-type]
+        self._dispatch(now, out)
+
+    def _shut_down(self, now: float, out: list[Instruction]) -> None:
+        if self.stopping:
+            return
+        self.stopping = True
+        for job in list(self.jobs.values()):
+            if job.state == "queued":
+                self._dequeue(job)
+            else:
+                assert job.worker is not None
+                self.workers[job.worker].job = None
+            out.append(job.move("shut-down", now))
+            self._end(job, out, _STOPPING)
+        for worker in self.workers.values():
+            if worker.state == "idle":
+                self._leave(worker, "shut-down", now, out)
+            elif worker.state != "stopping":
+                self._kill(worker, "shut-down", now, out)
+
+    # ------------------------------------------------ dispatch
+
+    def _dispatch(self, now: float, out: list[Instruction]) -> None:
+        while not self.stopping and self._slots_used() < self.limits.slots:
+            if not self._place_one(now, out):
+                return
+
+    def _slots_used(self) -> int:
+        return sum(w.state in ("starting", "busy") or w.makes_room for w in self.workers.values())
+
+    def _place_one(self, now: float, out: list[Instruction]) -> bool:
+        """Use one free slot for the first queued job for which that is possible."""
+        idle: dict[Seat, Worker] = {}
+        promised: Counter[Seat] = Counter()  # workers on their way, each for one job
+        for worker in self.workers.values():
+            if worker.state == "idle" and (worker.seat not in idle or worker.since > idle[worker.seat].since):
+                idle[worker.seat] = worker  # the most recently used: the warmest, and the others may time out
+            elif worker.state == "starting":
+                promised[worker.seat] += 1
+        room = self.limits.processes - len(self.workers)
+        leaving = sum(w.makes_room for w in self.workers.values())
+        for job in self._in_order():
+            if (ready := idle.get(job.seat)) is not None:
+                self._run(job, ready, now, out)
+                return True
+            if promised[job.seat] > 0:
+                promised[job.seat] -= 1
+            elif room > 0:
+                self._start(job, now, out)
+                return True
+            elif leaving > 0:
+                leaving -= 1
+            elif (victim := self._victim()) is not None:
+                self._leave(victim, "evicted", now, out)
+                victim.makes_room = True
+                return True
+        return False
+
+    def _victim(self) -> Worker | None:
+        """The least recently used idle worker, those without a queued job first."""
+        wanted = {job.seat for queue in self._queues.values() for job in queue}
+        idle = [w for w in self.workers.values() if w.state == "idle"]
+        return min(idle, key=lambda w: (w.seat in wanted, w.since), default=None)
+
+    def _in_order(self) -> Iterator[Job]:
+        """Queued jobs: waiting ones first, the users by turns, each user's in his order."""
+        for waiting in (True, False):
+            lanes = [[job for job in self._queues[uid] if job.waiting is waiting] for uid in self._turn]
+            for depth in range(max(map(len, lanes), default=0)):
+                for lane in lanes:
+                    if depth < len(lane):
+                        yield lane[depth]
+
+    def _run(self, job: Job, worker: Worker, now: float, out: list[Instruction]) -> None:
+        self._dequeue(job)
+        if job.uid in self._turn:  # its next job goes after everybody else's next one
+            self._turn.remove(job.uid)
+            self._turn.append(job.uid)
+        job.attempt += 1
+        job.started = now
+        job.worker = worker.number
+        worker.job = job
+        worker.move("assign", now)
+        out.append(job.move("dispatch", now, f"worker {worker.number}"))
+        submit = job.submit
+        order = wire.Job(
+            id=submit.id, key=submit.key, store=submit.store, device=submit.device, graph=job.blob,
+            compile_threads=self.limits.compile_threads, failure_ttl_s=self.limits.failure_ttl_s,
+            name=submit.name, attempt=job.attempt,
+        )  # fmt: skip
+        out.append(RunJob(worker.number, order))
+
+    def _start(self, job: Job, now: float, out: list[Instruction]) -> None:
+        self._sequence += 1
+        worker = Worker(self._sequence, job.seat, job.submit.environment, since=now, story=[(now, "start")])
+        self.workers[worker.number] = worker
+        out.append(StartWorker(worker.number, job.uid, job.gid, job.submit.environment, job.submit.device))
+
+    def _leave(self, worker: Worker, reason: str, now: float, out: list[Instruction]) -> None:
+        worker.move("stop", now)
+        worker.stop_reason = reason
+        out.append(StopWorker(worker.number, reason))
+
+    def _kill(self, worker: Worker, reason: str, now: float, out: list[Instruction]) -> None:
+        worker.move("stop", now)
+        worker.stop_reason = reason
+        out.append(KillWorker(worker.number, reason))
+
+    # ------------------------------------------------ queue
+
+    def _is_full(self, uid: int, size: int) -> bool:
+        limits = self.limits
+        held = self._queued_bytes
+        if self.queue_depth >= limits.max_queue or self.queue_depth_of(uid) >= limits.max_queue_per_uid:
+            return True
+        # A single graph over the bound is let in when nothing else is held: it could never be compiled otherwise.
+        return (held.total() > 0 and held.total() + size > limits.max_queue_bytes) or (
+            held[uid] > 0 and held[uid] + size > limits.max_queue_bytes // 2
+        )
+
+    def _enqueue(self, job: Job) -> None:
+        if job.uid not in self._queues:
+            self._queues[job.uid] = []
+            self._turn.append(job.uid)
+        bisect.insort(self._queues[job.uid], job, key=lambda item: item.order)
+        self._queued_bytes[job.uid] += len(job.blob)
+
+    def _dequeue(self, job: Job) -> None:
+        queue = self._queues[job.uid]
+        queue.remove(job)
+        self._queued_bytes[job.uid] -= len(job.blob)
+        if not queue:
+            del self._queues[job.uid]
+            self._turn.remove(job.uid)
+            del self._queued_bytes[job.uid]
+
+    def _position(self, job: Job) -> int:
+        return sum(other.order < job.order for queue in self._queues.values() for other in queue)
+
+    def _retry_after(self) -> float:
+        """About when one of the queued jobs will have made room, in seconds."""
+        return min(60.0, max(1.0, self._mean_job_s / self.limits.slots))
+
+    def _interest(self, job: Job, event: Submitted, now: float) -> None:
+        message = event.message
+        if len(job.interested) >= MAX_INTERESTED and message.id not in job.interested:
+            return
+        deadline = now + message.deadline_s if message.deadline_s > 0 else 0.0
+        job.interested[message.id] = (event.client, deadline)
+
+    @staticmethod
+    def _deadline(job: Job) -> float | None:
+        """When nobody wants it any more; None: somebody always will."""
+        deadlines = [deadline for _, deadline in job.interested.values()]
+        return None if not deadlines or 0.0 in deadlines else max(deadlines)
+
+    def _end(self, job: Job, out: list[Instruction], message: wire.Accepted | wire.Rejected) -> None:
+        """Forget a job that has ended, and tell those who asked for it."""
+        del self.jobs[job.flight]
+        for name, (client, _) in job.interested.items():
+            if isinstance(message, wire.Accepted):
+                told: wire.DaemonMessage = wire.Accepted(name, message.key, message.state)
+            else:
+                told = wire.Rejected(message.code, message.message, message.action, name, job.submit.key)
+            out.append(Reply(client, told))
+        job.blob = b""
+        job.interested = {}
+        self.finished.append(job)
+
+
+_STOPPING = wire.Rejected("stopping", "The daemon is stopping", "Submit again when it is back")
+
+
+def _rejected(event: Submitted, code: str, message: str, action: str) -> Reply:
+    return Reply(event.client, wire.Rejected(code, message, action, event.message.id, event.message.key))
+
+
+def _remember(table: dict, name: object, value: tuple[float, str]) -> None:  # type: ignore[type-arg]
+    table.pop(name, None)
+    while len(table) >= MAX_QUARANTINED:
+        del table[next(iter(table))]
+    table[name] = value

@@ -1,0 +1,297 @@
+"""Helpers for tests of the daemon: a real daemon process, and a worker that compiles nothing.
+
+The stand-in worker is a script that takes the interpreter's place (``Environment.executable``): the real worker loop
+(control thread, guardian, stream) around a compiler that does what the graph's bytes say::
+
+    {"do": "publish" | "exists" | "fail" | "raise" | "sleep" | "die" | "die-once" | "hog" | "spawn" | "print" | "garbage"
+           | "wait-for" , ...}
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from precompiled import wire
+from precompiled.config import Settings
+
+TIMEOUT_S = 30.0
+
+FAKE_INTERPRETER = """\
+#!{python}
+import json, os, pathlib, signal, subprocess, sys, time
+from precompiled import wire
+from precompiled.service import worker
+
+class Fake:
+    def warm_up(self):
+        start = os.environ.get("FAKE_START", "")
+        if start == "die":
+            print("cannot import torch", file=sys.stderr, flush=True)
+            os._exit(3)
+        if start == "hang":
+            time.sleep(1000)
+        if start.startswith("die-once:"):
+            path = pathlib.Path(start.partition(":")[2])
+            if not path.exists():
+                path.touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    def run_job(self, job):
+        order = json.loads(job.graph)
+        do = order["do"]
+        log = order.get("log")
+        if log:
+            with open(log, "a") as file:
+                file.write(json.dumps({{"key": job.key, "pid": os.getpid(), "attempt": job.attempt,
+                    "cuda": os.environ.get("CUDA_VISIBLE_DEVICES"), "threads": job.compile_threads,
+                    "env": dict(os.environ), "cwd": os.getcwd(), "uid": os.getuid(),
+                    "groups": os.getgroups()}}) + "\\n")
+        if do == "die-once":
+            path = pathlib.Path(order["mark"])
+            if not path.exists():
+                path.touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+            do = "publish"
+        if do == "die":
+            print("I am dying", file=sys.stderr, flush=True)
+            os.kill(os.getpid(), signal.SIGKILL)
+        if do == "sleep":
+            time.sleep(1000)
+        if do == "wait-for":
+            while not os.path.exists(order["path"]):
+                time.sleep(0.01)
+            do = "publish"
+        if do == "hog":
+            hog = bytearray(order["bytes"])
+            hog[::4096] = b"x" * len(hog[::4096])
+            time.sleep(1000)
+        if do == "spawn":
+            # a child in a session of its own, and its child: they must die with the worker
+            child = subprocess.Popen(["setsid", "sh", "-c", "sleep 1001 & sleep 1002"])
+            plain = subprocess.Popen(["sleep", "1003"])
+            pathlib.Path(order["path"]).write_text(f"{{child.pid}} {{plain.pid}}")
+            time.sleep(1000)
+        if do == "raise":
+            raise RuntimeError("user code went wrong")
+        if do == "print":
+            print("x" * 200000)
+            os.write(1, b"raw bytes on the standard output" * 100)
+            do = "publish"
+        if do == "garbage":
+            fd = int(sys.argv[-1])
+            os.write(fd, b"\\xff" * 100)
+            time.sleep(1000)
+        if do == "fail":
+            return wire.Finished(job.id, job.key, "failed", 0.1, reason="boom", message="it does not compile")
+        if do == "exists":
+            return wire.Finished(job.id, job.key, "exists", 0.0)
+        store = pathlib.Path(job.store)
+        store.mkdir(parents=True, exist_ok=True)
+        (store / job.key).write_text("done")
+        return wire.Finished(job.id, job.key, "published", 0.25)
+
+sys.exit(worker.main(sys.argv[3:], compiler=Fake()))
+"""
+
+_numbers = itertools.count()
+
+
+def wait_until(condition: Callable[[], Any], what: str = "", timeout_s: float = TIMEOUT_S) -> Any:
+    """Poll until ``condition`` is true; its value. Fails the test after a bound that is no measure of speed."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        value = condition()
+        if value:
+            return value
+        if time.monotonic() > deadline:
+            raise AssertionError(f"did not happen within {timeout_s:g} s: {what or condition}")
+        time.sleep(0.01)
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs (a zombie does not)."""
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def processes_with(text: str) -> list[int]:
+    """Pids of the processes whose command line or environment names ``text``, but for this one."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.pid != os.getpid() and process.status() != psutil.STATUS_ZOMBIE:
+                variables = process.environ()
+                if text in " ".join([*process.cmdline(), *variables.values()]):
+                    found.append(process.pid)
+    return found
+
+
+@dataclass
+class DaemonUnderTest:
+    """A daemon process with directories of its own."""
+
+    directory: Path
+    flags: dict[str, Any] = field(default_factory=dict)
+    settings: Settings = field(default_factory=Settings)
+    process: subprocess.Popen[bytes] | None = None
+    told: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.directory.mkdir(parents=True, exist_ok=True)
+        self.interpreter = self.directory / "python"
+        self.interpreter.write_text(FAKE_INTERPRETER.format(python=sys.executable))
+        self.interpreter.chmod(0o755)
+        self.store = self.directory / "store"
+        # A Unix socket's path is at most 107 bytes, and pytest's directories are long.
+        self.runtime_dir = self.directory / "r"
+        self.settings = Settings(
+            runtime_dir=self.runtime_dir, cache_dir=self.store, autostart=False,
+            **{name: value for name, value in self.flags.items()},
+        )  # fmt: skip
+
+    def start(self, *extra: str, expect: str = "ready") -> dict[str, Any]:
+        reading, writing = os.pipe()
+        command = [sys.executable, "-m", "precompiled.service", "--ready-fd", str(writing),
+                   "--runtime-dir", str(self.runtime_dir), "--cache-dir", str(self.store), "--log", "info"]  # fmt: skip
+        for name, value in self.flags.items():
+            command += ["--" + name.replace("_", "-"), str(value)]
+        environment = {**os.environ, "PRECOMPILED": "0", "MARK": str(self.directory)}
+        with (self.directory / "daemon.stderr").open("ab") as errors:
+            self.process = subprocess.Popen(
+                [*command, *extra], pass_fds=[writing], env=environment, stdin=subprocess.DEVNULL, stderr=errors
+            )
+        os.close(writing)
+        with os.fdopen(reading) as lines:
+            line = lines.readline()
+        self.told = json.loads(line) if line else {}
+        assert self.told.get("outcome") == expect, (self.told, self.log())
+        return self.told
+
+    def log(self) -> str:
+        return (self.directory / "daemon.stderr").read_text()
+
+    @property
+    def pid(self) -> int:
+        assert self.process is not None
+        return self.process.pid
+
+    def stop(self, number: int = signal.SIGTERM) -> int:
+        """Signal it and wait; the exit status."""
+        assert self.process is not None
+        self.process.send_signal(number)
+        return self.process.wait(TIMEOUT_S)
+
+    def cleanup(self) -> None:
+        if self.process is not None and self.process.poll() is None:
+            self.stop()
+        for pid in processes_with(str(self.directory)):
+            with contextlib.suppress(psutil.Error):
+                psutil.Process(pid).kill()
+
+    def environment(self, **variables: str) -> wire.Environment:
+        return wire.Environment(
+            executable=str(self.interpreter), prefix="/", python="3.0", torch="2.0", triton="", variables=variables
+        )
+
+    def submit(self, key: str = "", *, environment: wire.Environment | None = None, **values: Any) -> wire.Submit:
+        number = next(_numbers)
+        return wire.Submit(
+            id=f"id{number}-{uuid.uuid4().hex[:8]}", key=key or f"key{number}", store=str(self.store),
+            environment=environment or self.environment(), device=values.pop("device", "cpu"), **values,
+        )  # fmt: skip
+
+    def stats(self) -> wire.StatsReply:
+        from precompiled.client import request
+
+        return request(self.settings, wire.Stats(), TIMEOUT_S)
+
+    def status(self) -> wire.StatusReply:
+        from precompiled.client import request
+
+        return request(self.settings, wire.Status(), TIMEOUT_S)
+
+
+def graph(do: str = "publish", **values: Any) -> bytes:
+    return json.dumps({"do": do, **values}).encode()
+
+
+class RawClient:
+    """A DEALER socket without any of the client's care: for frames that no client sends."""
+
+    def __init__(self, settings: Settings) -> None:
+        import zmq
+
+        from precompiled import paths
+
+        self._zmq = zmq
+        self._context = zmq.Context()
+        self.socket = self._context.socket(zmq.DEALER)
+        self.socket.setsockopt(zmq.LINGER, 0)
+        self.socket.connect(paths.endpoint(settings.runtime_dir))
+
+    def send(self, *frames: bytes) -> None:
+        self.socket.send_multipart(list(frames))
+
+    def submit(self, message: wire.Submit, blob: bytes) -> None:
+        self.send(wire.PREAMBLE, wire.encode(message), blob)
+
+    def receive(self, timeout_s: float = TIMEOUT_S) -> Any:
+        if not self.socket.poll(int(timeout_s * 1000)):
+            raise AssertionError("no reply")
+        preamble, data = self.socket.recv_multipart()
+        assert preamble == wire.PREAMBLE
+        return wire.decode(data, wire.DaemonMessage)
+
+    def receive_until(self, wanted: Callable[[Any], bool]) -> Any:
+        while True:
+            reply = self.receive()
+            if wanted(reply):
+                return reply
+
+    def ended(self, id: str) -> Any:
+        """The reply that ends a submit."""
+        return self.receive_until(
+            lambda reply: (
+                getattr(reply, "id", None) == id
+                and (isinstance(reply, wire.Rejected) or getattr(reply, "state", "") == "published")
+            )
+        )
+
+    def close(self) -> None:
+        self.socket.close()
+        self._context.term()
+
+
+@contextlib.contextmanager
+def raw_client(settings: Settings) -> Iterator[RawClient]:
+    client = RawClient(settings)
+    try:
+        yield client
+    finally:
+        client.close()
+
+
+@contextlib.contextmanager
+def running_daemon(directory: Path, **flags: Any) -> Iterator[DaemonUnderTest]:
+    daemon = DaemonUnderTest(directory, flags)
+    try:
+        daemon.start()
+        yield daemon
+    finally:
+        daemon.cleanup()
