@@ -11,7 +11,7 @@ import click
 from precompiled import paths
 from precompiled.cli.app import command
 from precompiled.cli.output import Output, human_bytes, human_seconds, pairs, table
-from precompiled.config import ENV_PREFIX, NAMES, Settings
+from precompiled.config import NAMES, Settings
 from precompiled.errors import DaemonError
 
 ANSWER_TIMEOUT_S = 5.0
@@ -52,16 +52,17 @@ def restart_command(out: Output, settings: Settings, timeout: float) -> int:
 
 
 @command("serve", overrides=True)
-def serve_command(out: Output, settings: Settings) -> int:
+@click.option("--system", is_flag=True, help="Serve all users, as root.")
+def serve_command(out: Output, settings: Settings, system: bool) -> int:
     """Run the daemon in the foreground (what systemd runs)."""
     # The daemon is exec'ed, never imported: the command line stays a client of it. It resolves the settings anew,
-    # so flags travel as what they override.
-    environment = dict(os.environ)
+    # so only what was given as a flag is handed on.
+    arguments = [sys.executable, "-m", "precompiled.service", *(["--system"] if system else [])]
     for name in NAMES:
         if settings.origins[name] == "flag":
-            environment[ENV_PREFIX + name.upper()] = str(getattr(settings, name))
+            arguments += ["--" + name.replace("_", "-"), str(getattr(settings, name))]
     sys.stdout.flush()
-    os.execve(sys.executable, [sys.executable, "-m", "precompiled.service"], environment)
+    os.execv(sys.executable, arguments)
 
 
 @command("status")
@@ -134,6 +135,7 @@ def _socket(settings: Settings) -> str:
 
 
 def _start(out: Output, settings: Settings, timeout: float) -> int:
+    from precompiled import wire
     from precompiled.start import start_daemon
 
     outcome = start_daemon(settings, timeout)
@@ -144,8 +146,9 @@ def _start(out: Output, settings: Settings, timeout: float) -> int:
             code=f"start-{outcome.kind}",
         )
     verb = "The daemon is ready" if outcome.kind == "ready" else "A daemon is running already"
-    document = {"outcome": outcome.kind, "pid": outcome.pid, "socket": _socket(settings)}
-    out.result(document, f"{verb} (pid {outcome.pid}, {document['socket']}).")
+    pid = outcome.pid or _ask(settings, wire.Status(), ANSWER_TIMEOUT_S).pid
+    document = {"outcome": outcome.kind, "pid": pid, "socket": _socket(settings)}
+    out.result(document, f"{verb} (pid {pid}, {document['socket']}).")
     return 0
 
 

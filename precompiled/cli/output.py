@@ -66,7 +66,11 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence
         shown.add_column(column, justify="right" if column in right else "left", overflow="fold")
     for row in rows:
         shown.add_row(*(escape(cell) for cell in row))
-    console().print(shown)
+    screen = console()
+    with screen.capture() as captured:
+        screen.print(shown)
+    # rich fills every line up to the table's width, which a terminal would wrap and a file would keep.
+    click.echo("\n".join(line.rstrip() for line in captured.get().splitlines()))
 
 
 def pairs(rows: Sequence[tuple[str, str]]) -> None:

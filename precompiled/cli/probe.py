@@ -10,8 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-TIMEOUT_S = 60.0
-# Which sitecustomize would win is asked with our own folder left out: ours chain-loads it.
+TIMEOUT_S = 120.0  # `import torch` on a cold disk takes long
 _QUESTION = """
 import json, os, sys
 bootstrap = sys.modules.get("precompiled.bootstrap")
@@ -27,6 +26,15 @@ print("\\n" + json.dumps({
     "problem": (bootstrap.problem or "") if bootstrap else error,
     "sitecustomize": getattr(other, "__file__", None) or "",
     "torch": "torch" in sys.modules,
+}))
+"""
+
+_QUESTION_WITH_TORCH = """
+import json, sys
+import torch
+hook = sys.modules.get("precompiled.hook")
+print("\\n" + json.dumps({
+    "state": hook.state() if hook else "absent", "problem": (hook.problem or "") if hook else "", "torch": True,
 }))
 """
 
@@ -67,14 +75,27 @@ class Probe:
     torch: bool = False  # whether torch was imported at start-up, by whomever
 
 
-def ask(environment: Mapping[str, str], executable: str = sys.executable) -> Probe:
-    """Start `executable` with `environment` and ask it."""
+def ask(environment: Mapping[str, str]) -> Probe:
+    """Start this interpreter with `environment`, and ask whether the hook is there. It imports no torch."""
+    return _ask(_QUESTION, environment)
+
+
+def ask_with_torch(environment: Mapping[str, str]) -> Probe:
+    """The same, after `import torch`: its state is that of `precompiled.hook`."""
+    return _ask(_QUESTION_WITH_TORCH, environment)
+
+
+def _ask(question: str, environment: Mapping[str, str]) -> Probe:
     try:
         done = subprocess.run(
-            [executable, "-c", _QUESTION], env=dict(environment), capture_output=True, text=True, timeout=TIMEOUT_S,
-            check=False, stdin=subprocess.DEVNULL,
+            [sys.executable, "-c", question], env=dict(environment), capture_output=True, text=True,
+            timeout=TIMEOUT_S, check=False, stdin=subprocess.DEVNULL,
         )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return Probe(state="error", problem=f"{sys.executable} could not be asked: {error}")
+    try:
         # The last line: other people's start-up code may print.
         return Probe(**json.loads(done.stdout.strip().rpartition("\n")[2]))
-    except (OSError, subprocess.TimeoutExpired, ValueError, TypeError) as error:
-        return Probe(state="error", problem=f"{executable} could not be asked: {error}")
+    except (ValueError, TypeError):
+        said = done.stderr.strip().rpartition("\n")[2]
+        return Probe(state="error", problem=f"{sys.executable} ended with status {done.returncode}: {said}")

@@ -1,0 +1,130 @@
+"""Can the daemon be reached, or started, and is it of our version?"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from precompiled import paths
+from precompiled.artifact import trust
+from precompiled.cli.check import Check, ask_program
+from precompiled.config import Settings
+from precompiled.errors import ConfigError, DaemonError, PrecompiledError, UntrustedStore
+from precompiled.version import VERSION
+
+if TYPE_CHECKING:
+    from precompiled.wire import StatusReply
+
+ANSWER_TIMEOUT_S = 5.0
+UNIT = "precompiled.service"
+UNIT_FOLDERS = tuple(f"{prefix}/systemd/system" for prefix in ("/etc", "/usr/local/lib", "/usr/lib", "/lib"))
+
+
+def run(settings: Settings) -> Iterator[Check]:
+    yield runtime_dir(settings)
+    try:
+        socket = paths.socket_path(settings.runtime_dir)
+    except ConfigError as error:
+        yield Check("socket", "fail", error.message, error.action)
+    else:
+        yield from _daemon(settings, socket)
+    yield systemd_unit()
+
+
+def runtime_dir(settings: Settings) -> Check:
+    """Owner and mode of the directory with the socket and the lock."""
+    directory = settings.runtime_dir
+    try:
+        status = os.lstat(directory)
+    except FileNotFoundError:
+        parent = existing_parent(directory)
+        if os.access(parent, os.W_OK | os.X_OK):
+            return Check("runtime directory", "ok", f"{directory} will be made when a daemon starts")
+        return Check(
+            "runtime directory", "fail", f"{directory} does not exist, and {parent} cannot be written",
+            "Set PRECOMPILED_RUNTIME_DIR to a directory of yours",
+        )  # fmt: skip
+    except OSError as error:
+        return Check("runtime directory", "fail", f"{directory}: {error.strerror}", "Set PRECOMPILED_RUNTIME_DIR")
+    try:
+        trust.check_stat(status, str(directory), directory=True)
+    except UntrustedStore as error:
+        return Check("runtime directory", "fail", error.message, error.action)
+    own = status.st_uid == os.geteuid() and directory != paths.SYSTEM_RUNTIME_DIR
+    if own and stat.S_IMODE(status.st_mode) & 0o077:
+        mode = f"{stat.S_IMODE(status.st_mode):04o}"
+        text = f"{directory} is open to others (mode {mode})"
+        return Check("runtime directory", "warn", text, f"`chmod 700 {directory}`")
+    return Check("runtime directory", "ok", str(directory))
+
+
+def existing_parent(path: Path) -> Path:
+    """The nearest directory above `path` that exists."""
+    for parent in path.parents:
+        if parent.exists():
+            return parent
+    return Path(path.anchor)
+
+
+def _daemon(settings: Settings, socket: Path) -> Iterator[Check]:
+    from precompiled import client, wire
+
+    try:
+        reply = client.request(settings, wire.Status(), ANSWER_TIMEOUT_S)
+    except DaemonError as error:
+        yield no_answer(error, socket, socket.exists(), settings.autostart)
+        return
+    except PrecompiledError as error:
+        yield Check("daemon", "fail", error.message, error.action or "`precompiled restart`")
+        return
+    yield Check("daemon", "ok", f"pid {reply.pid} answers at {socket}")
+    yield version(reply)
+    for sentence in reply.degraded:
+        yield Check("daemon", "warn", sentence)
+
+
+def no_answer(error: DaemonError, socket: Path, socket_exists: bool, autostart: bool) -> Check:
+    """Nobody answers: which is well where a daemon starts on demand, and not where a daemon is there but refuses."""
+    if error.code == "protocol-version":
+        return Check("version", "fail", error.message, error.action or "`precompiled restart`")
+    if error.code != "no-daemon":
+        return Check("daemon", "fail", f"{socket}: {error.message}", error.action or "`precompiled restart`")
+    if socket.parent == paths.SYSTEM_RUNTIME_DIR:
+        return Check("daemon", "fail", f"the system daemon does not answer at {socket}", f"`systemctl restart {UNIT}`")
+    if not autostart:
+        return Check("daemon", "warn", "no daemon runs, and autostart is off", "`precompiled start`")
+    left = " (a dead one left its socket, which does not matter)" if socket_exists else ""
+    return Check("daemon", "ok", f"none runs{left}; the first graph starts one")
+
+
+def version(reply: StatusReply) -> Check:
+    """Whether the daemon is of this package's version."""
+    if reply.version == VERSION:
+        return Check("version", "ok", f"the daemon and this package are {VERSION}")
+    return Check(
+        "version", "warn", f"the daemon is {reply.version}, this package is {VERSION}",
+        "`precompiled restart`, so that the daemon is of the installed version",
+    )  # fmt: skip
+
+
+def systemd_unit() -> Check:
+    """Whether there is a unit, and how it is."""
+    if not Path("/run/systemd/system").is_dir():
+        return Check("systemd", "ok", "does not run here; daemons start on demand")
+    status, state = ask_program(["systemctl", "is-active", UNIT])
+    installed = any((Path(folder) / UNIT).exists() for folder in UNIT_FOLDERS)
+    return judge_unit(installed, state if status != 127 else "unknown")
+
+
+def judge_unit(installed: bool, state: str) -> Check:
+    if not installed:
+        return Check("systemd", "ok", f"{UNIT} is not installed; daemons start on demand")
+    if state == "failed":
+        action = f"`journalctl -u {UNIT}`, then `systemctl restart {UNIT}`"
+        return Check("systemd", "fail", f"{UNIT} has failed", action)
+    if state != "active":
+        return Check("systemd", "warn", f"{UNIT} is installed, but {state}", f"`systemctl enable --now {UNIT}`")
+    return Check("systemd", "ok", f"{UNIT} is active")

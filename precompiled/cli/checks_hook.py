@@ -1,0 +1,117 @@
+"""Is torch.compile routed to us in the processes that the user will start?"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from precompiled.cli import probe, pth
+from precompiled.cli.check import Check
+from precompiled.config import Settings
+from precompiled.torch_internals import NEWEST, OLDEST, supported
+
+
+def run(settings: Settings) -> Iterator[Check]:
+    environment = dict(os.environ)
+    yield switch(environment, settings.mode)
+    yield pth_file(pth.written())
+    yield here(environment, probe.ask(environment))
+    yield below_run(probe.ask(probe.with_hook({**environment, "PRECOMPILED": "1"})))
+    version = _torch_version()
+    yield torch_version(version)
+    if version is not None:
+        switched_on = {**environment, "PRECOMPILED": "1", "PRECOMPILED_MODE": "eager"}
+        yield route(probe.ask_with_torch(probe.with_hook(switched_on)))
+
+
+def switch(environment: Mapping[str, str], mode: str) -> Check:
+    """What the user has switched off himself."""
+    if environment.get("PRECOMPILED") == "0":
+        return Check("switch", "warn", "PRECOMPILED=0 is set: everything is off", "Unset PRECOMPILED")
+    if mode == "off":
+        return Check("switch", "warn", "the mode is off: nothing is routed", "See `precompiled config` for its origin")
+    return Check("switch", "ok", f"on, mode {mode}")
+
+
+def pth_file(paths: list[Path]) -> Check:
+    """The file of `precompiled enable`."""
+    if not paths:
+        return Check("pth", "ok", "not enabled for good (`precompiled enable` does that)")
+    for path in paths:
+        try:
+            altered = path.read_text() != pth.LINE
+        except (OSError, UnicodeDecodeError) as error:
+            return Check("pth", "fail", f"{path} cannot be read: {error}", "Run `precompiled enable` again")
+        if altered:
+            return Check("pth", "warn", f"{path} is not what this version writes", "Run `precompiled enable` again")
+    return Check("pth", "ok", f"enabled: {', '.join(map(str, paths))}")
+
+
+def here(environment: Mapping[str, str], found: probe.Probe) -> Check:
+    """Whether a program started right here, without `precompiled run`, has the hook."""
+    if found.state == "waiting" or (found.state == "fired" and found.torch):
+        return Check("hook", "ok", f"a fresh {sys.executable} has the hook")
+    if environment.get("PRECOMPILED") == "0":
+        return Check("hook", "warn", "off, as PRECOMPILED=0 is set", "Unset PRECOMPILED")
+    if found.state in ("failed", "error"):
+        return Check("hook", "fail", f"the hook fails at start-up: {found.problem}", "Reinstall precompiled")
+    entries = [entry for entry in environment.get("PYTHONPATH", "").split(os.pathsep) if entry]
+    if str(probe.hook_folder()) in entries:
+        other = found.sitecustomize or "another sitecustomize"
+        return Check(
+            "hook", "fail", f"PYTHONPATH names our folder, but {other} shadows it",
+            f"Put {probe.hook_folder()} first on PYTHONPATH, as `precompiled run` does, or run `precompiled enable`",
+        )  # fmt: skip
+    return Check(
+        "hook", "warn", f"a fresh {sys.executable} does not have the hook",
+        "Start programs with `precompiled run -- CMD`, run `precompiled enable` once, call precompiled.enable(), "
+        'or use torch.compile(backend="precompiled")',
+    )  # fmt: skip
+
+
+def below_run(found: probe.Probe) -> Check:
+    """Whether `precompiled run` works for this interpreter."""
+    if found.state == "waiting" or (found.state == "fired" and found.torch):
+        ours = str(probe.hook_folder())
+        chained = found.sitecustomize and not found.sitecustomize.startswith(ours)
+        return Check("run", "ok", f"works, and runs {found.sitecustomize} as well" if chained else "works")
+    problem = found.problem or f"the hook is {found.state}"
+    return Check("run", "fail", f"`precompiled run` has no effect: {problem}", "Reinstall precompiled")
+
+
+def torch_version(version: str | None) -> Check:
+    """Whether this interpreter's torch is one that we know."""
+    wanted = f"Install a torch from {_dotted(OLDEST)} to {_dotted(NEWEST)}"
+    if version is None:
+        return Check("torch", "fail", f"{sys.executable} has no torch", f"{wanted} there")
+    try:
+        known = supported(version)
+    except ValueError:
+        return Check("torch", "fail", f"torch's version {version!r} cannot be read", wanted)
+    if not known:
+        return Check("torch", "fail", f"torch {version} is not supported: it compiles as without us", wanted)
+    return Check("torch", "ok", f"torch {version}")
+
+
+def _dotted(version: tuple[int, ...]) -> str:
+    return ".".join(map(str, version))
+
+
+def route(found: probe.Probe) -> Check:
+    """Whether torch.compile is ours once torch is imported."""
+    if found.state == "on":
+        return Check("route", "ok", "torch.compile is routed once torch is imported")
+    return Check(
+        "route", "fail", f"torch.compile is not routed: {found.problem or found.state}",
+        'Use torch.compile(backend="precompiled"), and report this with the output of `precompiled doctor --json`',
+    )  # fmt: skip
+
+
+def _torch_version() -> str | None:
+    try:
+        return importlib.metadata.version("torch")
+    except importlib.metadata.PackageNotFoundError:
+        return None

@@ -1,0 +1,121 @@
+"""Does this host have what a compile and a swap need?"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sysconfig
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from precompiled.cli.check import Check, ask_program
+from precompiled.cli.output import human_bytes
+from precompiled.config import Settings
+
+FEW_WATCHES = 1024
+FEW_INSTANCES_LEFT = 8
+LITTLE_MEMORY = 2 << 30
+
+
+def run(settings: Settings) -> Iterator[Check]:
+    yield inotify(_limit("max_user_watches"), _limit("max_user_instances"), _instances_used())
+    yield compiler(os.environ)
+    yield headers(Path(sysconfig.get_path("include")) / "Python.h")
+    yield gpus(os.environ)
+    yield memory()
+
+
+def inotify(watches: int | None, instances: int | None, used: int) -> Check:
+    """Clients learn of an artifact through one inotify watch each; without it they look every few seconds."""
+    slow = "clients notice an artifact later, as they then only look from time to time"
+    if watches is None or instances is None:
+        return Check("inotify", "warn", f"this kernel has no inotify: {slow}", "None is needed")
+    if used + FEW_INSTANCES_LEFT > instances:
+        return Check(
+            "inotify", "warn", f"{used} of {instances} inotify instances are used: {slow}",
+            "`sysctl fs.inotify.max_user_instances=1024`",
+        )  # fmt: skip
+    if watches < FEW_WATCHES:
+        return Check(
+            "inotify", "warn", f"only {watches} inotify watches: {slow}", "`sysctl fs.inotify.max_user_watches=524288`"
+        )
+    return Check("inotify", "ok", f"{used} of {instances} instances used, {watches} watches")
+
+
+def compiler(environment: Mapping[str, str]) -> Check:
+    """The C++ compiler that Inductor will use: $CXX, else g++."""
+    name = environment.get("CXX") or "g++"
+    origin = "CXX" if environment.get("CXX") else "the default"
+    path = shutil.which(name, path=environment.get("PATH"))
+    if path is None:
+        return Check(
+            "compiler", "fail", f"the C++ compiler {name} ({origin}) is not on PATH: no CPU graph can be compiled",
+            "Install g++ (Debian: `apt install g++`), or set CXX to a compiler",
+        )  # fmt: skip
+    status, said = ask_program([path, "--version"])
+    if status != 0:
+        return Check("compiler", "fail", f"`{path} --version` fails: {said[:200]}", "Reinstall it, or set CXX")
+    return Check("compiler", "ok", f"{path}: {said.splitlines()[0] if said else ''}")
+
+
+def headers(path: Path) -> Check:
+    """Inductor's C++ kernels are extension modules."""
+    if path.exists():
+        return Check("headers", "ok", str(path))
+    return Check(
+        "headers", "fail", f"{path} is missing: Inductor's C++ kernels cannot be built",
+        "Install Python's headers (Debian: `apt install python3-dev`)",
+    )  # fmt: skip
+
+
+def gpus(environment: Mapping[str, str]) -> Check:
+    """The GPUs that graphs can be pinned to."""
+    visible = environment.get("CUDA_VISIBLE_DEVICES")
+    limited = "" if visible is None else f"; CUDA_VISIBLE_DEVICES={visible}"
+    status, said = ask_program(["nvidia-smi", "-L"])
+    return judge_gpus(status, said, limited, any(Path("/dev").glob("nvidia[0-9]*")))
+
+
+def judge_gpus(status: int, said: str, limited: str, device_files: bool) -> Check:
+    found = [line for line in said.splitlines() if line.startswith("GPU ")]
+    if status == 0 and found:
+        names = "; ".join(line.partition(" (UUID")[0] for line in found)
+        return Check("gpus", "ok", f"{names}{limited}")
+    if device_files:
+        return Check(
+            "gpus", "warn", f"there are NVIDIA devices, but `nvidia-smi -L` says: {said or 'it is not on PATH'}",
+            "Check the driver; the daemon asks nvidia-smi for the GPUs",
+        )  # fmt: skip
+    return Check("gpus", "ok", f"none{limited}; graphs on the CPU are served")
+
+
+def memory() -> Check:
+    import psutil  # type: ignore[import-untyped, unused-ignore]
+
+    available = psutil.virtual_memory().available
+    if available < LITTLE_MEMORY:
+        return Check(
+            "memory", "warn", f"{human_bytes(available)} available: a compile may be stopped for want of memory",
+            "Close something, or use fewer workers (`workers` in `precompiled config`)",
+        )  # fmt: skip
+    return Check("memory", "ok", f"{human_bytes(available)} available")
+
+
+def _limit(name: str) -> int | None:
+    try:
+        return int(Path("/proc/sys/fs/inotify", name).read_text())
+    except (OSError, ValueError):
+        return None
+
+
+def _instances_used() -> int:
+    """How many inotify instances this user's processes hold; those that cannot be read are other users'."""
+    uid, used = os.getuid(), 0
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if process.stat().st_uid != uid:
+                continue
+            used += sum(os.readlink(entry.path) == "anon_inode:inotify" for entry in os.scandir(process / "fd"))
+        except OSError:
+            continue  # it ended while we looked
+    return used

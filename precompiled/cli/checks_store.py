@@ -1,0 +1,142 @@
+"""Can artifacts be written, trusted, read and mapped?"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from precompiled.artifact import trust
+from precompiled.artifact.store import Store
+from precompiled.cli.check import Check
+from precompiled.cli.checks_daemon import existing_parent
+from precompiled.cli.output import human_bytes
+from precompiled.config import Settings
+from precompiled.errors import UntrustedStore
+
+LITTLE_SPACE = 2 << 30
+NO_SPACE = 128 << 20
+FEW_INODES = 10_000
+
+
+def run(settings: Settings) -> Iterator[Check]:
+    store = Store(settings.cache_dir)
+    yield directories(store)
+    yield ancestors(store.root)
+    yield entries(store)
+    yield quarantine(store)
+    place = store.root if store.root.exists() else existing_parent(store.root)
+    free = os.statvfs(place)
+    yield space(store.root, shutil.disk_usage(place).free, free.f_favail if free.f_files else None)
+    yield mappable(store.root, bool(free.f_flag & os.ST_NOEXEC))
+    build = Path(os.environ.get("TORCHINDUCTOR_CACHE_DIR") or tempfile.gettempdir())
+    noexec = os.statvfs(build if build.exists() else existing_parent(build)).f_flag & os.ST_NOEXEC
+    yield buildable(build, bool(noexec))
+
+
+def directories(store: Store) -> Check:
+    """Owner and mode of the store's own directories, as readers check them."""
+    if not store.root.exists():
+        parent = existing_parent(store.root)
+        if os.access(parent, os.W_OK | os.X_OK):
+            return Check("store", "ok", f"{store.root} will be made when something is published")
+        return Check(
+            "store", "fail", f"{store.root} does not exist, and {parent} cannot be written",
+            "Set PRECOMPILED_CACHE_DIR to a directory of yours",
+        )  # fmt: skip
+    for directory in (store.root, store.artifacts, store.tmp, store.quarantined):
+        try:
+            trust.check_stat(os.lstat(directory), str(directory), directory=True)
+        except FileNotFoundError:
+            continue
+        except UntrustedStore as error:
+            return Check("store", "fail", error.message, error.action)
+        except PermissionError as error:
+            return Check("store", "fail", f"{directory}: {error.strerror}", "Set PRECOMPILED_CACHE_DIR")
+        if not os.access(directory, os.W_OK | os.X_OK):
+            return Check(
+                "store", "warn", f"{directory} cannot be written: artifacts are used, but none is added",
+                f"Make {directory} writable, or set PRECOMPILED_CACHE_DIR",
+            )  # fmt: skip
+    return Check("store", "ok", str(store.root))
+
+
+def ancestors(root: Path) -> Check:
+    """Who could put another directory in the store's place: readers check the store itself, so this is a warning."""
+    for parent in root.parents:
+        try:
+            status = os.stat(parent)
+        except OSError:
+            continue
+        if status.st_uid not in (os.geteuid(), 0):
+            return Check("store path", "warn", f"{parent} is owned by uid {status.st_uid}", "Move the store elsewhere")
+        others = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+        if others and not status.st_mode & stat.S_ISVTX:
+            return Check("store path", "warn", f"{parent} can be written by others", f"`chmod go-w {parent}`")
+    return Check("store path", "ok", "nobody else can replace it")
+
+
+def entries(store: Store) -> Check:
+    """Owner and mode of every entry; readers refuse those that are off, so their graphs stay eager."""
+    count = 0
+    try:
+        found = list(os.scandir(store.artifacts))
+    except (FileNotFoundError, PermissionError):
+        found = []
+    for entry in found:
+        try:
+            trust.check_stat(
+                entry.stat(follow_symlinks=False), entry.path, directory=not entry.name.endswith(".failed")
+            )
+        except FileNotFoundError:
+            continue  # evicted meanwhile
+        except UntrustedStore as error:
+            return Check("entries", "fail", error.message, error.action)
+        count += 1
+    return Check("entries", "ok", f"{count} in the store")
+
+
+def quarantine(store: Store) -> Check:
+    """What was found corrupt."""
+    try:
+        names = [name for name in os.listdir(store.quarantined) if not name.endswith(".reason")]
+    except (FileNotFoundError, PermissionError):
+        names = []
+    if names:
+        return Check(
+            "quarantine", "warn", f"{len(names)} corrupt entries lie in {store.quarantined}",
+            "Their .reason files say why; a disk that alters files needs attention. `precompiled clear` removes them",
+        )  # fmt: skip
+    return Check("quarantine", "ok", "empty")
+
+
+def space(root: Path, free_bytes: int, free_inodes: int | None) -> Check:
+    """Free space on the store's file system; `free_inodes` is None where the file system does not count them."""
+    text = f"{human_bytes(free_bytes)} free for {root}"
+    if free_bytes < NO_SPACE:
+        return Check("space", "fail", text, "Free some space, or set PRECOMPILED_CACHE_DIR to another disk")
+    if free_bytes < LITTLE_SPACE:
+        return Check("space", "warn", text, "Free some space, or run `precompiled gc --set cache_max_bytes=...`")
+    if free_inodes is not None and free_inodes < FEW_INODES:
+        return Check("space", "warn", f"{free_inodes} inodes free for {root}", "Remove small files from that disk")
+    return Check("space", "ok", text)
+
+
+def mappable(root: Path, noexec: bool) -> Check:
+    """Native code of artifacts is mapped from the store."""
+    if noexec:
+        return Check("store noexec", "fail", f"{root} is mounted noexec", "Set PRECOMPILED_CACHE_DIR to another disk")
+    return Check("store noexec", "ok", "native code can be mapped from the store")
+
+
+def buildable(directory: Path, noexec: bool) -> Check:
+    """Inductor runs what it has just compiled from its own cache, below the temporary directory."""
+    if noexec:
+        return Check(
+            "build noexec", "warn", f"{directory} is mounted noexec: what Inductor builds there cannot be loaded",
+            "Set TMPDIR or TORCHINDUCTOR_CACHE_DIR to a directory on another disk",
+        )  # fmt: skip
+    return Check("build noexec", "ok", f"native code can be built in {directory}")

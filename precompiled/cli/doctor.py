@@ -1,0 +1,59 @@
+"""doctor: names each thing that would keep a graph from being served, and what to do about it."""
+
+from __future__ import annotations
+
+import dataclasses
+import traceback
+from collections.abc import Callable, Iterator
+
+import click
+
+from precompiled.cli import checks_daemon, checks_hook, checks_host, checks_store
+from precompiled.cli.app import command
+from precompiled.cli.check import Check
+from precompiled.cli.output import Output, table
+from precompiled.config import Settings
+
+GROUPS: tuple[Callable[[Settings], Iterator[Check]], ...] = (
+    checks_hook.run,
+    checks_daemon.run,
+    checks_store.run,
+    checks_host.run,
+)
+MARKS = {"ok": "ok", "warn": "WARN", "fail": "FAIL"}
+
+
+@command("doctor")
+def doctor_command(out: Output, settings: Settings) -> int:
+    """Check everything that would keep a graph from being served, and say what to do about it.
+
+    Exit status 1 when a check fails; a warning does not count.
+    """
+    checks = run_checks(settings)
+    out.result([dataclasses.asdict(check) for check in checks], lambda: _show(checks))
+    return int(any(check.state == "fail" for check in checks))
+
+
+def run_checks(settings: Settings) -> list[Check]:
+    """All checks, in order; one that breaks is a failed check, and the others still run."""
+    checks: list[Check] = []
+    for group in GROUPS:
+        try:
+            for check in group(settings):
+                checks.append(check)
+        except Exception as error:  # noqa: BLE001 - a doctor that dies of a symptom names none
+            where = traceback.extract_tb(error.__traceback__)[-1]
+            place = f"{where.filename}:{where.lineno}"
+            name = group.__module__.rpartition("_")[2]
+            checks.append(Check(name, "fail", f"the check broke: {error!r} ({place})", "Report this"))
+    return checks
+
+
+def _show(checks: list[Check]) -> None:
+    rows = []
+    for check in checks:
+        text = check.message + (f"\n  -> {check.action}" if check.action else "")
+        rows.append((MARKS[check.state], check.check, text))
+    table(("", "CHECK", ""), rows)
+    bad = [sum(check.state == state for check in checks) for state in ("fail", "warn")]
+    click.echo(f"\n{len(checks)} checks, {bad[0]} failed, {bad[1]} warnings.")

@@ -1,0 +1,227 @@
+"""ls, show, clear, gc: what lies in the store."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from precompiled.artifact import format as fmt
+from precompiled.artifact import trust
+from precompiled.artifact.store import FAILED_SUFFIX, Entry, Store
+from precompiled.cli.app import command
+from precompiled.cli.output import Output, human_bytes, human_seconds, pairs, table
+from precompiled.config import Settings
+from precompiled.errors import StoreError
+
+SHOWN_DIGITS = 12
+
+
+@command("ls")
+def ls_command(out: Output, settings: Settings) -> None:
+    """List what is in the store: artifacts, and graphs that could not be compiled."""
+    store = _open(settings)
+    now = time.time()
+    artifacts = list(store.entries())
+    rows = [_artifact_row(entry) for entry in artifacts] + [_failure_row(item) for item in store.failures()]
+    rows.sort(key=lambda row: row["created"], reverse=True)
+    unreadable = sum(not name.endswith(FAILED_SUFFIX) for name in _names(store)) - len(artifacts)
+    if unreadable > 0:
+        out.note(f"precompiled: {unreadable} entries cannot be read or trusted; `precompiled doctor` says more.")
+
+    def show() -> None:
+        if not rows:
+            click.echo(f"Nothing in {store.root}.")
+            return
+        table(
+            ("KEY", "NAME", "DEVICE", "SIZE", "AGE", "COMPILE", "STATE"),
+            [
+                (
+                    row["key"][:SHOWN_DIGITS] + (f".{row['slot']}" if row["slot"] else ""), row["name"] or "-",
+                    row["device"] or "-", human_bytes(row["bytes"]), human_seconds(max(0.0, now - row["created"])),
+                    human_seconds(row["compile_s"]), row["state"] + (f": {row['reason']}" if row["reason"] else ""),
+                )
+                for row in rows
+            ],
+            right=("SIZE", "AGE", "COMPILE"),
+        )  # fmt: skip
+        total = sum(row["bytes"] for row in rows)
+        click.echo(f"{len(artifacts)} artifacts, {len(rows) - len(artifacts)} failures, {human_bytes(total)}")
+
+    out.result({"cache_dir": str(store.root), "entries": rows}, show)
+
+
+@command("show")
+@click.argument("key")
+def show_command(out: Output, settings: Settings, key: str) -> None:
+    """Show one graph: its artifacts' manifests and its failure record. A unique beginning of KEY is enough."""
+    store = _open(settings)
+    whole = _resolve(store, [key])[0]
+    entries = store.lookup(whole)
+    failure = store.failure(whole)
+    if not entries and failure is None:
+        raise StoreError(
+            f"{whole[:SHOWN_DIGITS]} has nothing that can be read (a corrupt entry was put into {store.quarantined})",
+            "The graph is compiled again when it is met",
+            code="unreadable",
+        )
+    document = {
+        "key": whole,
+        "variants": [
+            {**dataclasses.asdict(entry.manifest), **_used(entry), "slot": entry.slot, "path": str(entry.path)}
+            for entry in entries
+        ],
+        "failure": dataclasses.asdict(failure) if failure else None,
+    }
+    out.result(document, lambda: _show(whole, entries, failure))
+
+
+@command("clear")
+@click.argument("keys", nargs=-1, metavar="[KEY]...")
+@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+def clear_command(out: Output, settings: Settings, keys: tuple[str, ...], yes: bool) -> None:
+    """Remove artifacts and failure records: those of the KEYs (unique beginnings are enough), or all.
+
+    Programs that run go on with what they have loaded. Asks first, but for --yes and --json.
+    """
+    store = _open(settings)
+    wholes = _resolve(store, keys)
+    what = f"{len(wholes)} graphs" if keys else "everything"
+    if not yes and not out.as_json:
+        if not sys.stdin.isatty():
+            raise click.UsageError("there is nobody to ask for confirmation: add --yes")
+        click.confirm(f"Remove {what} from {store.root}?", abort=True, err=True)
+    removed = [store.remove(key) for key in wholes] if keys else [store.clear()]
+    entries, size = sum(item.entries for item in removed), sum(item.bytes for item in removed)
+    left = [name for name in _names(store) if not keys or name.partition(".")[0] in wholes]
+    if left:
+        raise StoreError(
+            f"{len(left)} entries of {store.artifacts} could not be removed",
+            "Check its owner and mode",
+            code="not-removed",
+        )
+    out.result({"removed": entries, "bytes": size}, f"Removed {entries} artifacts, {human_bytes(size)}.")
+
+
+@command("gc", overrides=True)
+def gc_command(out: Output, settings: Settings) -> None:
+    """Evict what was not used for longest until the store's budgets hold; sweep what dead writers left."""
+    store = _open(settings)
+    removed = store.evict(settings.cache_max_bytes, settings.cache_max_inodes)
+    document = {
+        "removed": removed.entries, "bytes": removed.bytes,
+        "max_bytes": settings.cache_max_bytes, "max_inodes": settings.cache_max_inodes,
+    }  # fmt: skip
+    budget = f"{human_bytes(settings.cache_max_bytes)} and {settings.cache_max_inodes} inodes"
+    out.result(document, f"Removed {removed.entries} artifacts, {human_bytes(removed.bytes)} (budget: {budget}).")
+
+
+# ---------------------------------------------------------------- inside
+
+
+def _open(settings: Settings) -> Store:
+    """The store, if it can be trusted; one that does not exist yet is empty."""
+    store = Store(settings.cache_dir)
+    try:
+        with trust.open_directory(store.root) as root_fd, trust.open_directory("artifacts", root_fd):
+            pass
+    except FileNotFoundError:
+        pass
+    except PermissionError as error:
+        raise StoreError(
+            f"{store.root} cannot be read: {error.strerror}",
+            "It belongs to another user; set PRECOMPILED_CACHE_DIR to a directory of yours",
+            code="store-unreadable",
+        ) from error
+    return store
+
+
+def _names(store: Store) -> list[str]:
+    """The names in `artifacts/`, readable or not."""
+    try:
+        return os.listdir(store.artifacts)
+    except FileNotFoundError:
+        return []
+
+
+def _resolve(store: Store, prefixes: Sequence[str]) -> list[str]:
+    """The whole keys that begin so; an error for one that is unknown or not unique."""
+    known = {name.partition(".")[0] for name in _names(store)}
+    found = []
+    for prefix in prefixes:
+        matches = [key for key in known if fmt.is_key(key) and key.startswith(prefix.lower())]
+        if not matches:
+            message = f"there is no graph {prefix!r} in {store.root}"
+            raise StoreError(message, "See `precompiled ls`", code="no-such-key")
+        if len(matches) > 1:
+            raise StoreError(
+                f"{prefix!r} is the beginning of {len(matches)} keys", "Give more digits", code="ambiguous-key"
+            )
+        found.append(matches[0])
+    return found
+
+
+def _artifact_row(entry: Entry) -> dict[str, Any]:
+    manifest = entry.manifest
+    return {
+        "key": manifest.key, "slot": entry.slot, "name": manifest.name, "device": manifest.device,
+        "bytes": manifest.bytes, "created": manifest.created, **_used(entry), "compile_s": manifest.compile_s,
+        "state": "artifact", "reason": "",
+    }  # fmt: skip
+
+
+def _failure_row(failure: fmt.Failure) -> dict[str, Any]:
+    return {
+        "key": failure.key, "slot": 0, "name": failure.name, "device": "",
+        "bytes": 0, "created": failure.created, "used": failure.created, "compile_s": failure.compile_s,
+        "state": "failed", "reason": failure.reason,
+    }  # fmt: skip
+
+
+def _used(entry: Entry) -> dict[str, float]:
+    """When it was used last, as eviction sees it."""
+    try:
+        return {"used": entry.path.stat().st_mtime}
+    except OSError:  # evicted meanwhile
+        return {"used": entry.manifest.created}
+
+
+def _show(key: str, entries: Sequence[Entry], failure: fmt.Failure | None) -> None:
+    click.echo(key)
+    for entry in entries:
+        manifest = entry.manifest
+        click.echo(f"\nartifact {entry.slot}")
+        pairs(
+            [
+                ("  name", manifest.name),
+                ("  device", manifest.device),
+                ("  path", str(entry.path)),
+                ("  tier", manifest.tier),
+                ("  backward", "yes" if manifest.has_backward else "no"),
+                ("  guards", manifest.guards or "none"),
+                ("  created", time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(manifest.created))),
+                ("  compile", human_seconds(manifest.compile_s)),
+                *((f"  {name}", value) for name, value in sorted(manifest.compiled_by.items())),
+            ]
+        )
+        for title, mapping in (("environment", manifest.environment), ("components", manifest.components)):
+            click.echo(f"  {title}")
+            pairs([(f"    {name}", str(value)) for name, value in sorted(mapping.items())])
+        click.echo("  files")
+        pairs([(f"    {name}", human_bytes(record.bytes)) for name, record in sorted(manifest.files.items())])
+    if failure is not None:
+        click.echo("\nfailure")
+        pairs(
+            [
+                ("  name", failure.name),
+                ("  reason", failure.reason),
+                ("  message", failure.message),
+                ("  counts for", human_seconds(max(0.0, failure.created + failure.ttl_s - time.time())) + " more"),
+                ("  advice", failure.advice),
+            ]
+        )
