@@ -225,6 +225,7 @@ class Machine:
     def __init__(self, environment: Path) -> None:
         self.environment = environment
         self.python = str(environment / "bin" / "python")
+        self.command = str(environment / "bin" / "precompiled")
         self.leader = 0  # PID 1 of the container, as this machine numbers it
         self._nspawn: subprocess.Popen[bytes] | None = None
 

@@ -1,0 +1,84 @@
+"""The programs that the users in the container run."""
+
+# A user's script: nothing in it knows of precompiled.
+SCRIPT = """\
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 4))
+compiled = torch.compile(model)
+batch = torch.randn(8, 16)
+
+
+def step():
+    model.zero_grad()
+    loss = compiled(batch).square().mean()
+    loss.backward()
+    return [loss.detach().clone(), *(parameter.grad.clone() for parameter in model.parameters())]
+
+
+def expected():
+    model.zero_grad()
+    loss = model(batch).square().mean()
+    loss.backward()
+    return [loss.detach().clone(), *(parameter.grad.clone() for parameter in model.parameters())]
+
+
+for _ in range(2):
+    step()
+"""
+
+# Runs such a script, and then looks at what became of its graphs: before the artifact came, and after.
+OBSERVER = """\
+import json
+import runpy
+import sys
+
+names = runpy.run_path(sys.argv[1], run_name="__main__")
+
+import precompiled
+import torch
+
+
+def graphs():
+    return [{"state": report.state, "source": report.source, "reason": report.reason, "key": report.key,
+             "calls_eager": report.calls_eager, "calls_compiled": report.calls_compiled}
+            for report in precompiled.report()]
+
+
+before = graphs()
+done = precompiled.wait(float(sys.argv[2]))
+outputs = names["step"]()
+wrong = [index for index, (got, wanted) in enumerate(zip(outputs, names["expected"]()))
+         if not torch.allclose(got, wanted, rtol=1.3e-6, atol=1e-5)]
+print(json.dumps({"before": before, "done": done, "after": graphs(), "wrong": wrong}))
+"""
+
+# A peer that sends a graph which no worker can decode: gets a worker of its user started, without a compile.
+SUBMITTER = """\
+import os
+import platform
+import sys
+from importlib import metadata
+
+import zmq
+
+from precompiled import wire
+
+socket = zmq.Context().socket(zmq.DEALER)
+socket.linger = 0
+socket.rcvtimeo = 30_000
+socket.connect("ipc:///run/precompiled/socket")
+environment = wire.Environment(
+    executable=sys.executable, prefix=sys.prefix, python=platform.python_version(), torch=metadata.version("torch"),
+    triton="", variables={"PATH": os.environ["PATH"]},
+)
+job = wire.Submit(
+    id=sys.argv[1], key=sys.argv[1], store=f"/var/cache/precompiled/{os.getuid()}", environment=environment,
+    device="cpu",
+)
+socket.send_multipart([wire.PREAMBLE, wire.encode(job), b"not a graph"])
+reply = wire.decode(socket.recv_multipart()[1], wire.DaemonMessage)
+assert isinstance(reply, wire.Accepted), reply
+"""

@@ -1,0 +1,362 @@
+"""The system daemon under a real systemd, with two unprivileged users.
+
+The tests share one container and run in this order: a compile takes ten seconds, so what one test compiled is another
+one's hit. Each starts the daemon itself (``running``) and needs of the earlier ones only the module's fixtures.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import nspawn
+import programs
+import pytest
+
+pytestmark = pytest.mark.systemd
+
+UNIT = "precompiled"
+CACHE = "/var/cache/precompiled"
+COMPILE_S = 240  # for one tiny graph, with torch's import, on a machine that is busy
+CAPABILITIES = {0: "CHOWN", 5: "KILL", 6: "SETGID", 7: "SETUID"}
+
+
+# ---------------------------------------------------------------- what users do
+
+
+@pytest.fixture(scope="module")
+def script(machine: nspawn.Machine) -> nspawn.Machine:
+    machine.run("mkdir", "-p", "/srv/programs")
+    machine.write("/srv/programs/train.py", programs.SCRIPT)
+    machine.write("/srv/programs/observe.py", programs.OBSERVER)
+    machine.write("/srv/programs/submit.py", programs.SUBMITTER)
+    return machine
+
+
+def train(machine: nspawn.Machine, user: str) -> dict[str, Any]:
+    """Run the user's script in a fresh process with an empty Inductor cache of its own; what became of its graphs."""
+    # TORCHINDUCTOR_CACHE_DIR: what a process compiles in itself stays in it, so a hit can only come from the store.
+    private = machine.run("mktemp", "--directory", user=user).out.strip()
+    done = machine.run(
+        machine.python, "/srv/programs/observe.py", "/srv/programs/train.py", str(COMPILE_S),
+        user=user, timeout=2 * COMPILE_S, env={"TORCHINDUCTOR_CACHE_DIR": private},
+    )  # fmt: skip
+    machine.run("rm", "-rf", private, user=user)
+    found: dict[str, Any] = json.loads(done.out.splitlines()[-1])
+    found["stderr"] = done.err
+    return found
+
+
+def served(run: dict[str, Any]) -> set[tuple[str, str]]:
+    """The states and sources of a run's graphs at its end; asserts that its results were right."""
+    assert run["done"] is True, run
+    assert run["wrong"] == [], run
+    return {(graph["state"], graph["source"]) for graph in run["after"]}
+
+
+@pytest.fixture(scope="module")
+def first_run(script: nspawn.Machine) -> dict[str, Any]:
+    """The first process that ever compiled this model: alice's."""
+    script.run("systemctl", "start", UNIT)
+    return train(script, "alice")
+
+
+@pytest.fixture(scope="module")
+def others_run(script: nspawn.Machine, first_run: dict[str, Any]) -> dict[str, Any]:
+    """Another user's first process of the same model: bob's."""
+    script.run("systemctl", "start", UNIT)
+    return train(script, "bob")
+
+
+# ---------------------------------------------------------------- what root sees
+
+
+def main_pid(machine: nspawn.Machine) -> int:
+    return int(machine.show(UNIT, "MainPID")["MainPID"])
+
+
+def process_status(machine: nspawn.Machine, pid: int) -> dict[str, str]:
+    out = machine.run("cat", f"/proc/{pid}/status").out
+    return {name: value.strip() for name, _, value in (line.partition(":") for line in out.splitlines())}
+
+
+def workers(machine: nspawn.Machine) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(machine.run(machine.command, "status", "--json").out)["workers"]
+    return found
+
+
+def start_worker(machine: nspawn.Machine, user: str = "alice") -> dict[str, Any]:
+    """Have a warm worker of this user's, by a job that fails at once; the worker, as ``status`` shows it."""
+    job = f"garbage-{uuid.uuid4().hex}"
+    cursor = machine.cursor()
+    machine.run(machine.python, "/srv/programs/submit.py", job, user=user)
+    uid = uid_of(machine, user)
+    machine.await_journal(UNIT, f"job {job} key {job} uid {uid}: failed", cursor)
+    (worker,) = [worker for worker in workers(machine) if worker["uid"] == uid]
+    return worker
+
+
+def uid_of(machine: nspawn.Machine, user: str) -> int:
+    return int(machine.run("id", "-u", user).out)
+
+
+def artifacts(machine: nspawn.Machine, user: str) -> list[str]:
+    return sorted(machine.run("ls", f"{CACHE}/{uid_of(machine, user)}/artifacts").out.split())
+
+
+def gone(machine: nspawn.Machine, pids: list[int]) -> bool:
+    return machine.run("ls", "-d", *(f"/proc/{pid}" for pid in pids), check=False).out == ""
+
+
+@contextmanager
+def drop_in(machine: nspawn.Machine, *settings: str) -> Iterator[None]:
+    """The unit with other settings, for a while; whatever happened, it is as installed afterwards."""
+    folder = f"/run/systemd/system/{UNIT}.service.d"
+    machine.run("mkdir", "-p", folder)
+    machine.write(f"{folder}/test.conf", "\n".join(["[Service]", *settings, ""]))
+    try:
+        machine.run("systemctl", "daemon-reload")
+        yield
+    finally:
+        machine.run("rm", "-r", folder)
+        machine.run("systemctl", "daemon-reload")
+        machine.run("systemctl", "stop", UNIT)  # what runs has been started with the other settings
+
+
+# ---------------------------------------------------------------- the unit
+
+
+def test_start_returns_when_clients_are_served(machine: nspawn.Machine) -> None:
+    machine.run("systemctl", "stop", UNIT)
+    machine.run("systemctl", "start", UNIT)
+    # No waiting here: this is what Type=notify is for.
+    status = json.loads(machine.run(machine.command, "status", "--json", user="alice").out)
+    assert status["running"] is True
+    assert status["socket"] == "/run/precompiled/socket"
+    shown = machine.show(UNIT, "Type", "ActiveState", "SubState", "StatusText", "NotifyAccess", "MainPID")
+    assert (shown["Type"], shown["ActiveState"], shown["SubState"]) == ("notify", "active", "running")
+    assert shown["NotifyAccess"] == "main"
+    assert shown["StatusText"], "nothing but the daemon's own READY=1 message carries a text"
+    assert int(shown["MainPID"]) == status["pid"]
+
+
+def test_a_daemon_that_is_never_ready_is_not_active(running: nspawn.Machine) -> None:
+    """The other side of the same: systemd really waits for READY=1."""
+    with drop_in(running, "ExecStart=", "ExecStart=/bin/sleep 600", "TimeoutStartSec=1", "Restart=no"):
+        assert running.run("systemctl", "restart", UNIT, check=False).status != 0
+        assert running.show(UNIT, "Result", "ActiveState") == {"Result": "timeout", "ActiveState": "failed"}
+
+
+def test_installed_unit_verifies(machine: nspawn.Machine) -> None:
+    done = machine.run("systemd-analyze", "verify", "--man=no", "/etc/systemd/system/precompiled.service")
+    assert done.err == ""
+
+
+def test_directories(running: nspawn.Machine) -> None:
+    for path, wanted in {
+        "/run/precompiled": "755 root root",
+        "/run/precompiled/lock": "600 root root",
+        "/run/precompiled/socket": "666 root root",
+        CACHE: "755 root root",
+    }.items():
+        assert running.run("stat", "--format=%a %U %G", path).out.strip() == wanted, path
+
+
+def test_the_daemon_has_no_more_rights_than_it_needs(running: nspawn.Machine) -> None:
+    status = process_status(running, main_pid(running))
+    wanted = sum(1 << number for number in CAPABILITIES)
+    assert int(status["CapEff"], 16) == wanted
+    assert int(status["CapBnd"], 16) == wanted
+    assert int(status["CapAmb"], 16) == 0
+    assert (status["NoNewPrivs"], status["Seccomp"]) == ("1", "2")
+
+
+# ---------------------------------------------------------------- workers, crashes, the end
+
+
+def test_a_worker_is_its_user_and_no_more(running: nspawn.Machine, script: nspawn.Machine) -> None:
+    worker = start_worker(running, "bob")
+    uid = str(uid_of(running, "bob"))
+    status = process_status(running, worker["pid"])
+    assert status["Uid"].split() == [uid] * 4
+    assert status["Gid"].split() == [running.run("id", "-g", "bob").out.strip()] * 4
+    assert set(status["Groups"].split()) == set(running.run("id", "-G", "bob").out.split())
+    for name in ("CapInh", "CapPrm", "CapEff", "CapAmb"):
+        assert int(status[name], 16) == 0, name
+    assert (status["NoNewPrivs"], status["Seccomp"]) == ("1", "2")
+    environment = running.run("cat", f"/proc/{worker['pid']}/environ").out.split("\0")
+    assert not [line for line in environment if line.startswith(("NOTIFY_SOCKET=", "WATCHDOG_", "LISTEN_"))]
+    assert "HOME=/home/bob" in environment
+
+
+def test_users_see_their_own_workers_only(running: nspawn.Machine, script: nspawn.Machine) -> None:
+    start_worker(running, "alice")
+    uid = uid_of(running, "bob")
+    seen = json.loads(running.run(running.command, "status", "--json", user="bob").out)["workers"]
+    assert {worker["uid"] for worker in seen} <= {uid}
+
+
+def test_a_user_cannot_stop_the_daemon(running: nspawn.Machine) -> None:
+    pid = main_pid(running)
+    running.run(running.command, "stop", user="alice", check=False)
+    assert main_pid(running) == pid
+    assert json.loads(running.run(running.command, "status", "--json", user="alice").out)["pid"] == pid
+
+
+def test_a_killed_daemon_comes_back_and_its_workers_go(running: nspawn.Machine, script: nspawn.Machine) -> None:
+    worker = start_worker(running)["pid"]
+    before = main_pid(running)
+    left = running.processes_of(UNIT)
+    assert {before, worker} <= set(left)
+    cursor = running.cursor()
+    running.run("kill", "-KILL", str(before))
+    running.await_journal(UNIT, "Started precompiled.service", cursor)
+    assert main_pid(running) not in (0, before)
+    assert gone(running, left)
+    assert workers(running) == []
+
+
+def test_a_hanging_daemon_is_replaced(running: nspawn.Machine, script: nspawn.Machine) -> None:
+    """The watchdog, with its time cut down: it leaves a daemon that works alone, and ends one that hangs."""
+    with drop_in(running, "WatchdogSec=3", "TimeoutAbortSec=3"):
+        running.run("systemctl", "restart", UNIT)
+        before = main_pid(running)
+        started = running.show(UNIT, "WatchdogTimestampMonotonic")
+        worker = start_worker(running)["pid"]  # takes seconds: the daemon works meanwhile
+        assert running.show(UNIT, "WatchdogTimestampMonotonic") != started, "the daemon has not fed the watchdog"
+        assert (main_pid(running), running.show(UNIT, "NRestarts")["NRestarts"]) == (before, "0")
+
+        cursor = running.cursor()
+        running.run("kill", "-STOP", str(before))
+        running.await_journal(UNIT, "Watchdog timeout", cursor)
+        running.await_journal(UNIT, "Started precompiled.service", cursor)
+        assert main_pid(running) not in (0, before)
+        assert gone(running, [before, worker])
+
+
+def test_stop_leaves_no_process_and_no_socket(running: nspawn.Machine, script: nspawn.Machine) -> None:
+    worker = start_worker(running)["pid"]
+    processes = running.processes_of(UNIT)
+    assert {main_pid(running), worker} < set(processes), "the guardian is in the unit, too"
+    running.run("systemctl", "stop", UNIT)
+    assert gone(running, processes)
+    assert running.run("pgrep", "--full", "precompiled.service", check=False).out == ""
+    assert running.processes_of(UNIT) == []
+    assert running.run("ls", "-A", "/run/precompiled", check=False).out == ""
+    shown = running.show(UNIT, "ActiveState", "Result")
+    assert shown == {"ActiveState": "inactive", "Result": "success"}, "an orderly end, and within the time"
+
+
+# ---------------------------------------------------------------- what it is for
+
+
+def test_first_process_runs_eager_and_swaps(first_run: dict[str, Any]) -> None:
+    assert {graph["source"] for graph in first_run["before"]} == {None}, first_run
+    assert all(graph["calls_eager"] == 2 for graph in first_run["before"]), first_run
+    assert served(first_run) == {("compiled", "swap")}, first_run
+    assert all(graph["calls_compiled"] == 1 for graph in first_run["after"]), first_run
+
+
+def test_second_process_hits(running: nspawn.Machine, script: nspawn.Machine, first_run: dict[str, Any]) -> None:
+    run = train(running, "alice")
+    assert served(run) == {("compiled", "hit")}, run
+    assert all(graph["calls_eager"] == 0 for graph in run["after"]), run
+    assert {graph["key"] for graph in run["after"]} == {graph["key"] for graph in first_run["after"]}
+
+
+def test_another_user_is_served_his_own(machine: nspawn.Machine, others_run: dict[str, Any]) -> None:
+    assert served(others_run) == {("compiled", "swap")}, others_run
+    assert len(artifacts(machine, "bob")) == len(others_run["after"])
+
+
+def test_users_cannot_see_each_others_artifacts(machine: nspawn.Machine, others_run: dict[str, Any]) -> None:
+    for owner, other in (("alice", "bob"), ("bob", "alice")):
+        store = f"{CACHE}/{uid_of(machine, owner)}"
+        assert machine.run("stat", "--format=%a %U", store).out.strip() == f"700 {owner}"
+        assert machine.run("find", store, "!", "-user", owner).out == ""
+        (name, *_) = artifacts(machine, owner)
+        assert machine.run("cat", f"{store}/artifacts/{name}/manifest.json", user=owner).out != ""
+        for command in (
+            ["ls", store],
+            ["ls", f"{store}/artifacts"],
+            ["cat", f"{store}/artifacts/{name}/manifest.json"],
+            ["touch", f"{store}/artifacts/planted"],
+        ):
+            done = machine.run(*command, user=other, check=False)
+            assert done.status != 0 and "Permission denied" in done.err, command
+        listed = machine.run(machine.command, "ls", "--json", user=other).out
+        assert name not in listed or name in artifacts(machine, other)
+
+
+def test_restart_loses_nothing(running: nspawn.Machine, script: nspawn.Machine, first_run: dict[str, Any]) -> None:
+    before = artifacts(running, "alice")
+    pid = main_pid(running)
+    running.run("systemctl", "restart", UNIT)
+    assert main_pid(running) not in (0, pid)
+    assert artifacts(running, "alice") == before
+    run = train(running, "alice")
+    assert served(run) == {("compiled", "hit")}, run
+    assert artifacts(running, "alice") == before
+
+
+def test_a_store_in_the_home_is_published_to(running: nspawn.Machine, script: nspawn.Machine) -> None:
+    """PRECOMPILED_CACHE_DIR may name any place the user can write; the unit's sandbox must not know better."""
+    store = "/home/alice/store"
+    done = running.run(
+        running.python, "/srv/programs/observe.py", "/srv/programs/train.py", str(COMPILE_S),
+        user="alice", timeout=2 * COMPILE_S, env={"PRECOMPILED_CACHE_DIR": store},
+    )  # fmt: skip
+    run = json.loads(done.out.splitlines()[-1])
+    assert served(run) == {("compiled", "swap")}, run
+    assert running.run("find", f"{store}/artifacts", "-name", "manifest.json", user="alice").out != ""
+
+
+# ---------------------------------------------------------------- the user unit
+
+
+@pytest.fixture
+def session(machine: nspawn.Machine) -> dict[str, str]:
+    """A user manager of alice's, as a login would start it; the environment in which she can talk to it."""
+    uid = uid_of(machine, "alice")
+    machine.run("systemctl", "start", f"user@{uid}.service")
+    return {"XDG_RUNTIME_DIR": f"/run/user/{uid}"}
+
+
+def test_user_unit(machine: nspawn.Machine, session: dict[str, str]) -> None:
+    def alice(*command: str) -> str:
+        return machine.run(*command, user="alice", env=session).out
+
+    machine.run("systemctl", "stop", UNIT)
+    alice(machine.python, "-m", "precompiled.systemd.install", "--user")
+    alice("systemctl", "--user", "start", UNIT)
+    shown = alice("systemctl", "--user", "show", UNIT, "--property=ActiveState,StatusText,MainPID")
+    assert "ActiveState=active" in shown
+    assert "StatusText=serving" in shown
+    status = json.loads(alice(machine.command, "status", "--json"))
+    runtime = f"{session['XDG_RUNTIME_DIR']}/precompiled"
+    assert status["socket"] == f"{runtime}/socket"
+    assert alice("stat", "--format=%a %U", runtime).strip() == "700 alice"
+    assert alice("stat", "--format=%a %U", f"{runtime}/socket").strip() == "600 alice"
+    alice("systemctl", "--user", "stop", UNIT)
+    assert gone(machine, [status["pid"]])
+    assert alice("find", runtime, "-type", "s") == ""
+
+    # Beside a system daemon it does not start: clients would never use it.
+    machine.run("systemctl", "start", UNIT)
+    alice("systemctl", "--user", "start", UNIT)
+    shown = alice("systemctl", "--user", "show", UNIT, "--property=ActiveState,ConditionResult")
+    assert shown.splitlines() == ["ActiveState=inactive", "ConditionResult=no"]
+    alice(machine.python, "-m", "precompiled.systemd.install", "--user", "--uninstall")
+    assert alice("find", "/home/alice/.config/systemd/user", "-name", "precompiled*") == ""
+
+
+def test_uninstall(machine: nspawn.Machine) -> None:
+    """The last one: stops the daemon, removes the unit, leaves the artifacts."""
+    machine.run("systemctl", "enable", "--now", UNIT)
+    machine.run(machine.python, "-m", "precompiled.systemd.install", "--uninstall")
+    assert machine.show(UNIT, "LoadState", "ActiveState") == {"LoadState": "not-found", "ActiveState": "inactive"}
+    assert machine.run("find", "/etc/systemd", "-name", "precompiled.service").out == ""
+    machine.run("test", "-d", CACHE)
