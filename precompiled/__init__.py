@@ -1,5 +1,61 @@
-"""`precompiled`, what a client process imports."""
+"""precompiled: a per-host daemon that compiles torch.compile's graphs once, in the background, for every process.
+
+``enable()`` or the hook (`precompiled run`, `precompiled enable`) switches it on; ``torch.compile`` is used as always.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 from precompiled.version import VERSION as __version__
 
-__all__ = ["__version__"]
+if TYPE_CHECKING:
+    from precompiled.ledger import GraphReport
+
+__all__ = ["__version__", "disable", "enable", "report", "wait"]
+
+
+def enable(mode: str | None = None) -> bool:
+    """Route torch.compile in this process to precompiled; true when it is on (not with PRECOMPILED=0).
+
+    ``mode``: "eager" (default), "wait", "lookup" or "off"; raises ConfigError for another.
+    """
+    from precompiled import hook
+
+    routed = hook.enable(mode)
+    _forget_settings()
+    return routed
+
+
+def disable() -> None:
+    """Give torch.compile back its own backend in this process; what is compiled already goes on being used."""
+    from precompiled import hook
+
+    hook.disable()
+    _forget_settings()
+
+
+def wait(timeout: float | None = None) -> bool:
+    """Block until no graph of this process is pending; false when some still are after ``timeout`` seconds."""
+    import sys
+
+    sessions = sys.modules.get("precompiled.session")
+    session = sessions.existing() if sessions is not None else None
+    return True if session is None else session.pending.wait(timeout)
+
+
+def report() -> list[GraphReport]:
+    """One report for each graph that this process captured, in order."""
+    import sys
+
+    sessions = sys.modules.get("precompiled.session")
+    session = sessions.existing() if sessions is not None else None
+    return [] if session is None else session.ledger.reports()
+
+
+def _forget_settings() -> None:
+    import sys
+
+    sessions = sys.modules.get("precompiled.session")
+    if sessions is not None:
+        sessions.forget()

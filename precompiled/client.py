@@ -119,7 +119,8 @@ def _import_zmq() -> Any:
 def request(settings: Settings, message: wire.Status | wire.Stats | wire.Stop, timeout_s: float = 5.0) -> Any:
     """Ask the daemon and wait for its reply, for at most ``timeout_s`` seconds.
 
-    Raises DaemonError: "no-daemon" where none listens, "no-reply" when it does not answer, else the code of its refusal.
+    Raises DaemonError: "no-daemon" where none listens, "no-reply" when it does not answer, else the code
+    of its refusal.
     """
     path = paths.socket_path(settings.runtime_dir)
     if not daemon_reachable(settings):

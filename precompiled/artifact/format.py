@@ -128,7 +128,11 @@ def open_manifest(data: bytes, key: str) -> Manifest:
     except (TypeError, AttributeError) as error:
         raise CorruptArtifact(f"the manifest's file table cannot be read: {error}") from error
     manifest = dataclasses.replace(manifest, files=files)
-    if seal(manifest) != data:
+    try:
+        sealed = seal(manifest)
+    except (ValueError, TypeError, RecursionError) as error:  # json reads deeper nesting than it writes
+        raise CorruptArtifact(f"the manifest cannot be sealed again: {error}") from error
+    if sealed != data:
         raise CorruptArtifact("the manifest does not match its own digest")
     if ENTRY not in files:
         raise CorruptArtifact(f"the manifest names no {ENTRY}")

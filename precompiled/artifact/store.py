@@ -24,6 +24,8 @@ FAILED_SUFFIX = ".failed"
 TOUCH_INTERVAL_S = 60.0
 # What a writer that died left in tmp/ is removed after this.
 TMP_MAX_AGE_S = 3600.0
+# Quarantined entries are for somebody to look at; after this nobody will.
+QUARANTINE_MAX_AGE_S = 7 * 86400.0
 
 
 @dataclass(frozen=True)
@@ -63,9 +65,10 @@ class Store:
         An entry that is corrupt is put into quarantine and left out. Raises UntrustedStore when the store itself, or
         an entry of the key, could have been written by somebody else.
         """
+        _check_key(key)
         found: list[Entry] = []
         try:
-            with self._artifacts_fd() as artifacts_fd:
+            with _reading(self.root), self._artifacts_fd() as artifacts_fd:
                 for slot in range(fmt.MAX_VARIANTS):
                     name = f"{key}.{slot}"
                     try:
@@ -73,22 +76,23 @@ class Store:
                     except FileNotFoundError:
                         continue
                     except CorruptArtifact as error:
-                        self.quarantine(self.artifacts / name, str(error))
+                        self._quarantine_unless_newer(self.artifacts / name, error)
         except FileNotFoundError:
             return []
         return found
 
     def failure(self, key: str, now: float | None = None) -> fmt.Failure | None:
         """The failure record of ``key``, if there is one and it still counts."""
+        _check_key(key)
         name = key + FAILED_SUFFIX
         try:
-            with self._artifacts_fd() as artifacts_fd:
+            with _reading(self.root), self._artifacts_fd() as artifacts_fd:
                 data = trust.read_file(name, artifacts_fd, fmt.MAX_MANIFEST_BYTES, shown=str(self.artifacts / name))
             failure = fmt.open_failure(data, key)
         except FileNotFoundError:
             return None
         except CorruptArtifact as error:
-            self.quarantine(self.artifacts / name, str(error))
+            self._quarantine_unless_newer(self.artifacts / name, error)
             return None
         return None if failure.expired(time.time() if now is None else now) else failure
 
@@ -99,13 +103,20 @@ class Store:
         UntrustedStore when somebody else could have written it; FileNotFoundError when the entry was evicted.
         """
         contents: dict[str, bytes] = {}
-        try:
-            with self._artifacts_fd() as artifacts_fd, trust.open_directory(entry.path.name, artifacts_fd) as entry_fd:
+        with (
+            _reading(self.root),
+            self._artifacts_fd() as artifacts_fd,
+            trust.open_directory(entry.path.name, artifacts_fd, shown=str(entry.path)) as entry_fd,
+        ):
+            try:
                 for name, record in entry.manifest.files.items():
                     contents[name] = self._read_checked(entry, name, record, entry_fd)
-        except CorruptArtifact as error:
-            self.quarantine(entry.path, str(error))
-            raise
+            except CorruptArtifact as error:
+                # Evicted since the lookup, and its slot taken by a sound artifact: a miss, and nothing to quarantine.
+                if self._replaced(entry, artifacts_fd):
+                    raise FileNotFoundError(f"{entry.path} was evicted") from error
+                self.quarantine(entry.path, str(error))
+                raise
         return contents
 
     def touch(self, entry: Entry) -> None:
@@ -119,18 +130,22 @@ class Store:
         for name in self._names():
             key, _, slot = name.rpartition(".")
             if slot.isdigit() and fmt.is_key(key):
-                with suppress(FileNotFoundError, CorruptArtifact, UntrustedStore), self._artifacts_fd() as artifacts_fd:
-                    yield self._read_entry(name, key, artifacts_fd)
+                entry = None
+                with suppress(StoreError, OSError), self._artifacts_fd() as artifacts_fd:
+                    entry = self._read_entry(name, key, artifacts_fd)
+                if entry is not None:
+                    yield entry
 
     def failures(self) -> Iterator[fmt.Failure]:
         """Every failure record that still counts, in no order."""
         for name in self._names():
             key = name.removesuffix(FAILED_SUFFIX)
             if key != name and fmt.is_key(key):
-                with suppress(UntrustedStore):
+                failure = None
+                with suppress(StoreError):
                     failure = self.failure(key)
-                    if failure is not None:
-                        yield failure
+                if failure is not None:
+                    yield failure
 
     # ------------------------------------------------------------------ writing
 
@@ -152,15 +167,19 @@ class Store:
     def publish(self, payload: fmt.Payload) -> Entry:
         """Make an artifact visible, whole and durable, in the first free slot of its key.
 
-        Raises StoreError when it cannot be written or all MAX_VARIANTS slots are taken.
+        When another writer has published the same variant meanwhile, that one stays and is returned. Raises StoreError
+        when it cannot be written or all MAX_VARIANTS slots are taken.
         """
-        self.prepare()
         files = {name: fmt.FileRecord(len(data), fmt.digest(data)) for name, data in payload.files.items()}
         manifest = dataclasses.replace(payload.manifest, files=files)
         key = manifest.key
-        if not fmt.is_key(key):
-            raise StoreError(f"{key!r} is not a key", code="bad-key")
+        _check_key(key)
         sealed = fmt.seal(manifest)
+        # What no reader would accept (a file name, a size) is refused before it takes a slot.
+        manifest = fmt.open_manifest(sealed, key)
+        if len(sealed) > fmt.MAX_MANIFEST_BYTES or any(item.bytes > fmt.MAX_FILE_BYTES for item in files.values()):
+            raise StoreError(f"the artifact of {key[:12]} is larger than readers accept", code="too-large")
+        self.prepare()
         with self._temporary_directory() as directory:
             for name, data in payload.files.items():
                 path = directory / name
@@ -175,29 +194,31 @@ class Store:
                 try:
                     os.rename(directory, target)  # fails when the slot holds an entry: a directory that is not empty
                 except OSError as error:
-                    if target.exists():
+                    if os.path.lexists(target):
+                        if (other := self._same_variant(target, manifest)) is not None:
+                            return other
                         continue
                     raise StoreError(f"{target} cannot be published: {error}", code="store-unwritable") from error
                 _sync_directory(self.artifacts)
                 self.forget_failure(key)
-                return Entry(target, fmt.open_manifest(sealed, key))
+                return Entry(target, manifest)
         raise StoreError(f"all {fmt.MAX_VARIANTS} variants of {key[:12]} are taken", code="too-many-variants")
 
     def publish_failure(self, failure: fmt.Failure) -> None:
         """Make a failure record visible, in place of an older one of its key."""
+        _check_key(failure.key)
         self.prepare()
-        if not fmt.is_key(failure.key):
-            raise StoreError(f"{failure.key!r} is not a key", code="bad-key")
         path = self.tmp / _temporary_name()
         try:
             _write_durably(path, fmt.encode_failure(failure), 0o600)
             os.replace(path, self.artifacts / (failure.key + FAILED_SUFFIX))
+            _sync_directory(self.artifacts)
         except OSError as error:
-            path.unlink(missing_ok=True)
+            _remove_tree(path)
             raise StoreError(f"the failure record cannot be written: {error}", code="store-unwritable") from error
-        _sync_directory(self.artifacts)
 
     def forget_failure(self, key: str) -> None:
+        _check_key(key)
         with suppress(OSError):
             (self.artifacts / (key + FAILED_SUFFIX)).unlink()
 
@@ -205,14 +226,18 @@ class Store:
         """Move an entry out of the readers' way, for somebody to look at; best effort (the store may be read-only)."""
         target = self.quarantined / f"{path.name}.{_temporary_name()}"
         with suppress(OSError):
+            self.quarantined.mkdir(mode=0o700, exist_ok=True)
             os.rename(path, target)
             (self.quarantined / f"{target.name}.reason").write_text(reason + "\n")
 
     def remove(self, key: str) -> Evicted:
-        """Remove all variants and the failure record of ``key``."""
+        """Remove all variants and the failure record of ``key``, also what cannot be read or trusted."""
+        _check_key(key)
         removed = Evicted(0, 0)
-        for entry in self.lookup(key):
-            removed = _plus(removed, self._remove_entry(entry))
+        for slot in range(fmt.MAX_VARIANTS):
+            path = self.artifacts / f"{key}.{slot}"
+            if os.path.lexists(path):
+                removed = _plus(removed, self._remove_path(path))
         self.forget_failure(key)
         return removed
 
@@ -233,12 +258,17 @@ class Store:
         return removed
 
     def evict(self, max_bytes: int, max_inodes: int) -> Evicted:
-        """Remove least recently used artifacts until both budgets hold, and what dead writers left in ``tmp/``."""
-        self._sweep_tmp()
+        """Remove least recently used artifacts until both budgets hold.
+
+        And what counts no more: leftovers of dead writers, expired failure records, old quarantined entries.
+        """
+        self._sweep(self.tmp, TMP_MAX_AGE_S)
+        self._sweep(self.quarantined, QUARANTINE_MAX_AGE_S)
+        self._sweep_failures()
         candidates: list[tuple[float, int, int, Path]] = []
         for name in self._names():
             path = self.artifacts / name
-            if path.is_dir():
+            if path.is_dir() and not path.is_symlink():
                 with suppress(OSError):
                     used, size, inodes = path.stat().st_mtime, *_weigh(path)
                     candidates.append((used, size, inodes, path))
@@ -312,26 +342,79 @@ class Store:
         finally:
             _remove_tree(directory)
 
-    def _remove_entry(self, entry: Entry) -> Evicted:
-        return self._remove_path(entry.path)
+    def _same_variant(self, path: Path, manifest: fmt.Manifest) -> Entry | None:
+        """The entry at ``path``, when it is the variant that ``manifest`` is about."""
+        try:
+            with self._artifacts_fd() as artifacts_fd:
+                entry = self._read_entry(path.name, manifest.key, artifacts_fd)
+        except (StoreError, OSError):
+            return None
+        same = (entry.manifest.guards, entry.manifest.tier) == (manifest.guards, manifest.tier)
+        return entry if same else None
+
+    def _replaced(self, entry: Entry, artifacts_fd: int) -> bool:
+        """Whether the slot of ``entry`` is empty by now, or holds another artifact."""
+        try:
+            return self._read_entry(entry.path.name, entry.manifest.key, artifacts_fd).manifest != entry.manifest
+        except FileNotFoundError:
+            return True
+        except StoreError:
+            return False
+
+    def _quarantine_unless_newer(self, path: Path, error: CorruptArtifact) -> None:
+        # Another format is not corruption: the version of us that wrote it reads it still.
+        if error.code != "artifact-format":
+            self.quarantine(path, str(error))
 
     def _remove_path(self, path: Path) -> Evicted:
         # Renamed away first: a reader sees a whole entry or none. One that has opened it already reads on.
         grave = self.tmp / _temporary_name()
         try:
             size, _inodes = _weigh(path)
+            self.tmp.mkdir(mode=0o700, exist_ok=True)
             os.rename(path, grave)
         except OSError:
             return Evicted(0, 0)  # somebody else was quicker
         _remove_tree(grave)
         return Evicted(1, size)
 
-    def _sweep_tmp(self) -> None:
+    def _sweep(self, directory: Path, max_age_s: float) -> None:
         with suppress(OSError):
-            for child in self.tmp.iterdir():
+            for child in directory.iterdir():
                 with suppress(OSError):
-                    if time.time() - child.lstat().st_mtime > TMP_MAX_AGE_S:
+                    status = child.lstat()
+                    # ctime too: a rename into quarantine keeps mtime, which says when the entry was last used.
+                    if time.time() - max(status.st_mtime, status.st_ctime) > max_age_s:
                         _remove_tree(child)
+
+    def _sweep_failures(self) -> None:
+        for name in self._names():
+            key = name.removesuffix(FAILED_SUFFIX)
+            if key != name and fmt.is_key(key):
+                with suppress(StoreError):
+                    if self.failure(key) is None:
+                        self.forget_failure(key)
+
+
+def _check_key(key: str) -> None:
+    """A key becomes a file name, so nothing else may pass for one."""
+    if not fmt.is_key(key):
+        raise StoreError(f"{key!r} is not a key", code="bad-key")
+
+
+@contextmanager
+def _reading(root: Path) -> Iterator[None]:
+    """What the file system refuses is a StoreError; that something is absent is the caller's affair."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise StoreError(
+            f"the store {root} cannot be read: {error}",
+            "Make it readable, or set PRECOMPILED_CACHE_DIR to a directory that is",
+            code="store-unreadable",
+        ) from error
 
 
 def _plus(left: Evicted, right: Evicted) -> Evicted:
@@ -343,10 +426,12 @@ def _temporary_name() -> str:
 
 
 def _remove_tree(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        path.unlink(missing_ok=True)
+    """Best effort: what stays is swept later."""
+    with suppress(OSError):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
 
 
 def _weigh(path: Path) -> tuple[int, int]:

@@ -7,6 +7,7 @@ file descriptors (openat), so that what was checked is what is read.
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Iterator
@@ -61,8 +62,10 @@ def read_file(name: str, directory_fd: int, limit: int, *, shown: str = "") -> b
         # O_NONBLOCK: a FIFO planted under this name must not hang the reader before fstat can refuse it.
         fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, dir_fd=directory_fd)
     except OSError as error:
-        if error.errno == 40:  # ELOOP: O_NOFOLLOW met a symbolic link
+        if error.errno == errno.ELOOP:  # O_NOFOLLOW met a symbolic link
             raise UntrustedStore(f"{what} is a symbolic link", "Remove it") from error
+        if error.errno == errno.ENXIO:  # a socket
+            raise UntrustedStore(f"{what} is not a regular file", "Remove it") from error
         raise
     with os.fdopen(fd, "rb") as file:
         status = os.fstat(fd)

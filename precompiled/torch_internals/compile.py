@@ -13,7 +13,7 @@ torch._dynamo.source.LocalSource, GraphModule attributes _param_name_to_source a
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -27,7 +27,8 @@ from torch._guards import TracingContext, tracing
 from torch._inductor.compile_fx import compile_fx
 
 from precompiled.errors import CompileFailed
-from precompiled.torch_internals import kernels, metadata
+from precompiled.graph import codec
+from precompiled.torch_internals import configs, kernels, metadata, modes
 
 
 @dataclass(frozen=True)
@@ -54,21 +55,13 @@ def compile_graph(graph: torch.fx.Graph, described_inputs: list[dict[str, Any]])
 
     The caller has applied the program's modes and configuration.
     """
-    mode = metadata.new_fake_mode()
-    module = torch.fx.GraphModule(torch.nn.Module(), graph)
-    context = TracingContext(mode)
-    with tracing(context):
-        # Of its own inputs: a graph that changes the metadata of an input in place must not change what is compiled.
-        with mode:
-            _ExampleValues(module).run(*metadata.make_inputs(described_inputs, mode))
-        inputs = metadata.make_inputs(described_inputs, mode)
-        _dress_as_dynamos(module, inputs, described_inputs)
-        with _serializable(), kernels.recorded() as recorder:
-            compiled = compile_fx(module, inputs)
-            serialize = getattr(compiled, "serialize", None)
-            if serialize is None:
-                raise CompileFailed("torch gave a result that cannot be kept", code="not-serializable")
-            entry = serialize()
+    context = TracingContext(metadata.new_fake_mode())
+    with tracing(context), _serializable(), kernels.recorded() as recorder:
+        compiled = _compile(graph, described_inputs, context)
+        serialize = getattr(compiled, "serialize", None)
+        if serialize is None:
+            raise CompileFailed("torch gave a result that cannot be kept", code="not-serializable")
+        entry = serialize()
     added = context.guards_context.aotautograd_guards
     if added:
         raise CompileFailed(f"AOTAutograd added guards on its inputs: {added}", code="aotautograd-guards")
@@ -79,6 +72,25 @@ def compile_graph(graph: torch.fx.Graph, described_inputs: list[dict[str, Any]])
     except Exception as error:
         raise CompileFailed(f"the result cannot be pickled: {error}", code="not-serializable") from error
     return Compiled(pickled, recorder.files(), entry.compiled_bw is not None, "")
+
+
+def compile_here(program: dict[str, Any]) -> Callable[..., Any]:
+    """In a client, when the daemon will not have the graph: compile it for this process, and keep nothing."""
+    context = TracingContext(metadata.new_fake_mode())
+    threads = torch._inductor.config.compile_threads or 1
+    with modes.thread_local(program["modes"]), configs.applied(program["configs"], threads), tracing(context):
+        return _compile(codec.decode(program["graph"]), program["inputs"], context)
+
+
+def _compile(graph: torch.fx.Graph, described_inputs: list[dict[str, Any]], context: TracingContext) -> Any:
+    mode = context.fake_mode
+    module = torch.fx.GraphModule(torch.nn.Module(), graph)
+    # On inputs of its own: a graph that changes an input's metadata in place must not change what is compiled.
+    with mode:
+        _ExampleValues(module).run(*metadata.make_inputs(described_inputs, mode))
+    inputs = metadata.make_inputs(described_inputs, mode)
+    _dress_as_dynamos(module, inputs, described_inputs)
+    return compile_fx(module, inputs)
 
 
 def _dress_as_dynamos(

@@ -1,0 +1,40 @@
+"""From the store to a callable: verify, then load. The order matters: loading runs the artifact's code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from precompiled.artifact.format import ENTRY, NATIVE
+from precompiled.artifact.store import Entry, Store
+from precompiled.errors import CorruptArtifact, StoreError
+
+
+def load(store: Store, entry: Entry, modes: Mapping[str, Any], *, cudagraphs: bool) -> Callable[..., Any]:
+    """Verify every file of ``entry`` and load it.
+
+    Raises StoreError (UntrustedStore, CorruptArtifact) or FileNotFoundError; never anything of torch's: an artifact that
+    torch cannot load is corrupt, whatever torch says, and goes into quarantine.
+    """
+    contents = store.read_files(entry)
+    from precompiled.torch_internals.load import load_entry
+
+    native = {
+        name.removeprefix(f"{NATIVE}/").removesuffix(".so"): entry.path / name
+        for name in contents
+        if name.startswith(f"{NATIVE}/")
+    }
+    try:
+        function = load_entry(
+            contents[ENTRY], native, modes, cudagraphs=cudagraphs, name=f"{entry.manifest.key[:12]}.{entry.slot}"
+        )
+    except StoreError as error:
+        store.quarantine(entry.path, str(error))
+        raise
+    except Exception as error:
+        store.quarantine(entry.path, f"{type(error).__name__}: {error}")
+        raise CorruptArtifact(
+            f"torch cannot load {entry.path}: {type(error).__name__}: {error}", code="artifact-unloadable"
+        ) from error
+    store.touch(entry)
+    return function

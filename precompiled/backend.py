@@ -1,0 +1,245 @@
+"""The Dynamo backend: capture, key, lookup; load a hit, submit a miss and run eager until its artifact appears.
+
+``backend="precompiled"`` comes here through torch's entry point, plain ``torch.compile`` through the hook
+(torch_internals/route.py). Whatever goes wrong on our side ends in ``in_process``: what plain torch.compile does.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch.fx
+
+from precompiled import session as sessions
+from precompiled.artifact.load import load
+from precompiled.errors import Bypass, PrecompiledError, StoreError
+from precompiled.graph import capture, environment, key
+from precompiled.pending import Awaited
+from precompiled.ledger import GraphCalls, GraphReport
+from precompiled.session import Session
+from precompiled.swap import Event
+
+log = logging.getLogger("precompiled.backend")
+
+Compiled = Callable[..., Any]
+
+
+def precompiled(
+    module: torch.fx.GraphModule, example_inputs: list[Any], *, mode: str | None = None, options: Any = None
+) -> Compiled:
+    """``torch.compile(..., backend="precompiled")``, with torch.compile's own ``mode=`` and ``options=``."""
+    from precompiled.torch_internals import route
+
+    settled = route.inductor_options(mode, options)
+    return compile_or_swap(module, settled, lambda: route.compile_in_process(module, example_inputs, settled))
+
+
+def compile_or_swap(
+    module: torch.fx.GraphModule, options: Mapping[str, Any], in_process: Callable[[], Compiled]
+) -> Compiled:
+    """What Dynamo calls for ``module``: compiled on a hit, swappable on a miss. Raises only what ``in_process`` does.
+
+    ``options``: Inductor's configuration on top of the process's own. In strict mode (PRECOMPILED_STRICT=1) our own
+    errors are raised instead of falling back.
+    """
+    session = sessions.current()
+    if session.settings.mode == "off":
+        return in_process()
+    calls = GraphCalls(GraphReport(id=uuid.uuid4().hex, name=_name(module)))
+    session.ledger.add(calls)
+    try:
+        return _Graph(session, module, options, in_process, calls).serve()
+    except Bypass as reason:
+        if session.settings.strict:
+            raise
+        session.ledger.count_reason("bypassed", reason.code)
+        log.info("graph %s bypassed (%s): %s", calls.mutable.name, reason.code, reason)
+        return _inline(calls, in_process, reason.code, str(reason))
+    except Exception as error:
+        if session.settings.strict:
+            raise
+        code = error.code if isinstance(error, PrecompiledError) else "internal-error"
+        session.ledger.count_reason("fallbacks", code)
+        log.warning("graph %s is compiled in process (%s): %s", calls.mutable.name, code, error, exc_info=True)
+        return _inline(calls, in_process, code, f"{type(error).__name__}: {error}")
+
+
+def _inline(calls: GraphCalls, in_process: Callable[[], Compiled], code: str, message: str) -> Compiled:
+    calls.mutable.reason, calls.mutable.message = code, message
+    calls.swap.on(Event.BYPASS)
+    calls.calls_before_flip = 0
+    compiled = in_process()
+    calls.mutable.source = "inline"
+    return _counting(calls, compiled)
+
+
+@dataclass
+class _Graph:
+    """One graph on its way."""
+
+    session: Session
+    module: torch.fx.GraphModule
+    options: Mapping[str, Any]
+    in_process: Callable[[], Compiled]
+    calls: GraphCalls
+
+    def serve(self) -> Compiled:
+        started = time.perf_counter()
+        if self.session.settings.mode != "lookup":
+            self.session.begin_daemon()
+        program = capture.capture(self.module, self.options)
+        report = self.calls.mutable
+        report.key = key.key(program)
+        entries = self.session.store.lookup(report.key)
+        failure = None if entries else self.session.store.failure(report.key)
+        report.lookup_s = time.perf_counter() - started
+
+        for entry in entries:
+            try:
+                return self._hit(program, entry)
+            except (StoreError, FileNotFoundError) as error:
+                # Quarantined by now; the graph is compiled anew.
+                code = error.code if isinstance(error, StoreError) else "artifact-evicted"
+                self.session.ledger.count_reason("fallbacks", code)
+                log.warning("graph %s: %s", report.name, error)
+
+        self.session.ledger.count(misses=1)
+        if failure is not None:
+            return self._known_to_fail(failure)
+        if self.session.settings.mode == "lookup":
+            raise Bypass("there is no artifact for this graph, and the mode is lookup", code="lookup-only")
+        problem = self.session.daemon_problem()
+        if problem is not None:
+            self.session.warn_once("no-daemon", f"no daemon, so torch.compile compiles in process: {problem}")
+            raise PrecompiledError(problem, "Run `precompiled doctor`", code="no-daemon")
+        return self._miss(program)
+
+    def _hit(self, program: capture.Program, entry: Any) -> Compiled:
+        started = time.perf_counter()
+        function = load(self.session.store, entry, program.modes, cudagraphs=program.cudagraphs)
+        report = self.calls.mutable
+        report.load_s = time.perf_counter() - started
+        report.source, report.saved_s = "hit", entry.manifest.compile_s
+        self.calls.swap.on(Event.HIT)
+        self.calls.calls_before_flip = 0
+        self.session.ledger.count(hits=1, saved_s=entry.manifest.compile_s)
+        return _counting(self.calls, function)
+
+    def _known_to_fail(self, failure: Any) -> Compiled:
+        report = self.calls.mutable
+        report.reason, report.message = failure.reason, failure.message
+        if failure.advice == "inline":
+            raise Bypass(failure.message, code=failure.reason)
+        self.session.ledger.count_reason("fallbacks", failure.reason)
+        self.calls.swap.on(Event.FAILED)
+        return _counting(self.calls, self.module.forward)
+
+    def _miss(self, program: capture.Program) -> Compiled:
+        swappable = _Swappable(self.calls, self.module.forward)
+        awaited = Awaited(
+            calls=self.calls,
+            program=program,
+            submit=lambda: self._submit(program),
+            flip=swappable.flip,
+            compile_inline=lambda: _compile_inline(program, self.module),
+        )
+        self.calls.swap.on(Event.MISS)
+        self.session.pending.watch(awaited)
+        self._submit(program)
+        if self.session.settings.mode == "wait":
+            awaited.done.wait(self.session.settings.wait_s)
+        return swappable.call
+
+    def _submit(self, program: capture.Program) -> None:
+        from precompiled import wire
+
+        session, report = self.session, self.calls.mutable
+        waiting = session.settings.mode == "wait"
+        message = wire.Submit(
+            id=report.id,
+            key=report.key,
+            store=str(session.store.root),
+            environment=worker_environment(),
+            device=worker_device(program.device),
+            name=report.name,
+            waiting=waiting,
+        )
+        session.connection.submit(message, program.to_bytes(), session.pending.on_reply)
+
+
+class _Swappable:
+    """The callable that Dynamo keeps. ``call`` is a closure over one cell: after the flip nothing else is in the way."""
+
+    def __init__(self, calls: GraphCalls, eager: Compiled) -> None:
+        run = eager
+
+        def call(*args: Any) -> Any:
+            calls.calls += 1
+            return run(*args)
+
+        def flip(function: Compiled) -> None:
+            nonlocal run
+            if calls.calls_before_flip is None:
+                calls.calls_before_flip = calls.calls
+            run = function
+
+        self.call = call
+        self.flip = flip
+
+
+def _counting(calls: GraphCalls, function: Compiled) -> Compiled:
+    def call(*args: Any) -> Any:
+        calls.calls += 1
+        return function(*args)
+
+    return call
+
+
+def _compile_inline(program: capture.Program, module: torch.fx.GraphModule) -> Compiled:
+    """Compile in this process, after all; the graph runs eager when that fails, as torch.compile would have raised."""
+    from precompiled.torch_internals import compile as compiling
+
+    parsed = capture.parse(program.to_bytes())
+    try:
+        return compiling.compile_here(parsed)
+    except Exception as error:
+        log.warning("compiling in process failed, the graph stays eager: %s", error, exc_info=True)
+        return module.forward
+
+
+def worker_environment() -> Any:
+    """The environment that a worker for this process's graphs must run in."""
+    import platform
+    import sys
+
+    import torch
+
+    from precompiled import wire
+
+    return wire.Environment(
+        executable=sys.executable,
+        prefix=sys.prefix,
+        python=platform.python_version(),
+        torch=str(torch.__version__),
+        triton=environment.triton_version(),
+        variables=environment.variables(),
+    )
+
+
+def worker_device(device: str) -> str:
+    """``"cpu"``, or ``"cuda:<UUID>"`` for the GPU that this process calls ``device``."""
+    if device == "cpu":
+        return device
+    return f"cuda:GPU-{torch.cuda.get_device_properties(device).uuid}"
+
+
+def _name(module: torch.fx.GraphModule) -> str:
+    """What people would call the graph: the compiled function and Dynamo's number of it."""
+    from precompiled.torch_internals.naming import graph_name
+
+    return graph_name(module)

@@ -1,0 +1,130 @@
+"""In a worker: from a job to an artifact in the store, or to a failure record with the reason.
+
+The worker lives long and compiles one job at a time; whatever a job sets is set back afterwards.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import time
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from precompiled import wire
+from precompiled.artifact import format as fmt
+from precompiled.artifact.store import Store
+from precompiled.errors import CompileFailed, PrecompiledError, StoreError
+from precompiled.version import VERSION
+
+if TYPE_CHECKING:
+    from precompiled.torch_internals.compile import Compiled
+
+# Below the store: Inductor's own cache (precompiled headers, objects). It makes the next compile quicker and can be
+# removed at any time. Not the user's own Inductor cache: a worker must not grow or trust what others fill.
+SCRATCH = "scratch"
+MAX_MESSAGE_CHARS = 4000
+
+
+def warm_up() -> None:
+    """Import what every compile needs, so that the first job does not pay for it."""
+    import torch._inductor.compile_fx  # noqa: F401
+
+    import precompiled.torch_internals.compile  # noqa: F401
+
+
+def run_job(job: wire.Job) -> wire.Finished:
+    """Compile and publish one job. Failures of the graph are published and returned, never raised."""
+    started = time.monotonic()
+    store = Store(Path(job.store))
+    try:
+        store.prepare()
+        if store.lookup(job.key):
+            # Published between the client's lookup and its submit, or by another daemon on the same store.
+            return wire.Finished(job.id, job.key, "exists", 0.0)
+        payload = _compile(job, started)
+        entry = store.publish(payload)
+        _evict(store)
+        seconds = time.monotonic() - started
+        return wire.Finished(job.id, job.key, "published", seconds, artifact_bytes=entry.manifest.bytes)
+    except StoreError as error:
+        return _failed(job, started, error.code, str(error))
+    except PrecompiledError as error:
+        return _publish_failure(store, job, started, error.code, str(error), advice="inline")
+    except Exception as error:  # noqa: BLE001 - torch and user code raise anything; the record names it
+        message = f"{type(error).__name__}: {error}\n{traceback.format_exc()}"
+        return _publish_failure(store, job, started, "compile-error", message, advice="eager")
+
+
+def _compile(job: wire.Job, started: float) -> fmt.Payload:
+    import torch
+
+    from precompiled.graph import capture, codec, environment, key
+    from precompiled.torch_internals import configs, modes
+    from precompiled.torch_internals.compile import compile_graph
+
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(Path(job.store) / SCRATCH)
+    program = capture.parse(job.graph)
+    _check_environment(program["environment"], environment.facts(job.device))
+    try:
+        graph = codec.decode(program["graph"])
+    except (ValueError, TypeError, KeyError, IndexError, AttributeError, ImportError) as error:
+        raise CompileFailed(f"the graph does not decode: {error}", code="undecodable-graph") from error
+    with (
+        modes.process_wide(program["modes"]),
+        modes.thread_local(program["modes"]),
+        configs.applied(program["configs"], job.compile_threads),
+    ):
+        compiled: Compiled = compile_graph(graph, program["inputs"])
+    torch._dynamo.reset()
+    manifest = fmt.Manifest(
+        key=job.key,
+        name=job.name,
+        components=key.components(job.graph),
+        environment={"python": sys.version.split()[0], "torch": str(torch.__version__), "triton": environment.triton_version()},
+        device=job.device.partition(":")[0],
+        guards=compiled.guards,
+        files={},
+        compile_s=time.monotonic() - started,
+        created=time.time(),
+        compiled_by={"version": VERSION, "uid": str(os.getuid()), "pid": str(os.getpid()), "host": socket.gethostname()},
+        has_backward=compiled.has_backward,
+    )
+    files = {fmt.ENTRY: compiled.entry}
+    files.update({f"{fmt.NATIVE}/{name}.so": data for name, data in compiled.native.items()})
+    return fmt.Payload(manifest, files)
+
+
+def _check_environment(wanted: dict[str, Any], here: dict[str, Any]) -> None:
+    """The key says what compiles: a worker that is something else must not publish under it."""
+    differing = [name for name in sorted({*wanted, *here}) if wanted.get(name) != here.get(name)]
+    if differing:
+        shown = "; ".join(f"{name}: client {wanted.get(name)!r}, worker {here.get(name)!r}" for name in differing)
+        raise CompileFailed(f"the worker's environment is not the client's ({shown})", code="environment-differs")
+
+
+def _evict(store: Store) -> None:
+    from precompiled import config
+
+    settings = config.load()
+    store.evict(settings.cache_max_bytes, settings.cache_max_inodes)
+
+
+def _publish_failure(store: Store, job: wire.Job, started: float, code: str, message: str, advice: str) -> wire.Finished:
+    seconds = time.monotonic() - started
+    message = message[:MAX_MESSAGE_CHARS]
+    try:
+        store.publish_failure(
+            fmt.Failure(job.key, job.name, code, message, time.time(), job.failure_ttl_s, seconds, advice)
+        )
+    except StoreError as error:
+        return _failed(job, started, error.code, f"{error} (while recording: {message})")
+    return wire.Finished(job.id, job.key, "failed", seconds, reason=code, message=message)
+
+
+def _failed(job: wire.Job, started: float, code: str, message: str) -> wire.Finished:
+    return wire.Finished(
+        job.id, job.key, "failed", time.monotonic() - started, reason=code, message=message[:MAX_MESSAGE_CHARS]
+    )

@@ -1,0 +1,296 @@
+"""Graphs whose artifacts are awaited: one background thread, alive only while there are any.
+
+watchdog gives the hint that something appeared in the store (one inotify watch on a flat directory); a stat of each
+awaited name is the truth, since events get lost and watches run out. The artifact is loaded in this thread, off the
+hot path, and one reference is flipped: the next call runs compiled.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from precompiled.artifact.load import load
+from precompiled.artifact.store import FAILED_SUFFIX
+from precompiled.errors import StoreError
+from precompiled.graph.capture import Program
+from precompiled.ledger import GraphCalls
+from precompiled.swap import Event, Instruction, State
+
+if TYPE_CHECKING:
+    from precompiled import wire
+    from precompiled.session import Session
+
+log = logging.getLogger("precompiled.pending")
+
+# Between two looks without an event. The first is short for file systems without events, where it is all there is.
+LOOK_S = 0.5
+LOOK_WATCHED_S = 2.0
+
+
+@dataclass(eq=False)
+class Awaited:
+    """One graph that runs eager until its artifact is there."""
+
+    calls: GraphCalls
+    program: Program
+    submit: Callable[[], None]  # sends it to the daemon; does nothing where nothing is submitted
+    flip: Callable[[Callable[..., Any]], None]
+    compile_inline: Callable[[], Callable[..., Any]]
+    since: float = field(default_factory=time.monotonic)
+    done: threading.Event = field(default_factory=threading.Event)
+
+    @property
+    def key(self) -> str:
+        return self.calls.mutable.key
+
+
+class Pending:
+    """The awaited graphs of a process. Thread-safe."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._reset()
+
+    def _reset(self) -> None:
+        self._changed = threading.Condition()
+        self._awaited: dict[str, Awaited] = {}
+        self._refused: list[tuple[str, str, str]] = []
+        self._thread: threading.Thread | None = None
+        self._hint = False
+        self._closing = False
+
+    def watch(self, awaited: Awaited) -> None:
+        with self._changed:
+            self._awaited[awaited.calls.mutable.id] = awaited
+            self._start()
+            self._hint = True
+            self._changed.notify_all()
+
+    def wait(self, timeout_s: float | None) -> bool:
+        """Until nothing is awaited; false after ``timeout_s`` seconds."""
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._awaited, timeout_s)
+
+    def count(self) -> int:
+        with self._changed:
+            return len(self._awaited)
+
+    def close(self) -> None:
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+
+    def after_fork(self) -> None:
+        """The child awaits the same graphs itself: with its own thread, over its own connection."""
+        awaited = list(self._awaited.values())
+        self._reset()
+        for item in awaited:
+            item.done = threading.Event()
+            self._awaited[item.calls.mutable.id] = item
+            item.submit()
+        if awaited:
+            self._start()
+
+    def on_reply(self, reply: wire.DaemonMessage) -> None:
+        """What the daemon says of a submitted graph; in the connection's thread."""
+        from precompiled import wire
+
+        if isinstance(reply, wire.Rejected):
+            with self._changed:
+                ids = [reply.id] if reply.id else list(self._awaited)
+                text = f"{reply.message}. {reply.action}".strip()
+                self._refused += [(id, reply.code, text) for id in ids]
+                self._hint = True
+                self._changed.notify_all()
+        elif isinstance(reply, wire.Accepted):
+            # A system daemon makes this user's store on his first graph: look again for what there is to watch.
+            with self._changed:
+                self._hint = True
+                self._changed.notify_all()
+
+    # ------------------------------------------------------------------ the thread
+
+    def _start(self) -> None:
+        if self._thread is None and not self._closing:
+            self._thread = threading.Thread(target=self._work, name="precompiled-swap", daemon=True)
+            self._thread.start()
+
+    def _work(self) -> None:
+        watcher = _Watcher(self._on_event)
+        try:
+            while True:
+                with self._changed:
+                    if not self._awaited or self._closing:
+                        self._thread = None
+                        return
+                    refused, self._refused = self._refused, []
+                    awaited = list(self._awaited.values())
+                    self._hint = False
+                watcher.watch(self._session.store.artifacts)
+                for id, code, text in refused:
+                    self._refuse(id, code, text)
+                for item in awaited:
+                    self._look(item)
+                with self._changed:
+                    if self._awaited and not self._closing and not self._hint:
+                        self._changed.wait(LOOK_WATCHED_S if watcher.active else LOOK_S)
+        except Exception:
+            log.exception("the swap thread broke down; pending graphs stay eager")
+            self._session.ledger.count_reason("fallbacks", "swap-thread")
+            with self._changed:
+                self._thread = None
+                for item in self._awaited.values():
+                    item.done.set()
+                self._awaited.clear()
+                self._changed.notify_all()
+        finally:
+            watcher.close()
+
+    def _on_event(self) -> None:
+        with self._changed:
+            self._hint = True
+            self._changed.notify_all()
+
+    def _look(self, item: Awaited) -> None:
+        store = self._session.store
+        try:
+            # Two stats; the store is read only when a name is there.
+            if (store.artifacts / f"{item.key}.0").exists() or (store.artifacts / f"{item.key}.1").exists():
+                entries = store.lookup(item.key)
+                if entries:
+                    self._act(item, Event.PUBLISHED, entries[0])
+                    return
+            if (store.artifacts / f"{item.key}{FAILED_SUFFIX}").exists():
+                failure = store.failure(item.key)
+                # A record from before this graph was submitted is what the worker is about to replace.
+                if failure is not None:
+                    self._fail(item, failure.reason, failure.message, failure.advice)
+        except StoreError as error:
+            self._session.ledger.count_reason("fallbacks", error.code)
+            self._fail(item, error.code, str(error), "eager")
+
+    def _act(self, item: Awaited, event: Event, entry: Any) -> None:
+        session, report = self._session, item.calls.mutable
+        for instruction in item.calls.swap.on(event):
+            if instruction is not Instruction.LOAD:
+                continue
+            started = time.perf_counter()
+            try:
+                function = load(session.store, entry, item.program.modes, cudagraphs=item.program.cudagraphs)
+            except (StoreError, FileNotFoundError) as error:
+                code = error.code if isinstance(error, StoreError) else "artifact-evicted"
+                log.warning("graph %s: %s", report.name, error)
+                session.ledger.count_reason("fallbacks", code)
+                after = item.calls.swap.on(Event.LOAD_FAILED)
+                if Instruction.SUBMIT in after:
+                    item.submit()
+                else:
+                    report.reason, report.message = code, str(error)
+                    self._finish(item)
+                return
+            report.load_s = time.perf_counter() - started
+            report.source = "swap"
+            report.saved_s = entry.manifest.compile_s
+            report.swapped_after_s = time.monotonic() - item.since
+            item.flip(function)
+            item.calls.swap.on(Event.LOADED)
+            session.ledger.count(swapped=1, saved_s=entry.manifest.compile_s)
+            log.info("graph %s swapped after %.2f s", report.name, report.swapped_after_s)
+            self._finish(item)
+            session.tell_counts()
+
+    def _fail(self, item: Awaited, code: str, message: str, advice: str) -> None:
+        if advice == "inline":
+            self._refuse(item.calls.mutable.id, code, message)
+            return
+        item.calls.mutable.reason, item.calls.mutable.message = code, message
+        item.calls.swap.on(Event.FAILED)
+        self._session.ledger.count_reason("fallbacks", code)
+        self._session.warn_once(code, f"a graph stays eager ({code}): {message.splitlines()[0] if message else ''}")
+        self._finish(item)
+
+    def _refuse(self, id: str, code: str, message: str) -> None:
+        """The daemon will not compile it: the next call compiles it in process, as plain torch.compile would have."""
+        with self._changed:
+            item = self._awaited.get(id)
+        if item is None:
+            return
+        item.calls.mutable.reason, item.calls.mutable.message = code, message
+        if Instruction.COMPILE_INLINE_LATER in item.calls.swap.on(Event.REFUSED):
+            self._session.ledger.count_reason("fallbacks", code)
+            self._session.warn_once(code, f"a graph is compiled in process ({code}): {message}")
+            item.flip(_CompilesOnFirstCall(item))
+        self._finish(item)
+
+    def _finish(self, item: Awaited) -> None:
+        self._session.connection.forget(item.calls.mutable.id)
+        with self._changed:
+            self._awaited.pop(item.calls.mutable.id, None)
+            item.done.set()
+            self._changed.notify_all()
+
+
+class _CompilesOnFirstCall:
+    """Compiles in process when it is called, in the caller's thread, and flips once more; eager when that fails."""
+
+    def __init__(self, item: Awaited) -> None:
+        self._item = item
+        self._lock = threading.Lock()
+        self._function: Callable[..., Any] | None = None
+
+    def __call__(self, *args: Any) -> Any:
+        with self._lock:
+            if self._function is None:
+                self._function = self._item.compile_inline()
+                self._item.flip(self._function)
+                if self._item.calls.swap.state is State.BYPASSED:
+                    self._item.calls.mutable.source = "inline"
+        return self._function(*args)
+
+
+class _Watcher:
+    """One inotify watch through watchdog; without one (no directory yet, no watches left) the looks come closer."""
+
+    def __init__(self, on_event: Callable[[], None]) -> None:
+        self._on_event = on_event
+        self._observer: Any = None
+        self._gave_up = False
+        self.active = False
+
+    def watch(self, directory: Any) -> None:
+        """Watch ``directory`` from now on, if it is there; idempotent."""
+        if self.active or self._gave_up or not directory.is_dir():
+            return
+        from watchdog.events import FileSystemEvent, FileSystemEventHandler
+        from watchdog.observers import Observer
+
+        on_event = self._on_event
+
+        class Handler(FileSystemEventHandler):
+            def on_any_event(self, event: FileSystemEvent) -> None:
+                if event.event_type in ("created", "moved"):
+                    on_event()
+
+        observer = Observer()
+        observer.daemon = True
+        try:
+            observer.schedule(Handler(), str(directory), recursive=False)
+            observer.start()
+        except (OSError, RuntimeError) as error:
+            # ENOSPC: max_user_watches; EMFILE: max_user_instances. `precompiled doctor` names both.
+            log.info("no inotify watch on %s (%s): looking every %s s", directory, error, LOOK_S)
+            self._gave_up = True
+            return
+        self._observer = observer
+        self.active = True
+
+    def close(self) -> None:
+        if self._observer is not None:
+            self._observer.stop()
+
+

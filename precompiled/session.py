@@ -1,0 +1,158 @@
+"""What one process holds: settings, store, the connection to the daemon, its graphs. Made on the first graph.
+
+Fork-aware: a child gets a session of its own, with the same graphs, and submits the pending ones again itself.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import sys
+import threading
+import warnings
+from typing import TYPE_CHECKING
+
+from precompiled import hook
+from precompiled.artifact.store import Store
+from precompiled.client import Connection, daemon_reachable
+from precompiled.paths import SYSTEM_RUNTIME_DIR
+from precompiled.pending import Pending
+from precompiled.ledger import Ledger
+
+if TYPE_CHECKING:
+    from precompiled.start import Starting
+
+log = logging.getLogger("precompiled")
+
+# At exit, for the last graphs and counts to be handed over: a client that leaves right after its first call must not
+# take its graph along. Only spent while a daemon is there and has not answered yet.
+FLUSH_S = 3.0
+# How long the first graph of a host waits for the daemon that it starts; capture and lookup go on meanwhile.
+START_S = 10.0
+
+
+class Session:
+    """One process's state. Thread-safe."""
+
+    def __init__(self) -> None:
+        self.settings = hook.settings()
+        self.store = Store(self.settings.cache_dir)
+        self.ledger = Ledger()
+        self.connection = Connection(self.settings)
+        self.pending = Pending(self)
+        self._starting: Starting | None = None
+        self._without_daemon: str | None = None
+        self._warned: set[str] = set()
+        self._lock = threading.Lock()
+
+    # ------------------------------------------------------------------ the daemon
+
+    def begin_daemon(self) -> None:
+        """Start a daemon where none runs, without waiting for it: the graph is captured and looked up meanwhile."""
+        if self._without_daemon is not None or daemon_reachable(self.settings):
+            return
+        if not self.settings.autostart or self.settings.runtime_dir == SYSTEM_RUNTIME_DIR:
+            return
+        with self._lock:
+            if self._starting is None:
+                from precompiled.start import begin_start
+
+                self._starting = begin_start(self.settings)
+
+    def daemon_problem(self) -> str | None:
+        """None when a daemon runs; else why none can be had. Decided once: a program must not try on every graph."""
+        if self._without_daemon is not None:
+            return self._without_daemon
+        if daemon_reachable(self.settings):
+            return None
+        if self._starting is not None:
+            outcome = self._starting.result(START_S)
+            if outcome.runs:
+                return None
+            problem = outcome.reason
+        else:
+            problem = f"no daemon listens in {self.settings.runtime_dir}, and starting one is switched off"
+        self._without_daemon = problem
+        return problem
+
+    def warn_once(self, code: str, text: str) -> None:
+        """One warning of a kind in one process."""
+        with self._lock:
+            if code in self._warned:
+                return
+            self._warned.add(code)
+        warnings.warn(f"precompiled: {text}", RuntimeWarning, stacklevel=3)
+
+    def tell_counts(self) -> None:
+        """Tell the daemon what was counted here, best effort."""
+        if not daemon_reachable(self.settings):
+            return
+        counts = self.ledger.take_counts()
+        if counts is not None:
+            from precompiled import wire
+
+            self.connection.tally(wire.Tally(pid=os.getpid(), **vars(counts)))
+
+    # ------------------------------------------------------------------ ends
+
+    def at_exit(self) -> None:
+        self.tell_counts()
+        if daemon_reachable(self.settings) and not self.connection.flush(FLUSH_S):
+            log.info("the daemon did not take everything within %s s", FLUSH_S)
+        self.pending.close()
+        self.connection.close()
+
+
+_session: Session | None = None
+_session_lock = threading.Lock()
+
+
+def current() -> Session:
+    """This process's session."""
+    global _session  # noqa: PLW0603
+    if _session is None:
+        with _session_lock:
+            if _session is None:
+                _configure_log()
+                _session = Session()
+                atexit.register(_at_exit)
+    return _session
+
+
+def existing() -> Session | None:
+    """This process's session if any graph was captured."""
+    return _session
+
+
+def forget() -> None:
+    """Let the next graph read the settings anew (after ``enable(mode=...)``); the graphs known so far stay."""
+    if _session is not None:
+        _session.settings = hook.settings()
+
+
+def _configure_log() -> None:
+    level = os.environ.get("PRECOMPILED_LOG", "")
+    if level and not log.handlers:
+        handler = logging.StreamHandler(sys.stderr)
+        handler.setFormatter(logging.Formatter("precompiled %(process)d %(levelname)s: %(message)s"))
+        log.addHandler(handler)
+        log.setLevel(level.upper())
+
+
+def _at_exit() -> None:
+    if _session is not None:
+        _session.at_exit()
+
+
+def _after_fork_in_child() -> None:
+    global _session_lock  # noqa: PLW0603 - a thread of the parent may have held it
+    _session_lock = threading.Lock()
+    if _session is not None:
+        _session._lock = threading.Lock()
+        _session._starting = None
+        _session.ledger.take_counts()  # the parent's to tell
+        _session.pending.after_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -1,0 +1,76 @@
+"""Routes torch.compile's backend "inductor" to ours, and calls the real one.
+
+``torch.compile(..., backend="inductor")``, which is the default, makes a ``torch._TorchCompileInductorWrapper`` that
+holds mode= and options= as ``config``; its ``__call__`` is Dynamo's backend. Replacing that one method on the class
+routes every compiled function of the process, also those made before, and taking it back restores them all. The
+wrapper itself (its equality, ``get_compiler_config``, ``reset``) stays torch's own.
+
+Private names: torch._TorchCompileInductorWrapper.{__call__, config}, torch._inductor.compile_fx.compile_fx.
+Checked on 2.11.0, 2.13.0, 2.15.0.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from precompiled.errors import PrecompiledError
+from precompiled.torch_internals import NEWEST, OLDEST, supported
+
+_original: Callable[..., Any] | None = None
+
+
+def install() -> None:
+    """Route from now on; idempotent. Raises PrecompiledError on a torch that this was not checked on."""
+    global _original  # noqa: PLW0603
+    if _original is not None:
+        return
+    wrapper = getattr(torch, "_TorchCompileInductorWrapper", None)
+    if not supported(torch.__version__) or wrapper is None:
+        oldest, newest = (".".join(map(str, version)) for version in (OLDEST, NEWEST))
+        raise PrecompiledError(
+            f"torch {torch.__version__} is not supported",
+            f"Install a torch between {oldest} and {newest}; until then torch.compile works as without precompiled",
+            code="unsupported-torch",
+        )
+    original = wrapper.__call__
+
+    @functools.wraps(original)
+    def routed(self: Any, model_: Any, inputs_: Any, **kwargs: Any) -> Any:
+        def in_process() -> Any:
+            return original(self, model_, inputs_, **kwargs)
+
+        # Only torch's own wrapper, not what derives from it (AOTInductor's); and only calls of the plain form.
+        patches = kwargs.get("config_patches") or {}
+        if type(self) is not wrapper or set(kwargs) - {"config_patches"} or not isinstance(model_, torch.fx.GraphModule):
+            return in_process()
+        # Imported on the first graph: switching on must cost nothing in programs that never compile.
+        from precompiled import backend
+
+        return backend.compile_or_swap(model_, {**self.config, **patches}, in_process)
+
+    wrapper.__call__ = routed
+    _original = original
+
+
+def remove() -> None:
+    """Give torch.compile back its own backend; idempotent."""
+    global _original  # noqa: PLW0603
+    if _original is not None:
+        torch._TorchCompileInductorWrapper.__call__ = _original  # type: ignore[method-assign]
+        _original = None
+
+
+def inductor_options(mode: str | None, options: Mapping[str, Any] | None) -> dict[str, Any]:
+    """What torch.compile makes of mode= and options=; raises as torch.compile does for unknown ones."""
+    return dict(torch._TorchCompileInductorWrapper(mode, options, None).config)
+
+
+def compile_in_process(module: torch.fx.GraphModule, inputs: list[Any], options: Mapping[str, Any]) -> Callable[..., Any]:
+    """Exactly what plain torch.compile does with a graph."""
+    from torch._inductor.compile_fx import compile_fx
+
+    return compile_fx(module, inputs, config_patches=dict(options))  # type: ignore[no-any-return, unused-ignore]
