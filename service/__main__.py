@@ -50,6 +50,11 @@ class _Report:
         os.close(fd)
 
 
+def _say(text: str) -> None:
+    """To the terminal, or to the starter, who reads our stderr until we are ready."""
+    sys.stderr.write(text + "\n")
+
+
 def _detach() -> None:
     """Leave the starter's session; it reaps the first process at once, so no zombie stays with it."""
     if os.fork() != 0:
@@ -87,7 +92,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         try:
             os.set_inheritable(ready_fd, False)  # a worker that held it would keep the starter waiting
         except OSError:
-            print(f"precompiled: --ready-fd {ready_fd} is not open", file=sys.stderr)
+            _say(f"precompiled: --ready-fd {ready_fd} is not open")
             return 2
     if system:
         if arguments["runtime_dir"] is None and "PRECOMPILED_RUNTIME_DIR" not in os.environ:
@@ -100,7 +105,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         paths.socket_path(settings.runtime_dir)
     except ConfigError as error:
         report.tell("failed", str(error))
-        print(f"precompiled: {error}", file=sys.stderr)
+        _say(f"precompiled: {error}")
         return 2
     if detach:
         _detach()
@@ -137,12 +142,12 @@ def _serve(settings: config.Settings, system: bool, detach: bool, on_demand: boo
                 report.tell("already-running" if reachable else "failed", str(error))
                 if on_demand and reachable:
                     return 0
-                print(f"precompiled: {error}", file=sys.stderr)
+                _say(f"precompiled: {error}")
                 return 1
             time.sleep(0.05)
         except (PrecompiledError, OSError) as error:
             report.tell("failed", str(error))
-            print(f"precompiled: {error}", file=sys.stderr)
+            _say(f"precompiled: {error}")
             return 1
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from precompiled.service.scheduler import Limits
+from precompiled.service.events import Limits
 
 from precompiled.config import Settings
 

@@ -23,10 +23,7 @@ from types import FrameType
 import psutil
 from precompiled.service import budget
 from precompiled.service.devices import DeviceError, Devices
-from precompiled.service.metrics import Metrics
-from precompiled.service.notify import Notifier
-from precompiled.service.pool import Pool, become_subreaper
-from precompiled.service.scheduler import (
+from precompiled.service.events import (
     Count,
     Event,
     Instruction,
@@ -34,14 +31,16 @@ from precompiled.service.scheduler import (
     Moved,
     Reply,
     RunJob,
-    Scheduler,
-    SchedulerError,
     ShutDown,
     StartWorker,
     StopWorker,
     Submitted,
     Tick,
 )
+from precompiled.service.metrics import Metrics
+from precompiled.service.notify import Notifier
+from precompiled.service.pool import Pool, become_subreaper
+from precompiled.service.scheduler import Scheduler, SchedulerError
 from precompiled.service.server import Lock, Peer, Request, Server, prepare_runtime_dir
 
 from precompiled import wire

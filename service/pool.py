@@ -30,8 +30,16 @@ from pathlib import Path
 import psutil
 from precompiled.service.channel import Channel
 from precompiled.service.devices import DeviceError, Devices
-from precompiled.service.scheduler import Event, KillWorker, RunJob, StartWorker, StopWorker, WorkerDone, WorkerGone
-from precompiled.service.scheduler import WorkerReady as ReadyEvent
+from precompiled.service.events import (
+    Event,
+    KillWorker,
+    RunJob,
+    StartWorker,
+    StopWorker,
+    WorkerDone,
+    WorkerGone,
+    WorkerReady,
+)
 
 from precompiled import wire
 from precompiled.errors import WireError
@@ -314,7 +322,7 @@ class Pool:
                         self._end(process, "protocol-version", text)
                         return
                     process.ready = message
-                    self._events.append(ReadyEvent(process.number))
+                    self._events.append(WorkerReady(process.number))
                 case wire.Finished():
                     process.job = ""
                     process.jobs_done += 1
@@ -371,6 +379,8 @@ class Pool:
         reason = reason or process.reason or "died"
         if not detail:
             detail = _describe(status)
+            if status == -signal.SIGKILL and reason == "died":
+                detail += " (by the kernel for memory, or by hand)"
         tail = bytes(process.tail[-DETAIL_BYTES:]).decode(errors="replace").strip()
         if tail and process.reason == "" and reason not in ("idle", "evicted", "shut-down"):
             detail += f"; its last words: {tail}"
@@ -471,7 +481,7 @@ def _describe(status: int) -> str:
         name = signal.Signals(-status).name
     except ValueError:
         name = f"signal {-status}"
-    return f"killed by {name}" + (" (the kernel's OOM killer?)" if -status == signal.SIGKILL else "")
+    return f"killed by {name}"
 
 
 def _home_of(uid: int) -> dict[str, str]:

@@ -1,7 +1,7 @@
 """The ROUTER socket: what peers say, who they are, and the answers. The only place in the daemon that knows zmq.
 
 Nothing that a peer sends gets further than a typed ``Rejected``: the loop above never sees an exception for it. A frame
-over the size limit makes libzmq close that connection (before anything is allocated); clients check the size themselves.
+over the size limit makes libzmq close that connection, before anything is allocated; clients check the size themselves.
 """
 
 from __future__ import annotations

@@ -45,6 +45,11 @@ def _kill_group() -> None:
     os._exit(1)  # started by hand, in somebody else's group
 
 
+def _say(text: str) -> None:
+    sys.stderr.write(f"precompiled worker: {text}\n")
+    sys.stderr.flush()
+
+
 def _guard(control_fd: int) -> None:
     """Fork the guardian. Called before any thread or import of weight: it stays small, and the fork is safe."""
     if os.fork() != 0:
@@ -91,7 +96,7 @@ def _control(sock: socket.socket, inbox: queue.SimpleQueue[wire.PoolMessage]) ->
                 _kill_group()  # nothing of a job is worth saving: a publish is one rename, done or not
             inbox.put(message)
     except (OSError, WireError) as error:
-        print(f"precompiled worker: the control stream broke: {error}", file=sys.stderr, flush=True)
+        _say(f"the control stream broke: {error}")
     _kill_group()
 
 
@@ -130,7 +135,7 @@ def serve(sock: socket.socket, compiler: Compiler) -> None:
 def main(argv: Sequence[str], compiler: Compiler | None = None) -> int:
     """``--control-fd N``: the inherited socket. ``compiler`` is precompiled.compiler but in tests."""
     if len(argv) != 2 or argv[0] != "--control-fd" or not argv[1].isdigit():
-        print("usage: python -m precompiled.service.worker --control-fd N (started by the daemon)", file=sys.stderr)
+        _say("usage: python -m precompiled.service.worker --control-fd N (started by the daemon)")
         return 2
     fd = int(argv[1])
     _guard(fd)
@@ -143,7 +148,7 @@ def main(argv: Sequence[str], compiler: Compiler | None = None) -> int:
     try:
         serve(sock, compiler)  # type: ignore[arg-type, unused-ignore]
     except OSError as error:  # the daemon closed the stream between two messages
-        print(f"precompiled worker: {error}", file=sys.stderr, flush=True)
+        _say(f"{error}")
     return 1
 
 

@@ -3,8 +3,8 @@
 The stand-in worker is a script that takes the interpreter's place (``Environment.executable``): the real worker loop
 (control thread, guardian, stream) around a compiler that does what the graph's bytes say::
 
-    {"do": "publish" | "exists" | "fail" | "raise" | "sleep" | "die" | "die-once" | "hog" | "spawn" | "print" | "garbage"
-           | "wait-for" , ...}
+    {"do": "publish" | "exists" | "fail" | "raise" | "sleep" | "die" | "die-once" | "hog" | "spawn" | "print"
+           | "garbage" | "wait-for", ...}
 """
 
 from __future__ import annotations

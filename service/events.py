@@ -1,0 +1,137 @@
+"""What the scheduler is told (events), what it answers (instructions), and what it may use (limits). Plain data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from precompiled import wire
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What the host can bear; times in seconds."""
+
+    slots: int = 1  # workers that use the processors at the same time
+    processes: int = 4  # workers that exist at the same time
+    compile_threads: int = 2  # of one compile
+    max_queue: int = 1000
+    max_queue_per_uid: int = 500
+    max_queue_bytes: int = 2 << 30  # graphs held in the daemon's memory, over all users; half of it for one
+    job_timeout_s: float = 1800.0
+    start_timeout_s: float = 300.0
+    worker_idle_s: float = 900.0  # an environment's last worker
+    extra_idle_s: float = 30.0  # further idle workers of one environment
+    quarantine_s: float = 3600.0
+    start_refused_s: float = 60.0  # an environment that cannot start a worker is not tried again for this long
+    failure_ttl_s: float = 3600.0
+    age_s: float = 60.0  # a background job that has waited for this long goes with the waiting ones
+
+
+# ---------------------------------------------------------------- events
+
+
+@dataclass(frozen=True)
+class Submitted:
+    """A peer, known to the kernel as ``uid`` and ``gid``, asks for a compile. ``client`` is where replies go."""
+
+    client: bytes
+    uid: int
+    gid: int
+    message: wire.Submit
+    blob: bytes
+
+
+@dataclass(frozen=True)
+class WorkerReady:
+    worker: int
+
+
+@dataclass(frozen=True)
+class WorkerDone:
+    worker: int
+    finished: wire.Finished
+
+
+@dataclass(frozen=True)
+class WorkerGone:
+    """The process and its tree do not exist any more (or never did). ``reason``: a code; ``detail``: for people."""
+
+    worker: int
+    reason: str
+    detail: str = ""
+
+
+@dataclass(frozen=True)
+class Tick:
+    """Time went by."""
+
+
+@dataclass(frozen=True)
+class ShutDown:
+    """Take nothing more, give up everything."""
+
+
+Event = Submitted | WorkerReady | WorkerDone | WorkerGone | Tick | ShutDown
+
+# ---------------------------------------------------------------- instructions
+
+
+@dataclass(frozen=True)
+class Reply:
+    client: bytes
+    message: wire.DaemonMessage
+
+
+@dataclass(frozen=True)
+class StartWorker:
+    worker: int
+    uid: int
+    gid: int
+    environment: wire.Environment
+    device: str
+
+
+@dataclass(frozen=True)
+class RunJob:
+    worker: int
+    job: wire.Job
+
+
+@dataclass(frozen=True)
+class StopWorker:
+    """Let an idle worker leave."""
+
+    worker: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class KillWorker:
+    """End the worker's process tree at once."""
+
+    worker: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class Count:
+    """Add to a counter of ``uid``: a field of wire.StatsReply; ``reason`` for those that count by reason."""
+
+    uid: int
+    counter: str
+    amount: float = 1
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Moved:
+    """One step on a job's way, for the log and the timeline."""
+
+    job: str
+    key: str
+    uid: int
+    state: str
+    why: str
+
+
+Instruction = Reply | StartWorker | RunJob | StopWorker | KillWorker | Count | Moved

@@ -1,0 +1,535 @@
+"""The scheduler alone: made-up events, made-up time."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, precondition, rule
+
+from precompiled import wire
+from precompiled.service import scheduler as module
+from precompiled.service.events import (
+    Count,
+    KillWorker,
+    Limits,
+    Reply,
+    RunJob,
+    ShutDown,
+    StartWorker,
+    StopWorker,
+    Submitted,
+    Tick,
+    WorkerDone,
+    WorkerGone,
+    WorkerReady,
+)
+from precompiled.service.scheduler import Job, Scheduler, SchedulerError, Worker
+
+_ids = itertools.count()
+
+
+def environment(name: str = "a") -> wire.Environment:
+    return wire.Environment(f"/{name}/python", f"/{name}", "3.11", "2.13", "", {"PATH": "/bin"})
+
+
+class Host:
+    """A scheduler, its clock, and what it has said."""
+
+    def __init__(self, **limits: Any) -> None:
+        self.scheduler = Scheduler(Limits(**{"slots": 1, "processes": 2, **limits}))
+        self.now = 1000.0
+        self.said: list[Any] = []
+
+    def tell(self, event: Any) -> list[Any]:
+        said = self.scheduler.handle(event, self.now)
+        self.said += said
+        return said
+
+    def submit(self, key: str, *, uid: int = 1, env: str = "a", blob: bytes = b"graph", **values: Any) -> list[Any]:
+        message = wire.Submit(
+            id=values.pop("id", f"id{next(_ids)}"),
+            key=key,
+            store="/store",
+            environment=environment(env),
+            device=values.pop("device", "cpu"),
+            **values,
+        )
+        return self.tell(Submitted(b"client-" + message.id.encode(), uid, uid, message, blob))
+
+    def only(self, kind: type, said: list[Any] | None = None) -> Any:
+        found = [item for item in (self.said if said is None else said) if isinstance(item, kind)]
+        assert len(found) == 1, found
+        return found[0]
+
+    def all(self, kind: type) -> list[Any]:
+        return [item for item in self.said if isinstance(item, kind)]
+
+    def warm(self, env: str = "a", uid: int = 1) -> int:
+        """Bring a worker of an environment to idle, with a job that is done."""
+        said = self.submit(f"warm-{env}-{uid}-{next(_ids)}", env=env, uid=uid)
+        number: int = self.only(StartWorker, said).worker
+        run = self.only(RunJob, self.tell(WorkerReady(number)))
+        self.done(run)
+        self.said.clear()
+        return number
+
+    def done(self, run: RunJob, outcome: Any = "published", **values: Any) -> list[Any]:
+        return self.tell(WorkerDone(run.worker, wire.Finished(run.job.id, run.job.key, outcome, 1.0, **values)))
+
+    def reply(self, said: list[Any]) -> Any:
+        return self.only(Reply, said).message
+
+    def counted(self, counter: str) -> float:
+        return sum(item.amount for item in self.all(Count) if item.counter == counter)
+
+
+def test_a_job_goes_its_way() -> None:
+    host = Host()
+    said = host.submit("k", name="Model")
+    start = host.only(StartWorker, said)
+    assert host.reply(said).state == "queued"
+    run = host.only(RunJob, host.tell(WorkerReady(start.worker)))
+    assert (run.job.key, run.job.graph, run.job.attempt, run.job.name) == ("k", b"graph", 1, "Model")
+    assert host.reply(host.done(run)).state == "published"
+    assert (host.counted("submitted"), host.counted("compiled"), host.counted("compile_s")) == (1, 1, 1.0)
+    assert not host.scheduler.jobs
+    assert [step.split()[0] for _, step in host.scheduler.finished[0].story] == ["submit", "dispatch", "publish"]
+
+
+def test_one_flight_per_key_and_user() -> None:
+    host = Host()
+    host.submit("k")
+    said = host.submit("k")
+    assert host.reply(said).state == "deduplicated"
+    assert not [item for item in said if isinstance(item, StartWorker)]
+    host.submit("k", uid=2)
+    assert len(host.scheduler.jobs) == 2, "another user's job is another job"
+    assert host.counted("deduplicated") == 1
+
+
+def test_everybody_who_asked_is_told() -> None:
+    host = Host()
+    host.submit("k", id="one")
+    host.submit("k", id="two")
+    run = host.only(RunJob, host.tell(WorkerReady(host.only(StartWorker).worker)))
+    replies = [item.message for item in host.done(run) if isinstance(item, Reply)]
+    assert {(reply.id, reply.state) for reply in replies} == {("one", "published"), ("two", "published")}
+
+
+def test_the_same_id_again_is_the_same_client() -> None:
+    host = Host()
+    host.submit("k", id="one")
+    assert host.reply(host.submit("k", id="one")).state == "queued"
+    assert (host.counted("submitted"), host.counted("deduplicated")) == (1, 0)
+
+
+def test_a_submit_just_after_the_publication_is_a_job_that_finds_it() -> None:
+    host = Host()
+    host.warm()
+    host.done(host.only(RunJob, host.submit("k")))
+    again = host.submit("k")
+    assert host.reply(again).state == "running"
+    host.done(host.only(RunJob, again), "exists")
+    assert (host.counted("compiled"), host.counted("deduplicated"), host.counted("submitted")) == (1, 1, 2)
+
+
+def test_waiting_clients_go_first() -> None:
+    host = Host()
+    host.warm()
+    busy = host.only(RunJob, host.submit("running"))
+    host.submit("background")
+    host.submit("urgent", waiting=True)
+    assert host.only(RunJob, host.done(busy)).job.key == "urgent"
+
+
+def test_a_waiting_client_raises_a_background_job() -> None:
+    host = Host()
+    host.warm()
+    busy = host.only(RunJob, host.submit("running"))
+    host.submit("first")
+    host.submit("second")
+    assert host.submit("second", waiting=True)[-1].message.position == 0
+    assert host.only(RunJob, host.done(busy)).job.key == "second"
+
+
+def test_first_come_first_served_within_a_user_and_turns_between_users() -> None:
+    host = Host(processes=4)
+    host.warm(uid=1)
+    host.warm(uid=2)
+    run = host.only(RunJob, host.submit("running", uid=1))
+    for key in ("a1", "a2", "a3"):
+        host.submit(key, uid=1)
+    for key in ("b1", "b2"):
+        host.submit(key, uid=2)
+    order = []
+    for _ in range(5):
+        run = host.only(RunJob, host.done(run))
+        order.append(run.job.key)
+    assert order == ["a1", "b1", "a2", "b2", "a3"]
+
+
+def test_background_jobs_do_not_starve() -> None:
+    host = Host(age_s=60.0)
+    host.warm()
+    run = host.only(RunJob, host.submit("running"))
+    host.submit("background")
+    for number in range(100):
+        host.submit(f"waiting{number}", waiting=True)
+        host.now += 10
+        host.tell(Tick())
+        run = host.only(RunJob, host.done(run))
+        if run.job.key == "background":
+            return
+    raise AssertionError("it starved")
+
+
+def test_a_full_queue_says_busy() -> None:
+    host = Host(max_queue=3, max_queue_per_uid=2)
+    for key in ("a", "b"):
+        host.submit(key)
+    reply = host.reply(host.submit("c"))
+    assert isinstance(reply, wire.Busy)
+    assert 0 < reply.retry_after_s <= 60
+    assert host.reply(host.submit("a")).state == "deduplicated", "joining needs no room"
+    assert isinstance(host.reply(host.submit("d", uid=2)), wire.Accepted)
+    assert isinstance(host.reply(host.submit("e", uid=3)), wire.Busy)
+
+
+def test_the_bytes_of_queued_graphs_are_bounded() -> None:
+    host = Host(max_queue_bytes=100)
+    assert isinstance(host.reply(host.submit("a", blob=b"x" * 500)), wire.Accepted), "alone, any size goes"
+    assert isinstance(host.reply(host.submit("b", blob=b"x")), wire.Busy)
+
+
+def test_a_deadline_drops_a_queued_job_when_the_last_one_has_passed() -> None:
+    host = Host()
+    host.submit("blocker")
+    host.submit("k", id="short", deadline_s=5.0)
+    host.submit("k", id="long", deadline_s=50.0)
+    host.now += 10
+    host.tell(Tick())
+    assert (1, "/store", "k") in host.scheduler.jobs
+    host.now += 50
+    said = host.tell(Tick())
+    assert {item.message.code for item in said if isinstance(item, Reply)} == {"expired"}
+    assert (1, "/store", "k") not in host.scheduler.jobs
+
+
+def test_without_a_deadline_somebody_always_wants_it() -> None:
+    host = Host(start_timeout_s=1e9)
+    host.submit("k", deadline_s=5.0)
+    host.submit("k")
+    host.now += 1000
+    host.tell(Tick())
+    assert host.scheduler.jobs
+
+
+def test_a_job_is_retried_once_when_its_worker_dies_then_quarantined() -> None:
+    host = Host()
+    host.warm()
+    run = host.only(RunJob, host.submit("k"))
+    start = host.only(StartWorker, host.tell(WorkerGone(run.worker, "died", "SIGKILL")))
+    run = host.only(RunJob, host.tell(WorkerReady(start.worker)))
+    assert run.job.attempt == 2
+    assert host.reply(host.tell(WorkerGone(run.worker, "died", "SIGKILL"))).code == "key-quarantined"
+    assert host.reply(host.submit("k")).code == "key-quarantined"
+    assert isinstance(host.reply(host.submit("k", uid=2)), wire.Accepted), "another user's key is another key"
+    host.now += 3600
+    host.tell(Tick())
+    assert isinstance(host.reply(host.submit("k")), wire.Accepted)
+    assert (host.counted("retried"), host.counted("failed")) == (1, 1)
+
+
+def test_a_job_that_takes_too_long_is_killed_and_not_tried_again() -> None:
+    host = Host(job_timeout_s=100)
+    host.warm()
+    run = host.only(RunJob, host.submit("k"))
+    host.now += 101
+    assert host.only(KillWorker, host.tell(Tick())).reason == "timeout"
+    host.tell(WorkerDone(run.worker, wire.Finished(run.job.id, "k", "published", 1.0)))  # too late: ignored
+    reply = host.reply(host.tell(WorkerGone(run.worker, "died")))
+    assert reply.code == "key-quarantined" and "longer than 100 s" in reply.message
+
+
+def test_a_failed_compile_leaves_the_worker_alive() -> None:
+    host = Host()
+    number = host.warm()
+    run = host.only(RunJob, host.submit("k"))
+    reply = host.reply(host.done(run, "failed", reason="boom", message="it is broken"))
+    assert (reply.code, reply.message) == ("compile-failed", "it is broken")
+    assert host.only(RunJob, host.submit("other")).worker == number
+
+
+def test_an_environment_that_cannot_start_fails_its_jobs_and_is_refused_for_a_while() -> None:
+    host = Host()
+    first = host.only(StartWorker, host.submit("k"))
+    second = host.only(StartWorker, host.tell(WorkerGone(first.worker, "died", "no torch")))
+    reply = host.reply(host.tell(WorkerGone(second.worker, "died", "no torch")))
+    assert reply.code == "worker-cannot-start" and "no torch" in reply.message
+    assert host.reply(host.submit("k2")).code == "worker-cannot-start"
+    assert isinstance(host.reply(host.submit("k3", env="b")), wire.Accepted)
+    host.now += 61
+    assert isinstance(host.reply(host.submit("k4")), wire.Accepted)
+
+
+def test_a_start_that_hangs_is_ended() -> None:
+    host = Host(start_timeout_s=10)
+    host.submit("k")
+    host.now += 11
+    assert host.only(KillWorker, host.tell(Tick())).reason == "start-timeout"
+
+
+def test_workers_are_per_user_environment_and_device() -> None:
+    host = Host(slots=9, processes=9)
+    for values in ({"env": "a"}, {"env": "b"}, {"env": "a", "device": "cuda:X"}, {"env": "a", "uid": 2}):
+        host.submit(f"k{values}", **values)
+    assert len(host.all(StartWorker)) == 4
+
+
+def test_a_device_gets_its_worker_when_its_first_graph_comes() -> None:
+    host = Host(slots=4, processes=4)
+    host.submit("k")
+    assert {start.device for start in host.all(StartWorker)} == {"cpu"}
+
+
+def test_the_least_recently_used_idle_worker_makes_room() -> None:
+    host = Host(processes=2)
+    old, new = host.warm("a"), (setattr(host, "now", host.now + 1), host.warm("b"))[1]
+    said = host.submit("k", env="c")
+    assert host.only(StopWorker, said).worker == old
+    assert not [item for item in said if isinstance(item, StartWorker)]
+    # Its slot is kept for the newcomer: a job that could run at once does not slip in.
+    assert not [item for item in host.submit("k2", env="b") if isinstance(item, RunJob)]
+    start = host.only(StartWorker, host.tell(WorkerGone(old, "evicted")))
+    assert start.environment == environment("c")
+    assert new in host.scheduler.workers
+
+
+def test_idle_workers_are_released() -> None:
+    host = Host(slots=2, processes=3, worker_idle_s=900, extra_idle_s=30)
+    runs = []
+    for key in ("k1", "k2"):
+        start = host.only(StartWorker, host.submit(key))
+        runs.append(host.only(RunJob, host.tell(WorkerReady(start.worker))))
+        host.said.clear()
+    for run in runs:
+        host.done(run)
+    host.now += 31
+    host.only(StopWorker, host.tell(Tick()))
+    host.now += 900
+    host.only(StopWorker, host.tell(Tick()))
+
+
+def test_never_more_slots_than_allowed() -> None:
+    host = Host(slots=2, processes=8)
+    for number in range(6):
+        host.submit(f"k{number}", env=str(number))
+    assert len(host.all(StartWorker)) == 2
+
+
+def test_shut_down_tells_everybody() -> None:
+    host = Host()
+    host.warm()
+    host.submit("running")
+    host.submit("queued")
+    said = host.tell(ShutDown())
+    assert [item.message.code for item in said if isinstance(item, Reply)] == ["stopping"] * 2
+    assert host.only(KillWorker, said).reason == "shut-down"
+    assert host.reply(host.submit("late")).code == "stopping"
+    assert not host.scheduler.jobs
+
+
+def test_a_worker_that_answers_for_another_job_is_killed() -> None:
+    host = Host()
+    host.warm()
+    run = host.only(RunJob, host.submit("k"))
+    said = host.tell(WorkerDone(run.worker, wire.Finished("other", "other", "published", 1.0)))
+    assert host.only(KillWorker, said).reason == "protocol"
+    host.only(StartWorker, host.tell(WorkerGone(run.worker, "protocol")))
+
+
+def test_events_of_unknown_workers_are_nothing() -> None:
+    host = Host()
+    for event in (WorkerReady(99), WorkerGone(99, "died"), WorkerDone(99, wire.Finished("i", "k", "failed", 0.0))):
+        assert host.tell(event) == []
+
+
+def _job(state: str) -> Job:
+    message = wire.Submit("i", "k", "/s", environment(), "cpu")
+    return Job(1, 1, 1, message, b"", module.Seat.of(1, message), False, state=state)
+
+
+TRIGGERS = sorted({trigger for _, trigger in module._JOB_MOVES})
+STATES = ("queued", "running", "published", "failed", "quarantined", "dropped")
+
+
+@pytest.mark.parametrize("state", STATES)
+@pytest.mark.parametrize("trigger", TRIGGERS)
+def test_the_table_of_transitions_is_all_there_is(state: str, trigger: str) -> None:
+    job = _job(state)
+    job.story.append((1.0, "submit"))
+    if (state, trigger) in module._JOB_MOVES:
+        job.move(trigger, 2.0)
+        assert job.state == module._JOB_MOVES[state, trigger]
+    else:
+        with pytest.raises(SchedulerError) as caught:
+            job.move(trigger, 2.0)
+        assert caught.value.story == [(1.0, "submit"), (2.0, trigger)], "the error tells the story"
+
+
+def test_a_wrong_worker_transition_is_an_error_with_its_story() -> None:
+    message = wire.Submit("i", "k", "/s", environment(), "cpu")
+    worker = Worker(1, module.Seat.of(1, message), environment())
+    with pytest.raises(SchedulerError, match="cannot done when it is starting"):
+        worker.move("done", 1.0)
+
+
+class AnyHistory(RuleBasedStateMachine):
+    """Whatever happens in whatever order: no key runs twice, no job is lost, no bound is passed."""
+
+    workers = Bundle("workers")
+
+    @initialize(slots=st.integers(1, 3), extra=st.integers(0, 2), queue=st.integers(1, 6))
+    def begin(self, slots: int, extra: int, queue: int) -> None:
+        self.limits = Limits(
+            slots=slots,
+            processes=slots + extra,
+            max_queue=queue,
+            max_queue_per_uid=max(1, queue - 1),
+            job_timeout_s=100,
+            start_timeout_s=50,
+            worker_idle_s=80,
+            extra_idle_s=20,
+            age_s=30,
+            quarantine_s=200,
+        )
+        self.scheduler = Scheduler(self.limits)
+        self.now = 0.0
+        self.number = 0
+        self.starting: set[int] = set()
+        self.running: dict[int, wire.Job] = {}
+        self.flights: dict[int, tuple[int, str]] = {}
+        self.processes: set[int] = set()
+        self.uid_of: dict[int, int] = {}
+        self.doomed: set[int] = set()
+        self.open: set[str] = set()  # ids that were accepted and not yet ended
+        self.deadlines: set[str] = set()
+
+    def carry_out(self, event: Any) -> None:
+        for item in self.scheduler.handle(event, self.now):
+            match item:
+                case StartWorker(worker, uid):
+                    self.starting.add(worker)
+                    self.processes.add(worker)
+                    self.uid_of[worker] = uid
+                case RunJob(worker, job):
+                    assert worker not in self.running and worker in self.processes and worker not in self.starting
+                    flight = (self.uid_of[worker], job.key)
+                    assert flight not in self.flights.values(), "two running jobs for one key"
+                    self.running[worker] = job
+                    self.flights[worker] = flight
+                case StopWorker(worker) | KillWorker(worker):
+                    assert worker in self.processes
+                    self.doomed.add(worker)
+                case Reply(_, wire.Accepted(id=id, state=state)):
+                    if state == "published":
+                        assert id in self.open
+                        self.open.discard(id)
+                    else:
+                        self.open.add(id)
+                case Reply(_, wire.Rejected(id=id)):
+                    self.open.discard(id)
+
+    @rule(
+        key=st.sampled_from("abcdefgh"),
+        uid=st.integers(1, 3),
+        env=st.sampled_from("xy"),
+        waiting=st.booleans(),
+        deadline=st.sampled_from([0.0, 0.0, 40.0]),
+    )
+    def submit(self, key: str, uid: int, env: str, waiting: bool, deadline: float) -> None:
+        self.number += 1
+        message = wire.Submit(
+            f"i{self.number}", key, "/s", environment(env), "cpu", waiting=waiting, deadline_s=deadline
+        )
+        self.carry_out(Submitted(b"c", uid, uid, message, b"g"))
+
+    @precondition(lambda self: self.starting)
+    @rule(data=st.data())
+    def ready(self, data: st.DataObject) -> None:
+        worker = data.draw(st.sampled_from(sorted(self.starting)))
+        self.starting.discard(worker)
+        self.carry_out(WorkerReady(worker))
+
+    @precondition(lambda self: self.running)
+    @rule(data=st.data(), outcome=st.sampled_from(["published", "exists", "failed"]))
+    def finish(self, data: st.DataObject, outcome: Any) -> None:
+        worker = data.draw(st.sampled_from(sorted(self.running)))
+        job = self.running.pop(worker)
+        del self.flights[worker]
+        self.carry_out(WorkerDone(worker, wire.Finished(job.id, job.key, outcome, 1.0)))
+
+    @precondition(lambda self: self.processes)
+    @rule(data=st.data())
+    def die(self, data: st.DataObject) -> None:
+        self._gone(data.draw(st.sampled_from(sorted(self.processes))))
+
+    def _gone(self, worker: int) -> None:
+        self.processes.discard(worker)
+        self.starting.discard(worker)
+        self.doomed.discard(worker)
+        self.running.pop(worker, None)
+        self.flights.pop(worker, None)
+        self.carry_out(WorkerGone(worker, "died"))
+
+    @rule(seconds=st.sampled_from([0.1, 5.0, 25.0, 60.0, 120.0]))
+    def time_passes(self, seconds: float) -> None:
+        self.now += seconds
+        self.carry_out(Tick())
+        wake = self.scheduler.next_wake(self.now)
+        assert wake is None or wake >= 0
+
+    @invariant()
+    def bounds_are_kept(self) -> None:
+        if not hasattr(self, "scheduler"):
+            return
+        scheduler, limits = self.scheduler, self.limits
+        # A job whose worker died comes back although the queue is full: one per slot.
+        assert scheduler.queue_depth <= limits.max_queue + limits.slots
+        assert len(self.processes) <= limits.processes
+        working = [w for w in scheduler.workers.values() if w.state in ("starting", "busy")]
+        assert len(working) <= limits.slots
+        assert set(scheduler.workers) == self.processes
+        interested = {id for job in scheduler.jobs.values() for id in job.interested}
+        assert interested == self.open, "an accepted submit is a job's, until it has ended"
+        queued = [job for job in scheduler.jobs.values() if job.state == "queued"]
+        assert len(queued) == scheduler.queue_depth
+
+    def teardown(self) -> None:
+        """From any state, when workers do their work, every job ends."""
+        if not hasattr(self, "scheduler"):
+            return
+        for _ in range(1000):
+            if not self.scheduler.jobs:
+                break
+            for worker in sorted(self.doomed):
+                self._gone(worker)
+            for worker in sorted(self.starting):
+                self.starting.discard(worker)
+                self.carry_out(WorkerReady(worker))
+            for worker in sorted(self.running):
+                job = self.running.pop(worker)
+                del self.flights[worker]
+                self.carry_out(WorkerDone(worker, wire.Finished(job.id, job.key, "published", 1.0)))
+        assert not self.scheduler.jobs, "lost jobs"
+        assert not self.open
+
+
+AnyHistory.TestCase.settings = settings(
+    max_examples=150, stateful_step_count=60, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+test_any_history = AnyHistory.TestCase
