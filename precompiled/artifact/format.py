@@ -156,8 +156,11 @@ def _parse(data: bytes, kind: Any, key: str) -> Any:
         raw = json.loads(data)
         if not isinstance(raw, dict):
             raise TypeError("not an object")
-        if raw.get("format") != FORMAT:
-            raise CorruptArtifact(f"format {raw.get('format')!r}, this is format {FORMAT}", code="artifact-format")
+        version = raw.get("format")
+        if not isinstance(version, int):
+            raise TypeError("it names no format")
+        if version != FORMAT:
+            raise CorruptArtifact(f"format {version}, this is format {FORMAT}", code="artifact-format")
         record = kind(**raw)
     except (ValueError, TypeError, RecursionError) as error:
         raise CorruptArtifact(f"not a {kind.__name__}: {error}") from error

@@ -1,0 +1,554 @@
+"""The store: what is published can be read whole, and what is not whole is never read."""
+
+from __future__ import annotations
+
+import dataclasses
+import multiprocessing
+import os
+import shutil
+import signal
+import stat
+import time
+from multiprocessing.synchronize import Barrier
+from pathlib import Path
+
+import pytest
+from support_store import KEY, LIBRARY, OTHER, failure, payload
+
+from precompiled.artifact import format as fmt
+from precompiled.artifact import store as store_module
+from precompiled.artifact.store import Entry, Store
+from precompiled.errors import CorruptArtifact, PrecompiledError, StoreError
+
+spawn = multiprocessing.get_context("spawn")
+
+
+# ---------------------------------------------------------------- publish and lookup
+
+
+def test_nothing_is_created_by_reading(store: Store) -> None:
+    assert store.lookup(KEY) == []
+    assert store.failure(KEY) is None
+    assert list(store.entries()) == [] and list(store.failures()) == []
+    assert store.clear().entries == 0 and store.evict(0, 0).entries == 0
+    assert not store.root.exists()
+
+
+def test_published_artifact_is_found_and_read_whole(store: Store) -> None:
+    sent = payload()
+    published = store.publish(sent)
+    [found] = store.lookup(KEY)
+    assert found == published and found.slot == 0
+    assert store.read_files(found) == sent.files
+    assert found.manifest.bytes == sum(map(len, sent.files.values()))
+    assert store.lookup(OTHER) == []
+    assert [entry.path.name for entry in store.entries()] == [f"{KEY}.0"]
+    assert os.listdir(store.tmp) == []
+
+
+def test_everything_is_for_this_user_only_whatever_the_umask(store: Store) -> None:
+    before = os.umask(0o000)
+    try:
+        store.publish(payload())
+        store.publish_failure(failure(OTHER))
+    finally:
+        os.umask(before)
+    for path in [store.root, *store.root.rglob("*")]:
+        assert not path.lstat().st_mode & 0o077, path
+    assert stat.S_IMODE((store.artifacts / f"{KEY}.0" / LIBRARY).stat().st_mode) == 0o700
+
+
+def test_variants_take_slots_in_order(store: Store) -> None:
+    for slot in range(3):
+        assert store.publish(payload(guards=f"s0 > {slot}")).slot == slot
+    store.publish(payload(guards="s0 > 0", tier="max-autotune"))
+    assert [(entry.slot, entry.manifest.guards) for entry in store.lookup(KEY)] == [
+        (0, "s0 > 0"), (1, "s0 > 1"), (2, "s0 > 2"), (3, "s0 > 0"),
+    ]  # fmt: skip
+
+
+def test_a_freed_slot_is_taken_again(store: Store) -> None:
+    for guards in ("a", "b"):
+        store.publish(payload(guards=guards))
+    shutil.rmtree(store.artifacts / f"{KEY}.0")
+    assert [entry.slot for entry in store.lookup(KEY)] == [1]
+    assert store.publish(payload(guards="c")).slot == 0
+
+
+def test_the_same_variant_is_kept_once(store: Store) -> None:
+    first = store.publish(payload(guards="a"))
+    again = store.publish(payload(guards="a"))
+    assert again.path == first.path and again.manifest == first.manifest
+    assert len(store.lookup(KEY)) == 1 and os.listdir(store.tmp) == []
+
+
+def test_all_slots_taken(store: Store) -> None:
+    for number in range(fmt.MAX_VARIANTS):
+        store.publish(payload(guards=str(number)))
+    with pytest.raises(StoreError) as caught:
+        store.publish(payload(guards="one more"))
+    assert caught.value.code == "too-many-variants"
+    assert len(store.lookup(KEY)) == fmt.MAX_VARIANTS and os.listdir(store.tmp) == []
+
+
+@pytest.mark.parametrize("plant", ["file", "symlink", "dangling"])
+def test_a_slot_held_by_something_else_is_passed_over(store: Store, plant: str, tmp_path: Path) -> None:
+    store.prepare()
+    slot = store.artifacts / f"{KEY}.0"
+    if plant == "file":
+        slot.write_text("in the way")
+    else:
+        slot.symlink_to(tmp_path if plant == "symlink" else tmp_path / "nowhere")
+    assert store.publish(payload()).slot == 1
+
+
+@pytest.mark.parametrize("key", ["", "abc", "../" + "a" * 61, "A" * 64, KEY + "\n", KEY + ".0/../x"])
+def test_only_keys_become_file_names(store: Store, key: str) -> None:
+    outside = store.root.parent / "x.failed"
+    outside.write_text("keep")
+    sent = payload()
+    bad = dataclasses.replace(sent, manifest=dataclasses.replace(sent.manifest, key=key))
+    calls = [
+        lambda: store.lookup(key), lambda: store.failure(key), lambda: store.remove(key),
+        lambda: store.forget_failure(key), lambda: store.publish(bad), lambda: store.publish_failure(failure(key)),
+    ]  # fmt: skip
+    for call in calls:
+        with pytest.raises(StoreError) as caught:
+            call()
+        assert caught.value.code == "bad-key"
+    assert outside.read_text() == "keep" and not store.root.exists()
+
+
+@pytest.mark.parametrize("name", ["../outside", "native/../../outside", "/outside", "native/x.so", "other.bin"])
+def test_file_names_no_reader_accepts_are_refused_before_a_slot_is_taken(store: Store, name: str) -> None:
+    sent = payload()
+    with pytest.raises(CorruptArtifact):
+        store.publish(dataclasses.replace(sent, files={**sent.files, name: b"x"}))
+    assert not store.root.exists()
+
+
+def test_a_manifest_too_large_for_readers_is_refused(store: Store) -> None:
+    sent = payload()
+    manifest = dataclasses.replace(sent.manifest, components={"graph": "x" * fmt.MAX_MANIFEST_BYTES})
+    with pytest.raises(StoreError) as caught:
+        store.publish(dataclasses.replace(sent, manifest=manifest))
+    assert caught.value.code == "too-large" and not store.root.exists()
+
+
+@pytest.mark.parametrize("where", ["root", "tmp"])
+def test_a_store_that_cannot_be_written_is_a_store_error(store: Store, where: str) -> None:
+    if where == "root":
+        store.root.write_text("a file in its place")
+    else:
+        store.prepare()
+        store.tmp.rmdir()
+        store.tmp.write_text("a file in its place")
+    for publish in (lambda: store.publish(payload()), lambda: store.publish_failure(failure())):
+        with pytest.raises(StoreError):
+            publish()
+
+
+def test_no_space_is_a_store_error_and_leaves_nothing(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(store_module.os, "fsync", full)
+    for publish in (lambda: store.publish(payload()), lambda: store.publish_failure(failure())):
+        with pytest.raises(StoreError) as caught:
+            publish()
+        assert caught.value.code == "store-unwritable"
+    assert os.listdir(store.tmp) == [] and os.listdir(store.artifacts) == []
+
+
+# ---------------------------------------------------------------- damage
+
+
+def _flip(path: Path, position: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[position] ^= 0x04
+    path.write_bytes(data)
+
+
+def _quarantined(store: Store) -> list[str]:
+    return [name for name in os.listdir(store.quarantined) if not name.endswith(".reason")]
+
+
+def _refused(store: Store) -> None:
+    """The artifact of KEY is not served, is in quarantine with a reason, and can be published anew."""
+    entries = store.lookup(KEY)
+    for entry in entries:
+        with pytest.raises(CorruptArtifact):
+            store.read_files(entry)
+    assert store.lookup(KEY) == []
+    [name] = _quarantined(store)
+    assert (store.quarantined / f"{name}.reason").read_text().strip()
+    entry = store.publish(payload())
+    assert entry.slot == 0 and store.read_files(entry) == payload().files
+
+
+@pytest.mark.parametrize("file", [fmt.MANIFEST, fmt.ENTRY, LIBRARY])
+@pytest.mark.parametrize("position", [0, 50, -1])
+def test_a_flipped_bit_is_refused(store: Store, file: str, position: int) -> None:
+    _flip(store.publish(payload()).path / file, position)
+    _refused(store)
+
+
+@pytest.mark.parametrize("file", [fmt.MANIFEST, fmt.ENTRY, LIBRARY])
+@pytest.mark.parametrize("length", [0, 1, 99])
+def test_a_truncated_file_is_refused(store: Store, file: str, length: int) -> None:
+    os.truncate(store.publish(payload()).path / file, length)
+    _refused(store)
+
+
+@pytest.mark.parametrize("file", [fmt.MANIFEST, fmt.ENTRY, LIBRARY])
+def test_an_appended_file_is_refused(store: Store, file: str) -> None:
+    with open(store.publish(payload()).path / file, "ab") as appended:
+        appended.write(b"\0")
+    _refused(store)
+
+
+@pytest.mark.parametrize("file", [fmt.MANIFEST, fmt.ENTRY, LIBRARY, "native"])
+def test_a_missing_file_is_refused(store: Store, file: str) -> None:
+    path = store.publish(payload()).path / file
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
+    _refused(store)
+
+
+def test_no_flipped_bit_of_a_manifest_passes(store: Store) -> None:
+    sealed = (store.publish(payload()).path / fmt.MANIFEST).read_bytes()
+    for position in range(len(sealed)):
+        for bit in range(8):
+            flipped = bytearray(sealed)
+            flipped[position] ^= 1 << bit
+            with pytest.raises(CorruptArtifact):
+                fmt.open_manifest(bytes(flipped), KEY)
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"{}", b"[]", b"null", b"\xff\xfe", b'{"format":1}', b'{"format":1,"key":[]}', b"[" * 100_000]
+)
+def test_what_is_no_manifest_is_corrupt_and_nothing_else(data: bytes) -> None:
+    for reader in (fmt.open_manifest, fmt.open_failure):
+        with pytest.raises(CorruptArtifact):
+            reader(data, KEY)
+
+
+@pytest.mark.parametrize("value", ['"x"', "[]", "{}", "1", "null", "[" * 400 + "]" * 400])
+@pytest.mark.parametrize("name", ["files", "components", "created", "digest"])
+def test_a_manifest_with_a_field_of_another_kind_is_corrupt_and_nothing_else(name: str, value: str) -> None:
+    sealed = fmt.seal(dataclasses.replace(payload().manifest, files={fmt.ENTRY: fmt.FileRecord(1, "0")}))
+    import json
+
+    fields = {key: json.dumps(item) for key, item in json.loads(sealed).items()} | {name: value}
+    with pytest.raises(CorruptArtifact):
+        fmt.open_manifest(("{" + ",".join(f'"{key}":{item}' for key, item in fields.items()) + "}").encode(), KEY)
+
+
+def test_an_artifact_under_another_key_is_refused(store: Store) -> None:
+    store.publish(payload(OTHER))
+    os.rename(store.artifacts / f"{OTHER}.0", store.artifacts / f"{KEY}.0")
+    assert store.lookup(KEY) == [] and len(_quarantined(store)) == 1
+
+
+def test_one_corrupt_variant_does_not_hide_the_others(store: Store) -> None:
+    for guards in ("a", "b", "c"):
+        store.publish(payload(guards=guards))
+    _flip(store.artifacts / f"{KEY}.1" / fmt.MANIFEST, 10)
+    assert [entry.manifest.guards for entry in store.lookup(KEY)] == ["a", "c"]
+
+
+def test_another_format_is_a_miss_but_stays(store: Store) -> None:
+    path = store.publish(payload()).path / fmt.MANIFEST
+    path.write_bytes(path.read_bytes().replace(b'"format":1', b'"format":2'))
+    record = store.artifacts / f"{KEY}.failed"
+    record.write_bytes(fmt.encode_failure(failure()).replace(b'"format":1', b'"format":2'))
+    assert store.lookup(KEY) == [] and store.failure(KEY) is None
+    assert path.exists() and record.exists() and _quarantined(store) == []
+    assert store.publish(payload()).slot == 1
+
+
+def test_quarantine_works_where_its_directory_is_gone(store: Store) -> None:
+    _flip(store.publish(payload()).path / fmt.MANIFEST, 5)
+    store.quarantined.rmdir()
+    _refused(store)
+
+
+def test_evicted_between_lookup_and_read_is_a_miss(store: Store) -> None:
+    [entry] = [store.publish(payload())]
+    store.remove(KEY)
+    with pytest.raises(FileNotFoundError):
+        store.read_files(entry)
+
+
+def test_replaced_between_lookup_and_read_is_a_miss_and_the_new_one_stays(store: Store) -> None:
+    old = store.publish(payload(size=100))
+    store.remove(KEY)
+    new = store.publish(payload(size=200))
+    assert new.path == old.path
+    with pytest.raises(FileNotFoundError):
+        store.read_files(old)
+    assert store.lookup(KEY) == [new] and _quarantined(store) == []
+
+
+# ---------------------------------------------------------------- failure records
+
+
+def test_a_failure_counts_until_its_time_to_live(store: Store) -> None:
+    record = failure(created=1000.0, ttl_s=60.0)
+    store.publish_failure(record)
+    assert store.failure(KEY, now=1000.0) == record == store.failure(KEY, now=1059.0)
+    assert store.failure(KEY, now=1060.0) is None
+    assert store.failure(KEY, now=900.0) is None  # the clock was set back
+    assert store.failure(OTHER) is None
+
+
+def test_a_newer_failure_replaces_and_an_artifact_forgets(store: Store) -> None:
+    store.publish_failure(failure())
+    newer = dataclasses.replace(failure(), reason="timed-out")
+    store.publish_failure(newer)
+    assert store.failure(KEY) == newer and [item.reason for item in store.failures()] == ["timed-out"]
+    store.publish(payload())
+    assert store.failure(KEY) is None and list(store.failures()) == []
+
+
+@pytest.mark.parametrize("data", [b"", b"{}", b"nonsense", b'{"format":1,"key":"x"}'])
+def test_a_corrupt_failure_record_goes_into_quarantine(store: Store, data: bytes) -> None:
+    store.prepare()
+    record = store.artifacts / f"{KEY}.failed"
+    record.write_bytes(data)
+    record.chmod(0o600)
+    assert store.failure(KEY) is None
+    assert not record.exists() and len(_quarantined(store)) == 1
+
+
+# ---------------------------------------------------------------- eviction and removal
+
+
+def _use(entry: Entry, when: float) -> None:
+    os.utime(entry.path, (when, when))
+
+
+def test_eviction_takes_what_was_used_longest_ago(store: Store) -> None:
+    keys = [fmt.digest(bytes([number])) for number in range(4)]
+    entries = [store.publish(payload(key)) for key in keys]
+    for entry, age in zip(entries, (10, 400, 200, 300), strict=True):
+        _use(entry, time.time() - age)
+    store.touch(entries[1])  # used now: the oldest becomes the youngest
+    total = sum(file.stat().st_size for file in store.artifacts.rglob("*") if file.is_file())
+    removed = store.evict(total // 2 + 10, 1000)
+    assert removed.entries == 2 and removed.bytes > 400
+    assert {entry.manifest.key for entry in store.entries()} == {keys[0], keys[1]}
+    assert os.listdir(store.tmp) == []
+    assert store.evict(total, 1000).entries == 0
+
+
+def test_eviction_by_inodes(store: Store) -> None:
+    first, second = store.publish(payload(KEY)), store.publish(payload(OTHER))
+    _use(first, time.time() - 100)
+    assert store.evict(1 << 40, 7).entries == 1
+    assert list(store.entries()) == [second]
+
+
+def test_touch_writes_seldom(store: Store) -> None:
+    entry = store.publish(payload())
+    recent = time.time() - store_module.TOUCH_INTERVAL_S / 2
+    _use(entry, recent)
+    store.touch(entry)
+    assert entry.path.stat().st_mtime == pytest.approx(recent)
+
+
+def test_eviction_sweeps_what_counts_no_more(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    entry = store.publish(payload())
+    (store.tmp / "dead-writer").mkdir()
+    (store.tmp / "dead-writer" / "entry.bin").write_bytes(b"half")
+    (store.tmp / "dead-file").write_bytes(b"half")
+    store.publish_failure(failure(OTHER, created=time.time(), ttl_s=60))
+    expired = fmt.digest(b"expired")
+    store.publish_failure(failure(expired, created=time.time() - 100, ttl_s=1))
+    (store.quarantined / "old").write_text("x")
+    assert store.evict(1 << 40, 1000).entries == 0
+    assert len(os.listdir(store.tmp)) == 2 and os.listdir(store.quarantined) == ["old"]
+    assert {item.key for item in store.failures()} == {OTHER}
+    assert not (store.artifacts / f"{expired}.failed").exists()
+
+    later = time.time() + store_module.QUARANTINE_MAX_AGE_S + 10
+    monkeypatch.setattr(store_module.time, "time", lambda: later)
+    store.evict(1 << 40, 1000)
+    assert os.listdir(store.tmp) == [] and os.listdir(store.quarantined) == []
+    assert list(store.entries()) == [entry]
+
+
+def test_eviction_does_not_follow_links(store: Store, tmp_path: Path) -> None:
+    store.publish(payload())
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "file").write_bytes(b"x" * 1000)
+    (store.artifacts / "link").symlink_to(outside)
+    store.evict(0, 0)
+    store.clear()
+    assert (outside / "file").exists() and os.listdir(store.artifacts) == []
+
+
+def test_removal_works_without_tmp(store: Store) -> None:
+    store.publish(payload())
+    store.tmp.rmdir()
+    assert store.evict(0, 0).entries == 1 and list(store.entries()) == []
+
+
+def test_remove_takes_all_of_one_key_also_what_cannot_be_trusted(store: Store) -> None:
+    for guards in ("a", "b", "c"):
+        store.publish(payload(guards=guards))
+    kept = store.publish(payload(OTHER))
+    store.publish_failure(failure())
+    _flip(store.artifacts / f"{KEY}.1" / fmt.MANIFEST, 3)
+    (store.artifacts / f"{KEY}.2").chmod(0o777)
+    assert store.remove(KEY).entries == 3
+    assert os.listdir(store.artifacts) == [kept.path.name]
+
+
+def test_clear_takes_everything(store: Store) -> None:
+    store.publish(payload())
+    store.publish_failure(failure(OTHER))
+    store.quarantine(store.publish(payload(OTHER)).path, "for a test")
+    (store.tmp / "left").write_text("x")
+    assert store.clear().entries == 1
+    for directory in (store.artifacts, store.tmp, store.quarantined):
+        assert os.listdir(directory) == []
+
+
+# ---------------------------------------------------------------- many processes, and dying ones
+
+
+def _publish_many(root: Path, barrier: Barrier, guards: str, count: int) -> None:
+    store = Store(root)
+    barrier.wait(60)
+    for number in range(count):
+        store.publish(payload(fmt.digest(bytes([number])), guards=guards))
+
+
+@pytest.mark.parametrize("same", [True, False], ids=["same variant", "different variants"])
+def test_concurrent_publishers(store: Store, same: bool) -> None:
+    writers, count = 4, 10
+    barrier = spawn.Barrier(writers)
+    processes = [
+        spawn.Process(target=_publish_many, args=(store.root, barrier, "" if same else str(number), count))
+        for number in range(writers)
+    ]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(120)
+        assert process.exitcode == 0
+    for number in range(count):
+        entries = store.lookup(fmt.digest(bytes([number])))
+        assert [entry.slot for entry in entries] == list(range(1 if same else writers))
+        assert {entry.manifest.guards for entry in entries} == ({""} if same else {str(n) for n in range(writers)})
+        for entry in entries:
+            store.read_files(entry)
+    assert os.listdir(store.tmp) == [] and os.listdir(store.quarantined) == []
+
+
+def _publish_and_remove(root: Path, rounds: int) -> None:
+    store = Store(root)
+    for number in range(rounds):
+        store.publish(payload(size=1000 + number))
+        store.publish_failure(failure())
+        store.evict(0, 0)
+
+
+def test_a_reader_sees_a_whole_entry_or_none(store: Store) -> None:
+    writer = spawn.Process(target=_publish_and_remove, args=(store.root, 100))
+    writer.start()
+    reads = 0
+    while writer.is_alive():
+        store.failure(KEY)
+        for entry in store.lookup(KEY):
+            try:
+                store.read_files(entry)
+                reads += 1
+            except FileNotFoundError:
+                pass
+    writer.join()
+    assert writer.exitcode == 0
+    assert _quarantined(store) == [] and reads > 0
+
+
+STEPS = ("open", "mkdir", "fsync", "rename", "replace", "close", "unlink")
+
+
+def _publish_and_die(store: Store, step: int) -> None:
+    """Publish over an earlier failure record; SIGKILL ourselves just before system call number `step`."""
+    count = 0
+
+    def dying(call):  # type: ignore[no-untyped-def]
+        def wrapped(*args, **kwargs):  # type: ignore[no-untyped-def]
+            nonlocal count
+            count += 1
+            if count > step:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return call(*args, **kwargs)
+
+        return wrapped
+
+    for name in STEPS:
+        setattr(os, name, dying(getattr(os, name)))
+    store.publish(payload())
+    store.publish_failure(failure(OTHER))
+
+
+def test_a_writer_killed_at_any_point_leaves_a_whole_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    step, outcomes = 0, set()
+    while True:
+        store = Store(tmp_path / str(step))
+        store.publish_failure(failure())
+        child = os.fork()
+        if child == 0:
+            try:
+                _publish_and_die(store, step)
+            finally:
+                os._exit(0)
+        _, status = os.waitpid(child, 0)
+
+        entries = store.lookup(KEY)
+        assert all(store.read_files(entry) == payload().files for entry in entries)
+        assert entries or store.failure(KEY) is not None, "neither the artifact nor the record that it replaces"
+        assert os.listdir(store.quarantined) == []
+        store.publish(payload())  # who comes next is not disturbed
+        assert [entry.slot for entry in store.lookup(KEY)] == [0]
+        with monkeypatch.context() as patched:
+            later = time.time() + store_module.TMP_MAX_AGE_S + 10
+            patched.setattr(store_module.time, "time", lambda later=later: later)
+            store.evict(1 << 40, 1000)
+        assert os.listdir(store.tmp) == []
+
+        outcomes.add(bool(entries))
+        if os.WIFEXITED(status):
+            break
+        step += 1
+    assert step > 15 and outcomes == {True, False}
+
+
+def test_an_unreadable_store_is_a_store_error_for_another_user(tmp_path: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("needs root, to become another user")
+    store = Store(tmp_path / "store")
+    store.publish(payload())
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            os.setgroups([])
+            os.setgid(65534)
+            os.setuid(65534)
+            for call in (lambda: store.lookup(KEY), lambda: store.failure(KEY), lambda: store.publish(payload())):
+                try:
+                    call()
+                except PrecompiledError as error:
+                    code = 0 if error.code in ("store-unreadable", "store-unwritable") else 2
+            assert list(store.entries()) == [] and store.evict(0, 0).entries == 0
+        except BaseException:
+            code = 3
+        finally:
+            os._exit(code)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 0

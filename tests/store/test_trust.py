@@ -1,0 +1,140 @@
+"""Nothing is read that somebody else could have written."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+
+import pytest
+from support_store import KEY, LIBRARY, OTHER, failure, payload
+
+from precompiled.artifact import format as fmt
+from precompiled.artifact import trust
+from precompiled.artifact.store import Store
+from precompiled.errors import UntrustedStore
+
+STRANGER = 54321
+root_only = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to give files to another user")
+
+
+def _use(store: Store) -> None:
+    """What a client does on a hit."""
+    for entry in store.lookup(KEY):
+        store.read_files(entry)
+
+
+def _refused(store: Store) -> UntrustedStore:
+    with pytest.raises(UntrustedStore) as caught:
+        _use(store)
+    assert caught.value.action, "an error says what to do next"
+    return caught.value
+
+
+PLACES = [".", "artifacts", f"artifacts/{KEY}.0", f"artifacts/{KEY}.0/native"]
+FILES = [f"artifacts/{KEY}.0/{name}" for name in (fmt.MANIFEST, fmt.ENTRY, LIBRARY)]
+
+
+@pytest.mark.parametrize("mode", [0o020, 0o002])
+@pytest.mark.parametrize("place", PLACES + FILES)
+def test_writable_by_others(store: Store, place: str, mode: int) -> None:
+    store.publish(payload())
+    path = store.root / place
+    path.chmod(path.stat().st_mode | mode)
+    assert "can be written by others" in _refused(store).message
+    path.chmod(path.stat().st_mode & ~mode)
+    _use(store)
+
+
+@root_only
+@pytest.mark.parametrize("place", PLACES + FILES)
+def test_owned_by_somebody_else(store: Store, place: str) -> None:
+    store.publish(payload())
+    os.chown(store.root / place, STRANGER, -1)
+    assert str(STRANGER) in _refused(store).message
+
+
+@pytest.mark.parametrize("place", PLACES + FILES)
+def test_symbolic_links_are_not_followed(store: Store, tmp_path: Path, place: str) -> None:
+    store.publish(payload())
+    path = store.root / place
+    path.resolve().rename(tmp_path / "moved")
+    path.resolve().symlink_to(tmp_path / "moved")
+    _refused(store)
+
+
+@pytest.mark.parametrize("kind", ["fifo", "socket", "directory"])
+@pytest.mark.parametrize("place", FILES)
+def test_what_is_no_regular_file_is_refused_without_hanging(store: Store, place: str, kind: str) -> None:
+    store.publish(payload())
+    path = store.root / place
+    path.unlink()
+    if kind == "fifo":
+        os.mkfifo(path, 0o600)
+    elif kind == "directory":
+        path.mkdir(0o700)
+    else:
+        back = os.open(".", os.O_RDONLY)
+        try:
+            os.chdir(path.parent)  # a socket's path may not be long
+            with socket.socket(socket.AF_UNIX) as planted:
+                planted.bind("s")
+            os.rename("s", path.name)
+            path.chmod(0o600)
+        finally:
+            os.fchdir(back)
+            os.close(back)
+    _refused(store)
+
+
+@pytest.mark.parametrize("kind", ["fifo", "file"])
+@pytest.mark.parametrize("place", PLACES[1:])
+def test_what_is_no_directory_is_refused_without_hanging(store: Store, place: str, kind: str) -> None:
+    store.publish(payload())
+    path = store.root / place
+    path.rename(store.root / "moved")
+    os.mkfifo(path, 0o600) if kind == "fifo" else path.touch(0o600)
+    _refused(store)
+
+
+@pytest.mark.parametrize("how", ["mode", "link", "fifo"])
+def test_failure_records_are_checked_too(store: Store, tmp_path: Path, how: str) -> None:
+    store.publish_failure(failure())
+    path = store.artifacts / f"{KEY}.failed"
+    if how == "mode":
+        path.chmod(0o666)
+    else:
+        path.rename(tmp_path / "moved")
+        os.mkfifo(path, 0o600) if how == "fifo" else path.symlink_to(tmp_path / "moved")
+    with pytest.raises(UntrustedStore):
+        store.failure(KEY)
+    store.publish_failure(failure(OTHER))
+    assert [item.key for item in store.failures()] == [OTHER]
+
+
+def test_a_file_over_the_limit_is_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "sparse"
+    path.touch(0o600)
+    os.truncate(path, 1 << 40)
+    with trust.open_directory(tmp_path) as fd, pytest.raises(UntrustedStore):
+        trust.read_file("sparse", fd, 1 << 20)
+
+
+@pytest.mark.parametrize("place", ["", "artifacts", "tmp", "quarantine"])
+def test_nothing_is_published_into_a_directory_that_others_may_write(store: Store, place: str) -> None:
+    store.prepare()
+    (store.root / place).chmod(0o777)
+    for publish in (lambda: store.publish(payload()), lambda: store.publish_failure(failure())):
+        with pytest.raises(UntrustedStore):
+            publish()
+    assert os.listdir(store.artifacts) == []
+
+
+def test_no_descriptor_is_left_open(store: Store) -> None:
+    store.publish(payload())
+    _use(store)
+    (store.root / FILES[1]).chmod(0o666)
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(10):
+        _refused(store)
+    assert len(os.listdir("/proc/self/fd")) == before
