@@ -67,9 +67,12 @@ def read_file(name: str, directory_fd: int, limit: int, *, shown: str = "") -> b
         if error.errno == errno.ENXIO:  # a socket
             raise UntrustedStore(f"{what} is not a regular file", "Remove it") from error
         raise
-    with os.fdopen(fd, "rb") as file:
+    try:
         status = os.fstat(fd)
-        check_stat(status, what, directory=False)
+        check_stat(status, what, directory=False)  # before fdopen, which refuses a directory in its own way
         if status.st_size > limit:
             raise UntrustedStore(f"{what} has {status.st_size} bytes, over the limit of {limit}", "Remove it")
-        return file.read(limit + 1)[:limit]
+        with os.fdopen(fd, "rb", closefd=False) as file:
+            return file.read(limit + 1)[:limit]
+    finally:
+        os.close(fd)
