@@ -212,13 +212,15 @@ class Pool:
                 else "starting" if process.ready is None
                 else "busy" if process.job else "idle"
             )  # fmt: skip
+            if now - process.memory_checked >= MEMORY_CHECK_S:  # a look at every process of the host: not per request
+                process.memory_checked, process.rss = now, self._tree_rss(process)
             ready = process.ready
             found.append(wire.WorkerStatus(
                 pid=process.pid, device=process.device,
                 python=ready.python if ready else process.environment.python,
                 torch=ready.torch if ready else process.environment.torch,
                 state=state,  # type: ignore[arg-type]
-                rss_bytes=self._tree_rss(process), jobs_done=process.jobs_done, uid=process.uid, job=process.job,
+                rss_bytes=process.rss, jobs_done=process.jobs_done, uid=process.uid, job=process.job,
                 job_s=now - process.job_since if process.job else 0.0,
             ))  # fmt: skip
         return found

@@ -8,9 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, precondition, rule
-
-from precompiled import wire
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, precondition, rule
 from precompiled.service import scheduler as module
 from precompiled.service.events import (
     Count,
@@ -28,6 +26,8 @@ from precompiled.service.events import (
     WorkerReady,
 )
 from precompiled.service.scheduler import Job, Scheduler, SchedulerError, Worker
+
+from precompiled import wire
 
 _ids = itertools.count()
 

@@ -1,0 +1,319 @@
+"""The client's connection against a real daemon: killed, restarted, full, stopped, absent; and across forks."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from support_daemon import TIMEOUT_S, DaemonUnderTest, alive, graph, running_daemon, wait_until
+
+from precompiled import wire
+from precompiled.client import Connection, daemon_reachable, request
+from precompiled.errors import DaemonError
+
+
+class Replies:
+    """What a submit was told."""
+
+    def __init__(self) -> None:
+        self.all: list[Any] = []
+
+    def __call__(self, reply: Any) -> None:
+        self.all.append(reply)
+
+    def published(self) -> bool:
+        return any(getattr(reply, "state", "") == "published" for reply in self.all)
+
+    def codes(self) -> list[str]:
+        return [reply.code for reply in self.all if isinstance(reply, wire.Rejected)]
+
+
+@pytest.fixture
+def daemon(tmp_path: Path) -> Iterator[DaemonUnderTest]:
+    with running_daemon(tmp_path) as running:
+        yield running
+
+
+@pytest.fixture
+def connection(daemon: DaemonUnderTest) -> Iterator[Connection]:
+    made = Connection(daemon.settings)
+    yield made
+    made.close()
+
+
+def no_thread() -> bool:
+    return not [thread for thread in threading.enumerate() if thread.name == "precompiled-client"]
+
+
+def test_import_is_cheap() -> None:
+    script = (
+        "import sys, precompiled.client\n"
+        "assert not {'zmq', 'msgspec', 'torch', 'subprocess', 'asyncio'} & set(sys.modules)\n"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=TIMEOUT_S)
+
+
+def test_a_submit_is_accepted_and_published(daemon: DaemonUnderTest, connection: Connection) -> None:
+    replies, message = Replies(), daemon.submit()
+    connection.submit(message, graph(), replies)
+    assert connection.flush(TIMEOUT_S)
+    assert replies.all
+    wait_until(replies.published)
+    connection.forget(message.id)
+    wait_until(no_thread, "the thread ends when nothing is pending")
+    connection.submit(daemon.submit(), graph(), replies)
+    assert connection.flush(TIMEOUT_S), "and comes back"
+
+
+def test_a_killed_daemon_loses_nothing(daemon: DaemonUnderTest, connection: Connection, tmp_path: Path) -> None:
+    running, queued = Replies(), Replies()
+    go = tmp_path / "go"
+    connection.submit(daemon.submit(), graph("wait-for", path=str(go)), running)
+    connection.submit(daemon.submit(), graph(), queued)
+    assert connection.flush(TIMEOUT_S)
+    daemon.stop(signal.SIGKILL)
+    daemon.start()
+    go.touch()
+    wait_until(lambda: running.published() and queued.published())
+    assert daemon.stats().submitted == 2
+
+
+def test_a_submit_without_a_daemon_waits_for_one(tmp_path: Path) -> None:
+    daemon = DaemonUnderTest(tmp_path)
+    connection, replies = Connection(daemon.settings), Replies()
+    try:
+        connection.submit(daemon.submit(), graph(), replies)
+        assert not connection.flush(0.2)
+        daemon.start()
+        wait_until(replies.published)
+    finally:
+        connection.close()
+        daemon.cleanup()
+
+
+def test_a_stopped_daemon_is_not_started_again_but_its_successor_gets_everything(
+    daemon: DaemonUnderTest, tmp_path: Path
+) -> None:
+    connection, replies = Connection(replace(daemon.settings, autostart=True)), Replies()
+    try:
+        connection.submit(daemon.submit(), graph("wait-for", path=str(tmp_path / "go")), replies)
+        assert connection.flush(TIMEOUT_S)
+        daemon.stop()
+        assert not connection.flush(1.0)
+        assert connection.starts == 0 and not daemon_reachable(daemon.settings)
+        daemon.start()
+        (tmp_path / "go").touch()
+        wait_until(replies.published)
+        assert replies.codes() == [], "stopping is not told"
+    finally:
+        connection.close()
+
+
+def test_a_killed_daemon_is_started_again_by_a_client_that_may(daemon: DaemonUnderTest) -> None:
+    settings = replace(daemon.settings, autostart=True)
+    connection, replies = Connection(settings), Replies()
+    try:
+        connection.submit(daemon.submit(), graph("sleep"), Replies())
+        assert connection.flush(TIMEOUT_S)
+        daemon.stop(signal.SIGKILL)
+        wait_until(lambda: daemon_reachable(settings))
+        connection.submit(daemon.submit(), graph(), replies)
+        assert connection.flush(TIMEOUT_S)
+        assert connection.starts == 1
+        pid = request(settings, wire.Stop()).pid
+        wait_until(lambda: not alive(pid))
+    finally:
+        connection.close()
+
+
+def test_busy_is_tried_again(tmp_path: Path) -> None:
+    with running_daemon(tmp_path, max_queue=1) as daemon:
+        connection = Connection(daemon.settings)
+        go = tmp_path / "go"
+        replies = [Replies() for _ in range(4)]
+        try:
+            for each in replies:
+                connection.submit(daemon.submit(), graph("wait-for", path=str(go)), each)
+            wait_until(lambda: any(isinstance(reply, wire.Busy) for each in replies for reply in each.all))
+            assert not connection.flush(0.05)
+            go.touch()
+            wait_until(lambda: all(each.published() for each in replies))
+        finally:
+            connection.close()
+
+
+def test_a_graph_over_the_limit_is_not_even_sent(daemon: DaemonUnderTest) -> None:
+    connection, replies = Connection(replace(daemon.settings, max_graph_bytes=10)), Replies()
+    try:
+        connection.submit(daemon.submit(), b"x" * 11, replies)
+        assert connection.flush(TIMEOUT_S), "an end is an answer"
+        assert replies.codes() == ["too-large"]
+    finally:
+        connection.close()
+
+
+def test_a_graph_over_the_daemons_own_limit_is_given_up(tmp_path: Path) -> None:
+    with running_daemon(tmp_path, max_graph_bytes=1000) as daemon:
+        connection = Connection(replace(daemon.settings, max_graph_bytes=1 << 30))
+        large, small = Replies(), Replies()
+        try:
+            connection.submit(daemon.submit(), b"x" * (4 << 20), large)
+            connection.submit(daemon.submit(), graph(), small)
+            wait_until(lambda: large.codes() == ["too-large"])
+            wait_until(small.published)
+        finally:
+            connection.close()
+
+
+def test_tallies_arrive_from_a_process_that_ends(daemon: DaemonUnderTest) -> None:
+    script = (
+        "import sys; from pathlib import Path; from precompiled import wire\n"
+        "from precompiled.client import Connection; from precompiled.config import Settings\n"
+        "c = Connection(Settings(runtime_dir=Path(sys.argv[1])))\n"
+        "c.tally(wire.Tally(1, hits=2, misses=1, fallbacks={'x': 3}, saved_s=1.5)); assert c.flush(20); c.close()\n"
+    )
+    subprocess.run([sys.executable, "-c", script, str(daemon.runtime_dir)], check=True, timeout=TIMEOUT_S)
+    stats = wait_until(lambda: (found := daemon.stats()).hits == 2 and found)
+    assert (stats.misses, stats.fallbacks, stats.saved_s) == (1, {"x": 3}, 1.5)
+
+
+@pytest.mark.parametrize("reachable", [True, False])
+def test_a_process_may_end_without_a_word(tmp_path: Path, reachable: bool) -> None:
+    """No close, graphs pending: the interpreter's exit must not hang."""
+    script = (
+        "import sys; from pathlib import Path; from precompiled import wire\n"
+        "from precompiled.client import Connection; from precompiled.config import Settings\n"
+        "c = Connection(Settings(runtime_dir=Path(sys.argv[1]), autostart=False))\n"
+        "e = wire.Environment('/bin/false', '/', '3', '2', '', {})\n"
+        "c.submit(wire.Submit('i', 'k', '/s', e, 'cpu'), b'g', print)\n"
+        "c.flush(0.3)\n"
+    )
+    daemon = DaemonUnderTest(tmp_path)
+    try:
+        if reachable:
+            daemon.start()
+        subprocess.run([sys.executable, "-c", script, str(daemon.runtime_dir)], check=True, timeout=TIMEOUT_S)
+    finally:
+        daemon.cleanup()
+
+
+def test_after_a_fork_both_go_on(daemon: DaemonUnderTest, connection: Connection, tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    mine = Replies()
+    connection.submit(daemon.submit(), graph("wait-for", path=str(go)), mine)
+    assert connection.flush(TIMEOUT_S)
+    child_message = daemon.submit()
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            theirs = Replies()
+            connection.submit(child_message, graph(), theirs)
+            if connection.flush(TIMEOUT_S):
+                connection.close()
+                status = 0
+        finally:
+            os._exit(status)
+    _, status = os.waitpid(pid, 0)
+    assert status == 0
+    go.touch()
+    wait_until(mine.published)
+    wait_until((daemon.store / child_message.key).exists)
+    more = Replies()
+    connection.submit(daemon.submit(), graph(), more)
+    wait_until(more.published)
+
+
+def test_forks_while_the_thread_is_at_work(daemon: DaemonUnderTest) -> None:
+    """Fork at every moment of the thread's life, also while it imports zmq."""
+    script = (
+        "import os, sys, time; from pathlib import Path\n"
+        "from precompiled.client import Connection; from precompiled.config import Settings\n"
+        "c = Connection(Settings(runtime_dir=Path(sys.argv[1]), autostart=False))\n"
+        "from precompiled import wire\n"
+        "e = wire.Environment(sys.argv[2], '/', '3', '2', '', {})\n"
+        "def submit(n): c.submit(wire.Submit(f'{os.getpid()}-{n}', f'k{os.getpid()}-{n}', sys.argv[3], e, 'cpu'),\n"
+        '    b\'{"do": "exists"}\', lambda r: None)\n'
+        "submit(0)\n"
+        "pids = []\n"
+        "for n in range(30):\n"
+        "    pid = os.fork()\n"
+        "    if pid == 0:\n"
+        "        submit(1); os._exit(0 if c.flush(20) else 1)\n"
+        "    pids.append(pid); time.sleep(0.002)\n"
+        "bad = [pid for pid in pids if os.waitpid(pid, 0)[1]]\n"
+        "assert not bad, bad\n"
+        "assert c.flush(20); c.close()\n"
+    )
+    subprocess.run(
+        [sys.executable, "-c", script, str(daemon.runtime_dir), str(daemon.interpreter), str(daemon.store)],
+        check=True, timeout=2 * TIMEOUT_S,
+    )  # fmt: skip
+
+
+def test_a_reply_handler_that_raises_harms_nobody(daemon: DaemonUnderTest, connection: Connection) -> None:
+    def broken(reply: Any) -> None:
+        raise RuntimeError("a handler's own error")
+
+    replies = Replies()
+    connection.submit(daemon.submit(), graph(), broken)
+    connection.submit(daemon.submit(), graph(), replies)
+    wait_until(replies.published)
+
+
+def test_asking_without_a_daemon(tmp_path: Path) -> None:
+    daemon = DaemonUnderTest(tmp_path)
+    with pytest.raises(DaemonError) as caught:
+        request(daemon.settings, wire.Status())
+    assert caught.value.code == "no-daemon" and "precompiled start" in caught.value.action
+
+
+def test_asking_a_daemon_that_is_stopped_by_a_signal(daemon: DaemonUnderTest) -> None:
+    psutil.Process(daemon.pid).suspend()
+    try:
+        with pytest.raises(DaemonError) as caught:
+            request(daemon.settings, wire.Status(), timeout_s=0.3)
+        assert caught.value.code == "no-reply"
+    finally:
+        psutil.Process(daemon.pid).resume()
+
+
+def test_a_daemon_of_another_version(tmp_path: Path) -> None:
+    """Its reply is told in the one form that all versions share, for a question and for a submit."""
+    import zmq
+
+    daemon = DaemonUnderTest(tmp_path)
+    daemon.runtime_dir.mkdir()
+    context = zmq.Context()
+    router = context.socket(zmq.ROUTER)
+    router.bind(f"ipc://{daemon.runtime_dir}/socket")
+    rejected = wire.encode(wire.Rejected("protocol-version", "we speak 99", "restart"))
+
+    def answer(number: int) -> None:
+        for _ in range(number):
+            router.send_multipart([router.recv_multipart()[0], b"precompiled/99", rejected])
+
+    thread = threading.Thread(target=answer, args=(2,))
+    thread.start()
+    connection, replies = Connection(daemon.settings), Replies()
+    try:
+        with pytest.raises(DaemonError) as caught:
+            request(daemon.settings, wire.Status())
+        assert caught.value.code == "protocol-version"
+        connection.submit(daemon.submit(), graph(), replies)
+        wait_until(lambda: replies.codes() == ["protocol-version"])
+        assert connection.flush(TIMEOUT_S)
+    finally:
+        connection.close()
+        thread.join(TIMEOUT_S)
+        router.close(0)
+        context.term()

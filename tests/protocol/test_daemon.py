@@ -1,0 +1,404 @@
+"""Things that die: workers, daemons, both. Nothing is lost that was accepted, and nothing is left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from precompiled.service.server import Lock
+from support_daemon import (
+    TIMEOUT_S,
+    DaemonUnderTest,
+    alive,
+    graph,
+    processes_with,
+    raw_client,
+    running_daemon,
+    wait_until,
+)
+
+from precompiled import wire
+from precompiled.client import daemon_reachable
+
+
+@pytest.fixture
+def daemon(tmp_path: Path) -> Iterator[DaemonUnderTest]:
+    with running_daemon(tmp_path) as running:
+        yield running
+
+
+def seen(path: Path) -> list[dict[str, object]]:
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def busy_worker(daemon: DaemonUnderTest) -> wire.WorkerStatus:
+    workers = wait_until(lambda: [w for w in daemon.status().workers if w.state == "busy"], "a busy worker")
+    return workers[0]
+
+
+def test_four_clients_one_compile(daemon: DaemonUnderTest, tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    clients = [raw_client(daemon.settings) for _ in range(4)]
+    opened = [client.__enter__() for client in clients]
+    try:
+        messages = [daemon.submit(key="same") for _ in opened]
+        for client, message in zip(opened, messages, strict=True):
+            client.submit(message, graph("wait-for", path=str(go)))
+            client.receive()
+        go.touch()
+        for client, message in zip(opened, messages, strict=True):
+            assert client.ended(message.id).state == "published"
+    finally:
+        for client in clients:
+            client.__exit__(None, None, None)
+    stats = daemon.stats()
+    assert (stats.submitted, stats.compiled, stats.deduplicated) == (4, 1, 3)
+
+
+def test_the_workers_environment_is_the_clients_and_pinned(daemon: DaemonUnderTest, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    environment = daemon.environment(TORCH_X="1", PRECOMPILED="1", CUDA_VISIBLE_DEVICES="7", **{"A=B": "no"})
+    message = daemon.submit(environment=environment)
+    with raw_client(daemon.settings) as client:
+        client.submit(message, graph(log=str(log)))
+        client.ended(message.id)
+    (entry,) = seen(log)
+    variables = entry["env"]
+    assert isinstance(variables, dict)
+    assert variables["TORCH_X"] == "1"
+    assert variables["PRECOMPILED"] == "0", "the hook is off in workers"
+    assert variables["CUDA_VISIBLE_DEVICES"] == "", "a CPU worker sees no GPU"
+    assert "MARK" not in variables, "nothing of the daemon's own environment"
+    assert entry["cwd"] == "/"
+
+
+def test_a_client_that_leaves_at_once_has_its_graph_compiled(daemon: DaemonUnderTest) -> None:
+    message = daemon.submit()
+    with raw_client(daemon.settings) as client:
+        client.submit(message, graph())
+        client.receive()
+    wait_until((daemon.store / message.key).exists)
+
+
+def test_a_worker_killed_before_ready_is_started_again(daemon: DaemonUnderTest, tmp_path: Path) -> None:
+    message = daemon.submit(environment=daemon.environment(FAKE_START=f"die-once:{tmp_path / 'mark'}"))
+    with raw_client(daemon.settings) as client:
+        client.submit(message, graph())
+        assert client.ended(message.id).state == "published"
+
+
+def test_an_interpreter_that_never_gets_ready(daemon: DaemonUnderTest) -> None:
+    message = daemon.submit(environment=daemon.environment(FAKE_START="die"))
+    with raw_client(daemon.settings) as client:
+        client.submit(message, graph())
+        reply = client.ended(message.id)
+    assert reply.code == "worker-cannot-start" and "cannot import torch" in reply.message
+
+
+@pytest.mark.parametrize("executable", ["/nonexistent/python", "/etc/passwd", "/"])
+def test_an_interpreter_that_is_none(daemon: DaemonUnderTest, executable: str) -> None:
+    environment = wire.Environment(executable, "/", "3.11", "2.13", "", {})
+    message = daemon.submit(environment=environment)
+    with raw_client(daemon.settings) as client:
+        client.submit(message, graph())
+        reply = client.ended(message.id)
+    assert reply.code == "worker-cannot-start" and executable in reply.message
+
+
+def test_an_idle_worker_that_is_killed_is_replaced(daemon: DaemonUnderTest) -> None:
+    with raw_client(daemon.settings) as client:
+        first = daemon.submit()
+        client.submit(first, graph())
+        client.ended(first.id)
+        (worker,) = daemon.status().workers
+        os.kill(worker.pid, signal.SIGKILL)
+        wait_until(lambda: not daemon.status().workers)
+        second = daemon.submit()
+        client.submit(second, graph())
+        assert client.ended(second.id).state == "published"
+
+
+def test_a_worker_killed_in_mid_job_has_its_job_retried(daemon: DaemonUnderTest, tmp_path: Path) -> None:
+    log, go = tmp_path / "log", tmp_path / "go"
+    message = daemon.submit()
+    with raw_client(daemon.settings) as client:
+        client.submit(message, graph("wait-for", path=str(go), log=str(log)))
+        wait_until(lambda: seen(log))
+        os.kill(busy_worker(daemon).pid, signal.SIGKILL)
+        go.touch()
+        assert client.ended(message.id).state == "published"
+    assert [entry["attempt"] for entry in seen(log)] == [1, 2]
+    assert daemon.stats().retried == 1
+
+
+def test_a_key_that_kills_two_workers_is_quarantined(daemon: DaemonUnderTest) -> None:
+    with raw_client(daemon.settings) as client:
+        message = daemon.submit(key="deadly")
+        client.submit(message, graph("die"))
+        reply = client.ended(message.id)
+        assert reply.code == "key-quarantined" and "I am dying" in reply.message
+        again = daemon.submit(key="deadly")
+        client.submit(again, graph("publish"))
+        assert client.ended(again.id).code == "key-quarantined"
+    assert daemon.stats().failed == 1
+
+
+@pytest.mark.parametrize(("do", "reason"), [("fail", "it does not compile"), ("raise", "user code went wrong")])
+def test_a_failed_compile_keeps_the_worker(daemon: DaemonUnderTest, do: str, reason: str) -> None:
+    with raw_client(daemon.settings) as client:
+        message = daemon.submit()
+        client.submit(message, graph(do))
+        reply = client.ended(message.id)
+        assert reply.code == "compile-failed" and reason in reply.message
+        (worker,) = daemon.status().workers
+        assert (worker.state, worker.jobs_done) == ("idle", 1)
+
+
+def test_what_user_code_prints_harms_nothing(daemon: DaemonUnderTest) -> None:
+    with raw_client(daemon.settings) as client:
+        message = daemon.submit()
+        client.submit(message, graph("print"))
+        assert client.ended(message.id).state == "published"
+
+
+def test_a_worker_that_speaks_nonsense_is_ended(daemon: DaemonUnderTest) -> None:
+    with raw_client(daemon.settings) as client:
+        message = daemon.submit()
+        client.submit(message, graph("garbage"))
+        assert client.ended(message.id).code == "key-quarantined"
+    assert not daemon.status().workers
+
+
+def test_a_worker_that_hangs_is_ended_with_all_its_children(tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+    with running_daemon(tmp_path / "d", job_timeout_s=1.0) as daemon, raw_client(daemon.settings) as client:
+        message = daemon.submit()
+        client.submit(message, graph("spawn", path=str(pids)))
+        reply = client.ended(message.id)
+        assert reply.code == "key-quarantined" and "longer than" in reply.message
+        for pid in map(int, pids.read_text().split()):
+            wait_until(lambda pid=pid: not alive(pid), "children end")
+        wait_until(lambda: not psutil.Process(daemon.pid).children(), "no zombie is left")
+
+
+def test_a_worker_over_its_memory_is_ended(tmp_path: Path) -> None:
+    with (
+        running_daemon(tmp_path, job_memory_bytes=200 << 20) as daemon,
+        raw_client(daemon.settings) as client,
+    ):
+        message = daemon.submit()
+        client.submit(message, graph("hog", bytes=400 << 20))
+        reply = client.ended(message.id)
+        assert reply.code == "key-quarantined" and "MiB resident" in reply.message
+
+
+def test_a_daemon_killed_leaves_no_worker_and_its_place_is_free(tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+    with running_daemon(tmp_path / "d") as daemon:
+        with raw_client(daemon.settings) as client:
+            client.submit(daemon.submit(), graph("spawn", path=str(pids)))
+            worker = busy_worker(daemon)
+            wait_until(lambda: pids.exists() and len(pids.read_text().split()) == 2)
+            children = psutil.Process(worker.pid).children(recursive=True)
+            assert len(children) >= 4
+            daemon.stop(signal.SIGKILL)
+            wait_until(lambda: not alive(worker.pid), "the worker ends")
+            plain = int(pids.read_text().split()[1])
+            wait_until(lambda: not alive(plain), "its compilers end")
+        assert not daemon_reachable(daemon.settings), "a socket without a daemon is not reachable"
+        lock = Lock(daemon.runtime_dir / "lock")
+        assert lock.acquire()
+        lock.release()
+        daemon.start()
+        with raw_client(daemon.settings) as client:
+            message = daemon.submit()
+            client.submit(message, graph())
+            assert client.ended(message.id).state == "published"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_with_jobs_running_leaves_nothing(tmp_path: Path, number: int) -> None:
+    pids = tmp_path / "pids"
+    with running_daemon(tmp_path / "d") as daemon, raw_client(daemon.settings) as client:
+        running, queued = daemon.submit(), daemon.submit()
+        client.submit(running, graph("spawn", path=str(pids)))
+        client.submit(queued, graph())
+        wait_until(lambda: pids.exists() and len(pids.read_text().split()) == 2)
+        assert daemon.stop(number) == 0
+        assert {client.ended(running.id).code, client.ended(queued.id).code} == {"stopping"}
+        assert not [pid for pid in map(int, pids.read_text().split()) if alive(pid)]
+        assert processes_with(str(tmp_path)) == []
+        assert not (daemon.runtime_dir / "socket").exists()
+
+
+def test_hang_up_is_ignored(daemon: DaemonUnderTest) -> None:
+    os.kill(daemon.pid, signal.SIGHUP)
+    assert daemon.status().pid == daemon.pid
+
+
+def test_stop_by_request(daemon: DaemonUnderTest) -> None:
+    from precompiled.client import request
+
+    assert request(daemon.settings, wire.Stop()).pid == daemon.pid
+    assert daemon.process is not None and daemon.process.wait(TIMEOUT_S) == 0
+
+
+def test_a_second_daemon_hears_that_one_runs_and_harms_nothing(daemon: DaemonUnderTest) -> None:
+    other = DaemonUnderTest(daemon.directory)
+    other.start(expect="already-running")
+    assert other.process is not None and other.process.wait(TIMEOUT_S) == 0
+    assert daemon.status().pid == daemon.pid
+
+
+def test_a_daemon_without_its_socket_leaves(tmp_path: Path) -> None:
+    with running_daemon(tmp_path) as daemon:
+        (daemon.runtime_dir / "socket").unlink()
+        assert daemon.process is not None
+        assert daemon.process.wait(TIMEOUT_S) == 1, "systemd starts it again"
+
+
+def test_an_idle_daemon_leaves_when_told_so(tmp_path: Path) -> None:
+    with running_daemon(tmp_path, daemon_idle_s=0.5) as daemon:
+        assert daemon.process is not None
+        assert daemon.process.wait(TIMEOUT_S) == 0
+
+
+def test_idle_workers_are_released(tmp_path: Path) -> None:
+    with running_daemon(tmp_path, worker_idle_s=0.3) as daemon, raw_client(daemon.settings) as client:
+        message = daemon.submit()
+        client.submit(message, graph())
+        client.ended(message.id)
+        wait_until(lambda: not daemon.status().workers)
+
+
+def test_an_unknown_gpu_is_rejected(daemon: DaemonUnderTest) -> None:
+    with raw_client(daemon.settings) as client:
+        for device in ("tpu", "cuda:", "cuda:GPU-1;rm"):
+            message = daemon.submit(device=device)
+            client.submit(message, graph())
+            assert client.ended(message.id).code == "no-such-device"
+
+
+def test_systemd_is_told(tmp_path: Path) -> None:
+    import socket
+
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
+        sock.settimeout(TIMEOUT_S)
+        sock.bind(str(tmp_path / "notify"))
+        environment = {**os.environ, "NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "300000"}
+        command = [sys.executable, "-m", "precompiled.service", "--runtime-dir", str(tmp_path / "r"),
+                   "--cache-dir", str(tmp_path / "s")]  # fmt: skip
+        with subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL) as process:
+            try:
+                assert b"READY=1" in sock.recv(4096)
+                assert sock.recv(4096) == b"WATCHDOG=1"
+                assert sock.recv(4096) == b"WATCHDOG=1"
+                process.terminate()
+                while b"STOPPING=1" not in sock.recv(4096):
+                    pass
+                assert process.wait(TIMEOUT_S) == 0
+            finally:
+                process.kill()
+
+
+def test_wrong_use(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "precompiled.service", "--runtime-dir", str(tmp_path)]
+    for wrong in (["--workers", "many"], ["--nonsense"], ["--ready-fd", "77"], ["--runtime-dir", "relative"]):
+        done = subprocess.run([*command, *wrong], capture_output=True, timeout=TIMEOUT_S, check=False)
+        assert done.returncode == 2, done.stderr
+
+
+def test_the_daemon_is_thin(daemon: DaemonUnderTest) -> None:
+    script = (
+        "import sys, precompiled.service.daemon\n"
+        "heavy = {'torch', 'asyncio', 'rich', 'click', 'watchdog', 'numpy'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=TIMEOUT_S)
+    assert daemon.status().rss_bytes < 60 << 20
+
+
+# A worker that needs nothing but the system's Python: other users cannot enter this environment's directories.
+PLAIN_WORKER = """\
+#!/usr/bin/python3
+import os, sys
+fd = int(sys.argv[-1])
+os.write(fd, bytes.fromhex("{ready}"))
+os.read(fd, 1 << 16)
+store = "{store}/" + str(os.getuid())
+with open(store + "/said", "w") as file:
+    file.write(repr((os.getuid(), os.getgid(), os.getgroups(), os.environ["HOME"], os.environ["X"])))
+os.write(fd, bytes.fromhex("{finished}"))
+os.read(fd, 1 << 16)
+"""
+ASK_AS = """\
+import os, sys, zmq
+os.setgroups([]); os.setgid(int(sys.argv[1])); os.setuid(int(sys.argv[1]))
+s = zmq.Context().socket(zmq.DEALER); s.connect("ipc://" + sys.argv[2])
+s.send_multipart([bytes.fromhex(a) for a in sys.argv[4:]])
+for _ in range(int(sys.argv[3])):
+    assert s.poll(20000), "no reply"
+    print(s.recv_multipart()[1].hex())
+"""
+
+
+@pytest.mark.skipif(
+    os.geteuid() != 0 or not os.access("/usr/bin/python3", os.X_OK), reason="needs root and /usr/bin/python3"
+)
+def test_a_system_daemons_workers_are_their_clients() -> None:
+    import tempfile
+
+    uid, other = 54321, 54322
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as name:
+        directory = Path(name)
+        directory.chmod(0o755)
+        daemon = DaemonUnderTest(directory)
+        plain = directory / "plain"
+        environment = wire.Environment(str(plain), "/", "3", "2", "", {"X": "the user's", "HOME": "/elsewhere"})
+        message = wire.Submit("id", "key", str(daemon.store / str(uid)), environment, "cpu")
+        plain.write_text(
+            PLAIN_WORKER.format(
+                ready=wire.frame(wire.Ready(1, "3", "2", "0")).hex(),
+                finished=wire.frame(wire.Finished("id", "key", "published", 1.0)).hex(),
+                store=daemon.store,
+            )
+        )
+        plain.chmod(0o755)
+
+        def ask(who: int, replies: int, *frames: bytes) -> list[object]:
+            command = [sys.executable, "-c", ASK_AS, str(who), str(daemon.runtime_dir / "socket"), str(replies)]
+            done = subprocess.run(
+                [*command, *(frame.hex() for frame in (wire.PREAMBLE, *frames))],
+                check=True, capture_output=True, timeout=TIMEOUT_S,
+            )  # fmt: skip
+            return [wire.decode(bytes.fromhex(line), wire.DaemonMessage) for line in done.stdout.decode().split()]
+
+        try:
+            daemon.start("--system")
+            assert (daemon.runtime_dir / "socket").stat().st_mode & 0o777 == 0o666
+            replies = ask(uid, 2, wire.encode(message), b"graph")
+            assert getattr(replies[-1], "state", "") == "published", replies
+            tree = daemon.store / str(uid)
+            assert (tree.stat().st_uid, tree.stat().st_mode & 0o777) == (uid, 0o700)
+            assert (tree / "said").read_text() == repr((uid, uid, [uid], "/elsewhere", "the user's"))
+            (mine,) = ask(uid, 1, wire.encode(wire.Status()))
+            (theirs,) = ask(other, 1, wire.encode(wire.Status()))
+            assert isinstance(mine, wire.StatusReply) and [worker.uid for worker in mine.workers] == [uid]
+            assert mine.cache_dir == str(tree)
+            assert isinstance(theirs, wire.StatusReply) and theirs.workers == []
+            (counted,) = ask(other, 1, wire.encode(wire.Stats()))
+            assert isinstance(counted, wire.StatsReply) and counted.submitted == 0
+            (refused,) = ask(other, 1, wire.encode(wire.Stop()))
+            assert isinstance(refused, wire.Rejected) and refused.code == "not-permitted"
+            assert daemon.stats().compiled == 1, "root sees the sum"
+            assert daemon.stop() == 0
+            assert processes_with(name) == []
+        finally:
+            daemon.cleanup()

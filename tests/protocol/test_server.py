@@ -1,0 +1,236 @@
+"""Bad input to a real daemon: a typed answer where one can be given, and the daemon lives."""
+
+from __future__ import annotations
+
+import os
+import random
+import socket
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+from precompiled.service.server import Lock, check_submit, prepare_runtime_dir
+from support_daemon import TIMEOUT_S, DaemonUnderTest, graph, raw_client, running_daemon, wait_until
+
+from precompiled import wire
+from precompiled.client import daemon_reachable
+from precompiled.errors import WireError
+
+MAX_GRAPH = 1 << 20
+
+
+@pytest.fixture(scope="module")
+def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonUnderTest]:
+    with running_daemon(tmp_path_factory.mktemp("d"), max_graph_bytes=MAX_GRAPH) as running:
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def lives(daemon: DaemonUnderTest) -> Iterator[None]:
+    """After every test the same daemon still compiles."""
+    yield
+    with raw_client(daemon.settings) as client:
+        message = daemon.submit()
+        client.submit(message, graph())
+        assert client.ended(message.id).state == "published"
+    assert daemon.status().pid == daemon.pid
+
+
+def test_a_wrong_version_is_told_what_to_do(daemon: DaemonUnderTest) -> None:
+    with raw_client(daemon.settings) as client:
+        client.send(b"precompiled/999", b"whatever that version says", b"blob", b"more")
+        reply = client.receive()
+    assert (reply.code, "restart" in reply.action) == ("protocol-version", True)
+
+
+@pytest.mark.parametrize(
+    "frames",
+    [
+        [b""],
+        [b"HTTP/1.1 GET /"],
+        [wire.PREAMBLE],
+        [wire.PREAMBLE, b""],
+        [wire.PREAMBLE, b"\xc1"],
+        [wire.PREAMBLE, b"{}"],
+        [wire.PREAMBLE, msgspec.msgpack.encode({"type": "unknown"})],
+        [wire.PREAMBLE, msgspec.msgpack.encode({"type": "submit"})],
+        [wire.PREAMBLE, msgspec.msgpack.encode({"type": "submit", "id": 5})],
+        [wire.PREAMBLE, msgspec.msgpack.encode([1, 2, 3])],
+        [wire.PREAMBLE, b"\x91" * 100_000],  # nested lists
+        [wire.PREAMBLE, wire.encode(wire.Status()), b"a blob that does not belong there"],
+        [wire.PREAMBLE, wire.encode(wire.Accepted("i", "k", "queued"))],  # the daemon's own words
+        [wire.PREAMBLE, wire.encode(wire.Status()), b"", b"", b""],
+        [wire.PREAMBLE] * 1000,
+    ],
+    ids=lambda frames: f"{len(frames)}-{len(frames[-1])}",
+)
+def test_malformed_messages_are_rejected(daemon: DaemonUnderTest, frames: list[bytes]) -> None:
+    with raw_client(daemon.settings) as client:
+        client.send(*frames)
+        assert client.receive().code == "bad-message"
+
+
+def test_a_message_over_its_cap_is_too_large(daemon: DaemonUnderTest) -> None:
+    with raw_client(daemon.settings) as client:
+        client.send(wire.PREAMBLE, b"x" * (wire.MAX_MESSAGE_BYTES + 1))
+        assert client.receive().code == "too-large"
+
+
+def test_a_graph_over_its_cap_is_too_large(daemon: DaemonUnderTest) -> None:
+    with raw_client(daemon.settings) as client:
+        message = daemon.submit()
+        client.submit(message, b"x" * (MAX_GRAPH + 1))
+        reply = client.receive()
+        assert (reply.code, reply.id) == ("too-large", message.id)
+
+
+def test_a_frame_over_the_sockets_cap_ends_that_connection_alone(daemon: DaemonUnderTest) -> None:
+    with raw_client(daemon.settings) as good, raw_client(daemon.settings) as bad:
+        bad.submit(daemon.submit(), b"x" * (MAX_GRAPH + 2 * wire.MAX_MESSAGE_BYTES))
+        message = daemon.submit()
+        good.submit(message, graph())
+        assert good.ended(message.id).state == "published"
+
+
+def test_a_submit_without_its_graph_is_rejected(daemon: DaemonUnderTest) -> None:
+    with raw_client(daemon.settings) as client:
+        message = daemon.submit()
+        client.send(wire.PREAMBLE, wire.encode(message))
+        assert client.receive().code == "bad-message"
+        client.submit(message, b"")
+        assert client.receive().code == "bad-message"
+
+
+def test_random_bytes_on_the_socket(daemon: DaemonUnderTest) -> None:
+    generator = random.Random(4)
+    for _ in range(20):
+        with socket.socket(socket.AF_UNIX) as sock:
+            sock.settimeout(TIMEOUT_S)
+            sock.connect(str(daemon.runtime_dir / "socket"))
+            try:
+                sock.sendall(generator.randbytes(generator.randrange(1, 5000)))
+            except OSError:
+                pass  # libzmq has hung up on us already
+
+
+def test_random_frames(daemon: DaemonUnderTest) -> None:
+    generator = random.Random(5)
+    with raw_client(daemon.settings) as client:
+        for _ in range(200):
+            client.send(wire.PREAMBLE, *(generator.randbytes(generator.randrange(200)) for _ in range(2)))
+        for _ in range(200):
+            assert client.receive().code == "bad-message"
+
+
+def test_flipped_bits_of_a_good_message(daemon: DaemonUnderTest) -> None:
+    generator = random.Random(6)
+    with raw_client(daemon.settings) as client:
+        for _ in range(200):
+            data = bytearray(wire.encode(daemon.submit(key="flipped", waiting=False)))
+            data[generator.randrange(len(data))] ^= 1 << generator.randrange(8)
+            client.send(wire.PREAMBLE, bytes(data), graph("exists"))
+            client.receive()  # of whatever kind
+        wait_until(lambda: daemon.status().queue_depth == 0)
+
+
+def test_a_peer_that_does_not_read_blocks_nobody(daemon: DaemonUnderTest) -> None:
+    with raw_client(daemon.settings) as deaf, raw_client(daemon.settings) as client:
+        for _ in range(5000):
+            deaf.send(wire.PREAMBLE, wire.encode(wire.Status()))
+        message = daemon.submit()
+        client.submit(message, graph())
+        assert client.ended(message.id).state == "published"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs another uid")
+def test_a_user_daemon_serves_its_own_user_alone(daemon: DaemonUnderTest) -> None:
+    # What the socket's mode forbids anyway: made reachable, to see the kernel's word used.
+    directories = [daemon.runtime_dir, *daemon.runtime_dir.parents]
+    modes = {path: stat.S_IMODE(path.stat().st_mode) for path in directories if path != Path("/")}
+    (daemon.runtime_dir / "socket").chmod(0o666)
+    for path, mode in modes.items():
+        path.chmod(mode | 0o055)
+    script = (
+        "import os, sys, zmq\n"
+        "os.setgroups([]); os.setgid(12345); os.setuid(12345)\n"  # it could not even find this interpreter
+        "s = zmq.Context().socket(zmq.DEALER); s.connect('ipc://' + sys.argv[1])\n"
+        "s.send_multipart([bytes.fromhex(a) for a in sys.argv[2:]])\n"
+        "assert s.poll(20000); sys.stdout.buffer.write(s.recv_multipart()[1])\n"
+    )
+    try:
+        for message in (wire.Status(), wire.Stop()):
+            done = subprocess.run(
+                [sys.executable, "-c", script, str(daemon.runtime_dir / "socket"),
+                 wire.PREAMBLE.hex(), wire.encode(message).hex()],
+                capture_output=True, timeout=TIMEOUT_S, cwd="/", check=True,
+            )  # fmt: skip
+            reply = wire.decode(done.stdout, wire.DaemonMessage)
+            assert isinstance(reply, wire.Rejected) and reply.code == "not-permitted"
+    finally:
+        for path, mode in modes.items():
+            path.chmod(mode)
+        (daemon.runtime_dir / "socket").chmod(0o600)
+
+
+def test_directory_and_socket_are_the_users_alone(daemon: DaemonUnderTest) -> None:
+    assert stat.S_IMODE(daemon.runtime_dir.stat().st_mode) == 0o700
+    assert stat.S_IMODE((daemon.runtime_dir / "socket").stat().st_mode) == 0o600
+    assert stat.S_IMODE((daemon.runtime_dir / "lock").stat().st_mode) == 0o600
+
+
+def test_reachable_is_cheap_and_harmless(daemon: DaemonUnderTest) -> None:
+    for _ in range(200):
+        assert daemon_reachable(daemon.settings)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"key": "../../etc/passwd"},
+        {"key": ".hidden"},
+        {"key": ""},
+        {"key": "k" * 201},
+        {"id": ""},
+        {"id": "i" * 1000},
+        {"store": "relative"},
+        {"store": "/nul\0byte"},
+        {"name": "n" * 5000},
+        {"deadline_s": -1.0},
+        {"deadline_s": float("nan")},
+    ],
+    ids=lambda change: str(change)[:30],
+)
+def test_what_a_submit_may_not_say(daemon: DaemonUnderTest, change: dict[str, object]) -> None:
+    message = msgspec.structs.replace(daemon.submit(), **change)
+    with pytest.raises(WireError):
+        check_submit(message, b"graph", MAX_GRAPH)
+
+
+def test_the_lock_excludes_and_notices_that_it_was_replaced(tmp_path: Path) -> None:
+    first, second = Lock(tmp_path / "lock"), Lock(tmp_path / "lock")
+    assert first.acquire() and not second.acquire() and first.is_ours()
+    (tmp_path / "lock").unlink()
+    assert not first.is_ours()
+    assert second.acquire()
+    first.release()
+    assert second.is_ours()
+    second.release()
+
+
+def test_a_directory_that_others_may_write_to_is_refused(tmp_path: Path) -> None:
+    from precompiled.errors import DaemonError
+
+    path = tmp_path / "r"
+    path.mkdir()
+    path.chmod(0o777)
+    (path / "lock").touch()
+    with pytest.raises(DaemonError) as caught:
+        prepare_runtime_dir(path, system=False)
+    assert caught.value.code == "runtime-dir-untrusted"
+    (path / "lock").unlink()
+    prepare_runtime_dir(path, system=False)  # empty: nobody has put anything there
+    assert stat.S_IMODE(path.stat().st_mode) == 0o700

@@ -1,0 +1,96 @@
+"""Starting a daemon on demand: one wins, nobody is left a zombie, and failure is an outcome."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+from support_daemon import TIMEOUT_S, DaemonUnderTest, alive, processes_with, wait_until
+
+from precompiled import start, wire
+from precompiled.client import daemon_reachable, request
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[DaemonUnderTest]:
+    made = DaemonUnderTest(tmp_path)
+    try:
+        yield made
+    finally:
+        if daemon_reachable(made.settings):
+            pid = request(made.settings, wire.Stop()).pid
+            wait_until(lambda: not alive(pid))
+        wait_until(lambda: processes_with(str(tmp_path)) == [], "no process is left")
+
+
+def no_zombie() -> bool:
+    return not [child for child in psutil.Process().children() if child.status() == psutil.STATUS_ZOMBIE]
+
+
+def test_a_daemon_is_started_and_detached(place: DaemonUnderTest) -> None:
+    outcome = start.start_daemon(place.settings, TIMEOUT_S)
+    assert (outcome.kind, outcome.runs) == ("ready", True)
+    daemon = psutil.Process(outcome.pid)
+    assert request(place.settings, wire.Status()).pid == outcome.pid
+    assert os.getsid(outcome.pid) != os.getsid(0), "it survives the terminal"
+    assert outcome.pid not in [child.pid for child in psutil.Process().children(recursive=True)]
+    assert daemon.cwd() == "/"
+    assert daemon.environ()["PRECOMPILED"] == "0"
+    assert wait_until(no_zombie)
+    wait_until(lambda: "serves" in (place.runtime_dir / "daemon.log").read_text())
+
+
+def test_the_start_does_not_wait(place: DaemonUnderTest) -> None:
+    starting = start.begin_start(place.settings)
+    assert starting.result(TIMEOUT_S).kind == "ready"
+    assert starting.poll() == starting.result(0)
+
+
+def test_racing_starters_get_one_daemon(place: DaemonUnderTest) -> None:
+    racers = [start.begin_start(place.settings) for _ in range(5)]
+    outcomes = [racer.result(TIMEOUT_S) for racer in racers]
+    assert sorted(outcome.kind for outcome in outcomes) == ["already-running"] * 4 + ["ready"]
+    assert all(outcome.runs for outcome in outcomes) and daemon_reachable(place.settings)
+    assert wait_until(no_zombie)
+
+
+def test_settings_travel(place: DaemonUnderTest) -> None:
+    settings = replace(place.settings, workers=3, job_timeout_s=7.5)
+    told = start.arguments(settings)
+    assert told[told.index("--workers") + 1] == "3"
+    assert told[told.index("--job-timeout-s") + 1] == "7.5"
+    assert "--max-queue" not in told
+    assert start.start_daemon(settings, TIMEOUT_S).kind == "ready"
+
+
+@pytest.mark.parametrize("runtime_dir", ["/proc/nothing/here", "/dev/null/x", "/" + "x" * 150])
+def test_failure_is_an_outcome_with_a_reason(place: DaemonUnderTest, runtime_dir: str) -> None:
+    outcome = start.start_daemon(replace(place.settings, runtime_dir=Path(runtime_dir)), TIMEOUT_S)
+    assert outcome.kind == "failed" and outcome.reason and not outcome.runs
+    assert wait_until(no_zombie)
+
+
+def test_an_interpreter_that_cannot_start(place: DaemonUnderTest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.executable", "/nonexistent")
+    assert start.start_daemon(place.settings, TIMEOUT_S).kind == "failed"
+    monkeypatch.setattr("sys.executable", "")
+    assert start.start_daemon(place.settings, TIMEOUT_S).kind == "failed"
+    monkeypatch.setattr("sys.executable", "/bin/false")
+    assert start.start_daemon(place.settings, TIMEOUT_S).kind == "failed"
+
+
+def test_a_start_that_takes_too_long(place: DaemonUnderTest, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = place.directory / "slow"
+    script.write_text("#!/bin/sh\nread x < $0.fifo\n")
+    script.chmod(0o755)
+    os.mkfifo(f"{script}.fifo")
+    monkeypatch.setattr("sys.executable", str(script))
+    starting = start.begin_start(place.settings)
+    assert starting.result(0.1).kind == "timed-out"
+    with open(f"{script}.fifo", "w") as fifo:
+        fifo.write("\n")
+    assert starting.result(TIMEOUT_S).kind == "failed"

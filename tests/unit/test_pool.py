@@ -1,0 +1,139 @@
+"""What the pool decides without a process: devices, variables, budgets."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+from precompiled.service import budget
+from precompiled.service.channel import Channel
+from precompiled.service.devices import DeviceError, Devices, Gpu, parse_inventory
+from precompiled.service.metrics import Metrics
+from precompiled.service.pool import usable_variables
+
+from precompiled import wire
+from precompiled.config import Settings
+from precompiled.errors import WireError
+
+INVENTORY = """\
+0, GPU-11111111-aaaa-bbbb-cccc-000000000000, NVIDIA H200, 143771
+1, GPU-22222222-aaaa-bbbb-cccc-000000000000, NVIDIA H200, 143771
+2, GPU-33333333-aaaa-bbbb-cccc-000000000000, NVIDIA RTX 6000, [N/A]
+"""
+
+
+def known(gpus: list[Gpu]) -> Devices:
+    devices = Devices(lambda: gpus)
+    devices.begin()
+    assert devices._thread is not None
+    devices._thread.join()
+    return devices
+
+
+def test_the_drivers_list_is_read() -> None:
+    gpus = parse_inventory("a warning\n" + INVENTORY + "\n")
+    assert [(gpu.index, gpu.uuid[:7], gpu.memory_bytes >> 20) for gpu in gpus] == [
+        (0, "GPU-111", 143771),
+        (1, "GPU-222", 143771),
+        (2, "GPU-333", 0),
+    ]
+
+
+def test_workers_are_pinned_by_uuid() -> None:
+    devices = known(parse_inventory(INVENTORY))
+    assert devices.visible("cpu") == ""
+    for gpu in devices.gpus() or []:
+        assert devices.visible(f"cuda:{gpu.uuid}") == gpu.uuid
+        assert devices.visible(f"cuda:{gpu.uuid.removeprefix('GPU-')}") == gpu.uuid, "torch writes it so"
+
+
+@pytest.mark.parametrize("device", ["", "cuda", "cuda:", "cuda:1,2", "gpu:1", "cuda:GPU-99999999", "cuda:a b"])
+def test_a_device_that_is_none(device: str) -> None:
+    with pytest.raises(DeviceError):
+        known(parse_inventory(INVENTORY)).visible(device)
+
+
+def test_an_unknown_gpu_is_told_which_there_are() -> None:
+    with pytest.raises(DeviceError, match="RTX 6000"):
+        known(parse_inventory(INVENTORY)).visible("cuda:GPU-9")
+    with pytest.raises(DeviceError, match="it has: none"):
+        known([]).visible("cuda:GPU-9")
+
+
+def test_before_the_inventory_is_known_a_uuid_is_believed() -> None:
+    assert Devices(lambda: []).visible("cuda:MIG-1-2") == "MIG-1-2"
+    devices = Devices(lambda: [])
+    devices.begin = lambda: None  # type: ignore[method-assign]
+    assert devices.visible("cuda:GPU-9") == "GPU-9"
+
+
+def test_variables_that_exec_refuses_are_left_out() -> None:
+    good = {"PATH": "/bin", "TORCH_LOGS": "", "X": "a=b"}
+    bad = {"": "x", "A=B": "x", "N\0": "x", "V": "\0", "PRECOMPILED": "1", "CUDA_VISIBLE_DEVICES": "0"}
+    assert usable_variables({**good, **bad}) == good
+
+
+@pytest.mark.parametrize(
+    ("cores", "gib", "slots", "threads"),
+    [(1, 2, 1, 1), (2, 23, 1, 2), (8, 32, 2, 4), (16, 8, 2, 8), (128, 1024, 16, 8)],
+)
+def test_the_budget_follows_the_host(cores: int, gib: int, slots: int, threads: int) -> None:
+    limits = budget.limits(Settings(), cores, gib << 30)
+    assert (limits.slots, limits.compile_threads) == (slots, threads)
+    assert limits.slots < limits.processes
+    assert budget.job_memory_bytes(Settings(), limits.slots, gib << 30) * slots <= gib << 30
+
+
+def test_the_settings_decide_what_they_say() -> None:
+    limits = budget.limits(Settings(workers=3, compile_threads=5, max_queue=7), 2, 1 << 30)
+    assert (limits.slots, limits.compile_threads, limits.max_queue) == (3, 5, 7)
+
+
+def test_the_channel_takes_any_split_and_refuses_what_is_no_message() -> None:
+    ours, theirs = socket.socketpair()
+    channel = Channel(ours)
+    data = wire.frame(wire.Finished("i", "k", "exists", 0.0)) * 2
+    got = []
+    for byte in data:
+        theirs.send(bytes([byte]))
+        got += channel.receive()
+    assert len(got) == 2
+    theirs.send((wire.MAX_MESSAGE_BYTES + 1).to_bytes(4, "big"))
+    with pytest.raises(WireError):
+        channel.receive()
+    theirs.close()
+    channel.close()
+
+
+def test_the_channel_keeps_what_the_worker_does_not_take_yet() -> None:
+    ours, theirs = socket.socketpair()
+    channel = Channel(ours)
+    job = wire.Job("i", "k", "/s", "cpu", b"x" * (4 << 20), 1, 1.0)
+    channel.send(job)
+    assert channel.wants_write
+    received = b""
+    expected = wire.frame(job)
+    while len(received) < len(expected):
+        received += theirs.recv(1 << 20)
+        channel.flush()
+    assert received == expected and not channel.wants_write
+    theirs.close()
+    channel.send(job)
+    assert channel.closed, "a worker that left is no exception"
+    channel.close()
+
+
+def test_counters_are_each_users_own_and_bounded() -> None:
+    metrics = Metrics()
+    metrics.tally(1, wire.Tally(1, hits=2, fallbacks={"a" * 200: 1}))
+    metrics.tally(2, wire.Tally(1, hits=5, misses=-3, saved_s=float("nan")))
+    assert (metrics.reply(1).hits, metrics.reply(2).hits, metrics.reply(None).hits, metrics.reply(3).hits) == (
+        2,
+        5,
+        7,
+        0,
+    )
+    assert (metrics.reply(2).misses, metrics.reply(2).saved_s) == (0, 0.0)
+    for number in range(1000):
+        metrics.add(1, "fallbacks", reason=f"r{number}")
+    assert len(metrics.reply(1).fallbacks) <= 201
