@@ -1,0 +1,354 @@
+"""The hook: on in every process that it should reach, seen by none that does not import torch, fatal to nobody.
+
+Each test starts real interpreters. A made-up `torch` stands in for the real one (which takes seconds to import) where
+only the way of importing matters.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from precompiled.cli import probe
+
+ROOT = Path(__file__).resolve().parents[2]
+STATE = """
+import json, sys
+b = sys.modules.get("precompiled.bootstrap")
+h = sys.modules.get("precompiled.hook")
+print(json.dumps({
+    "state": b.state() if b else "absent",
+    "calls": sys.modules["calls"].calls if "calls" in sys.modules else [],
+    "problem": b.problem if b else None,
+    "finders": sum(type(f).__name__ == "_TorchFinder" for f in sys.meta_path),
+}))
+"""
+
+
+@pytest.fixture
+def fake_torch(tmp_path: Path) -> Path:
+    """A folder with a torch, and with a `calls` module that notes when the hook was called."""
+    folder = tmp_path / "fake"
+    (folder / "torch" / "nn").mkdir(parents=True)
+    (folder / "torch" / "__init__.py").write_text("import torch.utils\nfrom torch import nn\nWHOLE = True\n")
+    (folder / "torch" / "utils.py").write_text("")
+    (folder / "torch" / "lazy.py").write_text("")
+    (folder / "torch" / "nn" / "__init__.py").write_text("")
+    (folder / "calls.py").write_text("calls = []\n")
+    return folder
+
+
+# Replaces what the hook does once torch is there: it notes whether torch was whole.
+SPY = """
+import sys, calls, precompiled.hook as hook
+hook.on_torch_imported = lambda: calls.calls.append(hasattr(sys.modules["torch"], "WHOLE"))
+"""
+
+
+def python(
+    code: str, *path: Path | str, flags: tuple[str, ...] = (), env: Mapping[str, str] | None = None, hook: bool = True
+) -> subprocess.CompletedProcess[str]:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("PRECOMPILED", "PYTHONP"))}
+    environment["PYTHONPATH"] = os.pathsep.join([*map(str, path), str(ROOT)])
+    if hook:
+        environment = probe.with_hook(environment)
+    environment.update(env or {})
+    return subprocess.run(
+        [sys.executable, *flags, "-c", textwrap.dedent(code)], env=environment, capture_output=True, text=True,
+        check=False, timeout=120, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+
+
+def state(code: str, *path: Path | str, **more: object) -> dict[str, object]:
+    done = python(textwrap.dedent(code) + STATE, *path, **more)  # type: ignore[arg-type]
+    assert done.returncode == 0 and done.stderr == "", done.stderr
+    found: dict[str, object] = json.loads(done.stdout)
+    return found
+
+
+def site_folder(tmp_path: Path, text: str, name: str = "other") -> Path:
+    folder = tmp_path / name
+    folder.mkdir()
+    (folder / "sitecustomize.py").write_text(text)
+    return folder
+
+
+# ---------------------------------------------------------------- programs without torch
+
+
+def test_a_program_without_torch_sees_nothing_of_us() -> None:
+    code = """
+        import json, sys
+        print(json.dumps([sys.path, sorted(sys.modules), sys.argv, len(sys.path_hooks), len(sys.meta_path)]))
+    """
+    on, off = python(code), python(code, hook=False)
+    assert (on.returncode, on.stderr) == (off.returncode, off.stderr) == (0, "")
+    (path_on, modules_on, *rest_on), (path_off, modules_off, *rest_off) = json.loads(on.stdout), json.loads(off.stdout)
+    assert path_on == path_off and rest_on[:2] == rest_off[:2] and rest_on[2] == rest_off[2] + 1  # the finder
+    assert not {"torch", "precompiled.hook", "precompiled.config"} & set(modules_on)
+    assert {"precompiled", "precompiled.bootstrap", "sitecustomize"} <= set(modules_on)
+    assert "precompiled" not in modules_off
+
+
+def test_site_time_imports_nothing_else() -> None:
+    # Whatever bootstrap needs must be there in every interpreter anyway.
+    code = """
+        import os, sys
+        before = set(sys.modules)
+        import precompiled.bootstrap
+        print(*set(sys.modules) - before)
+    """
+    found = set(python(code, hook=False, flags=("-S",)).stdout.split())
+    assert found == {"precompiled", "precompiled.version", "precompiled.bootstrap"}
+
+
+def test_waiting(fake_torch: Path) -> None:
+    assert state("", fake_torch) == {"state": "waiting", "calls": [], "problem": None, "finders": 1}
+
+
+@pytest.mark.parametrize(
+    ("flags", "env"),
+    [((), {"PRECOMPILED": "0"}), (("-S",), {}), (("-I",), {}), (("-E",), {})],
+    ids=["PRECOMPILED=0", "-S", "-I", "-E"],
+)
+def test_what_switches_it_off(flags: tuple[str, ...], env: dict[str, str]) -> None:
+    assert state("", flags=flags, env=env)["state"] == "absent"
+
+
+def test_precompiled_0_counts_at_install_too() -> None:
+    code = "import os; os.environ['PRECOMPILED'] = '0'; import precompiled.bootstrap as b; b.install()"
+    assert state(code, hook=False)["state"] == "off"
+
+
+# ---------------------------------------------------------------- ways to import torch
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import torch",
+        "import torch.nn",
+        "from torch import nn",
+        "import importlib; importlib.import_module('torch.nn')",
+        "__import__('torch')",
+        "import importlib.util; assert importlib.util.find_spec('torch').loader; import torch",
+        "import importlib.util; assert importlib.util.find_spec('torch.nn'); import torch",
+        "import precompiled.bootstrap as b; b.install(); b.install(); import torch; b.install()",
+        "import torch; del sys.modules['torch']; import torch",
+    ],
+)
+def test_every_way_calls_the_hook_once_with_torch_whole(fake_torch: Path, code: str) -> None:
+    assert state(SPY + code, fake_torch) == {"state": "fired", "calls": [True], "problem": None, "finders": 0}
+
+
+def test_the_loader_is_left_as_it_was(fake_torch: Path) -> None:
+    code = """
+        import torch, importlib.machinery, inspect, importlib.resources
+        loader = torch.__spec__.loader
+        print(type(loader) is importlib.machinery.SourceFileLoader, sorted(vars(loader)), torch.__loader__ is loader)
+        print(inspect.getsource(torch).strip()[-4:], importlib.resources.files(torch).joinpath("lazy.py").is_file())
+    """
+    assert python(SPY + textwrap.dedent(code), fake_torch).stdout.splitlines() == [
+        "True ['name', 'path'] True", "True True",
+    ]  # fmt: skip
+
+
+def test_find_spec_alone_does_not_import(fake_torch: Path) -> None:
+    code = "import importlib.util; s = importlib.util.find_spec('torch'); assert s and 'torch' not in sys.modules"
+    assert state(SPY + code, fake_torch)["state"] == "waiting"
+
+
+def test_no_torch_is_the_usual_error() -> None:
+    code = "import sys; sys.path[:] = [p for p in sys.path if 'site-packages' not in p]; import torch"
+    on, off = python(code), python(code, hook=False)
+    assert on.returncode == off.returncode == 1
+    assert on.stderr == off.stderr and "ModuleNotFoundError: No module named 'torch'" in on.stderr
+
+
+def test_a_torch_that_fails_fails_as_without_us_and_may_be_tried_again(fake_torch: Path) -> None:
+    (fake_torch / "torch" / "__init__.py").write_text(
+        "import calls\nif not hasattr(calls, 'second'):\n    calls.second = True\n    raise OSError('no libcudart')\n"
+        "WHOLE = 1\n"
+    )
+    plain = "import torch"
+    on, off = python(plain, fake_torch), python(plain, fake_torch, hook=False)
+    assert on.returncode == off.returncode == 1 and on.stderr.splitlines()[-1] == "OSError: no libcudart"
+    code = SPY + textwrap.dedent("""
+        try:
+            import torch
+        except OSError:
+            assert calls.calls == []
+        import torch
+    """)
+    assert state(code, fake_torch)["calls"] == [True]
+
+
+def test_threads_that_import_torch_at_once(fake_torch: Path) -> None:
+    code = SPY + textwrap.dedent("""
+        import importlib.util, threading
+        barrier, wrong = threading.Barrier(8), []
+        def work(number):
+            barrier.wait()
+            try:
+                if number % 2:
+                    importlib.util.find_spec("torch")
+                import torch
+                if not (torch.WHOLE and calls.calls == [True]):
+                    wrong.append("torch was seen before the hook")
+            except Exception as error:
+                wrong.append(repr(error))
+        threads = [threading.Thread(target=work, args=(n,)) for n in range(8)]
+        [t.start() for t in threads]; [t.join() for t in threads]
+        assert not wrong, wrong
+    """)
+    assert state(code, fake_torch)["calls"] == [True]
+
+
+def test_another_hook_that_asks_us_back(fake_torch: Path) -> None:
+    # Such as wrapt's and OpenTelemetry's: they ask all finders, and we ask them.
+    code = SPY + textwrap.dedent("""
+        import importlib.util
+        class Other:
+            busy = False
+            def find_spec(self, name, path=None, target=None):
+                if name != "torch" or self.busy:
+                    return None
+                self.busy = True
+                try:
+                    return importlib.util.find_spec(name)
+                finally:
+                    self.busy = False
+        sys.meta_path.POSITION
+        import torch
+    """)
+    for position in ("insert(0, Other())", "append(Other())", "insert(1, Other())"):
+        assert state(code.replace("POSITION", position), fake_torch)["calls"] == [True]
+
+
+def test_a_finder_that_hides_torch_from_us_delays_the_hook_to_the_next_import(fake_torch: Path) -> None:
+    code = SPY + textwrap.dedent("""
+        import importlib.machinery
+        class Greedy:
+            def find_spec(self, name, path=None, target=None):
+                return importlib.machinery.PathFinder.find_spec(name) if name == "torch" else None
+        sys.meta_path.insert(0, Greedy())
+        import torch
+        assert calls.calls == []
+        import torch.lazy
+    """)
+    assert state(code, fake_torch)["calls"] == [True]
+
+
+def test_torch_was_there_first(fake_torch: Path) -> None:
+    code = "import torch" + SPY + "import precompiled.bootstrap as b; b.install()"
+    assert state(code, fake_torch, hook=False)["calls"] == [True]
+
+
+# ---------------------------------------------------------------- failures of ours
+
+
+def test_a_failing_hook_reaches_nobody(fake_torch: Path) -> None:
+    broken = """
+        import precompiled.hook
+        def broken():
+            raise RuntimeError('ours')
+        precompiled.hook.on_torch_imported = broken
+        import torch
+    """
+    found = state(broken, fake_torch)
+    assert found["state"] == "failed" and "RuntimeError: ours" in str(found["problem"])
+    loud = python(broken, fake_torch, env={"PRECOMPILED_LOG": "debug"})
+    assert loud.returncode == 0 and len(loud.stderr.splitlines()) == 1 and "ours" in loud.stderr
+
+
+@pytest.mark.parametrize("broken", ["raise RuntimeError('ours')", "this is not Python", "import nothing_such", "1 / 0"])
+@pytest.mark.parametrize("module", ["__init__", "bootstrap", "hook"])
+def test_a_broken_package_stops_no_interpreter(tmp_path: Path, fake_torch: Path, module: str, broken: str) -> None:
+    package = tmp_path / "broken" / "precompiled"
+    (package / "sitecustomize").mkdir(parents=True)
+    (package / "__init__.py").write_text("")
+    (package / "bootstrap.py").write_text((ROOT / "precompiled" / "bootstrap.py").read_text())
+    (package / "hook.py").write_text("")
+    (package / f"{module}.py").write_text(broken)
+    ours = package / "sitecustomize" / "sitecustomize.py"
+    ours.write_text((ROOT / "precompiled" / "sitecustomize" / "sitecustomize.py").read_text())
+    other = site_folder(tmp_path, "print('other')")
+    done = python("import torch; print(torch.WHOLE)", ours.parent, other, package.parent, fake_torch, hook=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "other\nTrue\n", "")
+
+
+def test_a_bad_setting_is_said_once_and_torch_works(fake_torch: Path) -> None:
+    done = python("import torch; print(torch.WHOLE)", fake_torch, env={"PRECOMPILED_MODE": "fast"})
+    assert done.returncode == 0 and done.stdout == "True\n"
+    assert "RuntimeWarning" in done.stderr and "PRECOMPILED_MODE" in done.stderr
+
+
+def test_an_interpreter_without_precompiled() -> None:
+    environment = {"PYTHONPATH": str(probe.hook_folder()), "PATH": os.environ["PATH"]}
+    done = subprocess.run(
+        [sys.executable, "-s", "-c", "import sys; print('precompiled' in sys.modules)"], capture_output=True, text=True,
+        env={**environment, "PYTHONHOME": sys.base_prefix}, check=False, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 0 and done.stderr == ""
+
+
+# ---------------------------------------------------------------- other people's sitecustomize
+
+
+def test_another_sitecustomize_runs_as_itself(tmp_path: Path) -> None:
+    other = site_folder(tmp_path, "import sys\nsys.seen = (__name__, __file__, list(sys.path))\nMARK = 1\n")
+    code = """
+        import sys, sitecustomize
+        name, file, path = sys.seen
+        print(name, file, sitecustomize.MARK, sitecustomize.__file__ == file, any("/sitecustom" in p for p in path))
+    """
+    assert python(code, other).stdout.split() == [
+        "sitecustomize", str(other / "sitecustomize.py"), "1", "True", "False",
+    ]  # fmt: skip
+    assert state("", other)["state"] == "waiting"
+    assert python("import sys; print(sys.seen[0])", other, env={"PRECOMPILED": "0"}).stdout == "sitecustomize\n"
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["raise ValueError('x')", "import nothing_such", "not python", "raise ImportError('x', name='sitecustomize')"],
+)
+def test_their_errors_are_reported_as_without_us(tmp_path: Path, text: str) -> None:
+    other = site_folder(tmp_path, text)
+    code = "import sys; print(sys.path)"
+    on, off = python(code, other), python(code, other, hook=False)
+    assert (on.returncode, on.stdout, on.stderr) == (off.returncode, off.stdout, off.stderr)
+    assert on.returncode == 0
+    assert state("", tmp_path / "none")["state"] == "waiting"
+
+
+def test_their_exit_is_theirs(tmp_path: Path) -> None:
+    other = site_folder(tmp_path, "raise SystemExit(7)")
+    assert python("print('never')", other).returncode == python("", other, hook=False).returncode
+
+
+def test_another_chain_loader_in_front_of_us(tmp_path: Path) -> None:
+    # As ddtrace's does it: it takes its own folder off the path, and imports the next sitecustomize.
+    first = site_folder(
+        tmp_path,
+        "import os, sys\nhere = os.path.dirname(__file__)\nsys.path.remove(here)\ndel sys.modules['sitecustomize']\n"
+        "import sitecustomize\nprint('first')\n",
+        "first",
+    )
+    last = site_folder(tmp_path, "print('last')", "last")
+    done = python(STATE, first, probe.hook_folder(), last, hook=False)
+    *said, found = done.stdout.splitlines()
+    assert said == ["last", "first"] and json.loads(found)["state"] == "waiting" and done.stderr == ""
+
+
+def test_our_folder_twice_on_the_path(tmp_path: Path) -> None:
+    other = site_folder(tmp_path, "print('once')")
+    done = python("", probe.hook_folder(), other, str(probe.hook_folder()) + os.sep)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "once\n", "")

@@ -1,0 +1,114 @@
+"""Settings: who wins, where a value came from, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from precompiled import config, paths
+from precompiled.errors import ConfigError
+
+
+@pytest.fixture(autouse=True)
+def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """No settings but those that a test gives."""
+    for name in config.NAMES:
+        monkeypatch.delenv(config.ENV_PREFIX + name.upper(), raising=False)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
+    monkeypatch.setattr(paths, "SYSTEM_CONFIG", tmp_path / "etc.toml")
+    monkeypatch.setattr(paths, "SYSTEM_RUNTIME_DIR", tmp_path / "run")
+    return tmp_path
+
+
+def write_user(text: str) -> Path:
+    path = paths.user_config_file()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+def test_defaults(bare: Path) -> None:
+    settings = config.load()
+    assert settings == config.Settings() and settings.mode == "eager"
+    assert set(settings.origins.values()) == {"default"} and set(settings.origins) == set(config.NAMES)
+    assert settings.cache_dir == bare / "cache" / "precompiled"
+    assert settings.runtime_dir == bare / "cache" / "precompiled" / "run"
+
+
+def test_flags_over_environment_over_user_file_over_system_file(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    paths.SYSTEM_CONFIG.write_text('mode = "off"\nwait_s = 1\nmax_queue = 1\nworkers = 1\n')
+    user = write_user("wait_s = 2\nmax_queue = 2\nworkers = 2\n")
+    monkeypatch.setenv("PRECOMPILED_MAX_QUEUE", "3")
+    monkeypatch.setenv("PRECOMPILED_WORKERS", "3")
+    settings = config.load({"workers": 4, "mode": None})
+    assert (settings.mode, settings.wait_s, settings.max_queue, settings.workers) == ("off", 2.0, 3, 4)
+    assert [settings.origins[name] for name in ("mode", "wait_s", "max_queue", "workers", "log")] == [
+        f"file {paths.SYSTEM_CONFIG}", f"file {user}", "env PRECOMPILED_MAX_QUEUE", "flag", "default",
+    ]  # fmt: skip
+
+
+def test_an_empty_variable_is_not_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PRECOMPILED_MODE", "")
+    assert config.load().origins["mode"] == "default"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "value"),
+    [
+        ("strict", "1", True), ("strict", "no", False), ("autostart", "OFF", False), ("log", "DEBUG", "debug"),
+        ("wait_s", "1.5", 1.5), ("workers", "2", 2), ("cache_dir", "~/x", Path("~/x").expanduser()),
+    ],
+)  # fmt: skip
+def test_values_from_the_environment(name: str, text: str, value: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(config.ENV_PREFIX + name.upper(), text)
+    found = getattr(config.load(), name)
+    assert found == value and type(found) in (type(value), type(Path()))
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("mode", "fast"), ("log", "loud"), ("strict", "maybe"), ("wait_s", "-1"), ("wait_s", "nan"), ("wait_s", "inf"),
+        ("workers", "1.5"), ("workers", "many"), ("cache_dir", "relative/path"), ("runtime_dir", "."),
+    ],
+)  # fmt: skip
+def test_bad_values_name_their_origin(name: str, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    variable = config.ENV_PREFIX + name.upper()
+    monkeypatch.setenv(variable, text)
+    with pytest.raises(ConfigError, match=variable):
+        config.load()
+    monkeypatch.delenv(variable)
+    with pytest.raises(ConfigError, match="from flag"):
+        config.load({name: text})
+
+
+@pytest.mark.parametrize("text", ["mode = ", "\x00", "wat = 1", "[mode]\nx = 1", "workers = []", "workers = true_"])
+def test_bad_files_are_named(text: str) -> None:
+    path = write_user(text)
+    with pytest.raises(ConfigError, match=str(path)):
+        config.load()
+
+
+def test_a_running_system_daemon_gives_the_directories(bare: Path) -> None:
+    paths.SYSTEM_RUNTIME_DIR.mkdir()
+    (paths.SYSTEM_RUNTIME_DIR / paths.SOCKET_NAME).touch()
+    settings = config.load()
+    assert settings.runtime_dir == paths.SYSTEM_RUNTIME_DIR
+    assert settings.cache_dir.parent == paths.SYSTEM_CACHE_DIR
+
+
+def test_the_login_session_gives_the_runtime_directory(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (bare / "session").mkdir()
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(bare / "session"))
+    assert config.load().runtime_dir == bare / "session" / "precompiled"
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(bare / "gone"))
+    assert config.load().runtime_dir == bare / "cache" / "precompiled" / "run"
+
+
+def test_a_socket_path_that_no_socket_can_have() -> None:
+    with pytest.raises(ConfigError) as caught:
+        paths.socket_path(Path("/" + "x" * 120))
+    assert caught.value.code == "socket-path-too-long" and "PRECOMPILED_RUNTIME_DIR" in caught.value.action
