@@ -107,12 +107,12 @@ class Daemon:
         become_subreaper()
         self._watch_signals()
         self._server.open()
-        log.info("precompiled %s serves %s (%s), %s", VERSION, self._server.path,
-                 "all users" if self._system else f"uid {os.geteuid()}", self._scheduler.limits)  # fmt: skip
         self._notifier.send("READY=1", f"STATUS=serving {self._server.path}")
 
     def run(self) -> int:
         """Serve until told to stop; the exit status."""
+        log.info("precompiled %s serves %s (%s), %s", VERSION, self._server.path,
+                 "all users" if self._system else f"uid {os.geteuid()}", self._scheduler.limits)  # fmt: skip
         while not self._stop_reason:
             self._round()
         log.info("stopping: %s", self._stop_reason)
@@ -169,202 +169,19 @@ class Daemon:
         for request in self._server.requests():
             self._request(request)
         self._pool.check()
-        for event in self._pool.take_events():
-            self._do(event)
         self._do(Tick())
+        # Until nothing more follows: what is carried out may fail at once (an interpreter that is none), and the next
+        # round may wait for long.
+        while events := self._pool.take_events():
+            for event in events:
+                self._do(event)
         self._look_after_ourselves()
 
     def _wait_s(self) -> float:
         now = time.monotonic()
         waits = [MAX_WAIT_S, max(0.0, self._next_check - now)]
-        for wait in (self._scheduler.next_wake(now), self._pool.next_wake(now)):
-            if wait is not None:
-                waits.append(wait)
-        return min(waits)
-
-    def _drain_wake(self) -> None:
-        try:
-            while os.read(self._wake[0], 512):
-                pass
-        except BlockingIOError:
-            pass
-
-    def _do(self, event: Event) -> None:
-        """Let the scheduler decide, and carry it out."""
-        try:
-            instructions = self._scheduler.handle(event, time.monotonic())
-        except SchedulerError:
-            # An error of ours. The story is in the log; the worker at fault, if any, is ended by its next event.
-            log.exception("the scheduler refused %s", type(event).__name__)
-            return
-        for instruction in instructions:
-            self._carry_out(instruction)
-
-    def _carry_out(self, instruction: Instruction) -> None:
-        match instruction:
-            case Reply(client, message):
-                self._server.send(client, message)
-            case StartWorker():
-                self._pool.start(instruction)
-            case RunJob():
-                self._pool.run(instruction)
-            case StopWorker():
-                self._pool.stop(instruction)
-            case KillWorker():
-                self._pool.kill(instruction)
-            case Count(uid, counter, amount, reason):
-                self._metrics.add(uid, counter, amount, reason)
-            case Moved(job, key, uid, state, why):
-                self._last_work = time.monotonic()
-                log.info("job %s key %s uid %d: %s %s", job, key, uid, state, why)
-
-    def _look_after_ourselves(self) -> None:
-        """Feed the watchdog if, and only if, clients can reach us and the loop goes round."""
-        now = time.monotonic()
-        if now < self._next_check:
-            return
-        watchdog = self._notifier.watchdog_s
-        self._next_check = now + min(SELF_CHECK_S, watchdog / 3 if watchdog else SELF_CHECK_S)
-        idle = self._settings.daemon_idle_s
-        if self._scheduler.busy:
-            self._last_work = now
-        elif idle > 0 and now - self._last_work >= idle:
-            self._stop_reason = self._stop_reason or f"idle for {idle:g} s"
-        if not self._lock.is_ours() or not self._server.is_ours():
-            # The directory was removed or replaced: nobody can find us, and another daemon may be there already.
-            self._lost = f"{self._server.path} is not ours any more"
-            log.error("%s", self._lost)
-            self._stop_reason = self._stop_reason or self._lost
-        elif watchdog:
-            self._notifier.send("WATCHDOG=1")
-
-    # ------------------------------------------------ requests
-
-    def _request(self, request: Request) -> None:
-        peer, message = request.peer, request.message
-        match message:
-            case wire.Submit():
-                self._last_work = time.monotonic()
-                try:
-                    self._devices.visible(message.device)
-                except DeviceError as error:
-                    self._metrics.add(peer.uid, "rejected", reason="no-such-device")
-                    self._server.send(peer.identity, wire.Rejected(
-                        "no-such-device", str(error), "See `precompiled doctor`", message.id, message.key))  # fmt: skip
-                    return
-                self._do(Submitted(peer.identity, peer.uid, peer.gid, message, request.blob))
-            case wire.Tally():
-                self._metrics.tally(peer.uid, message)
-            case wire.Status():
-                self._server.send(peer.identity, self._status(peer))
-            case wire.Stats():
-                self._server.send(peer.identity, self._metrics.reply(self._seen_by(peer)))
-            case wire.Stop():
-                self._server.send(peer.identity, wire.Stopping(os.getpid()))
-                self._stop_reason = self._stop_reason or f"asked by uid {peer.uid}, pid {peer.pid}"
-
-    @staticmethod
-    def _seen_by(peer: Peer) -> int | None:
-        """Whose workers and counters a peer may see: his own; None: everybody's."""
-        return None if peer.uid in (0, os.geteuid()) else peer.uid
-
-    def _status(self, peer: Peer) -> wire.StatusReply:
-        uid = self._seen_by(peer)
-        cache_dir = self._settings.cache_dir
-        depth = self._scheduler.queue_depth if uid is None else self._scheduler.queue_depth_of(uid)
-        return wire.StatusReply(
-            running=not self._stop_reason,
-            pid=os.getpid(),
-            version=VERSION,
-            socket=str(self._server.path),
-            cache_dir=str(cache_dir / str(peer.uid) if self._system else cache_dir),
-            uptime_s=time.monotonic() - self._started,
-            queue_depth=depth,
-            workers=self._pool.statuses(uid),
-            rss_bytes=psutil.Process().memory_info().rss,
-            degraded=[self._lost] if self._lost else [],
-        )
-
-
-def serve(
-    settings: Settings, *, system: bool, notifier: Notifier | None = None, on_ready: Callable[[], None] | None = None
-) -> int:
-    """Run a daemon to its end; the exit status. Raises AlreadyRunning or DaemonError when it cannot begin."""
-    daemon = Daemon(settings, system=system, notifier=notifier)
-    try:
-        daemon.open()
-        if on_ready is not None:
-            on_ready()
-        return daemon.run()
-    finally:
-        daemon.close()        self._notifier.send("READY=1", f"STATUS=serving {self._server.path}")
-
-    def run(self) -> int:
-        """Serve until told to stop; the exit status."""
-        while not self._stop_reason:
-            self._round()
-        log.info("stopping: %s", self._stop_reason)
-        self._notifier.send("STOPPING=1", f"STATUS=stopping: {self._stop_reason}")
-        self._do(ShutDown())
-        deadline = time.monotonic() + STOP_GRACE_S
-        while self._scheduler.workers and time.monotonic() < deadline:
-            self._round(deadline - time.monotonic())
-        return 1 if self._lost else 0
-
-    def close(self) -> None:
-        """Leave no process, no socket and no lock."""
-        self._pool.close()
-        self._server.close()
-        self._lock.release()
-        if self._wake[0] >= 0:
-            signal.set_wakeup_fd(-1)
-            for fd in self._wake:
-                os.close(fd)
-            self._wake = (-1, -1)
-
-    def _prepare_cache_dir(self) -> None:
-        try:
-            self._settings.cache_dir.mkdir(mode=0o755, parents=True, exist_ok=True)
-        except OSError as error:
-            raise DaemonError(f"the cache directory cannot be made: {error}", "", code="cache-dir") from error
-
-    def _watch_signals(self) -> None:
-        """A signal writes a byte to a pipe that the loop polls, so none is lost between two rounds."""
-        self._wake = os.pipe()
-        for fd in self._wake:
-            os.set_blocking(fd, False)
-        signal.set_wakeup_fd(self._wake[1], warn_on_full_buffer=False)
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._on_signal)
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # a terminal that closes is no reason to stop
-        signal.signal(signal.SIGPIPE, signal.SIG_IGN)
-
-    def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        del frame
-        self._stop_reason = self._stop_reason or signal.Signals(number).name
-
-    # ------------------------------------------------ the loop
-
-    def _round(self, limit_s: float = MAX_WAIT_S) -> None:
-        """Wait for something, and do what follows from it."""
-        fds = self._pool.fds()
-        fds[self._wake[0]] = select.POLLIN
-        for fd, events in self._server.poll(fds, min(limit_s, self._wait_s())):
-            if fd == self._wake[0]:
-                self._drain_wake()
-            else:
-                self._pool.on_fd(fd, events)
-        for request in self._server.requests():
-            self._request(request)
-        self._pool.check()
-        for event in self._pool.take_events():
-            self._do(event)
-        self._do(Tick())
-        self._look_after_ourselves()
-
-    def _wait_s(self) -> float:
-        now = time.monotonic()
-        waits = [MAX_WAIT_S, max(0.0, self._next_check - now)]
+        if self._settings.daemon_idle_s > 0:
+            waits.append(max(0.1, self._last_work + self._settings.daemon_idle_s - now))
         for wait in (self._scheduler.next_wake(now), self._pool.next_wake(now)):
             if wait is not None:
                 waits.append(wait)
