@@ -1,0 +1,28 @@
+"""Real models through the real daemon: eager first, swapped in, and a hit in the next process; always eager's results."""
+
+from __future__ import annotations
+
+import pytest
+from support_host import Host
+
+CASES = [(model, training) for model in ("gpt2", "bert", "resnet") for training in (False, True)]
+
+
+@pytest.mark.parametrize(("model", "training"), CASES, ids=[f"{m}-{'train' if t else 'infer'}" for m, t in CASES])
+def test_a_model_swaps_in_and_hits_in_the_next_process(shared_host: Host, model: str, training: bool) -> None:
+    spec = {"model": model, "training": training}
+    first = shared_host.run(spec)
+    assert [graph["state"] for graph in first["first"]] == ["pending"] * len(first["first"])
+    assert first["waited"]
+    assert {(graph["state"], graph["source"]) for graph in first["reports"]} == {("compiled", "swap")}
+    assert all(graph["calls_eager"] >= 1 and graph["calls_compiled"] >= 2 for graph in first["reports"])
+    assert first["compiles"] == 0, "the client compiled itself"
+
+    second = shared_host.run(spec)
+    assert {(graph["state"], graph["source"]) for graph in second["first"]} == {("compiled", "hit")}
+    assert all(graph["calls_eager"] == 0 for graph in second["reports"])
+    assert [graph["key"] for graph in second["reports"]] == [graph["key"] for graph in first["reports"]]
+    assert second["compiles"] == 0
+    assert second["children"] == [], "a hit started a process"
+    filled = [path for path in (shared_host.root / "inductor").rglob("*") if path.is_file()]
+    assert filled == [], "a client filled Inductor's own cache"

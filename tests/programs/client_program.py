@@ -1,0 +1,173 @@
+"""A user's program, run in a process of its own: plain torch.compile under the hook, checked against eager.
+
+Usage: client_program.py SPEC, a JSON object (see ``main``). Prints one line of JSON at its end, and ``@event`` lines on
+the way, for the tests to wait on; with ``"steps_until"`` it steps until a file appears.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+
+def build(name: str, training: bool) -> tuple[torch.nn.Module, dict[str, Any]]:
+    """A model with random weights, and its inputs. Dropout is 0: eager and compiled draw it differently."""
+    torch.manual_seed(0)
+    if name == "mlp":
+        model = _Mlp()
+        inputs: dict[str, Any] = {"x": torch.randn(8, 16)}
+    elif name == "broken":
+        model = _Broken()
+        inputs = {"x": torch.randn(8, 16)}
+    elif name == "gpt2":
+        from transformers import GPT2Config, GPT2LMHeadModel
+
+        config = GPT2Config(n_layer=2, n_head=2, n_embd=64, vocab_size=256, n_positions=64,
+                            resid_pdrop=0, embd_pdrop=0, attn_pdrop=0)  # fmt: skip
+        model = GPT2LMHeadModel(config)
+        tokens = torch.randint(0, 256, (2, 32))
+        inputs = {"input_ids": tokens, "labels": tokens} if training else {"input_ids": tokens}
+    elif name == "bert":
+        from transformers import BertConfig, BertForSequenceClassification
+
+        config = BertConfig(hidden_size=64, num_hidden_layers=2, num_attention_heads=2, intermediate_size=128,
+                            vocab_size=256, hidden_dropout_prob=0, attention_probs_dropout_prob=0)  # fmt: skip
+        model = BertForSequenceClassification(config)
+        tokens = torch.randint(0, 256, (2, 32))
+        inputs = {"input_ids": tokens, "attention_mask": torch.ones_like(tokens)}
+        if training:
+            inputs["labels"] = torch.tensor([0, 1])
+    elif name == "resnet":
+        from transformers import ResNetConfig, ResNetForImageClassification
+
+        config = ResNetConfig(embedding_size=16, hidden_sizes=[16, 32], depths=[1, 1], layer_type="basic", num_labels=4)
+        model = ResNetForImageClassification(config)
+        inputs = {"pixel_values": torch.randn(4, 3, 32, 32)}
+        if training:
+            inputs["labels"] = torch.tensor([0, 1, 2, 3])
+    else:
+        raise ValueError(name)
+    return model.train(training), inputs
+
+
+class _Mlp(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.GELU(), torch.nn.Linear(32, 4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layers(x)
+
+
+class _Broken(torch.nn.Module):
+    """Two inputs over one memory: a graph that precompiled does not take."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.relu(x) + 1
+
+
+def first_tensor(output: Any, training: bool) -> torch.Tensor:
+    if isinstance(output, torch.Tensor):
+        return output.square().mean() if training else output
+    return output.loss if training else output.logits
+
+
+def step(function: Any, model: torch.nn.Module, inputs: dict[str, Any], training: bool) -> list[torch.Tensor]:
+    """One step; the result and, when training, all gradients. State that the step changes (batch norm) is restored."""
+    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    if training:
+        result = first_tensor(function(**inputs), True)
+        result.backward()
+        found = [result.detach(), *(p.grad.clone() for p in model.parameters() if p.grad is not None)]
+        found += [buffer.clone() for buffer in model.buffers()]
+        model.zero_grad(set_to_none=True)
+    else:
+        with torch.no_grad():
+            found = [first_tensor(function(**inputs), False)]
+    with torch.no_grad():
+        for name, buffer in model.named_buffers():
+            buffer.copy_(buffers[name])
+    return found
+
+
+def compare(got: list[torch.Tensor], expected: list[torch.Tensor]) -> None:
+    """Within the tolerances of torch's own tests for Inductor on CPU (test_torchinductor.py: atol 1e-4, rtol 1e-4 up)."""
+    assert len(got) == len(expected)
+    for left, right in zip(got, expected, strict=True):
+        torch.testing.assert_close(left, right, rtol=1e-3, atol=1e-4)
+
+
+def say(event: str) -> None:
+    print(f"@{event}", flush=True)
+
+
+def main() -> None:
+    spec: dict[str, Any] = json.loads(sys.argv[1])
+    training = bool(spec.get("training"))
+    import precompiled
+
+    if spec.get("enable", True):
+        precompiled.enable()
+    model, inputs = build(spec["model"], training)
+    expected = step(model, model, inputs, training)
+    backend = spec.get("backend", "inductor")
+    compiled = torch.compile(model, backend=backend, **spec.get("compile", {}))
+    child = os.fork() if spec.get("fork") == "before" else None
+
+    compare(step(compiled, model, inputs, training), expected)
+    first = [vars(graph) for graph in precompiled.report()]
+    say("first-step")
+    if spec.get("exit_after_first"):
+        if spec.get("hard_exit"):
+            os._exit(0)
+        print(json.dumps({"first": first}), flush=True)
+        return
+    if spec.get("fork") == "pending":
+        child = os.fork()
+
+    steps = 0
+    if until := spec.get("steps_until"):
+        while not Path(until).exists():
+            compare(step(compiled, model, inputs, training), expected)
+            steps += 1
+        say("stepped-on")
+    waited = precompiled.wait(spec.get("wait_s", 300))
+    for _ in range(2):
+        compare(step(compiled, model, inputs, training), expected)
+    reports = [vars(graph) for graph in precompiled.report()]
+    result = {
+        "pid": os.getpid(),
+        "first": first,
+        "waited": waited,
+        "reports": reports,
+        "steps_before": steps,
+        # torch/_dynamo/backends/common.py counts each graph that AOTAutograd is asked to compile in this process.
+        "compiles": torch._dynamo.utils.counters["aot_autograd"]["total"],
+        "children": _children(),
+        "finished": time.time(),
+    }
+    if child is not None:
+        if child == 0:
+            Path(spec["child_result"]).write_text(json.dumps(result))
+            sys.stdout.flush()
+            sys.exit(0)
+        _pid, status = os.waitpid(child, 0)
+        result["child_status"] = status
+        result["child"] = json.loads(Path(spec["child_result"]).read_text())
+    print(json.dumps(result), flush=True)
+
+
+def _children() -> list[str]:
+    import psutil
+
+    return [" ".join(process.cmdline()) for process in psutil.Process().children(recursive=True)]
+
+
+if __name__ == "__main__":
+    main()
