@@ -323,14 +323,9 @@ class Machine:
         env: dict[str, str] | None = None,
     ) -> Done:
         """Run a command in the container and wait for it. Its environment is ``env`` and what a login has, no more."""
-        home = "/root" if user == "root" else f"/home/{user}"
-        variables = {**CLEAN_ENVIRONMENT, "HOME": home, "USER": user, "LOGNAME": user, **(env or {})}
-        enter = self._enter(user)
-        enter += ["env", "-i", f"--chdir={home}", *(f"{name}={value}" for name, value in variables.items())]
+        argv = self._argv(command, user, env)
         try:
-            done = subprocess.run(
-                [*enter, *command], capture_output=True, text=True, timeout=timeout, check=False, input=input or ""
-            )
+            done = subprocess.run(argv, capture_output=True, text=True, timeout=timeout, check=False, input=input or "")
         except subprocess.TimeoutExpired as error:
             out, err = (text.decode() if isinstance(text, bytes) else text for text in (error.stdout, error.stderr))
             raise CommandFailed(f"{' '.join(command)}: no end after {timeout:g} s\n{out or ''}{err or ''}") from error
@@ -338,6 +333,28 @@ class Machine:
         if check and result.status != 0:
             raise CommandFailed(f"{result.command}: exit status {result.status}\n{result.out}{result.err}")
         return result
+
+    @contextmanager
+    def background(
+        self, *command: str, user: str = "root", env: dict[str, str] | None = None
+    ) -> Iterator[subprocess.Popen[str]]:
+        """The same, while something else goes on; killed if it is still there when the block is left."""
+        with tempfile.TemporaryFile() as errors:  # read by nobody who could keep it from writing
+            process = subprocess.Popen(
+                self._argv(command, user, env),
+                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, text=True,
+            )  # fmt: skip
+            try:
+                yield process
+            finally:
+                process.kill()
+                process.communicate()
+
+    def _argv(self, command: Sequence[str], user: str, env: dict[str, str] | None) -> list[str]:
+        home = "/root" if user == "root" else f"/home/{user}"
+        variables = {**CLEAN_ENVIRONMENT, "HOME": home, "USER": user, "LOGNAME": user, **(env or {})}
+        clean = ["env", "-i", f"--chdir={home}", *(f"{name}={value}" for name, value in variables.items())]
+        return [*self._enter(user), *clean, *command]
 
     def _enter(self, user: str = "root") -> list[str]:
         """What puts a command into the container, as this user; it is killed when the ``nsenter`` here is."""

@@ -2,11 +2,14 @@
 
 # A user's script: nothing in it knows of precompiled.
 SCRIPT = """\
+import os
+
 import torch
 from torch import nn
 
 torch.manual_seed(0)
-model = nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 4))
+width = int(os.environ.get("WIDTH", "32"))
+model = nn.Sequential(nn.Linear(16, width), nn.GELU(), nn.Linear(width, 4))
 compiled = torch.compile(model)
 batch = torch.randn(8, 16)
 

@@ -36,14 +36,16 @@ def script(machine: nspawn.Machine) -> nspawn.Machine:
     return machine
 
 
-def train(machine: nspawn.Machine, user: str) -> dict[str, Any]:
+OBSERVE = ("/srv/programs/observe.py", "/srv/programs/train.py", str(COMPILE_S))
+
+
+def train(machine: nspawn.Machine, user: str, **env: str) -> dict[str, Any]:
     """Run the user's script in a fresh process with an empty Inductor cache of its own; what became of its graphs."""
     # TORCHINDUCTOR_CACHE_DIR: what a process compiles in itself stays in it, so a hit can only come from the store.
     private = machine.run("mktemp", "--directory", user=user).out.strip()
     done = machine.run(
-        machine.python, "/srv/programs/observe.py", "/srv/programs/train.py", str(COMPILE_S),
-        user=user, timeout=2 * COMPILE_S, env={"TORCHINDUCTOR_CACHE_DIR": private},
-    )  # fmt: skip
+        machine.python, *OBSERVE, user=user, timeout=2 * COMPILE_S, env={"TORCHINDUCTOR_CACHE_DIR": private, **env}
+    )
     machine.run("rm", "-rf", private, user=user)
     found: dict[str, Any] = json.loads(done.out.splitlines()[-1])
     found["stderr"] = done.err
@@ -287,8 +289,20 @@ def test_users_cannot_see_each_others_artifacts(machine: nspawn.Machine, others_
         ):
             done = machine.run(*command, user=other, check=False)
             assert done.status != 0 and "Permission denied" in done.err, command
-        listed = machine.run(machine.command, "ls", "--json", user=other).out
-        assert name not in listed or name in artifacts(machine, other)
+        listed = machine.run(
+            machine.command, "ls", "--json", user=other, check=False, env={"PRECOMPILED_CACHE_DIR": store}
+        )
+        assert listed.status == 1 and name not in listed.out
+
+
+def test_another_users_store_is_no_source(
+    running: nspawn.Machine, script: nspawn.Machine, first_run: dict[str, Any]
+) -> None:
+    """Pointed at alice's store, bob's program runs right, and with nothing of hers."""
+    before = artifacts(running, "alice")
+    run = train(running, "bob", PRECOMPILED_CACHE_DIR=f"{CACHE}/{uid_of(running, 'alice')}")
+    assert ("compiled", "hit") not in served(run), run
+    assert artifacts(running, "alice") == before
 
 
 def test_restart_loses_nothing(running: nspawn.Machine, script: nspawn.Machine, first_run: dict[str, Any]) -> None:
@@ -305,13 +319,26 @@ def test_restart_loses_nothing(running: nspawn.Machine, script: nspawn.Machine, 
 def test_a_store_in_the_home_is_published_to(running: nspawn.Machine, script: nspawn.Machine) -> None:
     """PRECOMPILED_CACHE_DIR may name any place the user can write; the unit's sandbox must not know better."""
     store = "/home/alice/store"
-    done = running.run(
-        running.python, "/srv/programs/observe.py", "/srv/programs/train.py", str(COMPILE_S),
-        user="alice", timeout=2 * COMPILE_S, env={"PRECOMPILED_CACHE_DIR": store},
-    )  # fmt: skip
-    run = json.loads(done.out.splitlines()[-1])
+    run = train(running, "alice", PRECOMPILED_CACHE_DIR=store)
     assert served(run) == {("compiled", "swap")}, run
     assert running.run("find", f"{store}/artifacts", "-name", "manifest.json", user="alice").out != ""
+
+
+def test_stop_in_the_middle_of_a_compile(running: nspawn.Machine, script: nspawn.Machine) -> None:
+    """No compiler outlives the daemon; the program goes on, and is served when the daemon is back."""
+    cursor = running.cursor()
+    with running.background(running.python, *OBSERVE, user="alice", env={"WIDTH": "33"}) as program:
+        running.await_journal(UNIT, ": running worker", cursor)
+        processes = running.processes_of(UNIT)
+        running.run("systemctl", "stop", UNIT)
+        assert gone(running, processes)
+        assert running.run("pgrep", "--full", "precompiled.service", check=False).out == ""
+        assert program.poll() is None
+        running.run("systemctl", "start", UNIT)
+        out, _ = program.communicate(timeout=COMPILE_S)
+    assert program.returncode == 0
+    run = json.loads(out.splitlines()[-1])
+    assert served(run) == {("compiled", "swap")}, run
 
 
 # ---------------------------------------------------------------- the user unit
