@@ -484,7 +484,7 @@ class _Link:
 
     def __init__(self, settings: Settings) -> None:
         zmq = self._zmq = _import_zmq()
-        self._context: zmq.Context[Any] = zmq.Context()
+        self._context = zmq.Context()
         self._socket = self._context.socket(zmq.DEALER)
         self._socket.setsockopt(zmq.LINGER, LINGER_MS)
         self._socket.setsockopt(zmq.SNDHWM, 100)

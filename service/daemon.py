@@ -172,8 +172,8 @@ class Daemon:
         self._do(Tick())
         # Until nothing more follows: what is carried out may fail at once (an interpreter that is none), and the next
         # round may wait for long.
-        while events := self._pool.take_events():
-            for event in events:
+        while found := self._pool.take_events():
+            for event in found:
                 self._do(event)
         self._look_after_ourselves()
 
@@ -181,11 +181,11 @@ class Daemon:
         now = time.monotonic()
         waits = [MAX_WAIT_S, max(0.0, self._next_check - now)]
         if self._settings.daemon_idle_s > 0:
-            waits.append(max(0.1, self._last_work + self._settings.daemon_idle_s - now))
+            waits.append(self._last_work + self._settings.daemon_idle_s - now)
         for wait in (self._scheduler.next_wake(now), self._pool.next_wake(now)):
             if wait is not None:
                 waits.append(wait)
-        return min(waits)
+        return max(0.0, min(waits))
 
     def _drain_wake(self) -> None:
         try:
@@ -226,15 +226,15 @@ class Daemon:
     def _look_after_ourselves(self) -> None:
         """Feed the watchdog if, and only if, clients can reach us and the loop goes round."""
         now = time.monotonic()
-        if now < self._next_check:
-            return
-        watchdog = self._notifier.watchdog_s
-        self._next_check = now + min(SELF_CHECK_S, watchdog / 3 if watchdog else SELF_CHECK_S)
         idle = self._settings.daemon_idle_s
         if self._scheduler.busy:
             self._last_work = now
         elif idle > 0 and now - self._last_work >= idle:
             self._stop_reason = self._stop_reason or f"idle for {idle:g} s"
+        if now < self._next_check:
+            return
+        watchdog = self._notifier.watchdog_s
+        self._next_check = now + min(SELF_CHECK_S, watchdog / 3 if watchdog else SELF_CHECK_S)
         if not self._lock.is_ours() or not self._server.is_ours():
             # The directory was removed or replaced: nobody can find us, and another daemon may be there already.
             self._lost = f"{self._server.path} is not ours any more"

@@ -49,6 +49,7 @@ log = logging.getLogger("precompiled.pool")
 LOG_BYTES = 64 << 10  # of a worker's output kept
 DETAIL_BYTES = 1500  # of it shown in a message
 EXIT_GRACE_S = 3.0  # between Exit and SIGKILL
+REAP_S = 0.05  # between two looks for killed descendants
 ORPHAN_S = 10.0  # how long a killed descendant is waited for
 MEMORY_CHECK_S = 1.0  # between two looks at a busy worker's memory
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -164,6 +165,10 @@ class Pool:
         """Seconds until ``check`` has something to do."""
         times = [p.leave_by - now for p in self._processes.values() if p.leave_by is not None]
         times += [MEMORY_CHECK_S for p in self._processes.values() if p.job or p.pidfd < 0]
+        if self._events:
+            times.append(0.0)
+        if self._orphans:
+            times.append(REAP_S)
         return max(0.0, min(times)) if times else None
 
     def on_fd(self, fd: int, events: int) -> None:

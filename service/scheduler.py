@@ -612,7 +612,7 @@ def _rejected(event: Submitted, code: str, message: str, action: str) -> Reply:
     return Reply(event.client, wire.Rejected(code, message, action, event.message.id, event.message.key))
 
 
-def _remember(table: dict, name: object, value: tuple[float, str]) -> None:  # type: ignore[type-arg]
+def _remember(table: dict, name: object, value: tuple[float, str]) -> None:
     table.pop(name, None)
     while len(table) >= MAX_QUARANTINED:
         del table[next(iter(table))]
