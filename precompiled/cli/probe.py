@@ -49,16 +49,6 @@ def with_hook(environment: Mapping[str, str]) -> dict[str, str]:
     return {**environment, "PYTHONPATH": os.pathsep.join([str(hook_folder()), *_others(environment)])}
 
 
-def without_hook(environment: Mapping[str, str]) -> dict[str, str]:
-    """`environment` with our folder taken off PYTHONPATH."""
-    changed = dict(environment)
-    if others := _others(environment):
-        changed["PYTHONPATH"] = os.pathsep.join(others)
-    else:
-        changed.pop("PYTHONPATH", None)
-    return changed
-
-
 def _others(environment: Mapping[str, str]) -> list[str]:
     ours = str(hook_folder())
     value = environment.get("PYTHONPATH", "")

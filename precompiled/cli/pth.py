@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import site
 import sysconfig
+from contextlib import suppress
 from pathlib import Path
 
 from precompiled.errors import PrecompiledError
@@ -61,7 +62,8 @@ def write(directory: Path) -> bool:
         os.chmod(temporary, 0o644)  # other users of this interpreter read it too, whatever our umask is
         os.replace(temporary, path)
     except OSError as error:
-        temporary.unlink(missing_ok=True) if os.access(directory, os.W_OK) else None
+        with suppress(OSError):  # where nothing can be written, nothing is left either
+            temporary.unlink()
         raise PrecompiledError(
             f"{path} cannot be written: {error.strerror or error}", _other_way(directory), code="not-writable"
         ) from error

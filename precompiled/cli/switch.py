@@ -73,9 +73,8 @@ def enable_command(out: Output, settings: Settings, user: bool) -> int:
     changed = pth.write(directory)
     path = directory / pth.NAME
     # Believed only when a fresh interpreter says so: a user's site-packages, for one, comes before the directory that
-    # precompiled may be installed in.
-    environment = probe.without_hook(os.environ)
-    environment.pop("PRECOMPILED", None)
+    # precompiled may be installed in. Nor does PYTHONPATH count, which other shells will not have.
+    environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PRECOMPILED")}
     found = probe.ask(environment)
     if found.state != "waiting":
         if changed:

@@ -1,0 +1,372 @@
+"""The command line: real processes for what exits, execs and talks to a daemon; click's runner for what is shown."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from click.testing import CliRunner, Result
+
+from precompiled import config
+from precompiled.artifact import format as fmt
+from precompiled.artifact.store import Store
+from precompiled.cli import app, output
+from precompiled.version import VERSION
+
+KEYS = [fmt.digest(bytes([number])) for number in range(3)]
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> dict[str, str]:
+    """This environment, with directories of the test's own and no other settings."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("PRECOMPILED")}
+    return {
+        **kept, "PRECOMPILED_CACHE_DIR": str(tmp_path / "cache"), "PRECOMPILED_RUNTIME_DIR": str(tmp_path / "run"),
+        "XDG_CONFIG_HOME": str(tmp_path / "config"), "COLUMNS": "200",
+    }  # fmt: skip
+
+
+def precompiled(environment: Mapping[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "precompiled", *arguments], env=dict(environment), capture_output=True, text=True,
+        check=False, timeout=120, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def store(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Store:
+    """A store with two artifacts (one with two variants) and a failure; this process's settings point at it."""
+    for name in list(os.environ):
+        if name.startswith("PRECOMPILED"):
+            monkeypatch.delenv(name)
+    for name, value in environment.items():
+        if name.startswith(("PRECOMPILED", "XDG")):
+            monkeypatch.setenv(name, value)
+    found = Store(Path(environment["PRECOMPILED_CACHE_DIR"]))
+    for key, guards in ((KEYS[0], "s0 < 5"), (KEYS[0], "s0 > 4"), (KEYS[1], "")):
+        manifest = fmt.Manifest(
+            key=key, name="Model.forward [0/0]", components={"graph": "g1"}, environment={"torch": "2.13.0"},
+            device="cpu", guards=guards, files={}, compile_s=12.5, created=time.time() - 100, compiled_by={"pid": "7"},
+        )  # fmt: skip
+        found.publish(fmt.Payload(manifest, {fmt.ENTRY: b"x" * 2048}))
+    found.publish_failure(fmt.Failure(KEYS[2], "Bad.forward", "compile-failed", "[red]it broke[/red]", time.time(), 60))
+    return found
+
+
+def invoke(*arguments: str) -> Result:
+    return CliRunner().invoke(app.cli, list(arguments), prog_name="precompiled")
+
+
+def answer(*arguments: str, status: int = 0) -> Any:
+    result = invoke(*arguments, "--json")
+    assert result.exit_code == status, result.output
+    return json.loads(result.stdout)
+
+
+# ---------------------------------------------------------------- all commands
+
+
+def test_version_and_help() -> None:
+    assert invoke("--version").output.strip().endswith(VERSION)
+    text = invoke("--help").output
+    listed = [line.split()[0] for line in text.partition("Commands:")[2].splitlines() if line.strip()]
+    assert listed == list(app.COMMANDS)
+
+
+@pytest.mark.parametrize("name", app.COMMANDS)
+def test_every_command_has_help_and_json(name: str) -> None:
+    result = invoke(name, "--help")
+    assert result.exit_code == 0 and "--json" in result.output
+
+
+@pytest.mark.parametrize("arguments", [["frobnicate"], ["ls", "--frob"], ["show"], ["run"], ["config", "--set", "x"],
+                                       ["config", "--set", "wat=1"], ["config", "--set", "mode=fast"],
+                                       ["status", "--cache-dir", "relative"]])  # fmt: skip
+def test_wrong_use_is_status_2(environment: dict[str, str], arguments: list[str]) -> None:
+    plain = precompiled(environment, *arguments)
+    assert plain.returncode == 2 and plain.stdout == "" and plain.stderr.startswith("precompiled: ")
+    assert "--help" in plain.stderr and "Traceback" not in plain.stderr
+    as_json = precompiled(environment, *arguments, "--json")
+    assert as_json.returncode == 2 and json.loads(as_json.stdout)["error"]["code"] == "usage"
+
+
+def test_bad_settings_are_a_failure_that_names_the_place(environment: dict[str, str]) -> None:
+    done = precompiled({**environment, "PRECOMPILED_MODE": "fast"}, "config", "--json")
+    assert done.returncode == 1 and "PRECOMPILED_MODE" in done.stderr
+    error = json.loads(done.stdout)["error"]
+    assert error["code"] == "bad-config" and set(error) == {"code", "message", "action"}
+
+
+def test_a_reader_that_leaves_is_no_traceback(environment: dict[str, str]) -> None:
+    done = subprocess.run(
+        ["sh", "-c", f"{sys.executable} -m precompiled config --json | true"], env=environment, capture_output=True,
+        text=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert "Traceback" not in done.stderr and "Exception" not in done.stderr
+
+
+def test_quick_to_start() -> None:
+    # `precompiled run` starts programs: neither tables nor sockets nor torch belong on its way.
+    code = (
+        "import sys; from precompiled.cli.app import cli; cli.get_command(None, 'run'); "
+        "print(*{'torch', 'zmq', 'msgspec', 'rich', 'psutil', 'watchdog'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.strip() == ""
+
+
+def test_config_shows_every_setting_with_its_origin(environment: dict[str, str]) -> None:
+    folder = Path(environment["XDG_CONFIG_HOME"]) / "precompiled"
+    folder.mkdir(parents=True)
+    (folder / "config.toml").write_text("workers = 3\n")
+    done = precompiled(environment, "config", "--json", "--set", "max_queue=5")
+    found = json.loads(done.stdout)
+    assert list(found) == list(config.NAMES)
+    assert found["max_queue"] == {"value": 5, "origin": "flag"}
+    assert found["workers"] == {"value": 3, "origin": f"file {folder / 'config.toml'}"}
+    assert found["cache_dir"]["origin"] == "env PRECOMPILED_CACHE_DIR"
+    text = precompiled(environment, "config").stdout
+    assert all(name in text for name in config.NAMES) and len(text.splitlines()) == len(config.NAMES) + 1
+
+
+# ---------------------------------------------------------------- the daemon
+
+
+@pytest.fixture
+def stopped(environment: dict[str, str]) -> Iterator[dict[str, str]]:
+    """An environment whose daemon, should a test leave one, is stopped."""
+    yield environment
+    precompiled(environment, "stop")
+
+
+def test_no_daemon(environment: dict[str, str]) -> None:
+    status = precompiled(environment, "status", "--json")
+    assert status.returncode == 1 and status.stderr == ""
+    found = json.loads(status.stdout)
+    assert found["running"] is False and found["pid"] is None and found["workers"] == []
+    assert found["socket"] == environment["PRECOMPILED_RUNTIME_DIR"] + "/socket"
+    assert found["cache_dir"] == environment["PRECOMPILED_CACHE_DIR"]
+    assert "precompiled start" in precompiled(environment, "status").stdout
+
+    stats = precompiled(environment, "stats", "--json")
+    assert stats.returncode == 1 and json.loads(stats.stdout)["error"]["code"] == "no-daemon"
+    assert "precompiled start" in stats.stderr
+
+    stop = precompiled(environment, "stop", "--json")
+    assert stop.returncode == 0 and json.loads(stop.stdout) == {"stopped": False, "pid": None}
+    assert not Path(environment["PRECOMPILED_RUNTIME_DIR"]).exists()
+
+
+def test_start_status_stats_restart_stop(stopped: dict[str, str]) -> None:
+    started = json.loads(precompiled(stopped, "start", "--json").stdout)
+    pid = started["pid"]
+    assert started["outcome"] == "ready" and psutil.pid_exists(pid)
+    again = json.loads(precompiled(stopped, "start", "--json").stdout)
+    assert again == {**started, "outcome": "already-running"}
+
+    status = json.loads(precompiled(stopped, "status", "--json").stdout)
+    assert {"running", "pid", "version", "socket", "cache_dir", "uptime_s", "queue_depth", "workers"} <= set(status)
+    assert (status["running"], status["pid"], status["version"]) == (True, pid, VERSION)
+    assert "type" not in status and str(pid) in precompiled(stopped, "status").stdout
+
+    stats = json.loads(precompiled(stopped, "stats", "--json").stdout)
+    assert {"hits", "misses", "submitted", "deduplicated", "compiled", "failed", "swapped", "fallbacks", "bypassed",
+            "compile_s", "saved_s"} <= set(stats)  # fmt: skip
+    assert len(precompiled(stopped, "stats").stdout.splitlines()) == len(stats)
+
+    restarted = json.loads(precompiled(stopped, "restart", "--json").stdout)
+    assert restarted["outcome"] == "ready" and restarted["pid"] != pid and not psutil.pid_exists(pid)
+
+    stop = json.loads(precompiled(stopped, "stop", "--json").stdout)
+    assert stop == {"stopped": True, "pid": restarted["pid"]} and not psutil.pid_exists(restarted["pid"])
+    assert not Path(started["socket"]).exists()
+
+
+def test_a_daemon_that_cannot_start_says_why(environment: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    done = precompiled(environment, "start", "--json", "--runtime-dir", str(tmp_path / "file" / "run"))
+    error = json.loads(done.stdout)["error"]
+    assert done.returncode == 1 and error["code"] == "start-failed" and error["action"]
+    assert str(tmp_path / "file") in error["message"]
+
+
+def test_serve_is_the_daemon_itself(stopped: dict[str, str], tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "precompiled", "serve", "--set", "max_queue=7"], env=stopped, stderr=subprocess.PIPE,
+        text=True,
+    )  # fmt: skip
+    try:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if "serves" in line:
+                break
+        status = json.loads(precompiled(stopped, "status", "--json").stdout)
+        assert status["pid"] == process.pid and "max_queue=7" in line
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+    finally:
+        process.kill()
+        process.communicate()
+
+
+# ---------------------------------------------------------------- run
+
+
+def test_run_switches_the_hook_on_in_all_children(environment: dict[str, str]) -> None:
+    question = "import sys, precompiled.bootstrap as b; print(b.state(), 'torch' in sys.modules)"
+    code = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {question!r}])"
+    done = precompiled({**environment, "PYTHONPATH": ""}, "run", "--", sys.executable, "-c", code)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "waiting False\n", "")
+
+
+def test_run_gives_its_flags_to_the_command(environment: dict[str, str], tmp_path: Path) -> None:
+    keep = {"PYTHONPATH": f"/some/folder{os.pathsep}/another"}
+    done = precompiled({**environment, **keep}, "run", "--mode", "wait", "--cache-dir", str(tmp_path / "c"), "env")
+    found = dict(line.partition("=")[::2] for line in done.stdout.splitlines() if "=" in line)
+    assert found["PRECOMPILED_MODE"] == "wait" and found["PRECOMPILED_CACHE_DIR"] == str(tmp_path / "c")
+    ours, *others = found["PYTHONPATH"].split(os.pathsep)
+    assert others == ["/some/folder", "/another"] and os.listdir(ours)
+    twice = precompiled(environment, "run", "--", sys.executable, "-m", "precompiled", "run", "--", "env").stdout
+    assert twice.count(ours) == 1
+
+
+def test_run_is_replaced_by_the_command(environment: dict[str, str]) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "precompiled", "run", "--", "sh", "-c", "echo $$; exec sleep 60"], env=environment,
+        stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        assert process.stdout is not None and int(process.stdout.readline()) == process.pid
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == -signal.SIGINT
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.parametrize(
+    ("command", "status"), [(["sh", "-c", "exit 42"], 42), (["no-such-command"], 127), (["/"], 126)]
+)
+def test_run_has_the_status_of_its_command(environment: dict[str, str], command: list[str], status: int) -> None:
+    done = precompiled(environment, "run", "--", *command)
+    assert done.returncode == status and "Traceback" not in done.stderr
+    assert bool(done.stderr) == (status != 42)
+
+
+def test_run_leaves_options_to_the_command_also_without_dashes(environment: dict[str, str]) -> None:
+    assert precompiled(environment, "run", "echo", "--json", "--mode").stdout == "--json --mode\n"
+    assert precompiled(environment, "run", "--", "echo", "--json", "--", "x").stdout == "--json -- x\n"
+
+
+def test_run_restores_what_python_ignores(environment: dict[str, str]) -> None:
+    done = precompiled(environment, "run", "--", "cat", "/proc/self/status")
+    ignored = next(int(line.split()[1], 16) for line in done.stdout.splitlines() if line.startswith("SigIgn"))
+    assert not ignored & (1 << (signal.SIGPIPE - 1))
+
+
+def test_run_with_everything_off_says_so(environment: dict[str, str]) -> None:
+    done = precompiled({**environment, "PRECOMPILED": "0"}, "run", "--", "echo", "done")
+    assert done.returncode == 0 and done.stdout == "done\n" and "PRECOMPILED=0" in done.stderr
+
+
+# ---------------------------------------------------------------- the store
+
+
+def test_ls(store: Store) -> None:
+    found = answer("ls")
+    assert found["cache_dir"] == str(store.root)
+    assert sorted((row["key"], row["slot"], row["state"]) for row in found["entries"]) == sorted(
+        [(KEYS[0], 0, "artifact"), (KEYS[0], 1, "artifact"), (KEYS[1], 0, "artifact"), (KEYS[2], 0, "failed")]
+    )
+    assert {"key", "slot", "name", "device", "bytes", "created", "used", "compile_s", "state", "reason"} == set(
+        found["entries"][0]
+    )
+    text = invoke("ls").output
+    assert text.splitlines()[0].split() == ["KEY", "NAME", "DEVICE", "SIZE", "AGE", "COMPILE", "STATE"]
+    assert KEYS[0][:12] + ".1" in text and "2.0 KiB" in text and "12.5 s" in text and "failed: compile-failed" in text
+    assert "3 artifacts, 1 failures" in text
+
+
+def test_ls_of_nothing(environment: dict[str, str]) -> None:
+    done = precompiled(environment, "ls")
+    assert done.returncode == 0 and done.stdout.startswith("Nothing in ")
+    assert json.loads(precompiled(environment, "ls", "--json").stdout)["entries"] == []
+
+
+def test_ls_says_what_it_leaves_out(store: Store) -> None:
+    (store.artifacts / f"{KEYS[1]}.0" / fmt.MANIFEST).write_text("{}")
+    result = invoke("ls")
+    assert "1 entries cannot be read" in result.stderr and KEYS[1][:12] not in result.stdout
+
+
+def test_a_store_that_others_may_write_is_refused(store: Store) -> None:
+    store.artifacts.chmod(0o777)
+    for arguments in (["ls"], ["show", KEYS[0]], ["gc"], ["clear", "--yes"]):
+        assert answer(*arguments, status=1)["error"]["code"] == "store-untrusted"
+
+
+def test_show(store: Store) -> None:
+    found = answer("show", KEYS[0][:8])
+    assert found["key"] == KEYS[0] and [item["guards"] for item in found["variants"]] == ["s0 < 5", "s0 > 4"]
+    assert found["variants"][1]["slot"] == 1 and found["variants"][1]["components"] == {"graph": "g1"}
+    assert found["variants"][0]["files"][fmt.ENTRY]["bytes"] == 2048 and found["failure"] is None
+    text = invoke("show", KEYS[0]).output
+    assert "s0 > 4" in text and "artifact 1" in text and "2.13.0" in text
+    assert answer("show", KEYS[2])["failure"]["reason"] == "compile-failed"
+    assert "[red]it broke[/red]" in invoke("show", KEYS[2]).output
+
+
+def test_show_of_what_is_not_there_or_not_unique(store: Store) -> None:
+    assert answer("show", "0000", status=1)["error"]["code"] == "no-such-key"
+    assert answer("show", "", status=1)["error"]["code"] == "ambiguous-key"
+    assert answer("show", "../x", status=1)["error"]["code"] == "no-such-key"
+
+
+def test_clear_asks(store: Store) -> None:
+    result = invoke("clear")
+    assert result.exit_code == 2 and "--yes" in result.stderr
+    assert len(os.listdir(store.artifacts)) == 4
+
+
+def test_clear_keys_and_all(store: Store) -> None:
+    found = answer("clear", KEYS[0][:10])
+    assert found["removed"] == 2 and found["bytes"] > 4096
+    assert sorted(os.listdir(store.artifacts)) == sorted([f"{KEYS[1]}.0", f"{KEYS[2]}.failed"])
+    result = invoke("clear", "--yes")
+    assert result.exit_code == 0 and "Removed 1 artifacts" in result.output and os.listdir(store.artifacts) == []
+
+
+def test_gc_evicts_to_the_budgets(store: Store) -> None:
+    os.utime(store.artifacts / f"{KEYS[1]}.0", (1, 1))
+    assert answer("gc")["removed"] == 0
+    found = answer("gc", "--set", "cache_max_inodes=6")
+    assert found["removed"] == 1 and found["max_inodes"] == 6
+    assert not (store.artifacts / f"{KEYS[1]}.0").exists()
+
+
+# ---------------------------------------------------------------- output
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [(0, "0 B"), (1023, "1023 B"), (1024, "1.0 KiB"), (1536 << 10, "1.5 MiB"), (1 << 50, "1024.0 TiB")],
+)
+def test_human_bytes(count: int, text: str) -> None:
+    assert output.human_bytes(count) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0, "0.0 s"), (59.94, "59.9 s"), (61, "1 min"), (3600, "1 h"), (86400, "24 h"), (864000, "10 d")],
+)
+def test_human_seconds(seconds: float, text: str) -> None:
+    assert output.human_seconds(seconds) == text

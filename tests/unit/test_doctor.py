@@ -1,0 +1,298 @@
+"""`precompiled doctor`: every check says the right thing of a sound and of an unsound host."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from precompiled import config, paths, wire
+from precompiled.artifact.store import Store
+from precompiled.cli import app, checks_daemon, checks_hook, checks_host, checks_store, doctor, probe, pth
+from precompiled.cli.check import Check
+from precompiled.errors import DaemonError
+from precompiled.version import VERSION
+
+
+def sound(check: Check) -> bool:
+    """Whether it is ok; anything else must say what to do."""
+    if check.state != "ok":
+        assert check.action, check
+    return check.state == "ok"
+
+
+# ---------------------------------------------------------------- hook
+
+
+def test_switch() -> None:
+    assert sound(checks_hook.switch({}, "eager"))
+    assert checks_hook.switch({"PRECOMPILED": "0"}, "eager").state == "warn"
+    assert checks_hook.switch({}, "off").state == "warn"
+
+
+def test_pth_file(tmp_path: Path) -> None:
+    assert sound(checks_hook.pth_file([]))
+    good, bad = tmp_path / "good.pth", tmp_path / "bad.pth"
+    good.write_text(pth.LINE)
+    bad.write_text("import something_else\n")
+    assert sound(checks_hook.pth_file([good]))
+    assert "enable" in checks_hook.pth_file([bad]).action
+    assert checks_hook.pth_file([tmp_path]).state == "fail"
+
+
+def test_hook_in_a_fresh_process() -> None:
+    assert sound(checks_hook.here({}, probe.Probe("waiting")))
+    absent = checks_hook.here({}, probe.Probe("absent"))
+    assert absent.state == "warn" and "precompiled run" in absent.action and "enable" in absent.action
+    assert checks_hook.here({}, probe.Probe("failed", "it broke")).state == "fail"
+    theirs = probe.Probe("absent", sitecustomize="/theirs/sitecustomize.py")
+    shadowed = checks_hook.here({"PYTHONPATH": f"/theirs:{probe.hook_folder()}"}, theirs)
+    assert shadowed.state == "fail" and "/theirs/sitecustomize.py" in shadowed.message
+
+
+def test_a_shadowed_sitecustomize_is_found_by_real_processes(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text("print('theirs')\n")
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PRECOMPILED")}
+    environment["PYTHONPATH"] = f"{tmp_path}:{probe.hook_folder()}"
+    check = checks_hook.here(environment, probe.ask(environment))
+    assert check.state == "fail" and str(tmp_path / "sitecustomize.py") in check.message
+    # `run` puts ours first, and theirs still runs.
+    check = checks_hook.below_run(probe.ask(probe.with_hook(environment)))
+    assert check.state == "ok" and str(tmp_path / "sitecustomize.py") in check.message
+
+
+def test_a_probe_that_cannot_answer_says_why(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text("raise SystemExit('no Python today')\n")
+    found = probe.ask({"PYTHONPATH": str(tmp_path)})
+    assert found.state == "error" and "no Python today" in found.problem
+
+
+@pytest.mark.parametrize(
+    ("version", "state"),
+    [("2.11.0", "ok"), ("2.13.0+cpu", "ok"), ("2.15.1+cu130", "ok"), ("2.14.0a0+git123", "ok"), ("2.10.9", "fail"),
+     ("2.16.0", "fail"), ("3.0", "fail"), ("1.13.1", "fail"), ("nonsense", "fail"), (None, "fail")],
+)  # fmt: skip
+def test_torch_version(version: str | None, state: str) -> None:
+    check = checks_hook.torch_version(version)
+    assert check.state == state and sound(check) == (state == "ok")
+
+
+def test_route() -> None:
+    assert sound(checks_hook.route(probe.Probe("on")))
+    assert "it broke" in checks_hook.route(probe.Probe("failed", "it broke")).message
+
+
+# ---------------------------------------------------------------- daemon
+
+
+@pytest.mark.parametrize(
+    ("code", "autostart", "state"),
+    [("no-daemon", True, "ok"), ("no-daemon", False, "warn"), ("no-reply", True, "fail"),
+     ("protocol-version", True, "fail"), ("not-permitted", True, "fail")],
+)  # fmt: skip
+def test_nobody_answers(code: str, autostart: bool, state: str, tmp_path: Path) -> None:
+    check = checks_daemon.no_answer(DaemonError("it is so", code=code), tmp_path / "socket", True, autostart)
+    assert check.state == state and sound(check) == (state == "ok")
+
+
+def test_a_system_daemon_that_does_not_answer_is_not_replaced_by_one_of_ours() -> None:
+    check = checks_daemon.no_answer(DaemonError("x"), paths.SYSTEM_RUNTIME_DIR / "socket", True, True)
+    assert check.state == "fail" and "systemctl" in check.action
+
+
+def test_version_skew() -> None:
+    def reply(version: str) -> wire.StatusReply:
+        return wire.StatusReply(True, 1, version, "/s", "/c", 1.0, 0, [])
+
+    assert sound(checks_daemon.version(reply(VERSION)))
+    skewed = checks_daemon.version(reply("9.9"))
+    assert skewed.state == "warn" and "9.9" in skewed.message and "restart" in skewed.action
+
+
+def test_runtime_directory(tmp_path: Path) -> None:
+    def check(path: Path) -> Check:
+        return checks_daemon.runtime_dir(config.Settings(runtime_dir=path))
+
+    directory = tmp_path / "run"
+    assert sound(check(directory)) and not directory.exists()
+    directory.mkdir(0o700)
+    assert sound(check(directory))
+    directory.chmod(0o755)
+    assert check(directory).state == "warn" and "chmod 700" in check(directory).action
+    directory.chmod(0o777)
+    assert check(directory).state == "fail"
+    (tmp_path / "link").symlink_to(directory)
+    (tmp_path / "file").touch()
+    for path in (tmp_path / "link", tmp_path / "file", tmp_path / "file" / "run"):
+        assert check(path).state == "fail" and check(path).action
+    if os.geteuid() == 0:
+        os.chown(directory, 54321, -1)
+        directory.chmod(0o700)
+        assert "54321" in check(directory).message
+
+
+@pytest.mark.parametrize(
+    ("installed", "state", "expected"),
+    [(False, "inactive", "ok"), (True, "active", "ok"), (True, "inactive", "warn"), (True, "failed", "fail")],
+)
+def test_systemd_unit(installed: bool, state: str, expected: str) -> None:
+    check = checks_daemon.judge_unit(installed, state)
+    assert check.state == expected and sound(check) == (expected == "ok")
+
+
+# ---------------------------------------------------------------- store
+
+
+def test_store_directories(tmp_path: Path) -> None:
+    store = Store(tmp_path / "store")
+    assert sound(checks_store.directories(store)) and not store.root.exists()
+    store.prepare()
+    assert sound(checks_store.directories(store))
+    store.tmp.chmod(0o777)
+    assert "chmod" in checks_store.directories(store).action
+    (tmp_path / "file").touch()
+    assert checks_store.directories(Store(tmp_path / "file")).state == "fail"
+
+
+def test_store_ancestors(tmp_path: Path) -> None:
+    parent = tmp_path / "parent"
+    parent.mkdir(mode=0o700)
+    assert sound(checks_store.ancestors(parent / "store"))
+    parent.chmod(0o777)
+    assert checks_store.ancestors(parent / "deep" / "store").state == "warn"
+    parent.chmod(0o1777)  # sticky, as /tmp
+    assert sound(checks_store.ancestors(parent / "store"))
+
+
+def test_entries_and_quarantine(tmp_path: Path) -> None:
+    store = Store(tmp_path / "store")
+    assert sound(checks_store.entries(store)) and sound(checks_store.quarantine(store))
+    store.prepare()
+    (store.artifacts / f"{'a' * 64}.0").mkdir(mode=0o700)
+    assert sound(checks_store.entries(store))
+    (store.artifacts / f"{'a' * 64}.0").chmod(0o770)
+    assert checks_store.entries(store).state == "fail" and checks_store.entries(store).action
+    store.quarantine(store.artifacts / f"{'a' * 64}.0", "for a test")
+    check = checks_store.quarantine(store)
+    assert check.state == "warn" and check.message.startswith("1 ") and check.action
+
+
+@pytest.mark.parametrize(
+    ("free", "inodes", "state"),
+    [(100 << 30, 10**6, "ok"), (100 << 30, None, "ok"), (1 << 30, 10**6, "warn"), (1 << 20, 10**6, "fail"),
+     (100 << 30, 5, "warn")],
+)  # fmt: skip
+def test_space(free: int, inodes: int | None, state: str) -> None:
+    check = checks_store.space(Path("/x"), free, inodes)
+    assert check.state == state and sound(check) == (state == "ok")
+
+
+def test_noexec() -> None:
+    assert sound(checks_store.mappable(Path("/x"), False)) and checks_store.mappable(Path("/x"), True).state == "fail"
+    assert sound(checks_store.buildable(Path("/x"), False)) and checks_store.buildable(Path("/x"), True).state == "warn"
+
+
+# ---------------------------------------------------------------- host
+
+
+@pytest.mark.parametrize(
+    ("watches", "instances", "used", "state"),
+    [(8192, 128, 5, "ok"), (8192, 128, 125, "warn"), (100, 128, 5, "warn"), (None, None, 0, "warn")],
+)
+def test_inotify(watches: int | None, instances: int | None, used: int, state: str) -> None:
+    check = checks_host.inotify(watches, instances, used)
+    assert check.state == state and sound(check) == (state == "ok")
+
+
+def test_compiler(tmp_path: Path) -> None:
+    def program(name: str, text: str) -> str:
+        path = tmp_path / name
+        path.write_text(f"#!/bin/sh\n{text}\n")
+        path.chmod(0o755)
+        return str(path)
+
+    program("g++", "echo 'g++ 12.2'; echo more")
+    broken = program("broken", "echo 'no such library' >&2; exit 1")
+    path = {"PATH": str(tmp_path)}
+    check = checks_host.compiler(path)
+    assert sound(check) and check.message.endswith("g++: g++ 12.2")
+    assert "no such library" in checks_host.compiler({**path, "CXX": broken}).message
+    missing = checks_host.compiler({**path, "CXX": "clang++-99"})
+    assert missing.state == "fail" and "clang++-99" in missing.message and "CXX" in missing.message
+    assert checks_host.compiler({"PATH": str(tmp_path / "none")}).state == "fail"
+
+
+def test_headers(tmp_path: Path) -> None:
+    (tmp_path / "Python.h").touch()
+    assert sound(checks_host.headers(tmp_path / "Python.h"))
+    assert "python3-dev" in checks_host.headers(tmp_path / "none" / "Python.h").action
+
+
+def test_gpus() -> None:
+    listing = "GPU 0: NVIDIA H200 (UUID: GPU-1)\nGPU 1: NVIDIA H200 (UUID: GPU-2)"
+    check = checks_host.judge_gpus(0, listing, "; CUDA_VISIBLE_DEVICES=1", True)
+    assert sound(check) and check.message == "GPU 0: NVIDIA H200; GPU 1: NVIDIA H200; CUDA_VISIBLE_DEVICES=1"
+    assert sound(checks_host.judge_gpus(127, "", "", False))
+    assert checks_host.judge_gpus(127, "", "", True).state == "warn"
+    assert "driver" in checks_host.judge_gpus(9, "driver mismatch", "", True).message
+
+
+def test_memory_and_limits_of_this_host() -> None:
+    assert checks_host.memory().check == "memory"
+    assert checks_host._instances_used() >= 0
+
+
+# ---------------------------------------------------------------- the command
+
+
+@pytest.fixture
+def own_directories(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in list(os.environ):
+        if name.startswith("PRECOMPILED"):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("PRECOMPILED_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("PRECOMPILED_RUNTIME_DIR", str(tmp_path / "run"))
+
+
+@pytest.mark.usefixtures("own_directories")
+@pytest.mark.parametrize(("state", "status"), [("ok", 0), ("warn", 0), ("fail", 1)])
+def test_exit_status(monkeypatch: pytest.MonkeyPatch, state: str, status: int) -> None:
+    found = [Check("first", "ok", "[bold]fine[/bold]"), Check("second", state, "so", "do this")]  # type: ignore[arg-type]
+    monkeypatch.setattr(doctor, "GROUPS", (lambda settings: iter(found),))
+    result = CliRunner().invoke(app.cli, ["doctor"])
+    assert result.exit_code == status and "-> do this" in result.output and "[bold]fine[/bold]" in result.output
+    result = CliRunner().invoke(app.cli, ["doctor", "--json"])
+    assert result.exit_code == status
+    assert json.loads(result.stdout)[1] == {"check": "second", "state": state, "message": "so", "action": "do this"}
+
+
+@pytest.mark.usefixtures("own_directories")
+def test_a_check_that_breaks_is_a_failed_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(settings: config.Settings):  # type: ignore[no-untyped-def]
+        yield Check("before", "ok", "fine")
+        raise RuntimeError("the check is wrong")
+
+    monkeypatch.setattr(doctor, "GROUPS", (broken, lambda settings: iter([Check("after", "ok", "fine")])))
+    checks = doctor.run_checks(config.load())
+    assert [check.state for check in checks] == ["ok", "fail", "ok"] and "the check is wrong" in checks[1].message
+
+
+@pytest.mark.usefixtures("own_directories")
+def test_all_checks_on_this_host() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "precompiled", "doctor", "--json"], capture_output=True, text=True, check=False,
+        timeout=300,
+    )  # fmt: skip
+    checks = {item["check"]: item for item in json.loads(done.stdout)}
+    expected = {"switch", "pth", "hook", "run", "torch", "route", "runtime directory", "daemon", "systemd", "store",
+                "store path", "entries", "quarantine", "space", "store noexec", "build noexec", "inotify", "compiler",
+                "headers", "gpus", "memory"}  # fmt: skip
+    assert set(checks) == expected
+    assert not [item for item in checks.values() if "the check broke" in item["message"]]
+    assert all(checks[name]["state"] == "ok" for name in ("run", "torch", "route", "daemon", "store")), checks
+    assert done.returncode == int(any(item["state"] == "fail" for item in checks.values())) and done.stderr == ""
