@@ -8,9 +8,9 @@
                                    systemd-nspawn ── clone ──> systemd (PID 1 of the container)
                  ── nsenter ─────────────────────────────────> commands in it
 
-Nothing has to be cleaned up by hand: the mounts live in a namespace that ends with systemd-nspawn, the container ends
-with it too, and it is killed by the kernel when the test process dies (``--pdeathsig``). Only control groups outlive
-their processes; ``Machine`` gives the container its own and removes it.
+Nothing has to be cleaned up by hand: the mounts live in a namespace that ends with its last process, and when the test
+process dies, however it dies, the kernel asks systemd-nspawn to shut the container down (``--pdeathsig``). Only control
+groups outlive their processes: ``Machine`` gives the container its own, and removes it, and those of killed runs.
 """
 
 from __future__ import annotations
@@ -192,18 +192,27 @@ def _own_control_group() -> Iterator[list[Path]]:
     """Groups for one container, removed at the end. Two in one group would kill each other's processes."""
     # One name in every hierarchy: on a hybrid host, systemd-nspawn copies its path from one to the other.
     name = f"precompiled-test-{os.getpid()}-{time.monotonic_ns()}"
-    groups = [group / name for group in _own_groups()]
+    parents = list(_own_groups())
+    for parent in parents:
+        for stale in parent.glob("precompiled-test-*"):
+            if not os.path.exists(f"/proc/{stale.name.split('-')[2]}"):
+                _remove_group(stale)
+    groups = [parent / name for parent in parents]
     try:
         for group in groups:
             group.mkdir()
         yield groups
     finally:
         for group in groups:
-            for directory, _, _ in os.walk(group, topdown=False):
-                try:
-                    os.rmdir(directory)
-                except OSError as error:
-                    print(f"control group left behind: {error}", file=sys.stderr)
+            _remove_group(group)
+
+
+def _remove_group(group: Path) -> None:
+    for directory, _, _ in os.walk(group, topdown=False):
+        try:
+            os.rmdir(directory)
+        except OSError as error:
+            print(f"control group left behind: {error}", file=sys.stderr)
 
 
 # ---------------------------------------------------------------- the container
@@ -248,7 +257,8 @@ class Machine:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify:
             notify.bind(b"")  # the kernel chooses an abstract address
             address = "@" + notify.getsockname()[1:].decode()
-            command = ["setpriv", "--pdeathsig", "KILL", "unshare", "--mount", "--propagation", "private", "sh", "-c"]
+            # TERM: killed, systemd-nspawn would leave its container running.
+            command = ["setpriv", "--pdeathsig", "TERM", "unshare", "--mount", "--propagation", "private", "sh", "-c"]
             # The shell joins the control groups itself, before anything of the container exists. (A preexec_fn would
             # do it in a fork of this process, which has threads.)
             join = "".join(f'echo $$ > "{group}/cgroup.procs"\n' for group in groups)
@@ -301,7 +311,10 @@ class Machine:
                 try:
                     self._nspawn.wait(STOP_S)
                 except subprocess.TimeoutExpired:
-                    self._nspawn.kill()  # takes the container along: its PID 1 dies with it
+                    if self.leader:
+                        os.kill(self.leader, signal.SIGKILL)  # PID 1: everything in the container dies with it
+                    else:
+                        self._nspawn.kill()
                     self._nspawn.wait()
         finally:
             self._groups.__exit__(None, None, None)
