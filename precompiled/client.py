@@ -39,8 +39,6 @@ from precompiled.config import Settings
 from precompiled.errors import ConfigError, DaemonError, WireError
 
 if TYPE_CHECKING:
-    import zmq
-
     from precompiled import wire
     from precompiled.start import Starting
 

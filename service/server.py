@@ -10,6 +10,7 @@ import fcntl
 import logging
 import os
 import re
+import select
 import stat
 import time
 from collections import Counter
@@ -177,9 +178,17 @@ class Server:
         poller = zmq.Poller()
         poller.register(self._socket, zmq.POLLIN)
         for fd, events in fds.items():
-            poller.register(fd, events & (zmq.POLLIN | zmq.POLLOUT))
+            # zmq has its own numbers for the same events (its POLLOUT is select's POLLPRI).
+            wanted = (zmq.POLLIN if events & select.POLLIN else 0) | (zmq.POLLOUT if events & select.POLLOUT else 0)
+            poller.register(fd, wanted)
         ready = poller.poll(max(0, int(timeout_s * 1000) + 1))
-        return [(fd, events) for fd, events in ready if isinstance(fd, int)]
+        found = []
+        for fd, events in ready:
+            if isinstance(fd, int):
+                # A closed end is reported as an error; who reads it finds out.
+                readable = select.POLLIN if events & (zmq.POLLIN | zmq.POLLERR) else 0
+                found.append((fd, readable | (select.POLLOUT if events & zmq.POLLOUT else 0)))
+        return found
 
     def requests(self) -> Iterator[Request]:
         """What peers asked for, at most a round's worth; everything else is answered here."""

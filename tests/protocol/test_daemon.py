@@ -87,6 +87,13 @@ def test_a_client_that_leaves_at_once_has_its_graph_compiled(daemon: DaemonUnder
     wait_until((daemon.store / message.key).exists)
 
 
+def test_a_large_graph_goes_through_in_pieces(daemon: DaemonUnderTest) -> None:
+    with raw_client(daemon.settings) as client:
+        message = daemon.submit()
+        client.submit(message, graph() + b" " * (40 << 20))
+        assert client.ended(message.id).state == "published"
+
+
 def test_a_worker_killed_before_ready_is_started_again(daemon: DaemonUnderTest, tmp_path: Path) -> None:
     message = daemon.submit(environment=daemon.environment(FAKE_START=f"die-once:{tmp_path / 'mark'}"))
     with raw_client(daemon.settings) as client:
