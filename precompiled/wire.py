@@ -110,7 +110,9 @@ class Busy(_Message, frozen=True):
 class Rejected(_Message, frozen=True):
     """The request cannot be served; the form of this message is frozen for all protocol versions.
 
-    ``code``: "protocol-version", "bad-message", "too-large", "not-permitted", "key-quarantined", "stopping".
+    At once: "protocol-version", "bad-message", "too-large", "not-permitted", "no-such-device", "key-quarantined",
+    "worker-cannot-start", "stopping". Later, as the end of an accepted job: "compile-failed", "expired",
+    "key-quarantined", "worker-cannot-start", "stopping". What each means: docs/protocol.md.
     """
 
     code: str
@@ -190,6 +192,8 @@ class Job(_Message, frozen=True):
     failure_ttl_s: float
     name: str = ""
     attempt: int = 1
+    cache_max_bytes: int = 20 << 30  # the worker evicts: in a system daemon it alone may touch the user's store
+    cache_max_inodes: int = 200_000
 
 
 class Exit(_Message, frozen=True):
