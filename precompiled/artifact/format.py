@@ -124,7 +124,7 @@ def open_manifest(data: bytes, key: str) -> Manifest:
         for name, record in manifest.files.items():
             if not _FILE.fullmatch(name):
                 raise CorruptArtifact(f"the manifest names the file {name!r}, which no artifact has")
-            files[name] = FileRecord(**record)  # type: ignore[arg-type]
+            files[name] = FileRecord(**record)
     except (TypeError, AttributeError) as error:
         raise CorruptArtifact(f"the manifest's file table cannot be read: {error}") from error
     manifest = dataclasses.replace(manifest, files=files)
