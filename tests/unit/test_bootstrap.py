@@ -352,3 +352,77 @@ def test_our_folder_twice_on_the_path(tmp_path: Path) -> None:
     other = site_folder(tmp_path, "print('once')")
     done = python("", probe.hook_folder(), other, str(probe.hook_folder()) + os.sep)
     assert (done.returncode, done.stdout, done.stderr) == (0, "once\n", "")
+
+
+# ---------------------------------------------------------------- precompiled.enable() and disable()
+
+# Stands in for the module that patches torch, which needs the real one.
+ROUTE = """
+import sys, types, precompiled.torch_internals as internals
+import precompiled.hook as hook
+route = types.ModuleType("precompiled.torch_internals.route")
+route.on = False
+def install(): route.on = True
+def remove(): route.on = False
+route.install, route.remove = install, remove
+internals.route = sys.modules[route.__name__] = route
+def now(): return hook.state(), route.on
+"""
+
+
+def in_process(code: str, *path: Path, **env: str) -> list[str]:
+    done = python(ROUTE + textwrap.dedent(code), *path, env=env, hook=False)
+    assert done.returncode == 0 and done.stderr == "", done.stderr
+    return done.stdout.splitlines()
+
+
+def test_enable_before_torch_and_disable(fake_torch: Path) -> None:
+    code = """
+        print(hook.enable(), *now()); import torch; print(*now())
+        hook.disable(); print(*now())
+        print(hook.enable("wait"), hook.enable(), *now(), hook.settings().mode, hook.settings().origins["mode"])
+        hook.disable(); print(*now(), hook.settings().mode)
+    """
+    assert in_process(code, fake_torch) == [
+        "True waiting False", "on True", "off False", "True True on True wait flag", "off False eager",
+    ]  # fmt: skip
+
+
+def test_disable_before_torch(fake_torch: Path) -> None:
+    assert in_process("hook.enable(); hook.disable(); import torch; print(*now())", fake_torch) == ["off False"]
+
+
+def test_enable_with_the_mode_off_or_everything_off(fake_torch: Path) -> None:
+    code = "import torch; print(hook.enable(), hook.enable('off'), *now())"
+    assert in_process(code, fake_torch) == ["True False off False"]
+    code = "import torch; print(hook.enable('wait'), *now())"
+    assert in_process(code, fake_torch, PRECOMPILED="0") == ["False off False"]
+    code = "import torch; print(hook.enable(), *now()); print(hook.enable('wait'), *now())"
+    assert in_process(code, fake_torch, PRECOMPILED_MODE="off") == ["False off False", "True on True"]
+
+
+def test_enable_refuses_a_bad_mode_and_changes_nothing(fake_torch: Path) -> None:
+    code = """
+        hook.enable("wait")
+        try:
+            hook.enable("fast")
+        except hook.ConfigError as error:
+            print("fast" in str(error), hook.settings().mode, *now())
+    """
+    assert in_process(code, fake_torch) == ["True wait waiting False"]
+
+
+def test_enable_raises_what_goes_wrong_and_may_be_tried_again(fake_torch: Path) -> None:
+    code = """
+        import torch
+        def broken(): raise RuntimeError("ours")
+        route.install = broken
+        for _ in range(2):
+            try:
+                hook.enable()
+            except Exception as error:
+                print("ours" in str(error), hook.state() in ("failed", "fired"), "ours" in hook.problem)
+        route.install = install
+        print(hook.enable(), *now(), hook.problem)
+    """
+    assert in_process(code, fake_torch) == ["True True True", "True True True", "True on True None"]
