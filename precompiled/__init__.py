@@ -3,19 +3,18 @@
 ``enable()`` or the hook (`precompiled run`, `precompiled enable`) switches it on; ``torch.compile`` is used as always.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
+# Nothing is imported here, not even typing: with the hook on, this file runs at the start of every Python process of the
+# host, and `import typing` alone would double that start (tests/unit/test_bootstrap.py).
 from precompiled.version import VERSION as __version__
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from precompiled.ledger import GraphReport
 
 __all__ = ["__version__", "disable", "enable", "report", "wait"]
 
 
-def enable(mode: str | None = None) -> bool:
+def enable(mode: "str | None" = None) -> bool:
     """Route torch.compile in this process to precompiled; true when it is on (not with PRECOMPILED=0).
 
     ``mode``: "eager" (default), "wait", "lookup" or "off"; raises ConfigError for another.
@@ -35,7 +34,7 @@ def disable() -> None:
     _forget_settings()
 
 
-def wait(timeout: float | None = None) -> bool:
+def wait(timeout: "float | None" = None) -> bool:
     """Block until no graph of this process is pending; false when some still are after ``timeout`` seconds."""
     import sys
 
@@ -44,7 +43,7 @@ def wait(timeout: float | None = None) -> bool:
     return True if session is None else session.pending.wait(timeout)
 
 
-def report() -> list[GraphReport]:
+def report() -> "list[GraphReport]":
     """One report for each graph that this process captured, in order."""
     import sys
 

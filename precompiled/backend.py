@@ -19,8 +19,8 @@ from precompiled import session as sessions
 from precompiled.artifact.load import load
 from precompiled.errors import Bypass, PrecompiledError, StoreError
 from precompiled.graph import capture, environment, key
-from precompiled.pending import Awaited
 from precompiled.ledger import GraphCalls, GraphReport
+from precompiled.pending import Awaited
 from precompiled.session import Session
 from precompiled.swap import Event
 
@@ -65,8 +65,10 @@ def compile_or_swap(
             raise
         code = error.code if isinstance(error, PrecompiledError) else "internal-error"
         session.ledger.count_reason("fallbacks", code)
-        log.warning("graph %s is compiled in process (%s): %s", calls.mutable.name, code, error, exc_info=True)
-        return _inline(calls, in_process, code, f"{type(error).__name__}: {error}")
+        # One warning of a kind and process, for people; every case, with its traceback, for those who log.
+        session.warn_once(code, f"torch.compile compiles in process ({code}): {error}")
+        log.info("graph %s is compiled in process (%s): %s", calls.mutable.name, code, error, exc_info=True)
+        return _inline(calls, in_process, code, str(error) or type(error).__name__)
 
 
 def _inline(calls: GraphCalls, in_process: Callable[[], Compiled], code: str, message: str) -> Compiled:
@@ -115,7 +117,6 @@ class _Graph:
             raise Bypass("there is no artifact for this graph, and the mode is lookup", code="lookup-only")
         problem = self.session.daemon_problem()
         if problem is not None:
-            self.session.warn_once("no-daemon", f"no daemon, so torch.compile compiles in process: {problem}")
             raise PrecompiledError(problem, "Run `precompiled doctor`", code="no-daemon")
         return self._miss(program)
 

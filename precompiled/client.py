@@ -34,7 +34,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from precompiled import paths
+from precompiled import forking, paths
 from precompiled.config import Settings
 from precompiled.errors import ConfigError, DaemonError, WireError
 
@@ -79,31 +79,18 @@ def daemon_reachable(settings: Settings) -> bool:
 # that exist only in the parent.
 _leaked: list[object] = []
 _connections: weakref.WeakSet[Connection] = weakref.WeakSet()
-# Held while the I/O thread imports, and around every fork: a child must not inherit a module that is half imported and
-# whose import nobody will ever finish.
-_importing = threading.Lock()
-
-
-def _before_fork() -> None:
-    _importing.acquire()
-
-
-def _after_fork_in_parent() -> None:
-    _importing.release()
 
 
 def _after_fork_in_child() -> None:
-    global _importing  # noqa: PLW0603 - the lock's owner is a thread that does not exist here
-    _importing = threading.Lock()
     for connection in list(_connections):
         connection.reset_after_fork()
 
 
-os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)
+os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 def _import_zmq() -> Any:
-    with _importing:
+    with forking.held():
         import zmq
 
         from precompiled import wire  # noqa: F401 - with msgspec, under the same lock

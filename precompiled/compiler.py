@@ -15,16 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 from precompiled import wire
 from precompiled.artifact import format as fmt
-from precompiled.artifact.store import Store
+from precompiled.artifact.store import SCRATCH, Store
 from precompiled.errors import CompileFailed, PrecompiledError, StoreError
 from precompiled.version import VERSION
 
 if TYPE_CHECKING:
     from precompiled.torch_internals.compile import Compiled
 
-# Below the store: Inductor's own cache (precompiled headers, objects). It makes the next compile quicker and can be
-# removed at any time. Not the user's own Inductor cache: a worker must not grow or trust what others fill.
-SCRATCH = "scratch"
 MAX_MESSAGE_CHARS = 4000
 
 
@@ -46,8 +43,8 @@ def run_job(job: wire.Job) -> wire.Finished:
             return wire.Finished(job.id, job.key, "exists", 0.0)
         payload = _compile(job, started)
         entry = store.publish(payload)
-        _evict(store)
         seconds = time.monotonic() - started
+        _evict(store, job)
         return wire.Finished(job.id, job.key, "published", seconds, artifact_bytes=entry.manifest.bytes)
     except StoreError as error:
         return _failed(job, started, error.code, str(error))
@@ -65,9 +62,10 @@ def _compile(job: wire.Job, started: float) -> fmt.Payload:
     from precompiled.torch_internals import configs, modes
     from precompiled.torch_internals.compile import compile_graph
 
+    # Precompiled headers and objects. Not the user's own Inductor cache: a worker must not grow or trust it.
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(Path(job.store) / SCRATCH)
     program = capture.parse(job.graph)
-    _check_environment(program["environment"], environment.facts(job.device))
+    _check_environment(program["environment"], environment.facts("cuda:0" if job.device != "cpu" else "cpu"))
     try:
         graph = codec.decode(program["graph"])
     except (ValueError, TypeError, KeyError, IndexError, AttributeError, ImportError) as error:
@@ -83,13 +81,22 @@ def _compile(job: wire.Job, started: float) -> fmt.Payload:
         key=job.key,
         name=job.name,
         components=key.components(job.graph),
-        environment={"python": sys.version.split()[0], "torch": str(torch.__version__), "triton": environment.triton_version()},
+        environment={
+            "python": sys.version.split()[0],
+            "torch": str(torch.__version__),
+            "triton": environment.triton_version(),
+        },
         device=job.device.partition(":")[0],
         guards=compiled.guards,
         files={},
         compile_s=time.monotonic() - started,
         created=time.time(),
-        compiled_by={"version": VERSION, "uid": str(os.getuid()), "pid": str(os.getpid()), "host": socket.gethostname()},
+        compiled_by={
+            "version": VERSION,
+            "uid": str(os.getuid()),
+            "pid": str(os.getpid()),
+            "host": socket.gethostname(),
+        },
         has_backward=compiled.has_backward,
     )
     files = {fmt.ENTRY: compiled.entry}
@@ -105,14 +112,24 @@ def _check_environment(wanted: dict[str, Any], here: dict[str, Any]) -> None:
         raise CompileFailed(f"the worker's environment is not the client's ({shown})", code="environment-differs")
 
 
-def _evict(store: Store) -> None:
-    from precompiled import config
-
-    settings = config.load()
-    store.evict(settings.cache_max_bytes, settings.cache_max_inodes)
+# Weighing a store of 10,000 artifacts takes a second: not after every publish.
+EVICT_INTERVAL_S = 60.0
+_last_eviction: dict[Path, float] = {}
 
 
-def _publish_failure(store: Store, job: wire.Job, started: float, code: str, message: str, advice: str) -> wire.Finished:
+def _evict(store: Store, job: wire.Job) -> None:
+    now = time.monotonic()
+    if now - _last_eviction.get(store.root, -EVICT_INTERVAL_S) >= EVICT_INTERVAL_S:
+        _last_eviction[store.root] = now
+        try:
+            store.evict(job.cache_max_bytes, job.cache_max_inodes)
+        except Exception:  # noqa: BLE001 - what is published is published; `precompiled gc` shows what is wrong
+            traceback.print_exc()  # to the worker's log
+
+
+def _publish_failure(
+    store: Store, job: wire.Job, started: float, code: str, message: str, advice: str
+) -> wire.Finished:
     seconds = time.monotonic() - started
     message = message[:MAX_MESSAGE_CHARS]
     try:

@@ -53,6 +53,11 @@ class Ledger:
         self._graphs: list[GraphCalls] = []
         self._counts = Counts()
 
+    def after_fork(self) -> None:
+        """In a fork's child: a lock that a thread of the parent may hold, and counts that are the parent's to tell."""
+        self._lock = threading.Lock()
+        self._counts = Counts()
+
     def add(self, graph: GraphCalls) -> None:
         with self._lock:
             self._graphs.append(graph)

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from precompiled import forking
 from precompiled.artifact.load import load
 from precompiled.artifact.store import FAILED_SUFFIX
 from precompiled.errors import StoreError
@@ -30,6 +31,8 @@ log = logging.getLogger("precompiled.pending")
 # Between two looks without an event. The first is short for file systems without events, where it is all there is.
 LOOK_S = 0.5
 LOOK_WATCHED_S = 2.0
+# Refusals after which the graph stays eager: what has killed two workers would kill this process as well.
+_CRASHES_COMPILERS = frozenset({"key-quarantined"})
 
 
 @dataclass(eq=False)
@@ -132,10 +135,12 @@ class Pending:
                     awaited = list(self._awaited.values())
                     self._hint = False
                 watcher.watch(self._session.store.artifacts)
-                for id, code, text in refused:
-                    self._refuse(id, code, text)
                 for item in awaited:
                     self._look(item)
+                # After the look: what a worker found wrong with a graph is in the store, with an advice. A refusal
+                # counts where the store says nothing.
+                for id, code, text in refused:
+                    self._refuse(id, code, text)
                 with self._changed:
                     if self._awaited and not self._closing and not self._hint:
                         self._changed.wait(LOOK_WATCHED_S if watcher.active else LOOK_S)
@@ -181,7 +186,8 @@ class Pending:
                 continue
             started = time.perf_counter()
             try:
-                function = load(session.store, entry, item.program.modes, cudagraphs=item.program.cudagraphs)
+                with forking.held():
+                    function = load(session.store, entry, item.program.modes, cudagraphs=item.program.cudagraphs)
             except (StoreError, FileNotFoundError) as error:
                 code = error.code if isinstance(error, StoreError) else "artifact-evicted"
                 log.warning("graph %s: %s", report.name, error)
@@ -219,6 +225,9 @@ class Pending:
         with self._changed:
             item = self._awaited.get(id)
         if item is None:
+            return
+        if code in _CRASHES_COMPILERS:
+            self._fail(item, code, message, "eager")
             return
         item.calls.mutable.reason, item.calls.mutable.message = code, message
         if Instruction.COMPILE_INLINE_LATER in item.calls.swap.on(Event.REFUSED):
@@ -266,8 +275,9 @@ class _Watcher:
         """Watch ``directory`` from now on, if it is there; idempotent."""
         if self.active or self._gave_up or not directory.is_dir():
             return
-        from watchdog.events import FileSystemEvent, FileSystemEventHandler
-        from watchdog.observers import Observer
+        with forking.held():
+            from watchdog.events import FileSystemEvent, FileSystemEventHandler
+            from watchdog.observers import Observer
 
         on_event = self._on_event
 
@@ -292,5 +302,3 @@ class _Watcher:
     def close(self) -> None:
         if self._observer is not None:
             self._observer.stop()
-
-

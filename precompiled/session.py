@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 from precompiled import hook
 from precompiled.artifact.store import Store
 from precompiled.client import Connection, daemon_reachable
+from precompiled.ledger import Ledger
 from precompiled.paths import SYSTEM_RUNTIME_DIR
 from precompiled.pending import Pending
-from precompiled.ledger import Ledger
 
 if TYPE_CHECKING:
     from precompiled.start import Starting
@@ -151,7 +151,7 @@ def _after_fork_in_child() -> None:
     if _session is not None:
         _session._lock = threading.Lock()
         _session._starting = None
-        _session.ledger.take_counts()  # the parent's to tell
+        _session.ledger.after_fork()
         _session.pending.after_fork()
 
 

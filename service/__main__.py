@@ -16,6 +16,7 @@ from precompiled.errors import ConfigError, PrecompiledError
 from precompiled.version import VERSION
 
 LOG_FILE_BYTES = 1 << 20  # then it is rotated; two are kept
+JOURNAL_FORMAT = "%(levelname)s %(name)s: %(message)s"
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 WAIT_FOR_WINNER_S = 5.0  # another daemon has the lock: until it answers, or leaves
 
@@ -120,7 +121,9 @@ def _serve(settings: config.Settings, system: bool, detach: bool, on_demand: boo
 
     from precompiled.service import daemon, notify
 
-    logging.basicConfig(stream=sys.stderr, format=LOG_FORMAT, level=_level(settings))
+    # The journal has the time of every line already.
+    style = JOURNAL_FORMAT if "JOURNAL_STREAM" in os.environ else LOG_FORMAT
+    logging.basicConfig(stream=sys.stderr, format=style, level=_level(settings))
 
     def ready() -> None:
         if detach:

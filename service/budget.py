@@ -54,6 +54,8 @@ def limits(settings: Settings, cores: int | None = None, memory: int | None = No
         job_timeout_s=settings.job_timeout_s,
         worker_idle_s=settings.worker_idle_s,
         failure_ttl_s=settings.failure_ttl_s,
+        cache_max_bytes=settings.cache_max_bytes,
+        cache_max_inodes=settings.cache_max_inodes,
     )
 
 

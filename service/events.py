@@ -24,6 +24,8 @@ class Limits:
     quarantine_s: float = 3600.0
     start_refused_s: float = 60.0  # an environment that cannot start a worker is not tried again for this long
     failure_ttl_s: float = 3600.0
+    cache_max_bytes: int = 20 << 30  # per store
+    cache_max_inodes: int = 200_000
     age_s: float = 60.0  # a background job that has waited for this long goes with the waiting ones
 
 

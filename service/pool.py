@@ -304,12 +304,17 @@ class Pool:
             os.mkdir(path, 0o700)
         except FileExistsError:
             found = os.lstat(path)
-            if not stat.S_ISDIR(found.st_mode) or found.st_uid != uid:
+            if not stat.S_ISDIR(found.st_mode) or found.st_uid not in (uid, 0):
                 raise StartError(f"{path} is not a directory of uid {uid}") from None
-            return
+            if found.st_uid == uid:
+                return
+            # Root's: made by a daemon that ended before it could give it away.
         except OSError as error:
             raise StartError(f"{path} cannot be made: {error}") from error
-        os.chown(path, uid, gid, follow_symlinks=False)
+        try:
+            os.chown(path, uid, gid, follow_symlinks=False)
+        except OSError as error:
+            raise StartError(f"{path} cannot be given to uid {uid}: {error}") from error
 
     # ------------------------------------------------ watching
 

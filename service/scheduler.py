@@ -523,7 +523,8 @@ class Scheduler:
         order = wire.Job(
             id=submit.id, key=submit.key, store=submit.store, device=submit.device, graph=job.blob,
             compile_threads=self.limits.compile_threads, failure_ttl_s=self.limits.failure_ttl_s,
-            name=submit.name, attempt=job.attempt,
+            name=submit.name, attempt=job.attempt, cache_max_bytes=self.limits.cache_max_bytes,
+            cache_max_inodes=self.limits.cache_max_inodes,
         )  # fmt: skip
         out.append(RunJob(worker.number, order))
 

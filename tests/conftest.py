@@ -10,7 +10,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))  # support_*.py
 
-from support_host import Host, new_host  # noqa: E402
+from support_host import Host, new_host
 
 
 @pytest.fixture

@@ -24,6 +24,9 @@ FAILED_SUFFIX = ".failed"
 TOUCH_INTERVAL_S = 60.0
 # What a writer that died left in tmp/ is removed after this.
 TMP_MAX_AGE_S = 3600.0
+# Inductor's own cache of the workers, below the store: it only makes compiles quicker.
+SCRATCH = "scratch"
+SCRATCH_MAX_AGE_S = 7 * 24 * 3600.0
 # Quarantined entries are for somebody to look at; after this nobody will.
 QUARANTINE_MAX_AGE_S = 7 * 86400.0
 
@@ -265,6 +268,7 @@ class Store:
         self._sweep(self.tmp, TMP_MAX_AGE_S)
         self._sweep(self.quarantined, QUARANTINE_MAX_AGE_S)
         self._sweep_failures()
+        self._sweep_scratch()
         candidates: list[tuple[float, int, int, Path]] = []
         for name in self._names():
             path = self.artifacts / name
@@ -394,6 +398,15 @@ class Store:
                 with suppress(StoreError):
                     if self.failure(key) is None:
                         self.forget_failure(key)
+
+    def _sweep_scratch(self) -> None:
+        # Old files only, and no directories: a worker may be compiling in there now.
+        for parent, _directories, names in os.walk(self.root / SCRATCH):
+            for name in names:
+                path = os.path.join(parent, name)
+                with suppress(OSError):
+                    if time.time() - os.lstat(path).st_mtime > SCRATCH_MAX_AGE_S:
+                        os.unlink(path)
 
 
 def _check_key(key: str) -> None:

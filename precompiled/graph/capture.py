@@ -50,7 +50,7 @@ def capture(module: torch.fx.GraphModule, options: Mapping[str, Any]) -> Program
     """Capture a Dynamo graph and the state around it. Reads only; raises Bypass with the reason."""
     if next(iter(module.parameters()), None) is not None or next(iter(module.buffers()), None) is not None:
         raise Bypass("the graph holds parameters or buffers of its own", code="graph-attribute")
-    if not isinstance(module.graph._codegen, torch.fx.graph.CodeGen) or type(module.graph._codegen) is not torch.fx.graph.CodeGen:
+    if not codec.is_plain(module.graph):
         raise Bypass("the graph is an exported one", code="exported-graph")
     graph = codec.encode(module.graph)
     inputs = metadata.describe_inputs([node for node in module.graph.nodes if node.op == "placeholder"])
@@ -76,9 +76,17 @@ def _device(graph: list[list[Any]], inputs: list[dict[str, Any]]) -> str:
         return "cpu"
     if len(accelerators) > 1:
         raise Bypass(f"the graph uses several devices: {', '.join(accelerators)}", code="several-devices")
-    if not accelerators[0].startswith("cuda"):
-        raise Bypass(f"the graph runs on {accelerators[0]}", code="unsupported-device")
-    return accelerators[0] if ":" in accelerators[0] else f"{accelerators[0]}:0"
+    (device,) = accelerators
+    if not device.startswith("cuda"):
+        raise Bypass(f"the graph runs on {device}", code="unsupported-device")
+    if device not in ("cuda", "cuda:0"):
+        # A worker sees its GPU as cuda:0, and its code names that device (docs/decisions/0004-one-device.md).
+        raise Bypass(
+            f"the graph runs on {device}: artifacts are for cuda:0",
+            "Give each process its GPU with CUDA_VISIBLE_DEVICES",
+            code="device-index",
+        )
+    return "cuda:0"
 
 
 def _collect_devices(encoded: Any, found: set[str]) -> None:

@@ -30,7 +30,20 @@ _OPS = {"call_function": "f", "call_method": "m", "output": "o"}
 _ATOMS = frozenset({bool, int, float, str, type(None)})
 
 # node.meta entries that AOTAutograd reads from Dynamo's nodes; a graph that has one is not sent yet.
-_MEANINGFUL_META = ("recompute", "ac_graph_id", "steal_arg", "custom", "has_backward_hook", "is_wrapped", "user_cache_hash")
+_MEANINGFUL_META = (
+    "recompute",
+    "ac_graph_id",
+    "steal_arg",
+    "custom",
+    "has_backward_hook",
+    "is_wrapped",
+    "user_cache_hash",
+)
+
+
+def is_plain(graph: torch.fx.Graph) -> bool:
+    """Whether calling the graph means calling it with its placeholders: not for graphs of torch.export, with pytrees."""
+    return type(graph._codegen) is torch.fx.graph.CodeGen
 
 
 def encode(graph: torch.fx.Graph) -> list[list[Any]]:
@@ -79,7 +92,9 @@ def _encode_argument(argument: Any, index: dict[torch.fx.Node, int]) -> Any:
     if isinstance(argument, list):
         return [_encode_argument(item, index) for item in argument]
     if isinstance(argument, dict):
-        return {"d": [[_encode_argument(key, index), _encode_argument(value, index)] for key, value in argument.items()]}
+        return {
+            "d": [[_encode_argument(key, index), _encode_argument(value, index)] for key, value in argument.items()]
+        }
     if kind is slice:
         return {"s": [_encode_argument(item, index) for item in (argument.start, argument.stop, argument.step)]}
     if kind is range:
@@ -94,7 +109,9 @@ def _encode_argument(argument: Any, index: dict[torch.fx.Node, int]) -> Any:
         return {"x": ["device", str(argument)]}
     if kind in (torch.layout, torch.memory_format):
         return {"x": [kind.__name__, str(argument).removeprefix("torch.")]}
-    raise Bypass(f"the graph has an argument of type {kind.__module__}.{kind.__qualname__}", code="unsupported-argument")
+    raise Bypass(
+        f"the graph has an argument of type {kind.__module__}.{kind.__qualname__}", code="unsupported-argument"
+    )
 
 
 def decode(encoded: list[list[Any]]) -> torch.fx.Graph:

@@ -25,7 +25,9 @@ _VARIABLES = (
 )  # fmt: skip
 _VARIABLE_PREFIXES = ("TORCH", "TRITON_", "CUDA", "NVIDIA_", "OMP_", "MKL_", "KMP_", "ATEN_")
 # Among those, the ones that do not change what is compiled, or that the pool sets itself.
-_NOT_FOR_WORKERS = frozenset({"CUDA_VISIBLE_DEVICES", "TORCHELASTIC_RUN_ID", "TORCH_LOGS", "TORCH_TRACE", "TORCH_COMPILE_DEBUG"})
+_NOT_FOR_WORKERS = frozenset(
+    {"CUDA_VISIBLE_DEVICES", "TORCHELASTIC_RUN_ID", "TORCH_LOGS", "TORCH_TRACE", "TORCH_COMPILE_DEBUG"}
+)
 # The ones whose values are in the key. Inductor's own settings are there as configuration already, but some of its
 # variables are read where they are used. Directories and thread counts say where and how fast, not what.
 _KEYED_PREFIXES = ("TORCHINDUCTOR_", "TRITON_")

@@ -30,7 +30,14 @@ _CODE_SETTINGS = (
     "cudagraph_policy",
 )
 # They say where and how much is compiled, not what.
-_IRRELEVANT = ("compile_threads", "worker_start_method", "verbose_progress", "disable_progress", "debug", "quiesce_async_compile_pool")
+_IRRELEVANT = (
+    "compile_threads",
+    "worker_start_method",
+    "verbose_progress",
+    "disable_progress",
+    "debug",
+    "quiesce_async_compile_pool",
+)
 _IRRELEVANT_PREFIXES = ("trace.", "aot_inductor.", "quiesce_")
 # Where these are on, an artifact would not be what plain torch.compile gives, or could not hold its code.
 _REFUSED = {
@@ -38,7 +45,6 @@ _REFUSED = {
     "freezing": ("freezing", "Inductor's freezing puts the weights into the compiled code"),
     "cpp_wrapper": ("cpp-wrapper", "cpp_wrapper code cannot be loaded without a compiler"),
     "fx_wrapper": ("fx-wrapper", "fx_wrapper has no code to keep"),
-    "profiler_mark_wrapper_call": None,
 }
 
 
@@ -56,10 +62,13 @@ def snapshot(options: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         if getattr(_inductor, name, None) is not None:
             raise Bypass(f"torch._inductor.config.{name} is set to code of yours", code="custom-pass")
     for name, refused in _REFUSED.items():
-        if refused is not None and inductor.get(name):
+        if inductor.get(name):
             raise Bypass(refused[1], code=refused[0])
     functorch = _functorch.save_config_portable(ignore_private_configs=False)
-    return {"inductor": _plain("torch._inductor.config", inductor), "functorch": _plain("torch._functorch.config", functorch)}
+    return {
+        "inductor": _plain("torch._inductor.config", inductor),
+        "functorch": _plain("torch._functorch.config", functorch),
+    }
 
 
 def _plain(module: str, values: dict[str, Any]) -> dict[str, Any]:

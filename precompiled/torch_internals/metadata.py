@@ -21,7 +21,9 @@ from precompiled.errors import Bypass
 # Flags that Dynamo sets on an input's tensor_dict and that AOTAutograd or Inductor read.
 _TENSOR_FLAGS = ("_dynamo_static_input_type",)
 # Anything else of torch's own in there changes what is compiled in ways we do not carry over.
-_KNOWN_FLAGS = frozenset({*_TENSOR_FLAGS, "_dynamo_dynamic_indices", "_dynamo_weak_dynamic_indices", "_is_hf_initialized"})
+_KNOWN_FLAGS = frozenset(
+    {*_TENSOR_FLAGS, "_dynamo_dynamic_indices", "_dynamo_weak_dynamic_indices", "_is_hf_initialized"}
+)
 
 
 def describe_inputs(placeholders: list[torch.fx.Node]) -> list[dict[str, Any]]:
@@ -45,7 +47,9 @@ def _describe(value: FakeTensor, flags: dict[str, Any], position: int) -> dict[s
     if value.layout is not torch.strided:
         raise Bypass(f"input {position} has the layout {value.layout}", code="unsupported-layout")
     if value.is_quantized or value.is_conj() or value.is_neg() or value.is_nested:
-        raise Bypass(f"input {position} is quantized, nested, or a lazy conjugate or negative", code="unsupported-input")
+        raise Bypass(
+            f"input {position} is quantized, nested, or a lazy conjugate or negative", code="unsupported-input"
+        )
     shape, stride = tuple(value.shape), tuple(value.stride())
     if not all(type(size) is int for size in (*shape, *stride, value.storage_offset())):
         raise Bypass(f"input {position} has symbolic sizes", code="dynamic-shapes")

@@ -45,7 +45,11 @@ def install() -> None:
 
         # Only torch's own wrapper, not what derives from it (AOTInductor's); and only calls of the plain form.
         patches = kwargs.get("config_patches") or {}
-        if type(self) is not wrapper or set(kwargs) - {"config_patches"} or not isinstance(model_, torch.fx.GraphModule):
+        if (
+            type(self) is not wrapper
+            or set(kwargs) - {"config_patches"}
+            or not isinstance(model_, torch.fx.GraphModule)
+        ):
             return in_process()
         # Imported on the first graph: switching on must cost nothing in programs that never compile.
         from precompiled import backend
@@ -69,7 +73,9 @@ def inductor_options(mode: str | None, options: Mapping[str, Any] | None) -> dic
     return dict(torch._TorchCompileInductorWrapper(mode, options, None).config)
 
 
-def compile_in_process(module: torch.fx.GraphModule, inputs: list[Any], options: Mapping[str, Any]) -> Callable[..., Any]:
+def compile_in_process(
+    module: torch.fx.GraphModule, inputs: list[Any], options: Mapping[str, Any]
+) -> Callable[..., Any]:
     """Exactly what plain torch.compile does with a graph."""
     from torch._inductor.compile_fx import compile_fx
 

@@ -21,8 +21,12 @@ import torch
 from precompiled.errors import Bypass
 
 # Operators that come with torch and cannot be redefined by a user's module without patching torch itself.
-_BUILTIN_OP_NAMESPACES = frozenset({"aten", "prims", "prim", "quantized", "quantized_decomposed", "inductor", "_quantized"})
-_COLLECTIVE_OP_NAMESPACES = frozenset({"_c10d_functional", "c10d", "c10d_functional", "_c10d_functional_autograd", "_dtensor"})
+_BUILTIN_OP_NAMESPACES = frozenset(
+    {"aten", "prims", "prim", "quantized", "quantized_decomposed", "inductor", "_quantized"}
+)
+_COLLECTIVE_OP_NAMESPACES = frozenset(
+    {"_c10d_functional", "c10d", "c10d_functional", "_c10d_functional_autograd", "_dtensor"}
+)
 _STANDARD_MODULES = frozenset({"_operator", "operator", "math", "builtins"})
 
 # Searched in this order for functions whose own __module__ and __qualname__ do not lead back to them

@@ -1,0 +1,42 @@
+"""No fork while a background thread imports or loads.
+
+A child inherits the locks of modules that another thread was just importing, and nobody there will ever release them:
+its first import of the same module hangs. So our background threads do such work under ``held``, and a fork waits for
+them (at most one load: well under a second once torch's compiler is imported).
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+
+# Reentrant: a thread that forks under its own ``held`` must not wait for itself.
+_lock = threading.RLock()
+
+
+class held:
+    """``with held(): import zmq``"""
+
+    def __enter__(self) -> None:
+        self._taken = _lock  # the lock of this process: a fork's child has another
+        self._taken.acquire()
+
+    def __exit__(self, *exception: object) -> None:
+        if self._taken is _lock:
+            self._taken.release()
+
+
+def _before() -> None:
+    _lock.acquire()
+
+
+def _in_parent() -> None:
+    _lock.release()
+
+
+def _in_child() -> None:
+    global _lock  # noqa: PLW0603 - the old one's owner may be a thread that does not exist here
+    _lock = threading.RLock()
+
+
+os.register_at_fork(before=_before, after_in_parent=_in_parent, after_in_child=_in_child)

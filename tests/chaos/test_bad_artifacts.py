@@ -1,0 +1,108 @@
+"""Artifacts and stores that are not as they should be: a reason, and the right result."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from support_host import TIMEOUT_S, Host
+
+from precompiled import client, wire
+from precompiled.backend import worker_environment
+
+MLP = {"model": "mlp", "training": True}
+
+
+def flip_a_bit(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def truncate(path: Path) -> None:
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def make_writable(path: Path) -> None:
+    path.chmod(0o666)
+
+
+def replace_by_a_link(path: Path) -> None:
+    target = path.with_suffix(".elsewhere")
+    path.rename(target)
+    path.symlink_to(target)
+
+
+@pytest.fixture(scope="module")
+def spoiled(shared_host: Host) -> Callable[[str, Callable[[Path], None]], None]:
+    """Spoil the file of the published MLP that matches a pattern."""
+    shared_host.run(MLP)
+
+    def spoil(pattern: str, how: Callable[[Path], None]) -> None:
+        how(next(shared_host.store.artifacts.glob(f"*.0/{pattern}")))
+
+    return spoil
+
+
+@pytest.mark.parametrize("how", [flip_a_bit, truncate], ids=lambda how: how.__name__)
+@pytest.mark.parametrize("pattern", ["entry.bin", "manifest.json", "native/*.so"])
+def test_a_spoiled_artifact_is_quarantined_and_made_anew(
+    shared_host: Host, spoiled: Callable[..., None], pattern: str, how: Callable[[Path], None]
+) -> None:
+    spoiled(pattern, how)
+    before = len(list(shared_host.store.quarantined.iterdir()))
+    result = shared_host.run(MLP)
+    (graph,) = result["reports"]
+    assert (graph["state"], graph["source"]) == ("compiled", "swap")
+    assert len(list(shared_host.store.quarantined.glob("*.reason"))) > before // 2
+    assert shared_host.run(MLP)["reports"][0]["source"] == "hit"
+
+
+@pytest.mark.parametrize("how", [make_writable, replace_by_a_link], ids=lambda how: how.__name__)
+def test_a_file_that_others_could_have_written_is_not_loaded(
+    shared_host: Host, spoiled: Callable[..., None], how: Callable[[Path], None]
+) -> None:
+    spoiled("entry.bin", how)
+    result = shared_host.run(MLP)
+    (graph,) = result["reports"]
+    assert graph["source"] != "hit"
+    shared_host.store.clear()
+    assert shared_host.run(MLP)["reports"][0]["state"] == "compiled"
+
+
+def test_a_store_that_others_may_write_is_not_used(shared_host: Host, spoiled: Callable[..., None]) -> None:
+    artifacts = shared_host.store.artifacts
+    mode = stat.S_IMODE(artifacts.stat().st_mode)
+    artifacts.chmod(0o777)
+    try:
+        result = shared_host.run(MLP)
+    finally:
+        artifacts.chmod(mode)
+    (graph,) = result["reports"]
+    assert (graph["source"], graph["reason"]) == ("inline", "store-untrusted")
+    assert "can be written by others" in graph["message"]
+
+
+@pytest.mark.parametrize(
+    "blob",
+    [b"", b"\x80\x04junk", b"{}", b'{"graph":[["f",["fn","os","system"],["true"],[]]],"inputs":[],"modes":{},"configs":{},"environment":{}}'],
+    ids=["empty", "junk", "no-program", "not-torch"],
+)  # fmt: skip
+def test_a_graph_that_does_not_decode_is_a_failure_with_a_reason(shared_host: Host, blob: bytes) -> None:
+    key = os.urandom(32).hex()
+    connection = client.Connection(shared_host.settings)
+    try:
+        message = wire.Submit(
+            id=key[:8], key=key, store=str(shared_host.store.root), environment=worker_environment(), device="cpu"
+        )
+        connection.submit(message, blob, lambda reply: None)
+        assert connection.flush(TIMEOUT_S)
+        while (failure := shared_host.store.failure(key)) is None:  # bounded by the test's time limit
+            assert shared_host.status().running
+        assert failure.reason in ("undecodable-graph", "environment-differs")
+    finally:
+        connection.close()
+    assert shared_host.run({"model": "mlp"})["reports"][0]["state"] == "compiled"

@@ -1,0 +1,90 @@
+"""What dies, and who notices: nobody but the reports."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import psutil
+from support_host import TIMEOUT_S, Host
+
+from precompiled import start
+
+GPT2 = {"model": "gpt2", "training": True}
+
+
+def stepping(host: Host) -> tuple[dict[str, object], Path]:
+    stop = host.root / "stop-stepping"
+    return {**GPT2, "steps_until": str(stop)}, stop
+
+
+def wait_for_worker(host: Host, state: str) -> int:
+    """The pid of the worker once it is in ``state``; the daemon is asked, and bounded by the caller's time limit."""
+    while True:
+        for worker in host.status().workers:
+            if worker.state == state:
+                return worker.pid
+
+
+def test_a_killed_daemon_costs_nothing_and_the_next_one_is_given_the_graphs(host: Host) -> None:
+    daemon = host.start_daemon()
+    spec, stop = stepping(host)
+    # No autostart: this test decides when a daemon is back.
+    client = host.start(spec, {"PRECOMPILED_AUTOSTART": "0"})
+    client.wait_for("first-step")
+    workers = psutil.Process(daemon).children(recursive=True)
+    os.kill(daemon, signal.SIGKILL)
+    psutil.wait_procs([*workers, psutil.Process(daemon)] if psutil.pid_exists(daemon) else workers, TIMEOUT_S)
+    assert not any(worker.is_running() and worker.status() != psutil.STATUS_ZOMBIE for worker in workers)
+    assert client.process.poll() is None, client.text()
+    assert host.start_daemon() != daemon
+    stop.touch()
+    result = client.result()
+    assert {(graph["state"], graph["source"]) for graph in result["reports"]} == {("compiled", "swap")}
+    assert result["compiles"] == 0
+
+
+def test_a_client_starts_a_daemon_again_when_its_own_was_killed(host: Host) -> None:
+    daemon = host.start_daemon()
+    client = host.start(GPT2)
+    client.wait_for("first-step")
+    os.kill(daemon, signal.SIGKILL)
+    result = client.result()
+    assert {graph["state"] for graph in result["reports"]} == {"compiled"}
+    assert host.status().pid != daemon
+
+
+def test_a_killed_worker_is_replaced_and_its_job_published(host: Host) -> None:
+    host.start_daemon()
+    client = host.start(GPT2)
+    client.wait_for("first-step")
+    os.kill(wait_for_worker(host, "busy"), signal.SIGKILL)
+    result = client.result()
+    assert {(graph["state"], graph["source"]) for graph in result["reports"]} == {("compiled", "swap")}
+    stats = host.stats()
+    assert (stats.retried, stats.failed) == (1, 0)
+    assert stats.compiled == len(result["reports"])
+
+
+def test_without_any_daemon_it_is_plain_torch_with_one_warning(host: Host) -> None:
+    """Directories that nobody can make, not even root: below /proc, and below a file."""
+    (host.root / "file").touch()
+    for env in (
+        {"PRECOMPILED_CACHE_DIR": "/proc/none/store", "PRECOMPILED_RUNTIME_DIR": "/proc/none/run"},
+        {"PRECOMPILED_RUNTIME_DIR": str(host.root / "file" / "run")},
+        {"PRECOMPILED_RUNTIME_DIR": "/" + "long/" * 40},
+    ):
+        client = host.start({"model": "gpt2", "training": True}, env)
+        result = client.result()
+        assert {(graph["state"], graph["source"]) for graph in result["reports"]} == {("bypassed", "inline")}
+        assert {graph["reason"] for graph in result["reports"]} <= {"no-daemon", "socket-path-too-long"}
+        assert result["compiles"] == len(result["reports"])
+        warnings = [line for line in client.errors if "RuntimeWarning: precompiled" in line]
+        assert len(warnings) == 1, client.text()
+
+
+def test_a_racing_start_has_one_winner(host: Host) -> None:
+    starting = [start.begin_start(host.settings) for _ in range(4)]
+    kinds = sorted(item.result(TIMEOUT_S).kind for item in starting)
+    assert kinds == ["already-running"] * 3 + ["ready"]
