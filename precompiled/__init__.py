@@ -3,8 +3,8 @@
 ``enable()`` or the hook (`precompiled run`, `precompiled enable`) switches it on; ``torch.compile`` is used as always.
 """
 
-# Nothing is imported here, not even typing: with the hook on, this file runs at the start of every Python process of the
-# host, and `import typing` alone would double that start (tests/unit/test_bootstrap.py).
+# Nothing is imported here, not even typing: with the hook on, this file runs at the start of every Python process of
+# the host, and `import typing` alone would double that start (tests/unit/test_bootstrap.py).
 from precompiled.version import VERSION as __version__
 
 TYPE_CHECKING = False

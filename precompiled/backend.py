@@ -17,16 +17,17 @@ import torch.fx
 
 from precompiled import session as sessions
 from precompiled.artifact.load import load
+from precompiled.artifact.store import Entry
+from precompiled.dispatch import Compiled, Dispatch, counting
 from precompiled.errors import Bypass, PrecompiledError, StoreError
 from precompiled.graph import capture, environment, key
 from precompiled.ledger import GraphCalls, GraphReport
 from precompiled.pending import Awaited
 from precompiled.session import Session
-from precompiled.swap import Event
+from precompiled.swap import Event, Swap
+from precompiled.torch_internals.sizes import guard_check, install_guards
 
 log = logging.getLogger("precompiled.backend")
-
-Compiled = Callable[..., Any]
 
 
 def precompiled(
@@ -77,7 +78,7 @@ def _inline(calls: GraphCalls, in_process: Callable[[], Compiled], code: str, me
     calls.calls_before_flip = 0
     compiled = in_process()
     calls.mutable.source = "inline"
-    return _counting(calls, compiled)
+    return counting(calls, compiled)
 
 
 @dataclass
@@ -102,6 +103,8 @@ class _Graph:
         report.lookup_s = time.perf_counter() - started
 
         for entry in entries:
+            if not self._serves(program, entry):
+                continue
             try:
                 return self._hit(program, entry)
             except (StoreError, FileNotFoundError) as error:
@@ -120,6 +123,14 @@ class _Graph:
             raise PrecompiledError(problem, "Run `precompiled doctor`", code="no-daemon")
         return self._miss(program)
 
+    def _serves(self, program: capture.Program, entry: Entry) -> bool:
+        """Whether a variant's guards hold here; if so, Dynamo guards on them from now on, as after a compile."""
+        guards = entry.manifest.guards
+        if not guard_check(guards)(program.sizes(program.hints)):
+            return False
+        nodes = [node for node in self.module.graph.nodes if node.op == "placeholder"]
+        return install_guards(guards, [nodes[position].meta["example_value"] for position in program.size_inputs])
+
     def _hit(self, program: capture.Program, entry: Any) -> Compiled:
         started = time.perf_counter()
         function = load(self.session.store, entry, program.modes, cudagraphs=program.cudagraphs)
@@ -129,7 +140,7 @@ class _Graph:
         self.calls.swap.on(Event.HIT)
         self.calls.calls_before_flip = 0
         self.session.ledger.count(hits=1, saved_s=entry.manifest.compile_s)
-        return _counting(self.calls, function)
+        return counting(self.calls, function)
 
     def _known_to_fail(self, failure: Any) -> Compiled:
         report = self.calls.mutable
@@ -138,67 +149,58 @@ class _Graph:
             raise Bypass(failure.message, code=failure.reason)
         self.session.ledger.count_reason("fallbacks", failure.reason)
         self.calls.swap.on(Event.FAILED)
-        return _counting(self.calls, self.module.forward)
+        return counting(self.calls, self.module.forward)
 
     def _miss(self, program: capture.Program) -> Compiled:
-        swappable = _Swappable(self.calls, self.module.forward)
+        dispatch = Dispatch(
+            self.calls,
+            self.module.forward,
+            program.size_inputs,
+            lambda sizes: self._request_variant(program, dispatch, sizes),
+        )
+        self.calls.swap.on(Event.MISS)
+        awaited = self._await(program, dispatch, program.hints, self.calls.swap, self.calls.mutable.id)
+        if self.session.settings.mode == "wait":
+            awaited.done.wait(self.session.settings.wait_s)
+        return dispatch.call
+
+    def _request_variant(self, program: capture.Program, dispatch: Dispatch, sizes: list[int]) -> None:
+        """A call after the swap had sizes that no variant serves: it runs eager, and one for them is compiled."""
+        hints = program.hints_for(sizes)
+        if hints is not None:
+            swap = Swap()
+            swap.on(Event.MISS)
+            self._await(program, dispatch, hints, swap, uuid.uuid4().hex)
+
+    def _await(self, program: capture.Program, dispatch: Dispatch, hints: list[int], swap: Swap, id: str) -> Awaited:
         awaited = Awaited(
             calls=self.calls,
             program=program,
-            submit=lambda: self._submit(program),
-            flip=swappable.flip,
+            hints=hints,
+            swap=swap,
+            submit=self._submit,
+            dispatch=dispatch,
             compile_inline=lambda: _compile_inline(program, self.module),
+            id=id,
         )
-        self.calls.swap.on(Event.MISS)
         self.session.pending.watch(awaited)
-        self._submit(program)
-        if self.session.settings.mode == "wait":
-            awaited.done.wait(self.session.settings.wait_s)
-        return swappable.call
+        self._submit(awaited)
+        return awaited
 
-    def _submit(self, program: capture.Program) -> None:
+    def _submit(self, awaited: Awaited) -> None:
         from precompiled import wire
 
         session, report = self.session, self.calls.mutable
-        waiting = session.settings.mode == "wait"
         message = wire.Submit(
-            id=report.id,
+            id=awaited.id,
             key=report.key,
             store=str(session.store.root),
             environment=worker_environment(),
-            device=worker_device(program.device),
+            device=worker_device(awaited.program.device),
             name=report.name,
-            waiting=waiting,
+            waiting=session.settings.mode == "wait",
         )
-        session.connection.submit(message, program.to_bytes(), session.pending.on_reply)
-
-
-class _Swappable:
-    """The callable that Dynamo keeps. ``call`` is a closure over one cell: after the flip nothing else is in the way."""
-
-    def __init__(self, calls: GraphCalls, eager: Compiled) -> None:
-        run = eager
-
-        def call(*args: Any) -> Any:
-            calls.calls += 1
-            return run(*args)
-
-        def flip(function: Compiled) -> None:
-            nonlocal run
-            if calls.calls_before_flip is None:
-                calls.calls_before_flip = calls.calls
-            run = function
-
-        self.call = call
-        self.flip = flip
-
-
-def _counting(calls: GraphCalls, function: Compiled) -> Compiled:
-    def call(*args: Any) -> Any:
-        calls.calls += 1
-        return function(*args)
-
-    return call
+        session.connection.submit(message, awaited.program.to_bytes(awaited.hints), session.pending.on_reply)
 
 
 def _compile_inline(program: capture.Program, module: torch.fx.GraphModule) -> Compiled:

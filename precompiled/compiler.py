@@ -38,7 +38,7 @@ def run_job(job: wire.Job) -> wire.Finished:
     store = Store(Path(job.store))
     try:
         store.prepare()
-        if store.lookup(job.key):
+        if _is_there(store, job):
             # Published between the client's lookup and its submit, or by another daemon on the same store.
             return wire.Finished(job.id, job.key, "exists", 0.0)
         payload = _compile(job, started)
@@ -53,6 +53,21 @@ def run_job(job: wire.Job) -> wire.Finished:
     except Exception as error:  # noqa: BLE001 - torch and user code raise anything; the record names it
         message = f"{type(error).__name__}: {error}\n{traceback.format_exc()}"
         return _publish_failure(store, job, started, "compile-error", message, advice="eager")
+
+
+def _is_there(store: Store, job: wire.Job) -> bool:
+    """Whether the store has an artifact that serves the sizes of this job."""
+    entries = store.lookup(job.key)
+    if not entries:
+        return False
+    if any(not entry.manifest.guards for entry in entries):
+        return True
+    from precompiled.graph.capture import parse, size_values
+    from precompiled.torch_internals.sizes import guard_check
+
+    program = parse(job.graph)
+    values = size_values(program["inputs"], program["hints"])
+    return any(guard_check(entry.manifest.guards)(values) for entry in entries)
 
 
 def _compile(job: wire.Job, started: float) -> fmt.Payload:
@@ -75,7 +90,7 @@ def _compile(job: wire.Job, started: float) -> fmt.Payload:
         modes.thread_local(program["modes"]),
         configs.applied(program["configs"], job.compile_threads),
     ):
-        compiled: Compiled = compile_graph(graph, program["inputs"])
+        compiled: Compiled = compile_graph(graph, program["inputs"], program["hints"])
     torch._dynamo.reset()
     manifest = fmt.Manifest(
         key=job.key,

@@ -93,6 +93,7 @@ class GraphCalls:
         self.swap = Swap()
         self.calls = 0
         self.calls_before_flip: int | None = None
+        self.calls_unserved = 0  # after the flip, of sizes that no variant serves yet
 
     @property
     def mutable(self) -> GraphReport:
@@ -103,5 +104,5 @@ class GraphCalls:
         values = {**vars(self._report), "state": self.swap.state.value}
         calls = self.calls
         before = self.calls_before_flip
-        eager = calls if before is None else before
+        eager = calls if before is None else before + self.calls_unserved
         return GraphReport(**{**values, "calls_eager": eager, "calls_compiled": calls - eager})

@@ -10,17 +10,20 @@ from __future__ import annotations
 import logging
 import threading
 import time
+import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from precompiled import forking
 from precompiled.artifact.load import load
-from precompiled.artifact.store import FAILED_SUFFIX
+from precompiled.artifact.store import FAILED_SUFFIX, Entry
+from precompiled.dispatch import Dispatch
 from precompiled.errors import StoreError
 from precompiled.graph.capture import Program
 from precompiled.ledger import GraphCalls
-from precompiled.swap import Event, Instruction, State
+from precompiled.swap import Event, Instruction, State, Swap
+from precompiled.torch_internals.sizes import guard_check
 
 if TYPE_CHECKING:
     from precompiled import wire
@@ -41,11 +44,15 @@ class Awaited:
 
     calls: GraphCalls
     program: Program
-    submit: Callable[[], None]  # sends it to the daemon; does nothing where nothing is submitted
-    flip: Callable[[Callable[..., Any]], None]
+    hints: list[int]  # the sizes that a variant is awaited for
+    swap: Swap  # the graph's own, or one of a further variant
+    submit: Callable[[Awaited], None]
+    dispatch: Dispatch
     compile_inline: Callable[[], Callable[..., Any]]
+    id: str
     since: float = field(default_factory=time.monotonic)
     done: threading.Event = field(default_factory=threading.Event)
+    answered: bool = False  # the daemon said that the key is published
 
     @property
     def key(self) -> str:
@@ -69,7 +76,7 @@ class Pending:
 
     def watch(self, awaited: Awaited) -> None:
         with self._changed:
-            self._awaited[awaited.calls.mutable.id] = awaited
+            self._awaited[awaited.id] = awaited
             self._start()
             self._hint = True
             self._changed.notify_all()
@@ -94,8 +101,8 @@ class Pending:
         self._reset()
         for item in awaited:
             item.done = threading.Event()
-            self._awaited[item.calls.mutable.id] = item
-            item.submit()
+            self._awaited[item.id] = item
+            item.submit(item)
         if awaited:
             self._start()
 
@@ -113,6 +120,9 @@ class Pending:
         elif isinstance(reply, wire.Accepted):
             # A system daemon makes this user's store on his first graph: look again for what there is to watch.
             with self._changed:
+                item = self._awaited.get(reply.id)
+                if item is not None and reply.state == "published":
+                    item.answered = True
                 self._hint = True
                 self._changed.notify_all()
 
@@ -166,10 +176,15 @@ class Pending:
         try:
             # Two stats; the store is read only when a name is there.
             if (store.artifacts / f"{item.key}.0").exists() or (store.artifacts / f"{item.key}.1").exists():
-                entries = store.lookup(item.key)
-                if entries:
-                    self._act(item, Event.PUBLISHED, entries[0])
-                    return
+                answered, item.answered = item.answered, False
+                sizes = item.program.sizes(item.hints)
+                for entry in store.lookup(item.key):
+                    if guard_check(entry.manifest.guards)(sizes):
+                        self._act(item, entry)
+                        return
+                if answered:
+                    # What was published under this key is a variant for other sizes: ours is still to be compiled.
+                    self._resubmit(item)
             if (store.artifacts / f"{item.key}{FAILED_SUFFIX}").exists():
                 failure = store.failure(item.key)
                 # A record from before this graph was submitted is what the worker is about to replace.
@@ -179,9 +194,18 @@ class Pending:
             self._session.ledger.count_reason("fallbacks", error.code)
             self._fail(item, error.code, str(error), "eager")
 
-    def _act(self, item: Awaited, event: Event, entry: Any) -> None:
+    def _resubmit(self, item: Awaited) -> None:
+        """Submit again as a new job: the daemon takes a repeated id for the old one."""
+        self._session.connection.forget(item.id)
+        with self._changed:
+            self._awaited.pop(item.id, None)
+            item.id = uuid.uuid4().hex
+            self._awaited[item.id] = item
+        item.submit(item)
+
+    def _act(self, item: Awaited, entry: Entry) -> None:
         session, report = self._session, item.calls.mutable
-        for instruction in item.calls.swap.on(event):
+        for instruction in item.swap.on(Event.PUBLISHED):
             if instruction is not Instruction.LOAD:
                 continue
             started = time.perf_counter()
@@ -192,19 +216,20 @@ class Pending:
                 code = error.code if isinstance(error, StoreError) else "artifact-evicted"
                 log.warning("graph %s: %s", report.name, error)
                 session.ledger.count_reason("fallbacks", code)
-                after = item.calls.swap.on(Event.LOAD_FAILED)
+                after = item.swap.on(Event.LOAD_FAILED)
                 if Instruction.SUBMIT in after:
-                    item.submit()
+                    self._resubmit(item)
                 else:
                     report.reason, report.message = code, str(error)
                     self._finish(item)
                 return
             report.load_s = time.perf_counter() - started
-            report.source = "swap"
-            report.saved_s = entry.manifest.compile_s
+            report.source = report.source or "swap"
+            report.saved_s += entry.manifest.compile_s
             report.swapped_after_s = time.monotonic() - item.since
-            item.flip(function)
-            item.calls.swap.on(Event.LOADED)
+            guards = entry.manifest.guards
+            item.dispatch.serve_with(function, guard_check(guards) if guards else None)
+            item.swap.on(Event.LOADED)
             session.ledger.count(swapped=1, saved_s=entry.manifest.compile_s)
             log.info("graph %s swapped after %.2f s", report.name, report.swapped_after_s)
             self._finish(item)
@@ -212,10 +237,10 @@ class Pending:
 
     def _fail(self, item: Awaited, code: str, message: str, advice: str) -> None:
         if advice == "inline":
-            self._refuse(item.calls.mutable.id, code, message)
+            self._refuse(item.id, code, message)
             return
         item.calls.mutable.reason, item.calls.mutable.message = code, message
-        item.calls.swap.on(Event.FAILED)
+        item.swap.on(Event.FAILED)
         self._session.ledger.count_reason("fallbacks", code)
         self._session.warn_once(code, f"a graph stays eager ({code}): {message.splitlines()[0] if message else ''}")
         self._finish(item)
@@ -230,16 +255,17 @@ class Pending:
             self._fail(item, code, message, "eager")
             return
         item.calls.mutable.reason, item.calls.mutable.message = code, message
-        if Instruction.COMPILE_INLINE_LATER in item.calls.swap.on(Event.REFUSED):
+        if Instruction.COMPILE_INLINE_LATER in item.swap.on(Event.REFUSED):
             self._session.ledger.count_reason("fallbacks", code)
             self._session.warn_once(code, f"a graph is compiled in process ({code}): {message}")
-            item.flip(_CompilesOnFirstCall(item))
+            if item.swap is item.calls.swap:  # a further variant's sizes just stay eager
+                item.dispatch.serve_with(_CompilesOnFirstCall(item))
         self._finish(item)
 
     def _finish(self, item: Awaited) -> None:
-        self._session.connection.forget(item.calls.mutable.id)
+        self._session.connection.forget(item.id)
         with self._changed:
-            self._awaited.pop(item.calls.mutable.id, None)
+            self._awaited.pop(item.id, None)
             item.done.set()
             self._changed.notify_all()
 
@@ -256,7 +282,7 @@ class _CompilesOnFirstCall:
         with self._lock:
             if self._function is None:
                 self._function = self._item.compile_inline()
-                self._item.flip(self._function)
+                self._item.dispatch.serve_with(self._function)
                 if self._item.calls.swap.state is State.BYPASSED:
                     self._item.calls.mutable.source = "inline"
         return self._function(*args)

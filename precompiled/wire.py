@@ -244,7 +244,7 @@ def decode(data: bytes, kind: type[_M] | object, limit: int = MAX_MESSAGE_BYTES)
     if len(data) > limit:
         raise WireError(f"a message of {len(data)} bytes is over the limit of {limit}", code="too-large")
     try:
-        return msgspec.msgpack.decode(data, type=kind)  # type: ignore[call-overload, no-any-return]
+        return msgspec.msgpack.decode(data, type=kind)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise WireError(f"not a message of protocol {PROTOCOL}: {error}") from error
 

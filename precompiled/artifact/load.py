@@ -13,8 +13,8 @@ from precompiled.errors import CorruptArtifact, StoreError
 def load(store: Store, entry: Entry, modes: Mapping[str, Any], *, cudagraphs: bool) -> Callable[..., Any]:
     """Verify every file of ``entry`` and load it.
 
-    Raises StoreError (UntrustedStore, CorruptArtifact) or FileNotFoundError; never anything of torch's: an artifact that
-    torch cannot load is corrupt, whatever torch says, and goes into quarantine.
+    Raises StoreError (UntrustedStore, CorruptArtifact) or FileNotFoundError; never anything of torch's: an artifact
+    that torch cannot load is corrupt, whatever torch says, and goes into quarantine.
     """
     contents = store.read_files(entry)
     from precompiled.torch_internals.load import load_entry

@@ -8,7 +8,8 @@ A program is a dict of JSON values::
     configs      Inductor's and functorch's configuration, with mode= and options= on top
     environment  what compiles: Python, torch, triton, compiler, CPU (environment.py)
 
-The key hashes its bytes (key.py); the worker compiles from its bytes (precompiled/compiler.py).
+The key hashes its bytes (key.py); the worker compiles from its bytes (precompiled/compiler.py). They carry one thing
+that the key leaves out: ``hints``, the values of the symbolic sizes, which tell variants apart (docs/decisions).
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import torch.fx
 from precompiled.errors import Bypass, CompileFailed
 from precompiled.graph import codec, environment
 from precompiled.torch_internals import configs, metadata, modes
+from precompiled.torch_internals.sizes import evaluate
 
 SECTIONS = ("graph", "inputs", "modes", "configs", "environment")
 
@@ -33,12 +35,26 @@ class Program:
 
     sections: dict[str, str]
     modes: dict[str, Any]
-    device: str  # "cpu", or "cuda:<index>" as this process counts
+    device: str  # "cpu" or "cuda:0"
     cudagraphs: bool
+    hints: list[int]  # the values of the symbolic sizes here: the worker needs some, any will do for the key
+    size_inputs: list[int]  # which of the graph's inputs are sizes
 
-    def to_bytes(self) -> bytes:
+    def to_bytes(self, hints: list[int] | None = None) -> bytes:
+        """For the worker; ``hints``: other values of the symbolic sizes than those captured."""
         body = ",".join(f'"{name}":{self.sections[name]}' for name in SECTIONS)
-        return b"{" + body.encode() + b"}"
+        return f'{{{body},"hints":{_dump(self.hints if hints is None else hints)}}}'.encode()
+
+    def sizes(self, hints: list[int]) -> list[int]:
+        """The values of the size inputs, in order, for these values of the symbols."""
+        return size_values(json.loads(self.sections["inputs"]), hints) if self.size_inputs else []
+
+    def hints_for(self, sizes: list[int]) -> list[int] | None:
+        """The values of the symbols for these values of the size inputs; None where they do not say all of them."""
+        args = json.loads(self.sections["inputs"])["args"]
+        known = {args[at]["size"].get("s"): size for at, size in zip(self.size_inputs, sizes, strict=True)}
+        found = [known.get(symbol) for symbol in range(len(self.hints))]
+        return None if None in found else [size for size in found if size is not None]
 
 
 def _dump(value: Any) -> str:
@@ -54,22 +70,29 @@ def capture(module: torch.fx.GraphModule, options: Mapping[str, Any]) -> Program
         raise Bypass("the graph is an exported one", code="exported-graph")
     graph = codec.encode(module.graph)
     inputs = metadata.describe_inputs([node for node in module.graph.nodes if node.op == "placeholder"])
-    device = _device(graph, inputs)
+    device = _device(graph, inputs.args)
     state = modes.capture(uses_cpu=device == "cpu")
     settings = configs.snapshot(options)
     sections = {
         "graph": _dump(graph),
-        "inputs": _dump(inputs),
+        "inputs": _dump(inputs.to_plain()),
         "modes": _dump(state),
         "configs": _dump(settings),
         "environment": _dump(environment.facts(device)),
     }
-    return Program(sections, state, device, bool(settings["inductor"].get("triton.cudagraphs")))
+    return Program(
+        sections,
+        state,
+        device,
+        bool(settings["inductor"].get("triton.cudagraphs")),
+        inputs.hints,
+        [position for position, item in enumerate(inputs.args) if isinstance(item.get("size"), dict)],
+    )
 
 
 def _device(graph: list[list[Any]], inputs: list[dict[str, Any]]) -> str:
     """The one device that the graph runs on; CPU inputs (scalars) beside a GPU are fine."""
-    found = {item["device"] for item in inputs}
+    found = {item["device"] for item in inputs if "device" in item}
     _collect_devices(graph, found)
     accelerators = sorted(device for device in found if device not in ("cpu", "meta"))
     if not accelerators:
@@ -103,12 +126,17 @@ def _collect_devices(encoded: Any, found: set[str]) -> None:
                 _collect_devices(item, found)
 
 
+def size_values(inputs: dict[str, Any], hints: list[int]) -> list[int]:
+    """The values of the symbolic size inputs of an ``inputs`` section, in order, for these values of the symbols."""
+    return [evaluate(item["size"], hints) for item in inputs["args"] if isinstance(item.get("size"), dict)]
+
+
 def parse(data: bytes) -> dict[str, Any]:
     """The program's sections, decoded; raises CompileFailed for bytes that ``to_bytes`` never gives."""
     try:
         program = json.loads(data)
     except (ValueError, RecursionError) as error:
         raise CompileFailed(f"the graph does not decode: {error}", code="undecodable-graph") from error
-    if not isinstance(program, dict) or set(program) != set(SECTIONS):
+    if not isinstance(program, dict) or set(program) != {*SECTIONS, "hints"}:
         raise CompileFailed("the graph does not decode: it is no program", code="undecodable-graph")
     return program

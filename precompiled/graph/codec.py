@@ -42,7 +42,7 @@ _MEANINGFUL_META = (
 
 
 def is_plain(graph: torch.fx.Graph) -> bool:
-    """Whether calling the graph means calling it with its placeholders: not for graphs of torch.export, with pytrees."""
+    """Whether calling the graph is calling it with its placeholders: not for graphs of torch.export, with pytrees."""
     return type(graph._codegen) is torch.fx.graph.CodeGen
 
 

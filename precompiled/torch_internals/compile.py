@@ -50,14 +50,14 @@ class _ExampleValues(torch.fx.Interpreter):
         return result
 
 
-def compile_graph(graph: torch.fx.Graph, described_inputs: list[dict[str, Any]]) -> Compiled:
+def compile_graph(graph: torch.fx.Graph, inputs: dict[str, Any], hints: list[int]) -> Compiled:
     """Compile forward and, where an input requires grad, backward. Raises what torch raises, or CompileFailed.
 
     The caller has applied the program's modes and configuration.
     """
     context = TracingContext(metadata.new_fake_mode())
     with tracing(context), _serializable(), kernels.recorded() as recorder:
-        compiled = _compile(graph, described_inputs, context)
+        compiled = _compile(graph, inputs, hints, context)
         serialize = getattr(compiled, "serialize", None)
         if serialize is None:
             raise CompileFailed("torch gave a result that cannot be kept", code="not-serializable")
@@ -65,13 +65,13 @@ def compile_graph(graph: torch.fx.Graph, described_inputs: list[dict[str, Any]])
     added = context.guards_context.aotautograd_guards
     if added:
         raise CompileFailed(f"AOTAutograd added guards on its inputs: {added}", code="aotautograd-guards")
-    if entry.guards_expr not in (None, "", "True"):
-        raise CompileFailed(f"AOTAutograd added guards on sizes: {entry.guards_expr}", code="size-guards")
+    # They are checked by us, in the client, against its own sizes (torch_internals/sizes.py).
+    guards, entry.guards_expr = entry.guards_expr or "", None
     try:
         pickled = pickle.dumps(entry)
     except Exception as error:
         raise CompileFailed(f"the result cannot be pickled: {error}", code="not-serializable") from error
-    return Compiled(pickled, recorder.files(), entry.compiled_bw is not None, "")
+    return Compiled(pickled, recorder.files(), entry.compiled_bw is not None, guards)
 
 
 def compile_here(program: dict[str, Any]) -> Callable[..., Any]:
@@ -79,18 +79,20 @@ def compile_here(program: dict[str, Any]) -> Callable[..., Any]:
     context = TracingContext(metadata.new_fake_mode())
     threads = torch._inductor.config.compile_threads or 1
     with modes.thread_local(program["modes"]), configs.applied(program["configs"], threads), tracing(context):
-        return _compile(codec.decode(program["graph"]), program["inputs"], context)
+        return _compile(codec.decode(program["graph"]), program["inputs"], program["hints"], context)
 
 
-def _compile(graph: torch.fx.Graph, described_inputs: list[dict[str, Any]], context: TracingContext) -> Any:
+def _compile(graph: torch.fx.Graph, inputs: dict[str, Any], hints: list[int], context: TracingContext) -> Any:
     mode = context.fake_mode
+    assert mode is not None
+    sizes = metadata.size_maker(inputs, hints, mode)
     module = torch.fx.GraphModule(torch.nn.Module(), graph)
     # On inputs of its own: a graph that changes an input's metadata in place must not change what is compiled.
     with mode:
-        _ExampleValues(module).run(*metadata.make_inputs(described_inputs, mode))
-    inputs = metadata.make_inputs(described_inputs, mode)
-    _dress_as_dynamos(module, inputs, described_inputs)
-    return compile_fx(module, inputs)
+        _ExampleValues(module).run(*metadata.make_inputs(inputs, sizes, mode))
+    made = metadata.make_inputs(inputs, sizes, mode)
+    _dress_as_dynamos(module, made, inputs["args"])
+    return compile_fx(module, made)
 
 
 def _dress_as_dynamos(
@@ -98,12 +100,13 @@ def _dress_as_dynamos(
 ) -> None:
     """Give the module what AOTAutograd reads to know a Dynamo graph (frontend_utils._try_get_metadata_from_dynamo)."""
     module.meta["dynamo_compile_id"] = "precompiled"
-    module._param_name_to_source = {}  # type: ignore[assignment]
+    module._param_name_to_source = {}
     placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
     for node, value, described in zip(placeholders, inputs, described_inputs, strict=True):
         node.meta["example_value"] = value
-        node.meta["tensor_dict"] = dict(described["flags"])
-        node._dynamo_source = LocalSource(node.name)  # type: ignore[attr-defined]
+        if "flags" in described:
+            node.meta["tensor_dict"] = dict(described["flags"])
+        node._dynamo_source = LocalSource(node.name)
 
 
 @contextmanager
@@ -119,8 +122,8 @@ def _serializable() -> Iterator[None]:
         strict_autograd_cache=False,
     ):
         # Its own copy on disk would be under a random name (bypass_autograd_cache_key), to be found by nobody.
-        AOTAutogradCache._write_to_local_cache = staticmethod(lambda key, content: None)  # type: ignore[method-assign, assignment]
+        AOTAutogradCache._write_to_local_cache = staticmethod(lambda key, content: None)
         try:
             yield
         finally:
-            AOTAutogradCache._write_to_local_cache = write  # type: ignore[method-assign]
+            AOTAutogradCache._write_to_local_cache = write

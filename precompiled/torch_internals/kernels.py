@@ -53,7 +53,7 @@ def _dispatch(self: AsyncCompile, argtypes: list[str], source_code: str) -> Any:
 def _handled(handler: Callable[[AsyncCompile, list[str], str], Any]) -> Iterator[None]:
     with _install_lock:
         if AsyncCompile.cpp_pybinding is not _dispatch:
-            AsyncCompile.cpp_pybinding = _dispatch  # type: ignore[method-assign, assignment]
+            AsyncCompile.cpp_pybinding = _dispatch
     before = getattr(_current, "handler", None)
     _current.handler = handler
     try:

@@ -58,19 +58,19 @@ def load_entry(
     def forward(*args: Any) -> Any:
         return boxed(list(args))
 
-    return torch._dynamo.disable(forward, reason="a compiled graph")  # type: ignore[no-any-return]
+    return torch._dynamo.disable(forward, reason="a compiled graph")
 
 
 def _executes_in_memory(filename: str) -> Callable[..., str]:
     def after_deserialization(graph: Any, constants: Any) -> str:
-        """In place of CompiledFxGraph.after_deserialization, which writes to Inductor's cache and imports from there."""
+        """In place of CompiledFxGraph's own, which writes to Inductor's cache and imports from there."""
         module = types.ModuleType(f"precompiled_wrapper_{graph.cache_key}")
         module.__file__ = filename
         # So that tracebacks and profilers show the lines.
         linecache.cache[filename] = (len(graph.source_code), None, graph.source_code.splitlines(True), filename)
         exec(compile(graph.source_code, filename, "exec"), vars(module))
         vars(module).update(constants.unwrap(graph))  # after the code, as PyCodeCache.load_by_key_path does
-        graph.current_callable = module.call  # type: ignore[attr-defined]
+        graph.current_callable = module.call
         graph.recursively_apply_fns = getattr(module, "recursively_apply_fns", None)
         graph.compiled_fn_runner = getattr(module, "runner", None)
         return filename

@@ -10,58 +10,80 @@ torch/_subclasses/meta_utils.py gives a non-leaf as history). Checked on 2.11.0,
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-from precompiled.errors import Bypass
+from precompiled.errors import Bypass, CompileFailed
+from precompiled.torch_internals.sizes import SizeMaker, Symbols
 
 # Flags that Dynamo sets on an input's tensor_dict and that AOTAutograd or Inductor read.
 _TENSOR_FLAGS = ("_dynamo_static_input_type",)
-# Anything else of torch's own in there changes what is compiled in ways we do not carry over.
+# Those that say which sizes are symbolic: the sizes themselves say it too. Anything else of Dynamo's in there changes
+# what is compiled in ways that are not carried over.
 _KNOWN_FLAGS = frozenset(
-    {*_TENSOR_FLAGS, "_dynamo_dynamic_indices", "_dynamo_weak_dynamic_indices", "_is_hf_initialized"}
+    {
+        *_TENSOR_FLAGS,
+        "_dynamo_dynamic_indices",
+        "_dynamo_weak_dynamic_indices",
+        "_dynamo_static_indices",
+        "_dynamo_hint_overrides",
+    }
 )
 
 
-def describe_inputs(placeholders: list[torch.fx.Node]) -> list[dict[str, Any]]:
-    """One plain dict a placeholder. Raises Bypass for inputs that are not static, plain, unaliased tensors."""
+@dataclass(frozen=True)
+class Inputs:
+    """A graph's inputs, as plain data. ``hints``: the values of the symbols in this process, not part of the key."""
+
+    args: list[dict[str, Any]]
+    ranges: list[list[int | None]]
+    hints: list[int]
+
+    def to_plain(self) -> dict[str, Any]:
+        return {"args": self.args, "ranges": self.ranges}
+
+
+def describe_inputs(placeholders: list[torch.fx.Node]) -> Inputs:
+    """One plain dict a placeholder. Raises Bypass for inputs that are not integers or plain, unaliased tensors."""
     described = []
     storages: dict[int, int] = {}
+    symbols = Symbols()
     for position, node in enumerate(placeholders):
         value = node.meta.get("example_value")
-        if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
-            raise Bypass("the graph has a symbolic size as input", code="dynamic-shapes")
+        if isinstance(value, (int, torch.SymInt)) and not isinstance(value, bool):
+            described.append({"size": symbols.size(value)})
+            continue
+        if isinstance(value, (torch.SymFloat, torch.SymBool)):
+            raise Bypass(f"input {position} is a symbolic {value.node.pytype.__name__}", code="symbolic-scalar")
         if not isinstance(value, FakeTensor) or type(value) not in (FakeTensor, torch.nn.Parameter):
             raise Bypass(f"input {position} is a {type(value).__name__}, not a plain tensor", code="unsupported-input")
-        described.append(_describe(value, node.meta.get("tensor_dict") or {}, position))
+        described.append(_describe(value, node.meta.get("tensor_dict") or {}, position, symbols))
         storage = value.untyped_storage()._cdata
         if (other := storages.setdefault(storage, position)) != position:
             raise Bypass(f"inputs {other} and {position} share their memory", code="aliased-inputs")
-    return described
+    return Inputs(described, symbols.ranges, symbols.hints)
 
 
-def _describe(value: FakeTensor, flags: dict[str, Any], position: int) -> dict[str, Any]:
+def _describe(value: FakeTensor, flags: dict[str, Any], position: int, symbols: Symbols) -> dict[str, Any]:
     if value.layout is not torch.strided:
         raise Bypass(f"input {position} has the layout {value.layout}", code="unsupported-layout")
     if value.is_quantized or value.is_conj() or value.is_neg() or value.is_nested:
         raise Bypass(
             f"input {position} is quantized, nested, or a lazy conjugate or negative", code="unsupported-input"
         )
-    shape, stride = tuple(value.shape), tuple(value.stride())
-    if not all(type(size) is int for size in (*shape, *stride, value.storage_offset())):
-        raise Bypass(f"input {position} has symbolic sizes", code="dynamic-shapes")
     odd = [name for name in flags if name.startswith("_dynamo") and name not in _KNOWN_FLAGS]
     if odd:
         raise Bypass(f"input {position} is marked {', '.join(sorted(odd))}", code="marked-input")
     return {
         "dtype": str(value.dtype).removeprefix("torch."),
-        "shape": shape,
-        "stride": stride,
-        "offset": value.storage_offset(),
-        "storage": value.untyped_storage().nbytes(),
+        "shape": [symbols.size(size) for size in value.shape],
+        "stride": [symbols.size(size) for size in value.stride()],
+        "offset": symbols.size(value.storage_offset()),
+        "storage": symbols.size(value.untyped_storage().nbytes()),
         "device": str(value.device),
         "requires_grad": value.requires_grad,
         "leaf": value.is_leaf,
@@ -76,21 +98,30 @@ def new_fake_mode() -> FakeTensorMode:
     return FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=False)
 
 
-def make_inputs(described: list[dict[str, Any]], mode: FakeTensorMode) -> list[torch.Tensor]:
-    """Fake tensors of ``mode`` with just this metadata."""
-    return [_make(item, mode) for item in described]
+def size_maker(inputs: dict[str, Any], hints: list[int], mode: FakeTensorMode) -> SizeMaker:
+    """The symbols of described inputs, in the shape environment of ``mode``; made once for all makings of inputs."""
+    assert mode.shape_env is not None
+    return SizeMaker(mode.shape_env, inputs["ranges"], hints)
 
 
-def _make(item: dict[str, Any], mode: FakeTensorMode) -> torch.Tensor:
+def make_inputs(inputs: dict[str, Any], sizes: SizeMaker, mode: FakeTensorMode) -> list[Any]:
+    """Fake tensors and sizes of ``mode`` with just this metadata."""
+    return [sizes.size(item["size"]) if "size" in item else _make(item, sizes, mode) for item in inputs["args"]]
+
+
+def _make(item: dict[str, Any], sizes: SizeMaker, mode: FakeTensorMode) -> torch.Tensor:
     dtype = getattr(torch, item["dtype"])
-    elements, rest = divmod(item["storage"], dtype.itemsize)
+    shape = [sizes.size(size) for size in item["shape"]]
+    stride = [sizes.size(size) for size in item["stride"]]
     with mode, torch.inference_mode(item["inference"]), torch.no_grad():
-        if rest == 0:
+        if type(item["storage"]) is int and item["storage"] % dtype.itemsize == 0:
             # The whole storage is made and then viewed: what is compiled may depend on the offset (alignment).
-            whole = torch.empty(elements, dtype=dtype, device=item["device"])
-            made = torch.as_strided(whole, item["shape"], item["stride"], item["offset"]).detach()
+            whole = torch.empty(item["storage"] // dtype.itemsize, dtype=dtype, device=item["device"])
+            made = torch.as_strided(whole, shape, stride, sizes.size(item["offset"])).detach()
+        elif item["offset"] == 0:
+            made = torch.empty_strided(shape, stride, dtype=dtype, device=item["device"])
         else:
-            made = torch.empty_strided(item["shape"], item["stride"], dtype=dtype, device=item["device"])
+            raise CompileFailed("an input of symbolic size starts inside its storage", code="unsupported-input")
         if item["parameter"]:
             made = torch.nn.Parameter(made, requires_grad=item["requires_grad"])
         elif item["requires_grad"]:

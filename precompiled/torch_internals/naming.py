@@ -26,8 +26,8 @@ def _function_name(module: torch.fx.GraphModule) -> str:
     for node in module.graph.nodes:
         trace = node.stack_trace
         if trace:
-            # 'File "x.py", line 3, in function': the innermost frame of the first node, which is the compiled function's
-            # own when it starts with an operation.
+            # 'File "x.py", line 3, in function': the innermost frame of the first node, which is the compiled
+            # function's own when it starts with an operation.
             first = next((line for line in trace.splitlines() if ", in " in line), "")
             if first:
                 return first.rpartition(", in ")[2].strip()

@@ -64,7 +64,7 @@ def remove() -> None:
     """Give torch.compile back its own backend; idempotent."""
     global _original  # noqa: PLW0603
     if _original is not None:
-        torch._TorchCompileInductorWrapper.__call__ = _original  # type: ignore[method-assign]
+        torch._TorchCompileInductorWrapper.__call__ = _original
         _original = None
 
 

@@ -1,4 +1,4 @@
-"""Real models through the real daemon: eager first, swapped in, and a hit in the next process; always eager's results."""
+"""Real models through the real daemon: eager first, swapped in, a hit in the next process; always eager's results."""
 
 from __future__ import annotations
 
