@@ -27,9 +27,7 @@ MAX_MESSAGE_CHARS = 4000
 
 def warm_up() -> None:
     """Import what every compile needs, so that the first job does not pay for it."""
-    import torch._inductor.compile_fx  # noqa: F401
-
-    import precompiled.torch_internals.compile  # noqa: F401
+    import precompiled.torch_internals.compile  # noqa: F401 - it imports Inductor
 
 
 def run_job(job: wire.Job) -> wire.Finished:
@@ -91,7 +89,7 @@ def _compile(job: wire.Job, started: float) -> fmt.Payload:
         configs.applied(program["configs"], job.compile_threads),
     ):
         compiled: Compiled = compile_graph(graph, program["inputs"], program["hints"])
-    torch._dynamo.reset()
+    torch.compiler.reset()
     manifest = fmt.Manifest(
         key=job.key,
         name=job.name,

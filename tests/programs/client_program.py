@@ -97,7 +97,7 @@ def step(function: Any, model: torch.nn.Module, inputs: dict[str, Any], training
 
 
 def compare(got: list[torch.Tensor], expected: list[torch.Tensor]) -> None:
-    """Within the tolerances of torch's own tests for Inductor on CPU (test_torchinductor.py: atol 1e-4, rtol 1e-4 up)."""
+    """Within the tolerances of torch's own tests for Inductor (test_torchinductor.py: atol 1e-4, rtol 1e-4 up)."""
     assert len(got) == len(expected)
     for left, right in zip(got, expected, strict=True):
         torch.testing.assert_close(left, right, rtol=1e-3, atol=1e-4)
