@@ -1,0 +1,33 @@
+"""The environments as a fixture, and the loud skip where they cannot be had."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))  # environments.py
+
+import environments
+
+REQUIRE = "PRECOMPILED_VERSION_TESTS"
+
+
+@pytest.fixture(scope="session")
+def python_of() -> Callable[[str], str]:
+    """The interpreter with a torch version; skips (or fails with PRECOMPILED_VERSION_TESTS=require) without one."""
+
+    def find(version: str) -> str:
+        try:
+            return environments.python_of(version)
+        except environments.Unavailable as error:
+            text = f"NOT TESTED WITH TORCH {version}: {error}"
+            if os.environ.get(REQUIRE) == "require":
+                pytest.fail(text)
+            print(f"\n{text}", file=sys.__stderr__, flush=True)
+            pytest.skip(text)
+
+    return find

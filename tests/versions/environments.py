@@ -1,0 +1,108 @@
+"""Virtual environments with other torch versions, made once and kept outside of the repository.
+
+``PRECOMPILED_TEST_VENVS``: folders of virtual environments to use as they are, separated by ":"; each is asked which
+torch it has, and must have precompiled, psutil and transformers. Versions that none of them has are installed below
+``PRECOMPILED_TEST_VENV_CACHE`` (default: ``$XDG_CACHE_HOME/precompiled-tests``), a minute and some GB each, and made
+anew when their requirements change.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+TRANSFORMERS = "transformers==5.23.0"
+INSTALL_TIMEOUT_S = 1800.0
+# What clients in there need; also the check of a finished environment.
+PROBE = "import precompiled, precompiled.service, psutil, torch, transformers; print(torch.__version__.split('+')[0])"
+
+
+class Unavailable(Exception):
+    """There is no such environment, and it cannot be made; the message says why."""
+
+
+def python_of(version: str) -> str:
+    """The interpreter of an environment with this torch version; raises Unavailable."""
+    return _given().get(version) or _made(version)
+
+
+@cache
+def _given() -> dict[str, str]:
+    found = {}
+    for folder in filter(None, os.environ.get("PRECOMPILED_TEST_VENVS", "").split(":")):
+        python = os.path.join(folder, "bin", "python")
+        try:
+            found[_probe(python)] = python
+        except Unavailable as error:
+            # Named by a person, so it is said aloud rather than replaced by an installation of minutes.
+            raise Unavailable(f"PRECOMPILED_TEST_VENVS names {folder}: {error}") from error
+    return found
+
+
+def _probe(python: str) -> str:
+    """The torch version of a usable environment."""
+    try:
+        # In another folder: not this checkout by chance, but what is installed there.
+        done = subprocess.run([python, "-c", PROBE], capture_output=True, text=True, timeout=300, check=False, cwd="/")
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise Unavailable(f"{python} does not run: {error}") from error
+    if done.returncode != 0:
+        raise Unavailable(f"{python}: {done.stderr.strip().splitlines()[-1:]}")
+    return done.stdout.strip()
+
+
+@cache
+def _made(version: str) -> str:
+    base = os.environ.get("PRECOMPILED_TEST_VENV_CACHE")
+    if not base:
+        base = os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "precompiled-tests")
+    requirements = [f"torch=={version}", TRANSFORMERS, "-e", str(ROOT)]
+    told = "\n".join([sys.version, *requirements, (ROOT / "pyproject.toml").read_text()])
+    stamp = hashlib.sha256(told.encode()).hexdigest()
+    folder = Path(base) / f"torch-{version}"
+    python = folder / "bin" / "python"
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with _locked(folder.with_suffix(".lock")):
+            # Written last: an installation that was interrupted has none.
+            written = folder / "stamp"
+            if not written.exists() or written.read_text() != stamp:
+                _install(folder, python, requirements)
+                if (has := _probe(str(python))) != version:
+                    raise Unavailable(f"pip installed torch {has} for torch=={version}")
+                written.write_text(stamp)
+    except OSError as error:
+        raise Unavailable(f"{folder} cannot be made: {error}") from error
+    return str(python)
+
+
+def _install(folder: Path, python: Path, requirements: list[str]) -> None:
+    print(f"\nmaking {folder} ({' '.join(requirements)}): minutes, once", file=sys.__stderr__, flush=True)
+    shutil.rmtree(folder, ignore_errors=True)
+    for command in (
+        [sys.executable, "-m", "venv", str(folder)],
+        [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *requirements],
+    ):
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_TIMEOUT_S, check=False)
+        except subprocess.TimeoutExpired as error:
+            raise Unavailable(f"{' '.join(command)}: not done after {INSTALL_TIMEOUT_S:g} s") from error
+        if done.returncode != 0:
+            raise Unavailable(f"{' '.join(command)}: {done.stderr.strip()[-500:]}")
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """One process of a parallel test run installs, the others wait for it."""
+    with open(path, "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

@@ -1,0 +1,82 @@
+"""Virtual environments with different torch versions, served by one daemon; the core on both ends of the range.
+
+`make test-versions`. Which environments, and what is installed where: environments.py.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import psutil
+import pytest
+from support_host import Host
+
+pytestmark = pytest.mark.versions
+
+OLDEST, EVERYDAY, NEWEST = "2.11.0", "2.13.0", "2.15.0"
+MLP = {"model": "mlp", "training": True}
+
+
+def states(graphs: list[dict[str, Any]]) -> set[tuple[str, str | None]]:
+    return {(graph["state"], graph["source"]) for graph in graphs}
+
+
+def test_one_daemon_serves_two_environments_at_the_same_time(host: Host, python_of: Callable[[str], str]) -> None:
+    pythons = {version: python_of(version) for version in (EVERYDAY, NEWEST)}
+    host.start_daemon()
+    both_run = host.root / "both-run"
+    clients = {
+        version: host.start({**MLP, "steps_until": str(both_run)}, python=python)
+        for version, python in pythons.items()
+    }
+    for client in clients.values():
+        client.wait_for("first-step")
+    both_run.touch()
+    first = {version: client.result() for version, client in clients.items()}
+    for version, result in first.items():
+        assert [graph["state"] for graph in result["first"]] == ["pending"], version
+        assert states(result["reports"]) == {("compiled", "swap")}, version
+        assert result["compiles"] == 0, version
+    keys = {version: result["reports"][0]["key"] for version, result in first.items()}
+    assert keys[EVERYDAY] != keys[NEWEST]
+
+    workers = host.status().workers
+    assert Counter(worker.torch.partition("+")[0] for worker in workers) == {EVERYDAY: 1, NEWEST: 1}
+    for worker in workers:
+        assert psutil.Process(worker.pid).cmdline()[0] == pythons[worker.torch.partition("+")[0]]
+    assert host.stats().compiled == 2
+    made_by = {entry.manifest.key: entry.manifest.environment["torch"] for entry in host.store.entries()}
+    assert {version: made_by[key].partition("+")[0] for version, key in keys.items()} == {v: v for v in keys}
+
+    for version, python in pythons.items():
+        second = host.run(MLP, python=python)
+        assert states(second["first"]) == {("compiled", "hit")}, version
+        assert [graph["key"] for graph in second["reports"]] == [keys[version]]
+        assert (second["compiles"], second["children"]) == (0, []), version
+    assert host.stats().compiled == 2
+
+
+@pytest.mark.parametrize("version", [OLDEST, EVERYDAY, NEWEST])
+@pytest.mark.parametrize(
+    ("model", "training"), [("mlp", True), ("mlp", False), ("gpt2", True)], ids=["mlp-train", "mlp-infer", "gpt2-train"]
+)
+def test_the_core_on_each_version(
+    shared_host: Host, python_of: Callable[[str], str], version: str, model: str, training: bool
+) -> None:
+    python = python_of(version)
+    spec = {"model": model, "training": training}
+    first = shared_host.run(spec, python=python)
+    assert first["waited"]
+    assert states(first["first"]) == {("pending", None)}
+    assert states(first["reports"]) == {("compiled", "swap")}, first["reports"]
+    assert first["compiles"] == 0, "the client compiled itself"
+
+    second = shared_host.run(spec, python=python)
+    assert states(second["first"]) == {("compiled", "hit")}, second["reports"]
+    assert all(graph["calls_eager"] == 0 for graph in second["reports"])
+    assert [graph["key"] for graph in second["reports"]] == [graph["key"] for graph in first["reports"]]
+    assert (second["compiles"], second["children"]) == (0, [])
+    filled = [path for path in (shared_host.root / "inductor").rglob("*") if path.is_file()]
+    assert filled == [], "a client filled Inductor's own cache"
