@@ -80,7 +80,7 @@ def _compile(job: wire.Job, started: float) -> fmt.Payload:
     program = capture.parse(job.graph)
     _check_environment(program["environment"], environment.facts("cuda:0" if job.device != "cpu" else "cpu"))
     try:
-        graph = codec.decode(program["graph"])
+        module = codec.decode(program["graph"])
     except (ValueError, TypeError, KeyError, IndexError, AttributeError, ImportError) as error:
         raise CompileFailed(f"the graph does not decode: {error}", code="undecodable-graph") from error
     with (
@@ -88,7 +88,7 @@ def _compile(job: wire.Job, started: float) -> fmt.Payload:
         modes.thread_local(program["modes"]),
         configs.applied(program["configs"], job.compile_threads),
     ):
-        compiled: Compiled = compile_graph(graph, program["inputs"], program["hints"])
+        compiled: Compiled = compile_graph(module, program["inputs"], program["hints"])
     torch.compiler.reset()
     manifest = fmt.Manifest(
         key=job.key,

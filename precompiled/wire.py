@@ -21,6 +21,7 @@ from typing import Literal, TypeVar
 import msgspec
 
 from precompiled.errors import WireError
+from precompiled.version import VERSION
 
 PROTOCOL = 1
 PREAMBLE = b"precompiled/%d" % PROTOCOL
@@ -42,6 +43,8 @@ class Environment(msgspec.Struct, frozen=True):
     torch: str  # torch.__version__, with its build's local part
     triton: str  # triton.__version__, or "" without triton
     variables: dict[str, str]  # the environment variables that a compile depends on, and no others
+    # Of precompiled in that interpreter: a worker that was started before an upgrade in place is another environment.
+    precompiled: str = VERSION
 
 
 # ---------------------------------------------------------------- client -> daemon

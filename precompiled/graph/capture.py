@@ -66,9 +66,7 @@ def capture(module: torch.fx.GraphModule, options: Mapping[str, Any]) -> Program
     """Capture a Dynamo graph and the state around it. Reads only; raises Bypass with the reason."""
     if next(iter(module.parameters()), None) is not None or next(iter(module.buffers()), None) is not None:
         raise Bypass("the graph holds parameters or buffers of its own", code="graph-attribute")
-    if not codec.is_plain(module.graph):
-        raise Bypass("the graph is an exported one", code="exported-graph")
-    graph = codec.encode(module.graph)
+    graph = codec.encode(module)
     inputs = metadata.describe_inputs([node for node in module.graph.nodes if node.op == "placeholder"])
     device = _device(graph, inputs.args)
     state = modes.capture(uses_cpu=device == "cpu")

@@ -4,7 +4,8 @@ The data *is* the canonical form: it knows nothing of placeholder names, sources
 graphs that differ in those only have the same bytes. The key hashes these bytes and the worker rebuilds the graph from
 them alone, so nothing can change what is compiled without changing the key.
 
-A graph is a list of nodes in order, each ``[op, target, args, kwargs]`` (placeholders: ``["p"]``), with arguments::
+A graph is a list of nodes in order, each ``[op, target, args, kwargs]``; placeholders are ``["p"]``, graphs that a
+higher-order operator takes ``["g", number]``. What is encoded is the list of all graphs, the outermost first. Arguments::
 
     null, true, 1, 0.5, "text"      themselves (JSON keeps 1 and 1.0 apart)
     [a, ...]                        a list
@@ -46,35 +47,61 @@ def is_plain(graph: torch.fx.Graph) -> bool:
     return type(graph._codegen) is torch.fx.graph.CodeGen
 
 
-def encode(graph: torch.fx.Graph) -> list[list[Any]]:
-    """The canonical form. Raises Bypass for whatever cannot be rebuilt to mean exactly the same."""
-    index: dict[torch.fx.Node, int] = {}
-    encoded: list[list[Any]] = []
-    for position, node in enumerate(graph.nodes):
-        index[node] = position
-        encoded.append(_encode_node(node, index))
-    return encoded
+def encode(module: torch.fx.GraphModule) -> list[list[list[Any]]]:
+    """The canonical form of a graph and of the graphs that its higher-order operators take, in order of first use.
+
+    Raises Bypass for whatever cannot be rebuilt to mean exactly the same.
+    """
+    encoder = _Encoder()
+    encoder.graph(module)
+    return encoder.graphs
 
 
-def _encode_node(node: torch.fx.Node, index: dict[torch.fx.Node, int]) -> list[Any]:
-    if node.op == "placeholder":
-        return ["p"]
-    for name in _MEANINGFUL_META:
-        if node.meta.get(name):
-            raise Bypass(f"the node {node.name} is marked {name!r}", code="marked-node")
-    if node.op == "get_attr":
-        raise Bypass(f"the graph holds the tensor or module {node.target}", code="graph-attribute")
-    code = _OPS.get(node.op)
-    if code is None:
-        raise Bypass(f"the graph has a node of kind {node.op}", code="unsupported-node")
-    target: Any = None
-    if code == "f":
-        target = targets.encode(node.target)
-    elif code == "m":
-        target = node.target
-    args = [_encode_argument(argument, index) for argument in node.args]
-    kwargs = [[name, _encode_argument(value, index)] for name, value in node.kwargs.items()]
-    return [code, target, args, kwargs]
+class _Encoder:
+    def __init__(self) -> None:
+        self.graphs: list[list[list[Any]]] = []
+        self._known: dict[int, int] = {}
+
+    def graph(self, module: torch.fx.GraphModule) -> int:
+        """Encode a graph once; its number."""
+        known = self._known.get(id(module))
+        if known is not None:
+            return known
+        if not is_plain(module.graph):
+            raise Bypass("the graph is an exported one", code="exported-graph")
+        if module.meta.get("_checkpoint_context_fn") is not None:
+            raise Bypass("selective checkpointing has a context function of yours", code="checkpoint-context")
+        number = self._known[id(module)] = len(self.graphs)
+        encoded: list[list[Any]] = []
+        self.graphs.append(encoded)
+        index: dict[torch.fx.Node, int] = {}
+        for position, node in enumerate(module.graph.nodes):
+            index[node] = position
+            encoded.append(self._node(node, index, module))
+        return number
+
+    def _node(self, node: torch.fx.Node, index: dict[torch.fx.Node, int], module: torch.fx.GraphModule) -> list[Any]:
+        if node.op == "placeholder":
+            return ["p"]
+        for name in _MEANINGFUL_META:
+            if node.meta.get(name):
+                raise Bypass(f"the node {node.name} is marked {name!r}", code="marked-node")
+        if node.op == "get_attr":
+            held = getattr(module, str(node.target), None)
+            if not isinstance(held, torch.fx.GraphModule):
+                raise Bypass(f"the graph holds {node.target}, a {type(held).__name__}", code="graph-attribute")
+            return ["g", self.graph(held)]
+        code = _OPS.get(node.op)
+        if code is None:
+            raise Bypass(f"the graph has a node of kind {node.op}", code="unsupported-node")
+        target: Any = None
+        if code == "f":
+            target = targets.encode(node.target)
+        elif code == "m":
+            target = node.target
+        args = [_encode_argument(argument, index) for argument in node.args]
+        kwargs = [[name, _encode_argument(value, index)] for name, value in node.kwargs.items()]
+        return [code, target, args, kwargs]
 
 
 def _encode_argument(argument: Any, index: dict[torch.fx.Node, int]) -> Any:
@@ -114,18 +141,35 @@ def _encode_argument(argument: Any, index: dict[torch.fx.Node, int]) -> Any:
     )
 
 
-def decode(encoded: list[list[Any]]) -> torch.fx.Graph:
-    """The graph; placeholders are called ``arg0``, ``arg1``, ...
+def decode(graphs: list[list[list[Any]]]) -> torch.fx.GraphModule:
+    """The graph, as a module; placeholders are called ``arg0``, ``arg1``, ...
 
     Raises ValueError, TypeError, KeyError, IndexError, AttributeError or ImportError for what ``encode`` never gives.
     """
+    return _decode_graph(graphs, 0, {})
+
+
+def _decode_graph(
+    graphs: list[list[list[Any]]], number: int, made: dict[int, torch.fx.GraphModule]
+) -> torch.fx.GraphModule:
     graph = torch.fx.Graph()
+    root = torch.nn.Module()
     nodes: list[torch.fx.Node] = []
     placeholders = 0
-    for code, *rest in encoded:
+    for code, *rest in graphs[number]:
         if code == "p":
             nodes.append(graph.placeholder(f"arg{placeholders}"))
             placeholders += 1
+            continue
+        if code == "g":
+            (inner,) = rest
+            if inner <= number:
+                raise ValueError(f"graph {number} holds graph {inner}, which comes before it")
+            name = f"graph_{inner}"
+            if inner not in made:
+                made[inner] = _decode_graph(graphs, inner, made)
+            setattr(root, name, made[inner])
+            nodes.append(graph.get_attr(name))
             continue
         target, args, kwargs = rest
         decoded_args = tuple(_decode_argument(argument, nodes) for argument in args)
@@ -138,7 +182,7 @@ def decode(encoded: list[list[Any]]) -> torch.fx.Graph:
             nodes.append(graph.create_node("output", "output", decoded_args, decoded_kwargs))
         else:
             raise ValueError(f"unknown kind of node {code!r}")
-    return graph
+    return torch.fx.GraphModule(root, graph)
 
 
 def _decode_argument(argument: Any, nodes: list[torch.fx.Node]) -> Any:

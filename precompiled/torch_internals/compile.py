@@ -50,14 +50,14 @@ class _ExampleValues(torch.fx.Interpreter):
         return result
 
 
-def compile_graph(graph: torch.fx.Graph, inputs: dict[str, Any], hints: list[int]) -> Compiled:
+def compile_graph(module: torch.fx.GraphModule, inputs: dict[str, Any], hints: list[int]) -> Compiled:
     """Compile forward and, where an input requires grad, backward. Raises what torch raises, or CompileFailed.
 
     The caller has applied the program's modes and configuration.
     """
     context = TracingContext(metadata.new_fake_mode())
     with tracing(context), _serializable(), kernels.recorded() as recorder:
-        compiled = _compile(graph, inputs, hints, context)
+        compiled = _compile(module, inputs, hints, context)
         serialize = getattr(compiled, "serialize", None)
         if serialize is None:
             raise CompileFailed("torch gave a result that cannot be kept", code="not-serializable")
@@ -65,6 +65,10 @@ def compile_graph(graph: torch.fx.Graph, inputs: dict[str, Any], hints: list[int
     added = context.guards_context.aotautograd_guards
     if added:
         raise CompileFailed(f"AOTAutograd added guards on its inputs: {added}", code="aotautograd-guards")
+    shares = any("shares" in item for item in inputs["args"])
+    if shares and any(info.mutates_data or info.mutates_metadata for info in entry.runtime_metadata.input_info):
+        # What AOTAutograd makes of that depends on which input is a view of which, and Dynamo does not guard on it.
+        raise CompileFailed("an input that is changed shares its memory with another", code="aliased-mutation")
     # They are checked by us, in the client, against its own sizes (torch_internals/sizes.py).
     guards, entry.guards_expr = entry.guards_expr or "", None
     try:
@@ -82,11 +86,10 @@ def compile_here(program: dict[str, Any]) -> Callable[..., Any]:
         return _compile(codec.decode(program["graph"]), program["inputs"], program["hints"], context)
 
 
-def _compile(graph: torch.fx.Graph, inputs: dict[str, Any], hints: list[int], context: TracingContext) -> Any:
+def _compile(module: torch.fx.GraphModule, inputs: dict[str, Any], hints: list[int], context: TracingContext) -> Any:
     mode = context.fake_mode
     assert mode is not None
     sizes = metadata.size_maker(inputs, hints, mode)
-    module = torch.fx.GraphModule(torch.nn.Module(), graph)
     # On inputs of its own: a graph that changes an input's metadata in place must not change what is compiled.
     with mode:
         _ExampleValues(module).run(*metadata.make_inputs(inputs, sizes, mode))

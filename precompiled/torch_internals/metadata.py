@@ -17,7 +17,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-from precompiled.errors import Bypass, CompileFailed
+from precompiled.errors import Bypass
 from precompiled.torch_internals.sizes import SizeMaker, Symbols
 
 # Flags that Dynamo sets on an input's tensor_dict and that AOTAutograd or Inductor read.
@@ -48,7 +48,10 @@ class Inputs:
 
 
 def describe_inputs(placeholders: list[torch.fx.Node]) -> Inputs:
-    """One plain dict a placeholder. Raises Bypass for inputs that are not integers or plain, unaliased tensors."""
+    """One plain dict a placeholder. Raises Bypass for inputs that are not integers or plain tensors.
+
+    Inputs over one memory are marked with the first of them (``"shares"``): AOTAutograd treats them differently.
+    """
     described = []
     storages: dict[int, int] = {}
     symbols = Symbols()
@@ -63,8 +66,9 @@ def describe_inputs(placeholders: list[torch.fx.Node]) -> Inputs:
             raise Bypass(f"input {position} is a {type(value).__name__}, not a plain tensor", code="unsupported-input")
         described.append(_describe(value, node.meta.get("tensor_dict") or {}, position, symbols))
         storage = value.untyped_storage()._cdata
-        if (other := storages.setdefault(storage, position)) != position:
-            raise Bypass(f"inputs {other} and {position} share their memory", code="aliased-inputs")
+        first = storages.setdefault(storage, position)
+        if first != position:
+            described[-1]["shares"] = described[first]["shares"] = first
     return Inputs(described, symbols.ranges, symbols.hints)
 
 
@@ -106,22 +110,26 @@ def size_maker(inputs: dict[str, Any], hints: list[int], mode: FakeTensorMode) -
 
 def make_inputs(inputs: dict[str, Any], sizes: SizeMaker, mode: FakeTensorMode) -> list[Any]:
     """Fake tensors and sizes of ``mode`` with just this metadata."""
-    return [sizes.size(item["size"]) if "size" in item else _make(item, sizes, mode) for item in inputs["args"]]
+    shared: dict[int, torch.UntypedStorage] = {}
+    return [sizes.size(item["size"]) if "size" in item else _make(item, sizes, mode, shared) for item in inputs["args"]]
 
 
-def _make(item: dict[str, Any], sizes: SizeMaker, mode: FakeTensorMode) -> torch.Tensor:
+def _make(
+    item: dict[str, Any], sizes: SizeMaker, mode: FakeTensorMode, shared: dict[int, torch.UntypedStorage]
+) -> torch.Tensor:
     dtype = getattr(torch, item["dtype"])
     shape = [sizes.size(size) for size in item["shape"]]
     stride = [sizes.size(size) for size in item["stride"]]
     with mode, torch.inference_mode(item["inference"]), torch.no_grad():
-        if type(item["storage"]) is int and item["storage"] % dtype.itemsize == 0:
-            # The whole storage is made and then viewed: what is compiled may depend on the offset (alignment).
-            whole = torch.empty(item["storage"] // dtype.itemsize, dtype=dtype, device=item["device"])
-            made = torch.as_strided(whole, shape, stride, sizes.size(item["offset"])).detach()
-        elif item["offset"] == 0:
-            made = torch.empty_strided(shape, stride, dtype=dtype, device=item["device"])
-        else:
-            raise CompileFailed("an input of symbolic size starts inside its storage", code="unsupported-input")
+        # The whole storage: what is compiled may depend on the offset (alignment) and on who else lies in it.
+        storage = shared.get(item.get("shares", -1))
+        if storage is None:
+            nbytes = sizes.size(item["storage"])
+            storage = torch.empty(nbytes, dtype=torch.uint8, device=item["device"]).untyped_storage()
+            if "shares" in item:
+                shared[item["shares"]] = storage
+        made = torch.empty(0, dtype=dtype, device=item["device"])
+        made.set_(storage, sizes.size(item["offset"]), shape, stride)
         if item["parameter"]:
             made = torch.nn.Parameter(made, requires_grad=item["requires_grad"])
         elif item["requires_grad"]:

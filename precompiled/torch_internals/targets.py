@@ -12,8 +12,9 @@ from __future__ import annotations
 import importlib
 import math
 import operator
+import os
 from functools import cache
-from types import ModuleType
+from types import BuiltinFunctionType, FunctionType, MethodDescriptorType, ModuleType, WrapperDescriptorType
 from typing import Any
 
 import torch
@@ -28,6 +29,30 @@ _COLLECTIVE_OP_NAMESPACES = frozenset(
     {"_c10d_functional", "c10d", "c10d_functional", "_c10d_functional_autograd", "_dtensor"}
 )
 _STANDARD_MODULES = frozenset({"_operator", "operator", "math", "builtins"})
+_TORCH_FOLDER = os.path.join(os.path.realpath(os.path.dirname(torch.__file__)), "")
+
+# Operators that take graphs, and whose other arguments are data: what they do is all in the encoded graphs. Not those
+# that take code by reference (user Triton kernels: an index into a table of the process) or have effects.
+_HIGHER_ORDER = frozenset(
+    {
+        "tag_activation_checkpoint",
+        "wrap_activation_checkpoint",
+        "wrap",
+        "autograd_function_apply",
+        "custom_function_call",
+        "cond",
+        "while_loop",
+        "scan",
+        "associative_scan",
+        "map_impl",
+        "invoke_subgraph",
+        "flex_attention",
+        "flex_attention_backward",
+        "hints_wrapper",
+        "out_dtype",
+        "checkpoint",
+    }
+)
 
 # Searched in this order for functions whose own __module__ and __qualname__ do not lead back to them
 # (builtins such as torch.add, and wrappers such as max_pool2d, which is a "boolean_dispatch.<locals>.fn").
@@ -44,6 +69,7 @@ _NAMESPACES = (
     "torch._C._fft",
     "torch._C._VariableFunctions",
     "torch._VF",
+    "torch._C._autograd",
     "operator",
     "math",
 )
@@ -101,13 +127,18 @@ def _encode(target: Any) -> list[str]:
     if isinstance(target, torch._ops.OpOverloadPacket):
         return ["op", *_op_name(target._qualified_op_name)]
     if isinstance(target, torch._ops.HigherOrderOperator):
-        raise Bypass(f"the graph uses the higher-order operator {target}", code="higher-order-operator")
+        if target._name not in _HIGHER_ORDER or getattr(torch.ops.higher_order, target._name, None) is not target:
+            raise Bypass(f"the graph uses the higher-order operator {target}", code="higher-order-operator")
+        return ["hop", target._name]
     module = getattr(target, "__module__", None) or ""
     qualname = getattr(target, "__qualname__", None) or getattr(target, "__name__", None) or ""
-    if module and qualname and "<" not in qualname and _is_torchs_own(module) and _leads_to(module, qualname, target):
+    if not _is_torchs_own(module) or not _is_torchs_code(target):
+        shown = f"{module}.{qualname}" if module else repr(target)
+        raise Bypass(f"the graph calls {shown}, whose code is not torch's own", code="user-function")
+    if qualname and "<" not in qualname and _leads_to(module, qualname, target):
         return ["fn", module, qualname]
     # A user's function that was patched into a torch namespace has a name there too; in a worker it means another one.
-    found = _searched().get(id(target)) if _is_torchs_own(module) else None
+    found = _searched().get(id(target))
     if found is not None and getattr(_namespace(found[0]), found[1], None) is target:
         return ["fn", *found]
     shown = f"{module}.{qualname}" if module else repr(target)
@@ -128,6 +159,15 @@ def _is_torchs_own(module: str) -> bool:
     return module in _STANDARD_MODULES or module == "torch" or module.startswith("torch.")
 
 
+def _is_torchs_code(target: Any) -> bool:
+    """Whether its code is torch's (or of C), whatever it calls itself: functools.wraps gives a patch the names of what
+    it replaces, and Dynamo puts a patched torch.nn.functional.x into the graph as if it were torch's.
+    """
+    if isinstance(target, FunctionType):
+        return os.path.realpath(target.__code__.co_filename).startswith(_TORCH_FOLDER)
+    return isinstance(target, (BuiltinFunctionType, MethodDescriptorType, WrapperDescriptorType, type))
+
+
 def _leads_to(module: str, qualname: str, target: Any) -> bool:
     try:
         return _resolve(module, qualname) is target
@@ -141,6 +181,10 @@ def _decode(name: tuple[str, ...]) -> Any:
     if kind == "op":
         found = getattr(getattr(torch.ops, rest[0]), rest[1])
         return getattr(found, rest[2] or "default") if len(rest) > 2 else found
+    if kind == "hop":
+        if rest[0] not in _HIGHER_ORDER:
+            raise ValueError(f"{rest[0]} is no higher-order operator that can be sent")
+        return getattr(torch.ops.higher_order, rest[0])
     if kind == "fn":
         module, qualname = rest
         space = _namespace(module) if module in _NAMESPACES else importlib.import_module(module)
