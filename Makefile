@@ -1,0 +1,96 @@
+# make demo, make test: everything from a fresh clone, with only Python (3.10 or newer) and make.
+# Overridable: make test TORCH=2.15.0 VENV=.venvs/t215; PYTHON=python3.12; PIP's own variables (PIP_INDEX_URL, ...) count.
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-builtin-rules --no-print-directory
+
+PYTHON ?= python3
+VENV ?= .venv
+# The everyday version. Named, because pip would otherwise take the newest torch; what its build is (CPU, CUDA) is up to
+# the index that pip is configured with.
+TORCH ?= 2.13.0
+
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed-torch-$(TORCH)
+# Copies of the sources in the layout that they are installed in: service/ is precompiled.service there, and linters
+# that follow folders must see it so.
+LAYOUT := .cache/layout
+NOT_EVERYDAY := not slow and not systemd and not versions
+PYTEST_ARGS ?=
+
+.PHONY: help
+help: ## This list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  \033[1mmake %-16s\033[0m %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+# ---------------------------------------------------------------- set-up
+
+.PHONY: venv
+venv: $(STAMP) ## The virtual environment that all the others use (made when it is missing or out of date)
+
+$(STAMP): pyproject.toml .ci/prerequisites.py
+	@$(PYTHON) .ci/prerequisites.py
+	@echo "make: installing torch $(TORCH) and precompiled in $(VENV) (about a minute, once)"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@rm -f $(VENV)/.installed-torch-*
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'torch==$(TORCH)'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test,lint]' 'torch==$(TORCH)'
+	@touch $@
+
+# ---------------------------------------------------------------- see it
+
+.PHONY: demo
+demo: $(STAMP) ## A model trains without waiting for its compile, beside plain torch.compile (under 4 minutes)
+	@$(BIN)/python examples/demo/demo.py
+
+.PHONY: bench bench-quick
+bench: $(STAMP) ## All measures against their goals, side by side with torch.compile (about half an hour)
+	@$(BIN)/python -m benchmarks
+bench-quick: $(STAMP) ## The same with smaller models and fewer repeats: does it work, not what it is (minutes)
+	@$(BIN)/python -m benchmarks --quick
+
+# ---------------------------------------------------------------- check it
+
+.PHONY: test
+test: lint ## Lint, then all everyday tests (CPU; no root)
+# One run, so that its closing line counts everything. Tests that compile share one process: a compile takes all cores.
+	@$(BIN)/python -m pytest -p tests.one_compile_at_a_time -n 2 --dist loadgroup -m '$(NOT_EVERYDAY)' $(PYTEST_ARGS)
+
+.PHONY: test-slow
+test-slow: $(STAMP) ## The tests that take minutes each
+	@$(BIN)/python -m pytest -m slow $(PYTEST_ARGS)
+
+.PHONY: test-systemd
+test-systemd: $(STAMP) ## A real systemd, booted in a container (root; Debian: systemd-container)
+	@$(BIN)/python -m pytest -m systemd $(PYTEST_ARGS)
+
+.PHONY: test-versions
+test-versions: $(STAMP) ## One daemon for virtual environments with different torch versions (installs them)
+	@$(BIN)/python -m pytest -m versions $(PYTEST_ARGS)
+
+.PHONY: test-gpu
+test-gpu: $(STAMP) ## The tests that need a GPU
+	@$(BIN)/python -m pytest -m gpu $(PYTEST_ARGS)
+
+.PHONY: lint
+lint: $(STAMP) ## ruff, mypy and the directions of imports
+	@$(BIN)/ruff check --quiet .
+	@rm -rf $(LAYOUT) && mkdir -p $(LAYOUT)
+	@cp -R precompiled $(LAYOUT)/precompiled
+	@cp -R service $(LAYOUT)/precompiled/service
+	@cp -R systemd $(LAYOUT)/precompiled/systemd
+	@cd $(LAYOUT) && $(abspath $(BIN))/mypy --config-file $(CURDIR)/pyproject.toml --cache-dir $(CURDIR)/.mypy_cache
+	@cd $(LAYOUT) && $(abspath $(BIN))/lint-imports --config $(CURDIR)/pyproject.toml --no-cache
+
+# ---------------------------------------------------------------- install it
+
+.PHONY: install-systemd
+install-systemd: $(STAMP) ## The systemd units, of this checkout (ARGS=--help)
+	@$(BIN)/python -m precompiled.systemd.install $(ARGS)
+
+.PHONY: clean
+clean: ## Remove what was made here, the virtual environment too
+	@rm -rf $(VENV) .cache build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache .import_linter_cache .hypothesis benchmarks/results
+	@find . -name __pycache__ -not -path './.venvs/*' -prune -exec rm -rf {} +

@@ -1,0 +1,89 @@
+"""Runs the training of train.py in this process, and says on stdout, in JSON lines, what happened in it.
+
+Usage: observed.py MIN_STEPS COMPILED_STEPS: at least so many steps, and at least so many of them compiled.
+
+    {"event": "step", "at": s, "seconds": s, "loss": x, "compiled": bool}     "at": its end, by time.monotonic()
+    {"event": "end", ...}                                                     see ``main``
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from typing import Any
+
+# Every process that is started from here: a compiler, a probe of the CPU, a daemon. Before torch is imported, so that
+# none is missed.
+_started: list[str] = []
+_STARTS = ("subprocess.Popen", "os.posix_spawn", "os.system", "os.fork", "os.forkpty")
+
+
+def _audit(event: str, arguments: tuple[Any, ...]) -> None:
+    if event == "subprocess.Popen":
+        _started.append(" ".join(map(os.fsdecode, arguments[1])))
+    elif event in _STARTS:
+        _started.append(event)
+
+
+def _say(event: str, **facts: Any) -> None:
+    sys.stdout.write(json.dumps({"event": event, **facts}) + "\n")
+    sys.stdout.flush()
+
+
+def _reports() -> list[Any]:
+    """precompiled's report on this process's graphs; none where it is not switched on."""
+    if "precompiled.session" not in sys.modules:
+        return []
+    import precompiled
+
+    return precompiled.report()
+
+
+def main() -> None:
+    min_steps, compiled_steps = int(sys.argv[1]), int(sys.argv[2])
+    sys.addaudithook(_audit)
+    import torch
+    from train import training
+    from transformers.utils import logging
+
+    logging.set_verbosity_error()
+    # What is imported and probed until here has nothing to do with torch.compile.
+    _started.clear()
+
+    steps = compiled = eager_calls = 0
+    losses = training()
+    _say("begin", at=time.monotonic())
+    while steps < min_steps or compiled < compiled_steps:
+        began = time.monotonic()
+        loss = next(losses)
+        ended = time.monotonic()
+        eager_before, eager_calls = eager_calls, sum(graph.calls_eager for graph in _reports())
+        ran_compiled = eager_calls == eager_before
+        steps += 1
+        compiled += ran_compiled
+        _say("step", at=ended, seconds=ended - began, loss=loss, compiled=ran_compiled)
+
+    from torch._dynamo import utils
+
+    spent = {name: sum(values) for name, values in utils.compilation_time_metrics.items()}
+    backend_s = spent.get("OutputGraph.call_user_compiler", 0.0)
+    _say(
+        "end",
+        # Dynamo's own part, with guards and bytecode; then what it waited for its backend, and autograd for a
+        # backward that is compiled when it is first needed.
+        tracing_s=spent.get("_compile.compile_inner", 0.0) - backend_s,
+        backend_s=backend_s + spent.get("compile_fx.<locals>.bw_compiler", 0.0),
+        # torch counts each graph that AOTAutograd is asked to compile in this process...
+        compiles=utils.counters["aot_autograd"]["total"],
+        # ...and each of those that it then had to compile, since its cache did not have it.
+        cache_misses=utils.counters["aot_autograd"]["autograd_cache_miss"],
+        started=_started,
+        torch=torch.__version__,
+        graphs=[vars(graph) for graph in _reports()],
+    )
+
+
+if __name__ == "__main__":
+    main()
