@@ -29,6 +29,8 @@ _CODE_SETTINGS = (
     "_post_fusion_custom_pass",
     "cudagraph_policy",
 )
+# Left out of it as well, and plain values.
+_LEFT_OUT = ("pre_grad_pass_timing",)
 # They say where and how much is compiled, not what.
 _IRRELEVANT = (
     "compile_threads",
@@ -54,6 +56,7 @@ def snapshot(options: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     Raises Bypass when a setting is code, or turns off what an artifact needs.
     """
     inductor = _inductor.save_config_portable(ignore_private_configs=False)
+    inductor.update({name: getattr(_inductor, name) for name in _LEFT_OUT if hasattr(_inductor, name)})
     for name, value in options.items():
         if name in _CODE_SETTINGS and value is not None:
             raise Bypass(f"options={{{name!r}: ...}} is code", code="custom-pass")
@@ -62,7 +65,8 @@ def snapshot(options: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         if getattr(_inductor, name, None) is not None:
             raise Bypass(f"torch._inductor.config.{name} is set to code of yours", code="custom-pass")
     for name, refused in _REFUSED.items():
-        if inductor.get(name):
+        # Asked for by name: save_config_portable leaves out aliases, such as force_disable_caches.
+        if inductor.get(name, getattr(_inductor, name, None)):
             raise Bypass(refused[1], code=refused[0])
     functorch = _functorch.save_config_portable(ignore_private_configs=False)
     return {

@@ -1,0 +1,249 @@
+"""The key: the same for what compiles to the same, another for everything that changes the compile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+import pytest
+import torch
+import torch._functorch.config
+import torch._inductor.config
+from support_graphs import captured, captures, key_of
+
+from torch.utils.checkpoint import checkpoint
+
+from precompiled.errors import Bypass
+from precompiled.graph import key
+
+X, Y = torch.randn(4, 6), torch.randn(4, 6)
+W = torch.randn(6, 6)
+
+
+def subtract(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    scaled = x * 2
+    return scaled - y
+
+
+# The same, two lines further down and with other names: what an edit of a file does to everything below it.
+
+
+def renamed(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    # a comment
+    twice = left * 2
+
+    return twice - right
+
+
+class Layer(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(6, 6)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(x).relu()
+
+
+def test_names_and_lines_are_not_in_the_key() -> None:
+    assert key_of(subtract, X, Y) == key_of(renamed, X, Y)
+
+
+def test_a_key_is_the_same_each_time() -> None:
+    assert key_of(subtract, X, Y) == key_of(subtract, X, Y)
+    assert key.key(captured(subtract, X, Y).program) == key_of(subtract, X, Y)
+
+
+def test_values_are_not_in_the_key() -> None:
+    assert key_of(subtract, X, Y) == key_of(subtract, X + 1, Y * 3)
+
+
+def test_two_layers_of_a_model_share_a_key() -> None:
+    first, second = Layer(), Layer()
+    assert key_of(first, X) == key_of(second, X)
+    # Also inside of one model, where their parameters have other names and sources.
+    net = torch.nn.ModuleDict({"a": first, "b": second})
+    assert key_of(net["a"], X) == key_of(net["b"], X)
+
+
+def test_graphs_around_a_break_that_do_the_same_share_a_key() -> None:
+    def broken(x: torch.Tensor) -> torch.Tensor:
+        x = x.sin() + 1
+        torch._dynamo.graph_break()
+        return x.sin() + 1
+
+    first, second = captures(broken, X)
+    assert first.key == second.key
+
+
+@contextmanager
+def restored(set_to: Callable[[Any], None], value: Any, before: Any) -> Iterator[None]:
+    set_to(value)
+    try:
+        yield
+    finally:
+        set_to(before)
+
+
+def deterministic() -> AbstractContextManager[None]:
+    return restored(torch.use_deterministic_algorithms, True, False)
+
+
+def one_thread_more() -> AbstractContextManager[None]:
+    threads = torch.get_num_threads()
+    return restored(torch.set_num_threads, threads + 1, threads)
+
+
+def with_options(**options: Any) -> dict[str, Any]:
+    return {"options": options}
+
+
+def linear(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    return (x @ w).relu()
+
+
+CHANGES: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {}
+_plain = (lambda x: x * 2, X)
+
+
+def differ(name: str, left: Callable[[], str], right: Callable[[], str]) -> None:
+    CHANGES[name] = (left, right)
+
+
+def under(context: Callable[[], AbstractContextManager[Any]]) -> Callable[[], str]:
+    def find() -> str:
+        with context():
+            return key_of(linear, X, W)
+
+    return find
+
+
+BASE = under(nullcontext)
+differ("a constant", lambda: key_of(lambda x: x * 2, X), lambda: key_of(lambda x: x * 3, X))
+differ("a constant's type", lambda: key_of(lambda x: x * 2, X), lambda: key_of(lambda x: x * 2.0, X))
+differ("the order of operations", lambda: key_of(lambda x: x.sin().cos(), X), lambda: key_of(lambda x: x.cos().sin(), X))
+differ("swapped inputs of one shape", lambda: key_of(lambda x, y: x - y, X, Y), lambda: key_of(lambda x, y: y * 1 - x, X, Y))
+differ("one input twice", lambda: key_of(lambda x, y: x - y, X, Y), lambda: key_of(lambda x, y: x - y, X, X))
+differ("which output is returned", lambda: key_of(lambda x: (x + 1, x + 2), X), lambda: key_of(lambda x: (x + 2, x + 1), X))
+differ(
+    "inside of a checkpoint",
+    lambda: key_of(lambda x: checkpoint(torch.sin, x, use_reentrant=False), X),
+    lambda: key_of(lambda x: checkpoint(torch.cos, x, use_reentrant=False), X),
+)
+differ(
+    "a checkpoint",
+    lambda: key_of(lambda x: checkpoint(torch.sin, x, use_reentrant=False), X),
+    lambda: key_of(torch.sin, X),
+)
+differ("dtype", BASE, lambda: key_of(linear, X.double(), W.double()))
+differ("shape", BASE, lambda: key_of(linear, X[:3], W))
+differ("strides", BASE, lambda: key_of(linear, X, W.T))
+differ("storage offset", lambda: key_of(lambda x: x * 2, torch.randn(9)[1:]), lambda: key_of(lambda x: x * 2, torch.randn(8)))
+differ("requires_grad", BASE, lambda: key_of(linear, X, W.clone().requires_grad_()))
+differ("a parameter", lambda: key_of(linear, X, W.clone().requires_grad_()), lambda: key_of(linear, X, torch.nn.Parameter(W.clone())))
+differ("a leaf", lambda: key_of(linear, X, W.clone().requires_grad_()), lambda: key_of(linear, X, W.clone().requires_grad_() * 1))
+differ("symbolic sizes", BASE, lambda: key_of(linear, X, W, dynamic=True))
+differ("grad mode", BASE, under(torch.no_grad))
+differ("autocast", BASE, under(lambda: torch.autocast("cpu", torch.bfloat16)))
+differ("autocast's dtype", under(lambda: torch.autocast("cpu", torch.bfloat16)), under(lambda: torch.autocast("cpu", torch.float16)))
+differ("deterministic algorithms", BASE, under(deterministic))
+differ("threads", BASE, under(one_thread_more))
+differ("default dtype", BASE, under(lambda: restored(torch.set_default_dtype, torch.float64, torch.float32)))
+differ("matmul precision", BASE, under(lambda: restored(torch.set_float32_matmul_precision, "medium", "highest")))
+differ("an attention backend", BASE, under(lambda: torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH)))
+differ("Inductor's configuration", BASE, under(lambda: torch._inductor.config.patch(max_fusion_size=7)))
+differ("functorch's configuration", BASE, under(lambda: torch._functorch.config.patch(activation_memory_budget=0.5)))
+differ("options=", BASE, lambda: key_of(linear, X, W, options={"max_fusion_size": 7}))
+differ("a variable that Inductor reads", BASE, under(lambda: _variable("TORCHINDUCTOR_SOMETHING", "1")))
+differ("the compiler", BASE, under(lambda: _variable("CXX", "no-such-compiler")))
+
+
+@contextmanager
+def _variable(name: str, value: str) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(name, value)
+        yield
+
+
+@pytest.mark.parametrize("what", CHANGES)
+def test_what_changes_the_compile_changes_the_key(what: str) -> None:
+    left, right = CHANGES[what]
+    assert left() != right()
+
+
+SAME = {
+    # Dynamo leaves inference mode while it compiles: backends see grad mode off, and so does what is compiled.
+    "inference mode, beside no_grad": under(torch.inference_mode),
+    "options= that repeat the configuration": lambda: key_of(
+        linear, X, W, options={"max_fusion_size": torch._inductor.config.max_fusion_size}
+    ),
+    "how much is compiled at once": under(lambda: torch._inductor.config.patch(compile_threads=3)),
+    "where Inductor's cache is": under(lambda: _variable("TORCHINDUCTOR_CACHE_DIR", "/nowhere")),
+    "a variable that is none of ours": under(lambda: _variable("SOMETHING_ELSE", "1")),
+}
+
+
+@pytest.mark.parametrize("what", SAME)
+def test_what_does_not_change_the_compile_does_not_change_the_key(what: str) -> None:
+    base = under(torch.no_grad) if "no_grad" in what else BASE
+    assert SAME[what]() == base()
+
+
+def test_one_key_serves_all_values_of_a_symbolic_size() -> None:
+    small, large = (torch.randn(size, 6) for size in (4, 9))
+    for tensor in (small, large):
+        torch._dynamo.mark_dynamic(tensor, 0)
+    first, second = captured(linear, small, W), captured(linear, large, W)
+    assert first.key == second.key
+    assert first.program.hints != second.program.hints
+    # The worker is told a value, since it needs one; the key is not.
+    assert first.program.to_bytes() != second.program.to_bytes()
+
+
+def test_the_range_of_a_symbolic_size_is_in_the_key() -> None:
+    tensors = [torch.randn(8, 6) for _ in range(2)]
+    torch._dynamo.mark_dynamic(tensors[0], 0, min=4, max=64)
+    torch._dynamo.mark_dynamic(tensors[1], 0)
+    assert key_of(linear, tensors[0], W) != key_of(linear, tensors[1], W)
+
+
+def test_components_explain_a_miss() -> None:
+    left = key.components(captured(linear, X, W).program.to_bytes())
+    right = key.components(captured(linear, X.double(), W.double()).program.to_bytes())
+    assert {name for name in left if left[name] != right[name]} == {"inputs"}
+    assert "float64" in right["inputs"]
+
+
+# ---------------------------------------------------------------- configuration that is refused
+
+
+def custom_pass(graph: Any) -> None:
+    pass
+
+
+REFUSED = {
+    "freezing": {"freezing": True},
+    "cpp-wrapper": {"cpp_wrapper": True},
+    "fx-wrapper": {"fx_wrapper": True},
+    "caches-disabled": {"force_disable_caches": True},
+    "custom-pass": {"post_grad_custom_post_pass": custom_pass},
+}
+
+
+@pytest.mark.parametrize("code", REFUSED)
+@pytest.mark.parametrize("where", ["options", "configuration"])
+def test_a_configuration_that_no_artifact_can_hold_is_refused(code: str, where: str) -> None:
+    settings = REFUSED[code]
+    with pytest.raises(Bypass) as refused:
+        if where == "options":
+            captured(linear, X, W, options=settings)
+        else:
+            with torch._inductor.config.patch(settings):
+                captured(linear, X, W)
+    assert refused.value.code == code
+
+
+def test_an_option_that_is_no_plain_value_is_refused() -> None:
+    with pytest.raises(Bypass) as refused:
+        captured(linear, X, W, options={"max_fusion_size": object()})
+    assert refused.value.code == "unpicklable-option"

@@ -1,0 +1,151 @@
+"""The metadata of a graph's inputs: read in the client, made again in the worker, without a byte of data."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from support_graphs import captured, captures
+
+from precompiled.errors import Bypass
+from precompiled.torch_internals import metadata
+
+X = torch.randn(4, 6)
+
+
+def double(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
+
+
+def leaf() -> torch.Tensor:
+    return torch.randn(4, 6, requires_grad=True)
+
+
+INPUTS: dict[str, Callable[[], torch.Tensor]] = {
+    "plain": lambda: torch.randn(4, 6),
+    "scalar": lambda: torch.tensor(1.5),
+    "empty": lambda: torch.randn(0, 6),
+    "transposed": lambda: torch.randn(6, 4).T,
+    "every other": lambda: torch.randn(8, 6)[::2],
+    "with an offset": lambda: torch.randn(9, 6)[1:],
+    "expanded": lambda: torch.randn(1, 6).expand(4, 6),
+    "channels last": lambda: torch.randn(2, 3, 4, 4).to(memory_format=torch.channels_last),
+    "half": lambda: torch.randn(4).half(),
+    "bool": lambda: torch.ones(4, dtype=torch.bool),
+    "complex": lambda: torch.randn(4, dtype=torch.complex64),
+    "float8": lambda: torch.randn(4).to(torch.float8_e4m3fn),
+    "an odd storage": lambda: torch.zeros(9, dtype=torch.uint8)[:8].view(torch.int16),
+    "a leaf": leaf,
+    "a parameter": lambda: torch.nn.Parameter(torch.randn(4, 6)),
+    "a frozen parameter": lambda: torch.nn.Parameter(torch.randn(4, 6), requires_grad=False),
+    "not a leaf": lambda: leaf() * 2,
+}
+
+
+@pytest.mark.parametrize("name", INPUTS)
+def test_inputs_are_made_again_with_the_same_metadata(name: str) -> None:
+    function = double if name != "float8" else (lambda x: x.float())
+    described = json.loads(captured(function, INPUTS[name]()).program.sections["inputs"])
+    mode = metadata.new_fake_mode()
+    (made,) = metadata.make_inputs(described, metadata.size_maker(described, [], mode), mode)
+    (described_one,) = described["args"]
+    graph = torch.fx.Graph()
+    node = graph.placeholder("x")
+    node.meta.update(example_value=made, tensor_dict=described_one["flags"])
+    again = metadata.describe_inputs([node]).to_plain()
+    assert json.loads(json.dumps(again)) == described
+
+
+def test_an_input_of_inference_mode_stays_one() -> None:
+    mode = metadata.new_fake_mode()
+    with torch.inference_mode(), mode:
+        described = metadata.describe_inputs([placeholder(torch.empty(4, 6))]).to_plain()
+    assert described["args"][0]["inference"]
+    (made,) = metadata.make_inputs(described, metadata.size_maker(described, [], mode), mode)
+    assert made.is_inference()
+
+
+def test_inputs_over_one_memory_are_made_so_again() -> None:
+    whole = torch.randn(8, 6)
+    found = captured(lambda x, y, z: x + y + z, whole[:4], torch.randn(4, 6), whole[4:])
+    described = json.loads(found.program.sections["inputs"])
+    assert ["shares" in item for item in described["args"]] == [True, False, True]
+    mode = metadata.new_fake_mode()
+    made = metadata.make_inputs(described, metadata.size_maker(described, [], mode), mode)
+    storages = [item.untyped_storage()._cdata for item in made]
+    assert storages[0] == storages[2] != storages[1]
+    apart = captured(lambda x, y, z: x + y + z, whole[:4].clone(), torch.randn(4, 6), whole[4:])
+    assert apart.key != found.key
+
+
+def test_symbolic_sizes_are_made_again() -> None:
+    x = torch.randn(4, 6)
+    torch._dynamo.mark_dynamic(x, 0)
+    found = captured(lambda x: x.reshape(-1) * x.shape[0], x)
+    described = json.loads(found.program.sections["inputs"])
+    mode = metadata.new_fake_mode()
+    sizes = metadata.size_maker(described, found.program.hints, mode)
+    made = metadata.make_inputs(described, sizes, mode)
+    assert [type(item).__name__ for item in made] == ["SymInt", "FakeTensor"]
+    assert (int(made[0]), tuple(map(int, made[1].shape))) == (4, (4, 6))
+
+
+def test_other_sizes_can_be_asked_for() -> None:
+    x = torch.randn(4, 6)
+    torch._dynamo.mark_dynamic(x, 0)
+    program = captured(double, x).program
+    assert program.sizes(program.hints) == [4]
+    assert program.hints_for([9]) == [9]
+    assert json.loads(program.to_bytes([9]))["hints"] == [9]
+
+
+# ---------------------------------------------------------------- what is refused
+
+
+def test_a_lazy_conjugate_is_refused() -> None:
+    with pytest.raises(Bypass) as refused:
+        captures(double, torch.randn(4, dtype=torch.complex64).conj())
+    assert refused.value.code == "unsupported-input"
+
+
+def test_a_sparse_input_is_refused() -> None:
+    with metadata.new_fake_mode():
+        sparse = torch.sparse_coo_tensor(torch.zeros(1, 2, dtype=torch.int64), torch.zeros(2), (4,))
+    with pytest.raises(Bypass) as refused:
+        metadata.describe_inputs([placeholder(sparse)])
+    assert refused.value.code == "unsupported-layout"
+
+
+def placeholder(value: Any, **flags: Any) -> torch.fx.Node:
+    node = torch.fx.Graph().placeholder("x")
+    node.meta.update(example_value=value, tensor_dict=flags)
+    return node
+
+
+def fake(**arguments: Any) -> torch.Tensor:
+    with metadata.new_fake_mode():
+        return torch.empty(4, 6, **arguments)
+
+
+def test_a_real_tensor_is_refused() -> None:
+    # A graph without Dynamo's metadata is none of Dynamo's; and data must not travel.
+    with pytest.raises(Bypass) as refused:
+        metadata.describe_inputs([placeholder(X)])
+    assert refused.value.code == "unsupported-input"
+
+
+@pytest.mark.parametrize("value", [None, 1.5, "x", True])
+def test_an_input_that_is_no_tensor_and_no_size_is_refused(value: Any) -> None:
+    with pytest.raises(Bypass) as refused:
+        metadata.describe_inputs([placeholder(value)])
+    assert refused.value.code == "unsupported-input"
+
+
+def test_a_mark_of_dynamos_that_is_not_known_is_refused() -> None:
+    with pytest.raises(Bypass) as refused:
+        metadata.describe_inputs([placeholder(fake(), _dynamo_of_tomorrow=True)])
+    assert refused.value.code == "marked-input"
+    metadata.describe_inputs([placeholder(fake(), _dynamo_static_input_type="unguarded", of_the_user=1)])

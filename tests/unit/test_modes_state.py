@@ -1,0 +1,168 @@
+"""The state around a graph and the configuration: captured, applied for one compile, and set back."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch._functorch.config
+import torch._inductor.config
+
+from precompiled.torch_internals import configs, modes
+
+
+@pytest.fixture(autouse=True)
+def state_is_left_as_found() -> Iterator[None]:
+    before = modes.capture(uses_cpu=True)
+    yield
+    assert modes.capture(uses_cpu=True) == before
+
+
+def captured_under(*contexts: Any) -> dict[str, Any]:
+    from contextlib import ExitStack
+
+    with ExitStack() as stack:
+        for context in contexts:
+            stack.enter_context(context)
+        # Through JSON, as it travels.
+        return dict(json.loads(json.dumps(modes.capture(uses_cpu=True))))
+
+
+THREAD_LOCAL: dict[str, Callable[[], Any]] = {
+    "grad off": torch.no_grad,
+    "inference": torch.inference_mode,
+    "autocast": lambda: torch.autocast("cpu", torch.bfloat16),
+    "autocast without a cache": lambda: torch.autocast("cpu", torch.bfloat16, cache_enabled=False),
+}
+
+
+@pytest.mark.parametrize("name", THREAD_LOCAL)
+def test_thread_local_state_is_restored_in_another_thread(name: str) -> None:
+    wanted = captured_under(THREAD_LOCAL[name]())
+    seen: list[dict[str, Any]] = []
+
+    def load() -> None:
+        with modes.thread_local(wanted):
+            seen.append(modes.capture(uses_cpu=True))
+        seen.append(modes.capture(uses_cpu=True))
+
+    thread = threading.Thread(target=load)
+    thread.start()
+    thread.join()
+    assert json.loads(json.dumps(seen[0])) == wanted
+    assert seen[1] == modes.capture(uses_cpu=True)
+
+
+def test_a_mode_that_is_on_here_and_was_off_there_is_switched_off() -> None:
+    wanted = captured_under()
+    with torch.autocast("cpu", torch.bfloat16), torch.no_grad(), modes.thread_local(wanted):
+        assert torch.is_grad_enabled()
+        assert not torch.is_autocast_enabled("cpu")
+
+
+CHANGES: dict[str, dict[str, Any]] = {
+    "deterministic": {"deterministic": True, "deterministic_warn_only": True},
+    "not filled": {"fill_uninitialized_memory": False},
+    "default dtype": {"default_dtype": "float64"},
+    "matmul precision": {"float32_matmul_precision": "medium"},
+    "cudnn": {"cudnn": [False, True, True]},
+    "mkldnn": {"mkldnn": False},
+    "attention": {"sdp": [False, False, True, False]},
+    "threads": {"threads": 1},
+    "default device": {"default_device": "meta"},
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_process_wide_state_is_applied_for_one_compile_and_set_back(name: str) -> None:
+    before = modes.capture(uses_cpu=True)
+    wanted = {**before, **CHANGES[name]}
+    with modes.process_wide(wanted):
+        assert modes.capture(uses_cpu=True) == wanted
+    assert modes.capture(uses_cpu=True) == before
+
+
+def test_process_wide_state_is_set_back_after_an_error() -> None:
+    before = modes.capture(uses_cpu=True)
+    with pytest.raises(ZeroDivisionError), modes.process_wide({**before, "default_dtype": "float64"}):
+        raise ZeroDivisionError
+    assert modes.capture(uses_cpu=True) == before
+
+
+def test_the_threads_of_a_gpu_graph_are_nobodys_business() -> None:
+    before = torch.get_num_threads()
+    wanted = modes.capture(uses_cpu=False)
+    assert wanted["threads"] == 0
+    with modes.process_wide(wanted):
+        assert torch.get_num_threads() == before
+
+
+# ---------------------------------------------------------------- configuration
+
+
+def through_json(options: dict[str, Any]) -> dict[str, Any]:
+    return dict(json.loads(json.dumps(configs.snapshot(options))))
+
+
+def test_the_whole_configuration_can_be_sent() -> None:
+    snapshot = through_json({})
+    assert len(snapshot["inductor"]) > 100
+    assert snapshot["functorch"]
+
+
+def test_a_configuration_is_applied_for_one_compile_and_set_back() -> None:
+    before = torch._inductor.config.max_fusion_size, torch._inductor.config.compile_threads
+    with configs.applied(through_json({"max_fusion_size": 7, "triton.cudagraphs": True}), 3):
+        assert torch._inductor.config.max_fusion_size == 7
+        assert torch._inductor.config.triton.cudagraphs is True
+        assert torch._inductor.config.compile_threads == 3
+    assert (torch._inductor.config.max_fusion_size, torch._inductor.config.compile_threads) == before
+
+
+def test_what_the_worker_has_set_itself_does_not_count() -> None:
+    wanted = through_json({})
+    with torch._inductor.config.patch(max_fusion_size=7), configs.applied(wanted, 1):
+        assert torch._inductor.config.max_fusion_size == wanted["inductor"]["max_fusion_size"]
+
+
+def test_applying_what_was_captured_changes_nothing() -> None:
+    wanted = through_json({})
+    with configs.applied(wanted, torch._inductor.config.compile_threads):
+        assert through_json({}) == wanted
+
+
+@pytest.mark.parametrize(
+    "value",
+    [None, True, 3, 0.5, "text", [1, [2]], (1, (2,)), {1, 2}, {"a": {"b": (1,)}}, torch.float16, frozenset({"x"})],
+    ids=repr,
+)
+def test_a_plain_value_comes_back_as_what_it_was(value: Any) -> None:
+    plain = json.loads(json.dumps(configs._plain_value("x", value)))
+    expected = set(value) if isinstance(value, frozenset) else value
+    assert configs._value(plain) == expected
+    assert type(configs._value(plain)) is type(expected)
+
+
+def test_every_setting_that_save_config_portable_leaves_out_is_known() -> None:
+    """Torch leaves settings out that it thinks cannot matter, or that are code: each is one that we decided about."""
+    module = torch._inductor.config
+    portable = module.save_config_portable(ignore_private_configs=False)
+    left_out = {name for name, entry in module._config.items() if name not in portable and entry.alias is None}
+    known = {
+        *configs._CODE_SETTINGS,
+        *configs._IRRELEVANT,
+        *configs._LEFT_OUT,
+        # Where results of compiles and measurements are kept.
+        "fx_graph_cache", "fx_graph_remote_cache", "autotune_local_cache", "autotune_remote_cache",
+        "cutlass.cutlass_dir", "cuda.cutlass_dir", "xpu.cutlass_dir",
+        # How the processes of one compile are run.
+        "compile_worker_watchdog_interval_seconds", "compile_worker_mode",
+        # Names of passes over collectives, whose graphs are not sent.
+        "_fuse_ddp_communication_passes",
+    }  # fmt: skip
+    left_out = {name for name in left_out if not name.startswith("trace.") and not name.endswith("_TESTING_ONLY")}
+    assert left_out <= known, f"decide about {sorted(left_out - known)}"

@@ -1,0 +1,139 @@
+"""What a graph calls, by name: only what looking the name up gives again, and only torch's own code."""
+
+from __future__ import annotations
+
+import functools
+import math
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from support_graphs import captured
+
+from precompiled.errors import Bypass
+from precompiled.torch_internals import targets
+
+X = torch.randn(4, 6)
+
+TORCHS_OWN = {
+    "torch.add": torch.add,
+    "torch.nn.functional.relu": F.relu,
+    "torch.nn.functional.max_pool2d": F.max_pool2d,  # a closure inside of boolean_dispatch
+    "torch.nn.functional.scaled_dot_product_attention": F.scaled_dot_product_attention,
+    "torch._C._nn.gelu": torch._C._nn.gelu,
+    "torch._C._nn.linear": torch._C._nn.linear,
+    "torch.special.erf": torch.special.erf,
+    "torch.linalg.norm": torch.linalg.norm,
+    "torch.fft.rfft": torch.fft.rfft,
+    "torch.sym_max": torch.sym_max,
+    "torch.ops.aten.add.Tensor": torch.ops.aten.add.Tensor,
+    "torch.ops.aten.add": torch.ops.aten.add,
+    "torch.amp.autocast_mode._enter_autocast": torch.amp.autocast_mode._enter_autocast,
+    "operator.getitem": operator.getitem,
+    "operator.matmul": operator.matmul,
+    "operator.imul": operator.imul,
+    "math.sqrt": math.sqrt,
+    "builtins.abs": abs,
+}
+
+
+@pytest.mark.parametrize("target", TORCHS_OWN.values(), ids=TORCHS_OWN)
+def test_a_name_leads_back_to_the_same_object(target: Any) -> None:
+    assert targets.decode(targets.encode(target)) is target
+
+
+def refusal(target: Any) -> str:
+    with pytest.raises(Bypass) as refused:
+        targets.encode(target)
+    return refused.value.code
+
+
+def users_function(x: torch.Tensor) -> torch.Tensor:
+    return x * 3
+
+
+class UsersCallable:
+    def __init__(self, replaced: Callable[..., Any]) -> None:
+        functools.update_wrapper(self, replaced)
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return x * 3
+
+
+def test_a_users_function_has_no_name() -> None:
+    assert refusal(users_function) == "user-function"
+    assert refusal(lambda x: x) == "user-function"
+    assert refusal(functools.partial(torch.add, 1)) == "user-function"
+
+
+def test_a_users_function_in_torchs_namespace_is_not_torchs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(F, "of_mine", users_function, raising=False)
+    assert refusal(users_function) == "user-function"
+
+
+@pytest.mark.parametrize("wrap", [lambda f: functools.wraps(f)(lambda x: x * 3), UsersCallable], ids=["wraps", "class"])
+def test_a_patch_that_bears_the_name_of_what_it_replaces_is_not_torchs(
+    monkeypatch: pytest.MonkeyPatch, wrap: Callable[[Any], Any]
+) -> None:
+    # In a worker the same name means torch's own function: the artifact would compute something else.
+    patch = wrap(F.softsign)
+    assert (patch.__module__, patch.__qualname__) == ("torch.nn.functional", "softsign")
+    monkeypatch.setattr(F, "softsign", patch)
+    targets._resolve.cache_clear()
+    assert refusal(patch) == "user-function"
+
+
+def test_a_patched_torch_function_in_a_real_graph_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    patch = functools.wraps(F.silu)(lambda x: users_function(x))
+    monkeypatch.setattr(F, "silu", patch)
+    targets._resolve.cache_clear()
+    # Dynamo either keeps the patch as a call, which has no name, or traces through it: then it is a multiplication.
+    try:
+        found = captured(lambda x: F.silu(x), X)
+    except Bypass as refused:
+        assert refused.code == "user-function"
+    else:
+        assert '"silu"' not in found.program.sections["graph"]
+
+
+@torch.library.custom_op("precompiled_tests::doubled", mutates_args=())
+def doubled(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
+
+
+@doubled.register_fake
+def _(x: torch.Tensor) -> torch.Tensor:
+    return torch.empty_like(x)
+
+
+def test_a_custom_op_is_refused() -> None:
+    assert refusal(torch.ops.precompiled_tests.doubled) == "custom-op"
+    assert refusal(torch.ops.precompiled_tests.doubled.default) == "custom-op"
+    with pytest.raises(Bypass) as refused:
+        captured(lambda x: doubled(x), X)
+    assert refused.value.code == "custom-op"
+
+
+@pytest.mark.skipif(not torch.distributed.is_available(), reason="this torch has no torch.distributed")
+def test_a_collective_is_refused() -> None:
+    assert refusal(torch.ops._c10d_functional.all_reduce) == "collective"
+    assert refusal(torch.ops._c10d_functional.wait_tensor.default) == "collective"
+
+
+def test_an_operator_that_takes_code_by_reference_is_refused() -> None:
+    from torch._higher_order_ops.triton_kernel_wrap import triton_kernel_wrapper_mutation
+
+    assert refusal(triton_kernel_wrapper_mutation) == "higher-order-operator"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [["fn", "os", "system"], ["fn", "builtins_", "eval"], ["fn", "torchvision.ops", "nms"], ["pickle", "x"]],
+    ids=str,
+)
+def test_a_name_outside_of_torch_is_not_looked_up(name: list[str]) -> None:
+    with pytest.raises(ValueError, match="not a module of torch|unknown kind"):
+        targets.decode(name)
