@@ -80,9 +80,11 @@ def _either(x: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize("function", [_checkpointed, _either])
 def test_graphs_inside_of_a_graph_come_along(function: Callable[..., Any]) -> None:
     found = captured(function, X)
-    decoded = through_bytes(found.module)
-    assert len(codec.encode(found.module)) > 1
-    assert codec.encode(decoded) == codec.encode(found.module)
+    # As captured, not as it is now: running a checkpoint marks its nodes on torch 2.11.
+    encoded = json.loads(found.program.sections["graph"])
+    assert len(encoded) > 1
+    decoded = codec.decode(encoded)
+    assert codec.encode(decoded) == encoded
     torch.testing.assert_close(decoded(*found.inputs), found.module(*found.inputs))
 
 
