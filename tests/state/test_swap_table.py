@@ -1,0 +1,113 @@
+"""Every state with every event, and any history of events: what must hold whatever happens."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from precompiled.errors import PrecompiledError
+from precompiled.swap import _FINAL, _TABLE, MAX_LOADS, Event, Instruction, State, Swap
+
+PATHS = {
+    State.EAGER: [],
+    State.PENDING: [Event.MISS],
+    State.COMPILED: [Event.HIT],
+    State.FAILED: [Event.FAILED],
+    State.BYPASSED: [Event.BYPASS],
+}
+
+
+def in_state(state: State) -> Swap:
+    swap = Swap()
+    for event in PATHS[state]:
+        swap.on(event)
+    assert swap.state is state
+    return swap
+
+
+@pytest.mark.parametrize(("state", "event"), list(itertools.product(State, Event)), ids=lambda item: item.value)
+def test_every_state_with_every_event(state: State, event: Event) -> None:
+    """Each pair is a transition of the table, comes too late, or is an error that leaves the state alone."""
+    swap = in_state(state)
+    if state in _FINAL:
+        assert swap.on(event) == ()
+        assert swap.state is state
+    elif (state, event) in _TABLE:
+        after, instructions = _TABLE[state, event]
+        assert swap.on(event) == instructions
+        assert swap.state is after
+    else:
+        with pytest.raises(PrecompiledError):
+            swap.on(event)
+        assert swap.state is state
+
+
+def test_the_table_leaves_no_final_state() -> None:
+    assert {state for state, _ in _TABLE} == {State.EAGER, State.PENDING}
+
+
+def test_every_event_and_every_state_is_reached() -> None:
+    assert {event for _, event in _TABLE} == set(Event)
+    assert {State.EAGER} | {after for after, _ in _TABLE.values()} == set(State)
+
+
+def test_every_instruction_is_given_by_some_transition() -> None:
+    assert set(itertools.chain.from_iterable(instructions for _, instructions in _TABLE.values())) == set(Instruction)
+
+
+@pytest.mark.xfail(strict=True, reason="swap.py counts a load that failed before it looks whether there can have been one")
+def test_loads_that_cannot_have_failed_are_errors_however_often() -> None:
+    swap = in_state(State.EAGER)
+    for _ in range(MAX_LOADS):
+        with pytest.raises(PrecompiledError):
+            swap.on(Event.LOAD_FAILED)
+    assert swap.state is State.EAGER
+
+
+@given(st.lists(st.sampled_from(list(Event)), max_size=12))
+def test_any_history(events: list[Event]) -> None:
+    swap, given_instructions = Swap(), []
+    for event in events:
+        before = swap.state
+        if (before, event) == (State.EAGER, Event.LOAD_FAILED):
+            continue  # the test above
+        try:
+            instructions = swap.on(event)
+        except PrecompiledError:
+            assert swap.state is before
+            continue
+        given_instructions += instructions
+        if before in _FINAL:
+            assert swap.state is before
+            assert instructions == ()
+        if Instruction.FLIP in instructions:
+            assert event is Event.LOADED
+            assert swap.state is State.COMPILED
+        if Instruction.LOAD in instructions:
+            assert before is State.PENDING
+    assert given_instructions.count(Instruction.FLIP) <= 1, "swapped in twice"
+    assert given_instructions.count(Instruction.WATCH) <= 1
+    # Whatever was watched is either still awaited, or was let go once.
+    watched = Instruction.WATCH in given_instructions
+    assert given_instructions.count(Instruction.UNWATCH) == int(watched and swap.state is not State.PENDING)
+    assert given_instructions.count(Instruction.SUBMIT) <= MAX_LOADS
+
+
+@given(st.lists(st.sampled_from(list(Event)), max_size=12), st.sampled_from(list(Event)))
+def test_the_same_history_leads_to_the_same_state(events: list[Event], last: Event) -> None:
+    """Pure: nothing but the events counts."""
+
+    def play() -> tuple[State, object]:
+        swap = Swap()
+        outcome: object = None
+        for event in [*events, last]:
+            try:
+                outcome = swap.on(event)
+            except PrecompiledError as error:
+                outcome = error.code
+        return swap.state, outcome
+
+    assert play() == play()

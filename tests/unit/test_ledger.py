@@ -1,0 +1,115 @@
+"""What a process knows of its graphs, and tells the daemon."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import fields
+
+import pytest
+
+from precompiled import wire
+from precompiled.ledger import Counts, GraphCalls, GraphReport, Ledger
+from precompiled.swap import Event
+
+
+def graph(**facts: object) -> GraphCalls:
+    return GraphCalls(GraphReport(id="1", name="forward", **facts))  # type: ignore[arg-type]
+
+
+def calls(report: GraphReport) -> tuple[int, int]:
+    return report.calls_eager, report.calls_compiled
+
+
+def test_all_calls_are_eager_until_the_flip() -> None:
+    one = graph()
+    one.swap.on(Event.MISS)
+    one.calls = 3
+    assert (one.report().state, calls(one.report())) == ("pending", (3, 0))
+
+
+def test_calls_after_the_flip_are_compiled() -> None:
+    one = graph()
+    one.swap.on(Event.MISS)
+    one.calls, one.calls_before_flip = 3, 3
+    one.swap.on(Event.LOADED)
+    one.calls = 10
+    assert (one.report().state, calls(one.report())) == ("compiled", (3, 7))
+
+
+def test_a_hit_has_no_eager_call() -> None:
+    one = graph()
+    one.swap.on(Event.HIT)
+    one.calls_before_flip = 0
+    one.calls = 2
+    assert calls(one.report()) == (0, 2)
+
+
+def test_a_report_is_a_copy() -> None:
+    one = graph(key="k")
+    before = one.report()
+    one.mutable.key, one.calls = "other", 5
+    assert (before.key, before.calls_eager) == ("k", 0)
+    assert one.report().key == "other"
+
+
+def test_reports_come_in_the_order_of_capture() -> None:
+    ledger = Ledger()
+    for number in range(5):
+        ledger.add(GraphCalls(GraphReport(id=str(number), name="")))
+    assert [report.id for report in ledger.reports()] == ["0", "1", "2", "3", "4"]
+
+
+def test_counts_are_told_once() -> None:
+    ledger = Ledger()
+    assert ledger.take_counts() is None
+    ledger.count(hits=1, saved_s=2.5)
+    ledger.count(hits=1, misses=1)
+    ledger.count_reason("bypassed", "custom-op")
+    ledger.count_reason("bypassed", "custom-op")
+    ledger.count_reason("fallbacks", "no-daemon")
+    assert ledger.take_counts() == Counts(
+        hits=2, misses=1, saved_s=2.5, bypassed={"custom-op": 2}, fallbacks={"no-daemon": 1}
+    )
+    assert ledger.take_counts() is None
+
+
+@pytest.mark.parametrize("kind", ["hits", "misses", "swapped", "saved_s"])
+def test_one_count_is_enough_to_be_told(kind: str) -> None:
+    ledger = Ledger()
+    ledger.count(**{kind: 1})
+    assert ledger.take_counts() == Counts(**{kind: 1})  # type: ignore[arg-type]
+
+
+def test_everything_counted_has_its_place_in_the_tally() -> None:
+    assert {item.name for item in fields(Counts)} <= {item.name for item in wire.msgspec.structs.fields(wire.Tally)}
+    wire.encode(wire.Tally(pid=1, **vars(Counts(hits=1, bypassed={"x": 1}))))
+
+
+def test_a_forked_child_counts_from_nothing_and_keeps_its_graphs() -> None:
+    ledger = Ledger()
+    ledger.add(graph())
+    ledger.count(hits=1)
+    ledger._lock.acquire()  # as a thread of the parent may hold it when the child is forked
+    ledger.after_fork()
+    assert ledger.take_counts() is None
+    assert len(ledger.reports()) == 1
+
+
+def test_threads_lose_no_count() -> None:
+    ledger = Ledger()
+    taken: list[Counts] = []
+
+    def count() -> None:
+        for _ in range(500):
+            ledger.count(hits=1)
+            ledger.count_reason("fallbacks", "x")
+            if (counts := ledger.take_counts()) is not None:
+                taken.append(counts)
+
+    threads = [threading.Thread(target=count) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sum(counts.hits for counts in taken) == 2000
+    assert sum(counts.fallbacks.get("x", 0) for counts in taken) == 2000
