@@ -5,7 +5,7 @@ graphs that differ in those only have the same bytes. The key hashes these bytes
 them alone, so nothing can change what is compiled without changing the key.
 
 A graph is a list of nodes in order, each ``[op, target, args, kwargs]``; placeholders are ``["p"]``, graphs that a
-higher-order operator takes ``["g", number]``. What is encoded is the list of all graphs, the outermost first. Arguments::
+higher-order operator takes ``["g", number]``. What is encoded is the list of all graphs, outermost first. Arguments::
 
     null, true, 1, 0.5, "text"      themselves (JSON keeps 1 and 1.0 apart)
     [a, ...]                        a list

@@ -1,7 +1,7 @@
 """Symbolic sizes: of Dynamo's shape environment in the client, made again in the worker's, and the guards on them.
 
-A symbol is named by the position of its first use (``s0``, ``s1``, ...) and known by its range. Its *hint*, the size that
-the client saw, is not part of the key: one artifact serves all sizes that its guards accept, and the guards that
+A symbol is named by the position of its first use (``s0``, ``s1``, ...) and known by its range. Its *hint*, the size
+that the client saw, is not part of the key: one artifact serves all sizes that its guards accept, and the guards that
 AOTAutograd and Inductor added while compiling travel with the artifact.
 
 Private names: torch.fx.experimental.symbolic_shapes.{ShapeEnv, DimDynamic, SYMPY_INTERP, is_symbolic},
@@ -150,7 +150,7 @@ def guard_check(guards: str) -> Callable[[list[int]], bool]:
 
 
 def install_guards(guards: str, symints: list[torch.SymInt]) -> bool:
-    """Add an artifact's guards to the client's own shape environment, so that Dynamo guards on them; false when they fail."""
+    """Add an artifact's guards to the client's shape environment, for Dynamo to guard on them; false when they fail."""
     if not guards:
         return True
     env = symints[0].node.shape_env

@@ -127,9 +127,10 @@ def _encode(target: Any) -> list[str]:
     if isinstance(target, torch._ops.OpOverloadPacket):
         return ["op", *_op_name(target._qualified_op_name)]
     if isinstance(target, torch._ops.HigherOrderOperator):
-        if target._name not in _HIGHER_ORDER or getattr(torch.ops.higher_order, target._name, None) is not target:
+        name = target._name
+        if name not in _HIGHER_ORDER or getattr(torch.ops.higher_order, name, None) is not target:
             raise Bypass(f"the graph uses the higher-order operator {target}", code="higher-order-operator")
-        return ["hop", target._name]
+        return ["hop", name]
     module = getattr(target, "__module__", None) or ""
     qualname = getattr(target, "__qualname__", None) or getattr(target, "__name__", None) or ""
     if not _is_torchs_own(module) or not _is_torchs_code(target):

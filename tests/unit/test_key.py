@@ -11,7 +11,6 @@ import torch
 import torch._functorch.config
 import torch._inductor.config
 from support_graphs import captured, captures, key_of
-
 from torch.utils.checkpoint import checkpoint
 
 from precompiled.errors import Bypass
@@ -121,10 +120,18 @@ def under(context: Callable[[], AbstractContextManager[Any]]) -> Callable[[], st
 BASE = under(nullcontext)
 differ("a constant", lambda: key_of(lambda x: x * 2, X), lambda: key_of(lambda x: x * 3, X))
 differ("a constant's type", lambda: key_of(lambda x: x * 2, X), lambda: key_of(lambda x: x * 2.0, X))
-differ("the order of operations", lambda: key_of(lambda x: x.sin().cos(), X), lambda: key_of(lambda x: x.cos().sin(), X))
-differ("swapped inputs of one shape", lambda: key_of(lambda x, y: x - y, X, Y), lambda: key_of(lambda x, y: y * 1 - x, X, Y))
+differ(
+    "the order of operations", lambda: key_of(lambda x: x.sin().cos(), X), lambda: key_of(lambda x: x.cos().sin(), X)
+)
+differ(
+    "swapped inputs of one shape",
+    lambda: key_of(lambda x, y: x - y, X, Y),
+    lambda: key_of(lambda x, y: y * 1 - x, X, Y),
+)
 differ("one input twice", lambda: key_of(lambda x, y: x - y, X, Y), lambda: key_of(lambda x, y: x - y, X, X))
-differ("which output is returned", lambda: key_of(lambda x: (x + 1, x + 2), X), lambda: key_of(lambda x: (x + 2, x + 1), X))
+differ(
+    "which output is returned", lambda: key_of(lambda x: (x + 1, x + 2), X), lambda: key_of(lambda x: (x + 2, x + 1), X)
+)
 differ(
     "inside of a checkpoint",
     lambda: key_of(lambda x: checkpoint(torch.sin, x, use_reentrant=False), X),
@@ -138,14 +145,30 @@ differ(
 differ("dtype", BASE, lambda: key_of(linear, X.double(), W.double()))
 differ("shape", BASE, lambda: key_of(linear, X[:3], W))
 differ("strides", BASE, lambda: key_of(linear, X, W.T))
-differ("storage offset", lambda: key_of(lambda x: x * 2, torch.randn(9)[1:]), lambda: key_of(lambda x: x * 2, torch.randn(8)))
+differ(
+    "storage offset",
+    lambda: key_of(lambda x: x * 2, torch.randn(9)[1:]),
+    lambda: key_of(lambda x: x * 2, torch.randn(8)),
+)
 differ("requires_grad", BASE, lambda: key_of(linear, X, W.clone().requires_grad_()))
-differ("a parameter", lambda: key_of(linear, X, W.clone().requires_grad_()), lambda: key_of(linear, X, torch.nn.Parameter(W.clone())))
-differ("a leaf", lambda: key_of(linear, X, W.clone().requires_grad_()), lambda: key_of(linear, X, W.clone().requires_grad_() * 1))
+differ(
+    "a parameter",
+    lambda: key_of(linear, X, W.clone().requires_grad_()),
+    lambda: key_of(linear, X, torch.nn.Parameter(W.clone())),
+)
+differ(
+    "a leaf",
+    lambda: key_of(linear, X, W.clone().requires_grad_()),
+    lambda: key_of(linear, X, W.clone().requires_grad_() * 1),
+)
 differ("symbolic sizes", BASE, lambda: key_of(linear, X, W, dynamic=True))
 differ("grad mode", BASE, under(torch.no_grad))
 differ("autocast", BASE, under(lambda: torch.autocast("cpu", torch.bfloat16)))
-differ("autocast's dtype", under(lambda: torch.autocast("cpu", torch.bfloat16)), under(lambda: torch.autocast("cpu", torch.float16)))
+differ(
+    "autocast's dtype",
+    under(lambda: torch.autocast("cpu", torch.bfloat16)),
+    under(lambda: torch.autocast("cpu", torch.float16)),
+)
 differ("deterministic algorithms", BASE, under(deterministic))
 differ("threads", BASE, under(one_thread_more))
 differ("default dtype", BASE, under(lambda: restored(torch.set_default_dtype, torch.float64, torch.float32)))

@@ -28,8 +28,7 @@ def test_one_daemon_serves_two_environments_at_the_same_time(host: Host, python_
     host.start_daemon()
     both_run = host.root / "both-run"
     clients = {
-        version: host.start({**MLP, "steps_until": str(both_run)}, python=python)
-        for version, python in pythons.items()
+        version: host.start({**MLP, "steps_until": str(both_run)}, python=python) for version, python in pythons.items()
     }
     for client in clients.values():
         client.wait_for("first-step")
