@@ -4,6 +4,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
+.ONESHELL:
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-builtin-rules --no-print-directory
 
@@ -76,13 +77,17 @@ test-gpu: $(STAMP) ## The tests that need a GPU
 
 .PHONY: lint
 lint: $(STAMP) ## ruff, mypy and the directions of imports
-	@$(BIN)/ruff check --quiet .
 	@rm -rf $(LAYOUT) && mkdir -p $(LAYOUT)
 	@cp -R precompiled $(LAYOUT)/precompiled
 	@cp -R service $(LAYOUT)/precompiled/service
 	@cp -R systemd $(LAYOUT)/precompiled/systemd
-	@cd $(LAYOUT) && $(abspath $(BIN))/mypy --config-file $(CURDIR)/pyproject.toml --cache-dir $(CURDIR)/.mypy_cache
-	@cd $(LAYOUT) && $(abspath $(BIN))/lint-imports --config $(CURDIR)/pyproject.toml --no-cache
+# All of them, also when one has something to say.
+	@failed=0
+	$(BIN)/ruff check --quiet . || failed=1
+	cd $(LAYOUT)
+	$(abspath $(BIN))/mypy --config-file $(CURDIR)/pyproject.toml --cache-dir $(CURDIR)/.mypy_cache || failed=1
+	$(abspath $(BIN))/lint-imports --config $(CURDIR)/pyproject.toml --no-cache || failed=1
+	exit $$failed
 
 # ---------------------------------------------------------------- install it
 
