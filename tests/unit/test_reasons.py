@@ -1,0 +1,107 @@
+"""docs/reasons.md lists every stable code of the sources, and no other."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCES = sorted(path for folder in ("precompiled", "service") for path in (ROOT / folder).rglob("*.py"))
+_CODE = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
+# Calls whose positional argument is a code: its position by the called name.
+_POSITIONS = {"Rejected": 0, "count_reason": 1, "WorkerGone": 1, "_end": 1, "_kill": 1, "_leave": 1, "_rejected": 1,
+              "_publish_failure": 3, "_failed": 2}  # fmt: skip
+# Keywords and assigned names that hold codes.
+_NAMES = {"code", "reason"}
+# Written as f"start-{outcome.kind}" (cli/daemon.py), over the kinds of StartOutcome that are failures.
+COMPOSED = {"start-timed-out", "start-failed"}
+
+
+def _strings(node: ast.AST | None) -> Iterator[str]:
+    """The constants that an expression may give; not those inside of calls, f-strings and comparisons."""
+    match node:
+        case ast.Constant(value=str(text)):
+            yield text
+        case ast.IfExp(body=body, orelse=orelse):
+            yield from _strings(body)
+            yield from _strings(orelse)
+        case ast.BoolOp(values=values):
+            for value in values:
+                yield from _strings(value)
+        case ast.Tuple(elts=elements):
+            for element in elements:
+                yield from _strings(element)
+
+
+def _called(node: ast.Call) -> str:
+    return getattr(node.func, "attr", None) or getattr(node.func, "id", "")
+
+
+def codes(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        match node:
+            case ast.Call():
+                for keyword in node.keywords:
+                    # torch._dynamo.disable(reason=...) is a sentence for people, and none of ours.
+                    if keyword.arg in _NAMES and _called(node) != "disable":
+                        yield from _strings(keyword.value)
+                position = _POSITIONS.get(_called(node))
+                if position is not None and len(node.args) > position:
+                    yield from _strings(node.args[position])
+            case ast.Assign(targets=[ast.Name(id=name)], value=value) if name in _NAMES:
+                yield from _strings(value)
+            case ast.Assign(targets=[ast.Tuple(elts=names)], value=ast.Tuple(elts=values)):
+                for name, value in zip(names, values, strict=False):
+                    if isinstance(name, ast.Name) and name.id in _NAMES:
+                        yield from _strings(value)
+            case ast.Assign(targets=[ast.Name(id="_REFUSED")], value=ast.Dict(values=values)):
+                # configs.py: setting -> (code, sentence)
+                for value in values:
+                    assert isinstance(value, ast.Tuple)
+                    yield from _strings(value.elts[0])
+            case ast.For(target=ast.Tuple(elts=names), iter=ast.Tuple(elts=rows)):
+                # scheduler.py chooses between two refusals in a loop over rows; the code is the last but one.
+                if [getattr(name, "id", "") for name in names][-2:] == ["code", "action"]:
+                    for row in rows:
+                        assert isinstance(row, ast.Tuple)
+                        yield from _strings(row.elts[-2])
+
+
+def in_the_sources() -> set[str]:
+    found = {code for path in SOURCES for code in codes(ast.parse(path.read_text()))}
+    return {code for code in found if _CODE.fullmatch(code)} | COMPOSED
+
+
+def in_the_table() -> list[str]:
+    return re.findall(r"^\| `([a-z0-9-]+)` \|", (ROOT / "docs" / "reasons.md").read_text(), re.MULTILINE)
+
+
+def test_every_code_is_in_the_table() -> None:
+    missing = in_the_sources() - set(in_the_table())
+    assert not missing, f"docs/reasons.md says nothing of {', '.join(sorted(missing))}"
+
+
+def test_the_table_has_no_code_that_is_gone() -> None:
+    gone = set(in_the_table()) - in_the_sources()
+    assert not gone, f"docs/reasons.md has {', '.join(sorted(gone))}, which no source has any more"
+
+
+def test_the_table_has_each_code_once() -> None:
+    table = in_the_table()
+    assert len(table) == len(set(table)), sorted({code for code in table if table.count(code) > 1})
+
+
+def test_the_collection_sees() -> None:
+    source = """
+class Typed(Exception):
+    code = "of-a-class"
+raise Bypass("text", code="of-a-keyword")
+code = error.code if known else "of-a-choice"
+wire.Rejected("of-an-argument", "text")
+self._end(process, reason or "of-a-fallback")
+"""
+    assert set(codes(ast.parse(source))) == {
+        "of-a-class", "of-a-keyword", "of-a-choice", "of-an-argument", "of-a-fallback"
+    }  # fmt: skip
