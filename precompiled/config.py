@@ -39,6 +39,7 @@ class Settings:
     max_graph_bytes: int = 256 << 20
     job_timeout_s: float = 1800.0
     job_memory_bytes: int = 0  # resident bytes of a worker's process tree; 0: 3/4 of the memory / workers
+    worker_nice: int = 10  # 0 to 19: how far compiles give way to the programs that run eager meanwhile
     worker_idle_s: float = 900.0  # an environment's last worker is released after this
     daemon_idle_s: float = 0.0  # an on-demand daemon leaves after this long without work; 0: never
     failure_ttl_s: float = 3600.0  # how long a failure record keeps a graph from being compiled again
@@ -86,7 +87,15 @@ def _positive(kind: type) -> Callable[[Any], Any]:
     return parse
 
 
+def _nice(value: Any) -> int:
+    number = int(value)
+    if not 0 <= number <= 19:
+        raise ValueError("expected a niceness from 0 to 19")
+    return number
+
+
 _PARSERS: dict[str, Callable[[Any], Any]] = {
+    "worker_nice": _nice,
     "mode": lambda value: _mode(str(value)),
     "log": lambda value: _log(str(value).lower()),
     "strict": lambda value: value if isinstance(value, bool) else _boolean(str(value)),

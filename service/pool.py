@@ -96,12 +96,13 @@ class Pool:
 
     def __init__(
         self, *, system: bool, job_memory_bytes: int, devices: Devices, cache_dir: Path | None = None,
-        clock: Callable[[], float] = time.monotonic,
+        nice: int = 0, clock: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
         self._system = system
         self._job_memory_bytes = job_memory_bytes
         self._devices = devices
         self._cache_dir = cache_dir
+        self._nice = nice
         self._clock = clock
         self._processes: dict[int, _Process] = {}
         self._by_fd: dict[int, _Process] = {}
@@ -257,7 +258,8 @@ class Pool:
         reading, writing = os.pipe()
         try:
             popen = subprocess.Popen(
-                [environment.executable, "-m", "precompiled.service.worker", "--control-fd", str(theirs.fileno())],
+                [environment.executable, "-m", "precompiled.service.worker", "--control-fd", str(theirs.fileno()),
+                 "--nice", str(self._nice)],
                 stdin=subprocess.DEVNULL, stdout=writing, stderr=writing, env=variables, cwd="/",
                 pass_fds=(theirs.fileno(),), start_new_session=True, umask=0o077, **identity,  # type: ignore[call-overload]
             )  # fmt: skip

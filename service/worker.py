@@ -13,6 +13,7 @@ Output of user code goes to stderr (the pool keeps its tail); the control stream
 
 from __future__ import annotations
 
+import argparse
 import os
 import queue
 import select
@@ -134,11 +135,13 @@ def serve(sock: socket.socket, compiler: Compiler) -> None:
 
 def main(argv: Sequence[str], compiler: Compiler | None = None) -> int:
     """``--control-fd N``: the inherited socket. ``compiler`` is precompiled.compiler but in tests."""
-    if len(argv) != 2 or argv[0] != "--control-fd" or not argv[1].isdigit():
-        _say("usage: python -m precompiled.service.worker --control-fd N (started by the daemon)")
-        return 2
-    fd = int(argv[1])
-    _guard(fd)
+    parser = argparse.ArgumentParser(prog="python -m precompiled.service.worker", description="Started by the daemon.")
+    parser.add_argument("--control-fd", type=int, required=True, help="the inherited socket")
+    parser.add_argument("--nice", type=int, default=0, help="added to the niceness of this worker and its compilers")
+    arguments = parser.parse_args(argv)
+    fd = arguments.control_fd
+    _guard(fd)  # before the niceness: what ends a group must not wait for its turn
+    os.nice(arguments.nice)
     sock = socket.socket(fileno=fd)
     sock.set_inheritable(False)  # a compiler must not keep the stream open
     if compiler is None:

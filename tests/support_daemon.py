@@ -92,7 +92,7 @@ class Fake:
             os.write(1, b"raw bytes on the standard output" * 100)
             do = "publish"
         if do == "garbage":
-            fd = int(sys.argv[-1])
+            fd = int(sys.argv[sys.argv.index("--control-fd") + 1])
             os.write(fd, b"\\xff" * 100)
             time.sleep(1000)
         if do == "fail":
