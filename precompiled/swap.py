@@ -86,7 +86,7 @@ class Swap:
         self.story.append(f"{self.state.value} + {event.value}")
         if self.state in _FINAL:
             return ()
-        if event is Event.LOAD_FAILED:
+        if event is Event.LOAD_FAILED and self.state is State.PENDING:
             self.loads_failed += 1
             if self.loads_failed >= MAX_LOADS:
                 self.state = State.FAILED
