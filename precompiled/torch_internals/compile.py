@@ -12,6 +12,7 @@ torch._dynamo.source.LocalSource, GraphModule attributes _param_name_to_source a
 
 from __future__ import annotations
 
+import gc
 import pickle
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -50,6 +51,18 @@ class _ExampleValues(torch.fx.Interpreter):
         return result
 
 
+@contextmanager
+def _gives_memory_back() -> Iterator[None]:
+    """An idle worker keeps nothing but its context on the GPU: what autotuning allocated is for the user's programs."""
+    try:
+        yield
+    finally:
+        if torch.cuda.is_initialized():
+            gc.collect()
+            torch.cuda.empty_cache()
+
+
+@_gives_memory_back()
 def compile_graph(module: torch.fx.GraphModule, inputs: dict[str, Any], hints: list[int]) -> Compiled:
     """Compile forward and, where an input requires grad, backward. Raises what torch raises, or CompileFailed.
 

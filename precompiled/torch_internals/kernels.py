@@ -5,7 +5,10 @@ Each kernel is a plain extension module, built from the source that Inductor's g
 notes which ``.so`` came of which source, in a client it maps the ``.so`` of the artifact from the hash of the source,
 so that no compiler, no probe of vector units and no precompiled header is run (0.9 s of a warm start of GPT-2).
 
-Private names: torch._inductor.async_compile.AsyncCompile.cpp_pybinding,
+Triton kernels come with the pickled result (torch/_inductor/triton_bundler.py). ``AsyncCompile.triton`` asks for its
+pool of processes before it looks at what is there already, and asking starts one: not while an artifact is loaded.
+
+Private names: torch._inductor.async_compile.AsyncCompile.{cpp_pybinding, use_process_pool},
 torch._C._dynamo.guards._torchinductor_pyobject_tensor_data_ptr (read by the kernels from the environment variable
 _TORCHINDUCTOR_PYOBJECT_TENSOR_DATA_PTR: torch/_inductor/codecache.py, CppPythonBindingsCodeCache).
 Checked on 2.11.0, 2.13.0, 2.15.0.
@@ -32,8 +35,10 @@ from precompiled.errors import CorruptArtifact
 _SLOT = "_torchinductor_pyobject_tensor_data_ptr"
 _VARIABLE = "_TORCHINDUCTOR_PYOBJECT_TENSOR_DATA_PTR"
 
-_current = threading.local()  # .handler: what cpp_pybinding does in this thread; absent: what torch does
+# .handler: what cpp_pybinding does in this thread; absent: what torch does. .alone: no pool of processes.
+_current = threading.local()
 _original: Callable[..., Any] = AsyncCompile.cpp_pybinding
+_original_use_process_pool: Callable[[], bool] = AsyncCompile.use_process_pool
 _install_lock = threading.Lock()
 
 
@@ -49,17 +54,22 @@ def _dispatch(self: AsyncCompile, argtypes: list[str], source_code: str) -> Any:
     return handler(self, argtypes, source_code)
 
 
+def _use_process_pool() -> bool:
+    return False if getattr(_current, "alone", False) else _original_use_process_pool()
+
+
 @contextmanager
-def _handled(handler: Callable[[AsyncCompile, list[str], str], Any]) -> Iterator[None]:
+def _handled(handler: Callable[[AsyncCompile, list[str], str], Any], *, alone: bool = False) -> Iterator[None]:
     with _install_lock:
         if AsyncCompile.cpp_pybinding is not _dispatch:
             AsyncCompile.cpp_pybinding = _dispatch
-    before = getattr(_current, "handler", None)
-    _current.handler = handler
+            AsyncCompile.use_process_pool = staticmethod(_use_process_pool)
+    before = getattr(_current, "handler", None), getattr(_current, "alone", False)
+    _current.handler, _current.alone = handler, alone
     try:
         yield
     finally:
-        _current.handler = before
+        _current.handler, _current.alone = before
 
 
 class Recorder:
@@ -101,7 +111,7 @@ def mapped(files: Mapping[str, Path]) -> Iterator[None]:
             raise CorruptArtifact(f"the artifact lacks the native code of the kernel {name[:12]}")
         return _load_kernel(name, path)
 
-    with _handled(load):
+    with _handled(load, alone=True):
         yield
 
 

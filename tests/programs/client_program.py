@@ -15,6 +15,8 @@ from typing import Any
 
 import torch
 
+STARTS = frozenset({"subprocess.Popen", "os.posix_spawn", "os.spawn", "os.system", "os.exec"})
+
 
 def build(name: str, training: bool) -> tuple[torch.nn.Module, dict[str, Any]]:
     """A model with random weights, and its inputs. Dropout is 0: eager and compiled draw it differently."""
@@ -103,6 +105,17 @@ def compare(got: list[torch.Tensor], expected: list[torch.Tensor]) -> None:
         torch.testing.assert_close(left, right, rtol=1e-3, atol=1e-4)
 
 
+def to_device(inputs: dict[str, Any], device: str) -> dict[str, Any]:
+    return {name: value.to(device) if isinstance(value, torch.Tensor) else value for name, value in inputs.items()}
+
+
+def uses_cudagraphs() -> bool:
+    """Whether this process has recorded a CUDA graph."""
+    from torch._inductor import cudagraph_trees
+
+    return cudagraph_trees.get_manager(0, create_if_none_exists=False) is not None
+
+
 def say(event: str) -> None:
     print(f"@{event}", flush=True)
 
@@ -115,6 +128,11 @@ def main() -> None:
     if spec.get("enable", True):
         precompiled.enable()
     model, inputs = build(spec["model"], training)
+    device = spec.get("device", "cpu")
+    model, inputs = model.to(device), to_device(inputs, device)
+    # Every process that this one starts from here on, also one that has ended by the time the children are listed.
+    started: list[str] = []
+    sys.addaudithook(lambda event, args: started.append(f"{event} {args[:2]}") if event in STARTS else None)
     expected = step(model, model, inputs, training)
     backend = spec.get("backend", "inductor")
     compiled = torch.compile(model, backend=backend, **spec.get("compile", {}))
@@ -150,6 +168,8 @@ def main() -> None:
         # torch/_dynamo/backends/common.py counts each graph that AOTAutograd is asked to compile in this process.
         "compiles": torch._dynamo.utils.counters["aot_autograd"]["total"],
         "children": _children(),
+        "started": [line for line in started if "precompiled.service" not in line],
+        "cudagraphs": device != "cpu" and uses_cudagraphs(),
         "finished": time.time(),
     }
     if child is not None:
