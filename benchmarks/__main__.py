@@ -1,0 +1,70 @@
+"""The measures against their goals (`python -m benchmarks`). Exit status 1 when one is missed."""
+
+from __future__ import annotations
+
+import argparse
+import time
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.hosts import BenchmarkError
+from benchmarks.measures import FULL, MEASURES, QUICK
+from benchmarks.result import HEADERS, RAW_HEADERS, Result, machine, markdown, save
+
+QUIET_LOAD = 0.5
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="small models, few repeats: no figures to be quoted")
+    parser.add_argument("--only", default="".join(MEASURES), metavar="abc", help="letters of the measures to take")
+    parser.add_argument("--markdown", action="store_true", help="print the tables for docs/benchmarks.md as well")
+    arguments = parser.parse_args()
+    letters = [letter for letter in arguments.only if letter != ","]
+    if unknown := set(letters) - set(MEASURES):
+        parser.error(f"there is no measure {', '.join(sorted(unknown))}; there are {', '.join(MEASURES)}")
+    effort = QUICK if arguments.quick else FULL
+    console = Console()
+    console = console if console.is_terminal else Console(width=140)
+    facts = machine()
+    console.print(
+        f"{facts['cores']} cores, {facts['cpu']}; torch {facts['torch']} with {facts['threads']} threads, "
+        f"Python {facts['python']}, {facts['commit']}",
+        highlight=False,
+    )
+    if facts["load"] > QUIET_LOAD:
+        console.print(f"The machine is not quiet (load {facts['load']:.1f}): these figures are noise.", style="yellow")
+
+    results: list[Result] = []
+    broken = []
+    for letter in letters:
+        measure = MEASURES[letter]
+        started = time.monotonic()
+        console.print(f"\n[bold]{measure.__doc__}[/]")
+        try:
+            results += measure(effort, lambda text: console.print(f"    {text}", highlight=False))
+        except BenchmarkError as error:
+            # The other measures still count; this one is told again at the end.
+            broken.append(letter)
+            console.print(f"    {error}", style="bold red", markup=False, highlight=False)
+        console.print(f"    {time.monotonic() - started:.0f} s", style="bright_black")
+
+    rows = [result.row() for result in results]
+    raw_rows = [row for result in results for row in result.raw_row()]
+    for headers, lines in ((HEADERS, rows), (RAW_HEADERS, raw_rows)):
+        table = Table(*headers, box=None, pad_edge=False, header_style="bold")
+        for line in lines:
+            table.add_row(*line)
+        console.print()
+        console.print(table)
+    if arguments.markdown:
+        print(f"\n{markdown(HEADERS, rows)}\n\n{markdown(RAW_HEADERS, raw_rows)}")
+    console.print(f"\nRaw samples: {save(results, facts, arguments.quick)}", highlight=False)
+    if broken:
+        console.print(f"Not measured: {', '.join(broken)} (see above).", style="bold red")
+    return 0 if not broken and all(result.met for result in results) else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

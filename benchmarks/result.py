@@ -1,0 +1,99 @@
+"""What a measure found: samples against a goal, their table, their file."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import statistics
+import subprocess
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+RESULTS = Path(__file__).parent / "results"
+
+
+@dataclass
+class Result:
+    """One figure with its goal: at most ``goal``, by the median of its samples. ``raw``: what it was computed from."""
+
+    measure: str  # the letter of its measure
+    title: str
+    unit: str  # "" for a ratio
+    goal: float
+    samples: list[float] = field(default_factory=list)
+    raw: dict[str, list[float]] = field(default_factory=dict)
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.samples)
+
+    @property
+    def met(self) -> bool:
+        return self.median <= self.goal
+
+    def row(self) -> list[str]:
+        verdict = "met" if self.met else f"missed by {self.median - self.goal:.3g}{self.unit and ' ' + self.unit}"
+        unit = self.unit and f" {self.unit}"
+        return [
+            self.measure,
+            self.title,
+            f"≤ {self.goal:g}{unit}",
+            f"{self.median:.3g}{unit}",
+            f"{min(self.samples):.3g} .. {max(self.samples):.3g}",
+            str(len(self.samples)),
+            verdict,
+        ]
+
+    def raw_row(self) -> list[list[str]]:
+        return [
+            [self.measure, name, f"{statistics.median(values):.3f}", f"{min(values):.3f} .. {max(values):.3f}"]
+            for name, values in self.raw.items()
+        ]
+
+
+HEADERS = ["", "measure", "goal", "median", "min .. max", "n", ""]
+RAW_HEADERS = ["", "from", "median", "min .. max"]
+
+
+def markdown(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """The table as the README and docs/benchmarks.md hold it."""
+    lines = ["| " + " | ".join(headers) + " |", "|" + "---|" * len(headers)]
+    lines += ["| " + " | ".join(row) + " |" for row in rows]
+    return "\n".join(lines)
+
+
+def machine() -> dict[str, Any]:
+    """What was measured on."""
+    import torch
+
+    cpu = platform.processor() or platform.machine()
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        names = [line for line in cpuinfo.read_text().splitlines() if line.startswith("model name")]
+        cpu = names[0].partition(":")[2].strip() if names else cpu
+    commit = subprocess.run(
+        ["git", "describe", "--always", "--dirty"], capture_output=True, text=True, check=False,
+        cwd=Path(__file__).parent,
+    )  # fmt: skip
+    return {
+        "cores": len(os.sched_getaffinity(0)),
+        "cpu": cpu,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "threads": torch.get_num_threads(),
+        "system": platform.platform(),
+        "load": os.getloadavg()[0],
+        "commit": commit.stdout.strip(),
+    }
+
+
+def save(results: Sequence[Result], facts: dict[str, Any], quick: bool) -> Path:
+    RESULTS.mkdir(exist_ok=True)
+    path = RESULTS / time.strftime("%Y%m%d-%H%M%S.json")
+    document = {"machine": facts, "quick": quick, "results": [asdict(result) for result in results]}
+    path.write_text(json.dumps(document, indent=1) + "\n")
+    return path
