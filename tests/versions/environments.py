@@ -30,9 +30,18 @@ class Unavailable(Exception):
     """There is no such environment, and it cannot be made; the message says why."""
 
 
+_unavailable: dict[str, Unavailable] = {}  # tried in this run: a failed installation takes as long the next time
+
+
 def python_of(version: str) -> str:
     """The interpreter of an environment with this torch version; raises Unavailable."""
-    return _given().get(version) or _made(version)
+    if version in _unavailable:
+        raise _unavailable[version]
+    try:
+        return _given().get(version) or _made(version)
+    except Unavailable as error:
+        _unavailable[version] = error
+        raise
 
 
 @cache
@@ -66,13 +75,13 @@ def _made(version: str) -> str:
     if not base:
         base = os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "precompiled-tests")
     requirements = [f"torch=={version}", TRANSFORMERS, "-e", str(ROOT)]
-    told = "\n".join([sys.version, *requirements, (ROOT / "pyproject.toml").read_text()])
+    told = "\n".join([sys.version, *requirements, *_dependencies()])
     stamp = hashlib.sha256(told.encode()).hexdigest()
     folder = Path(base) / f"torch-{version}"
     python = folder / "bin" / "python"
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with _locked(folder.with_suffix(".lock")):
+        with _locked(folder.parent / f"{folder.name}.lock"):
             # Written last: an installation that was interrupted has none.
             written = folder / "stamp"
             if not written.exists() or written.read_text() != stamp:
@@ -83,6 +92,15 @@ def _made(version: str) -> str:
     except OSError as error:
         raise Unavailable(f"{folder} cannot be made: {error}") from error
     return str(python)
+
+
+def _dependencies() -> list[str]:
+    """Ours: a new one must be installed. (Our own code needs nothing: the install is an editable one.)"""
+    try:
+        import tomllib
+    except ModuleNotFoundError:  # Python 3.10
+        import tomli as tomllib
+    return list(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"])
 
 
 def _install(folder: Path, python: Path, requirements: list[str]) -> None:
