@@ -195,7 +195,7 @@ class _Graph:
             id=awaited.id,
             key=report.key,
             store=str(session.store.root),
-            environment=worker_environment(),
+            environment=worker_environment(awaited.program.modules),
             device=worker_device(awaited.program.device),
             name=report.name,
             waiting=session.settings.mode == "wait",
@@ -215,8 +215,8 @@ def _compile_inline(program: capture.Program, module: torch.fx.GraphModule) -> C
         return module.forward
 
 
-def worker_environment() -> Any:
-    """The environment that a worker for this process's graphs must run in."""
+def worker_environment(modules: Mapping[str, str] | None = None) -> Any:
+    """The environment that a worker must run in; ``modules``: what its graph's custom ops come with."""
     import platform
     import sys
 
@@ -230,7 +230,8 @@ def worker_environment() -> Any:
         python=platform.python_version(),
         torch=str(torch.__version__),
         triton=environment.triton_version(),
-        variables=environment.variables(),
+        variables=environment.variables(with_path=bool(modules)),
+        modules=dict(modules or {}),
     )
 
 

@@ -45,6 +45,8 @@ class Environment(msgspec.Struct, frozen=True):
     variables: dict[str, str]  # the environment variables that a compile depends on, and no others
     # Of precompiled in that interpreter: a worker that was started before an upgrade in place is another environment.
     precompiled: str = VERSION
+    # What a worker imports for custom ops: module -> digest of its sources. One that has imported others is not reused.
+    modules: dict[str, str] = {}
 
 
 # ---------------------------------------------------------------- client -> daemon
@@ -234,6 +236,7 @@ class Finished(_Message, frozen=True):
 WorkerMessage = Ready | Finished
 
 _encoder = msgspec.msgpack.Encoder()
+_sorting_encoder = msgspec.msgpack.Encoder(order="deterministic")
 _M = TypeVar("_M")
 
 
@@ -250,6 +253,11 @@ def decode(data: bytes, kind: type[_M] | object, limit: int = MAX_MESSAGE_BYTES)
         return msgspec.msgpack.decode(data, type=kind)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise WireError(f"not a message of protocol {PROTOCOL}: {error}") from error
+
+
+def identity(environment: Environment) -> bytes:
+    """Equal for equal environments, whatever the order of their dicts."""
+    return _sorting_encoder.encode(environment)
 
 
 def frame(message: _Message) -> bytes:

@@ -100,18 +100,11 @@ class Seat:
 
     uid: int
     device: str
-    executable: str
-    prefix: str
-    python: str
-    torch: str
-    triton: str
-    variables: tuple[tuple[str, str], ...]
+    environment: bytes  # whole: a field that is added to it tells workers apart by itself
 
     @classmethod
     def of(cls, uid: int, submit: wire.Submit) -> Seat:
-        env = submit.environment
-        variables = tuple(sorted(env.variables.items()))
-        return cls(uid, submit.device, env.executable, env.prefix, env.python, env.torch, env.triton, variables)
+        return cls(uid, submit.device, wire.identity(submit.environment))
 
 
 @dataclass(eq=False)
@@ -390,7 +383,7 @@ class Scheduler:
         if self._start_failures[seat] < MAX_START_FAILURES or self.stopping:
             return
         del self._start_failures[seat]
-        text = f"No worker starts with {seat.executable}: {why}"
+        text = f"No worker starts with {worker.environment.executable}: {why}"
         _remember(self._refused, seat, (now + self.limits.start_refused_s, text))
         for job in [job for job in self._queues.get(seat.uid, ()) if job.seat == seat]:
             self._dequeue(job)

@@ -39,6 +39,7 @@ class Program:
     cudagraphs: bool
     hints: list[int]  # the values of the symbolic sizes here: the worker needs some, any will do for the key
     size_inputs: list[int]  # which of the graph's inputs are sizes
+    modules: dict[str, str]  # of the user's, to be imported by the worker: name -> digest of its sources
 
     def to_bytes(self, hints: list[int] | None = None) -> bytes:
         """For the worker; ``hints``: other values of the symbolic sizes than those captured."""
@@ -85,6 +86,7 @@ def capture(module: torch.fx.GraphModule, options: Mapping[str, Any]) -> Program
         bool(settings["inductor"].get("triton.cudagraphs")),
         inputs.hints,
         [position for position, item in enumerate(inputs.args) if isinstance(item.get("size"), dict)],
+        codec.modules(graph),
     )
 
 

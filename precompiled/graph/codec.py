@@ -42,6 +42,17 @@ _MEANINGFUL_META = (
 )
 
 
+def modules(graphs: list[list[list[Any]]]) -> dict[str, str]:
+    """The modules of the user's that a worker must import for these graphs, with the digests of their sources."""
+    return {
+        module: digest
+        for graph in graphs
+        for node in graph
+        if node[0] == "f"
+        for module, digest in targets.modules_of(node[1]).items()
+    }
+
+
 def is_plain(graph: torch.fx.Graph) -> bool:
     """Whether calling the graph is calling it with its placeholders: not for graphs of torch.export, with pytrees."""
     return type(graph._codegen) is torch.fx.graph.CodeGen

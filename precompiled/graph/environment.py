@@ -35,13 +35,22 @@ _KEYED = ("LD_LIBRARY_PATH", "CPATH", "CPLUS_INCLUDE_PATH", "LIBRARY_PATH", "CUD
 _NOT_KEYED_SUFFIXES = ("_DIR", "_THREADS", "_START_METHOD")
 
 
-def variables() -> dict[str, str]:
-    """The part of this process's environment that a worker of its graphs gets."""
-    return {
+def variables(with_path: bool = False) -> dict[str, str]:
+    """The part of this process's environment that a worker of its graphs gets.
+
+    ``with_path``: with where this process finds modules, which its script's folder and its program may have added to.
+    """
+    found = {
         name: value
         for name, value in os.environ.items()
         if (name in _VARIABLES or name.startswith(_VARIABLE_PREFIXES)) and name not in _NOT_FOR_WORKERS
     }
+    if with_path:
+        own = (sys.prefix, sys.base_prefix)
+        found["PYTHONPATH"] = os.pathsep.join(
+            os.path.abspath(entry) for entry in sys.path if not os.path.abspath(entry).startswith(own)
+        )
+    return found
 
 
 def facts(device: str) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 from precompiled.errors import Bypass
+from precompiled.torch_internals import custom_ops
 
 # Operators that come with torch and cannot be redefined by a user's module without patching torch itself.
 _BUILTIN_OP_NAMESPACES = frozenset(
@@ -123,9 +124,18 @@ def encode(target: Any) -> list[str]:
 
 def _encode(target: Any) -> list[str]:
     if isinstance(target, torch._ops.OpOverload):
-        return ["op", *_op_name(target._schema.name), target._overloadname]
+        namespace, name = _op_name(target._schema.name)
+        if namespace not in _BUILTIN_OP_NAMESPACES:
+            return ["cop", namespace, name, target._overloadname, *custom_ops.defining_module(target)]
+        return ["op", namespace, name, target._overloadname]
     if isinstance(target, torch._ops.OpOverloadPacket):
-        return ["op", *_op_name(target._qualified_op_name)]
+        namespace, name = _op_name(target._qualified_op_name)
+        if namespace not in _BUILTIN_OP_NAMESPACES:
+            overloads = target.overloads()
+            if len(overloads) != 1:
+                raise Bypass(f"the graph calls {namespace}::{name}, which has several overloads", code="custom-op")
+            return _encode(getattr(target, overloads[0]))
+        return ["op", namespace, name]
     if isinstance(target, torch._ops.HigherOrderOperator):
         name = target._name
         if name not in _HIGHER_ORDER or getattr(torch.ops.higher_order, name, None) is not target:
@@ -151,8 +161,6 @@ def _op_name(qualified: str) -> tuple[str, str]:
     if namespace in _COLLECTIVE_OP_NAMESPACES:
         # Ranks must not run eager and compiled mixes of a graph with reordered collectives (pytorch: hangs).
         raise Bypass(f"the graph has the collective {qualified}", code="collective")
-    if namespace not in _BUILTIN_OP_NAMESPACES:
-        raise Bypass(f"the graph calls the custom op {qualified}", code="custom-op")
     return namespace, name
 
 
@@ -182,6 +190,10 @@ def _decode(name: tuple[str, ...]) -> Any:
     if kind == "op":
         found = getattr(getattr(torch.ops, rest[0]), rest[1])
         return getattr(found, rest[2] or "default") if len(rest) > 2 else found
+    if kind == "cop":
+        namespace, op, overload, modules, digest = rest
+        custom_ops.import_modules(modules, digest)
+        return getattr(getattr(getattr(torch.ops, namespace), op), overload)
     if kind == "hop":
         if rest[0] not in _HIGHER_ORDER:
             raise ValueError(f"{rest[0]} is no higher-order operator that can be sent")
@@ -193,6 +205,11 @@ def _decode(name: tuple[str, ...]) -> Any:
             space = getattr(space, part)
         return space
     raise ValueError(f"unknown kind of target {kind!r}")
+
+
+def modules_of(name: list[str]) -> dict[str, str]:
+    """The modules that a worker must import for this target, with their sources' digest."""
+    return {name[4]: name[5]} if name[0] == "cop" else {}
 
 
 def decode(name: list[str]) -> Any:

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from support_graphs import captured
 
 from precompiled.errors import Bypass
-from precompiled.torch_internals import targets
+from precompiled.torch_internals import custom_ops, targets
 
 X = torch.randn(4, 6)
 
@@ -113,12 +113,27 @@ def _(x: torch.Tensor) -> torch.Tensor:
     return torch.empty_like(x)
 
 
-def test_a_custom_op_is_refused() -> None:
-    assert refusal(torch.ops.precompiled_tests.doubled) == "custom-op"
-    assert refusal(torch.ops.precompiled_tests.doubled.default) == "custom-op"
+def test_a_custom_op_is_named_with_its_module_and_the_digest_of_its_sources() -> None:
+    kind, namespace, name, overload, module, digest = targets.encode(torch.ops.precompiled_tests.doubled.default)
+    assert (kind, namespace, name, overload, module) == ("cop", "precompiled_tests", "doubled", "default", __name__)
+    assert targets.encode(torch.ops.precompiled_tests.doubled) == [kind, namespace, name, overload, module, digest]
+    assert captured(doubled, X).program.modules == {module: digest}
+    assert (
+        targets.decode([kind, namespace, name, overload, module, digest]) is torch.ops.precompiled_tests.doubled.default
+    )
+    with pytest.raises(ValueError, match="changed since"):
+        targets.decode([kind, namespace, name, overload, module, "0" * 64])
+
+
+def test_a_custom_op_that_no_worker_can_import_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    library = torch.library.Library("precompiled_tests_bare", "DEF")
+    library.define("opaque(Tensor x) -> Tensor")
+    assert refusal(torch.ops.precompiled_tests_bare.opaque.default) == "custom-op"
+    definition = custom_ops.custom_ops.OPDEFS["precompiled_tests::doubled"]
+    monkeypatch.setattr(definition._init_fn, "__module__", "__main__")
     with pytest.raises(Bypass) as refused:
-        captured(doubled, X)
-    assert refused.value.code == "custom-op"
+        custom_ops.defining_module(torch.ops.precompiled_tests.doubled.default)
+    assert refused.value.code == "custom-op-in-main"
 
 
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="this torch has no torch.distributed")

@@ -1,0 +1,53 @@
+"""Constructs beyond plain models: each swaps in, and hits in the next process, with eager's results and gradients."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from support_host import TIMEOUT_S, Host
+
+PROGRAMS = Path(__file__).parent.parent / "programs"
+
+
+def run(host: Host, program: Path, *names: str) -> dict[str, Any]:
+    done = subprocess.run(
+        [sys.executable, str(program), *names],
+        env=host.environment(),
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return answer
+
+
+def test_every_construct_swaps_in_and_hits(shared_host: Host) -> None:
+    program = PROGRAMS / "constructs_program.py"
+    for source in ("swap", "hit"):
+        answer = run(shared_host, program)
+        others = {
+            name: graphs
+            for name, graphs in answer["states"].items()
+            if any(graph != ["compiled", source, ""] for graph in graphs)
+        }
+        assert others == {}
+        assert answer["compiles"] == 0
+
+
+def test_an_edit_of_what_a_custom_op_refers_to_is_never_served_stale(shared_host: Host, tmp_path: Path) -> None:
+    """The backward's constant lies in another module: a new key, and a worker that has not imported the old one."""
+    for name in ("constructs_program.py", "user_ops.py", "user_constants.py"):
+        shutil.copy(PROGRAMS / name, tmp_path)
+    program = tmp_path / "constructs_program.py"
+    run(shared_host, program, "custom_op")
+    constants = tmp_path / "user_constants.py"
+    constants.write_text(constants.read_text().replace("1.5", "4.25"))
+    assert run(shared_host, program, "custom_op")["states"] == {"custom_op": [["compiled", "swap", ""]]}
+    assert run(shared_host, program, "custom_op")["states"] == {"custom_op": [["compiled", "hit", ""]]}

@@ -1,0 +1,3 @@
+"""Edited by a test, in a copy."""
+
+BACKWARD_FACTOR = 1.5
