@@ -64,6 +64,12 @@ def describe_inputs(placeholders: list[torch.fx.Node]) -> Inputs:
             raise Bypass(f"input {position} is a symbolic {value.node.pytype.__name__}", code="symbolic-scalar")
         if not isinstance(value, FakeTensor) or type(value) not in (FakeTensor, torch.nn.Parameter):
             raise Bypass(f"input {position} is a {type(value).__name__}, not a plain tensor", code="unsupported-input")
+        for user in node.users:
+            # With dynamic=True Dynamo passes a float as a tensor and has the graph read it, but knows its value and may
+            # have specialized on it. A worker, which has no data, could not.
+            read = user.meta.get("example_value")
+            if isinstance(read, (torch.SymFloat, torch.SymBool)) and read.node.has_hint():
+                raise Bypass(f"the graph reads a symbolic scalar from input {position}", code="symbolic-scalar")
         described.append(_describe(value, node.meta.get("tensor_dict") or {}, position, symbols))
         storage = value.untyped_storage()._cdata
         first = storages.setdefault(storage, position)

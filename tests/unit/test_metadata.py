@@ -144,6 +144,13 @@ def test_an_input_that_is_no_tensor_and_no_size_is_refused(value: Any) -> None:
     assert refused.value.code == "unsupported-input"
 
 
+def test_a_float_that_dynamo_makes_symbolic_is_refused() -> None:
+    # The worker would read an unknown number where Dynamo has specialized on the eps of a layer norm.
+    with pytest.raises(Bypass) as refused:
+        captured(torch.nn.LayerNorm(6), X, dynamic=True)
+    assert refused.value.code == "symbolic-scalar"
+
+
 def test_a_mark_of_dynamos_that_is_not_known_is_refused() -> None:
     with pytest.raises(Bypass) as refused:
         metadata.describe_inputs([placeholder(fake(), _dynamo_of_tomorrow=True)])
