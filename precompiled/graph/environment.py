@@ -24,9 +24,18 @@ _VARIABLES = (
     "VIRTUAL_ENV", "PYTHONPATH", "HOME", "USER", "LANG", "LC_ALL", "TMPDIR", "XDG_CACHE_HOME",
 )  # fmt: skip
 _VARIABLE_PREFIXES = ("TORCH", "TRITON_", "CUDA", "NVIDIA_", "OMP_", "MKL_", "KMP_", "ATEN_")
-# Among those, the ones that do not change what is compiled, or that the pool sets itself.
+# Among those, the ones that do not change what is compiled, that the pool sets itself, or that would have a worker write
+# to the user's own caches.
 _NOT_FOR_WORKERS = frozenset(
-    {"CUDA_VISIBLE_DEVICES", "TORCHELASTIC_RUN_ID", "TORCH_LOGS", "TORCH_TRACE", "TORCH_COMPILE_DEBUG"}
+    {
+        "CUDA_VISIBLE_DEVICES",
+        "TORCHELASTIC_RUN_ID",
+        "TORCHINDUCTOR_CACHE_DIR",
+        "TORCH_COMPILE_DEBUG",
+        "TORCH_LOGS",
+        "TORCH_TRACE",
+        "TRITON_CACHE_DIR",
+    }
 )
 # The ones whose values are in the key. Inductor's own settings are there as configuration already, but some of its
 # variables are read where they are used. Directories and thread counts say where and how fast, not what.

@@ -72,6 +72,8 @@ def snapshot(options: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     return {
         "inductor": _plain("torch._inductor.config", inductor),
         "functorch": _plain("torch._functorch.config", functorch),
+        # What users change to make torch's caches miss makes this one miss.
+        "tag": {"cache_key_tag": str(getattr(torch.compiler.config, "cache_key_tag", ""))},
     }
 
 
