@@ -57,7 +57,7 @@ bench-quick: $(STAMP) ## The same with smaller models and fewer repeats: does it
 .PHONY: test
 test: lint ## Lint, then all everyday tests (CPU; no root)
 # One run, so that its closing line counts everything. Tests that compile share one process: a compile takes all cores.
-	@$(BIN)/python -m pytest -p tests.one_compile_at_a_time -n 2 --dist loadgroup -m '$(NOT_EVERYDAY)' $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -p tests.one_compile_at_a_time -n 2 -m '$(NOT_EVERYDAY)' $(PYTEST_ARGS)
 
 .PHONY: test-slow
 test-slow: $(STAMP) ## The tests that take minutes each
