@@ -50,6 +50,7 @@ LINGER_MS = 1000  # at the end, for messages that have been handed to libzmq
 IDLE_S = 2.0  # the thread ends when it had nothing to do for this long
 RETRY_MIN_S, RETRY_MAX_S = 0.05, 2.0  # between two looks for a daemon
 STARTS_MIN_S, STARTS_MAX_S = 5.0, 120.0  # between two daemons started by us
+REVIVAL_MIN_S = 1.0  # between two threads started by ensure_running; doubles, up to STARTS_MAX_S
 MAX_TALLIES = 200
 MAX_LOST = 5  # connections that broke after this graph was sent and before it was answered
 NO_DAEMON_ACTION = "Start one with `precompiled start`, or `systemctl start precompiled`"
@@ -236,6 +237,21 @@ class Connection:
         self._next_start = 0.0
         self._start_pause = STARTS_MIN_S
         self._told_to_stop = False
+        self._next_revival = 0.0
+        self._revival_pause = REVIVAL_MIN_S
+
+    def ensure_running(self) -> None:
+        """Go on with what is pending where the I/O thread has broken down, or could not be started.
+
+        Cheap, for a thread that looks around now and then: nothing else brings that thread back but the next submit. It
+        is not tried all the time.
+        """
+        if self._thread is None and self._pending and time.monotonic() >= self._next_revival:
+            with self._changed:
+                if self._thread is None and self._pending:
+                    self._next_revival = time.monotonic() + self._revival_pause
+                    self._revival_pause = min(2 * self._revival_pause, STARTS_MAX_S)
+                    self._wake()
 
     # ------------------------------------------------ between the threads
 
@@ -279,11 +295,13 @@ class Connection:
             log.exception("the connection to the daemon broke down")
             with self._changed:
                 link = self._retire()
+                for pending in self._pending.values():
+                    pending.state = "unsent"  # its replies are lost with the link
         if link is not None:
             link.close()
 
     def _retire(self) -> _Link | None:
-        """Be this connection's thread no more, with the lock held; the next submit starts another one.
+        """Be this connection's thread no more, with the lock held; the next submit (ensure_running) starts another one.
 
         The link goes with the thread: closing it takes time, and the next thread may be at work by then.
         """

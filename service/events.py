@@ -21,6 +21,7 @@ class Limits:
     start_timeout_s: float = 300.0
     worker_idle_s: float = 900.0  # an environment's last worker
     extra_idle_s: float = 30.0  # further idle workers of one environment
+    jobs_per_worker: int = 200  # then it is replaced: modules and libraries that it has loaded stay for good
     quarantine_s: float = 3600.0
     start_refused_s: float = 60.0  # an environment that cannot start a worker is not tried again for this long
     failure_ttl_s: float = 3600.0

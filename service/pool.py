@@ -418,7 +418,7 @@ class Pool:
                     self._orphans[member.pid] = self._clock() + ORPHAN_S
 
     def _reap_orphans(self) -> None:
-        """Killed descendants become our children (the daemon is a subreaper): leave no zombie."""
+        """Descendants that lost their parents become our children (the daemon is a subreaper): leave no zombie."""
         now = self._clock()
         ours = {process.pid for process in self._processes.values()}
         for pid, deadline in list(self._orphans.items()):
@@ -432,6 +432,10 @@ class Pool:
                 reaped = 0 if psutil.pid_exists(pid) else pid
             if reaped or now >= deadline:
                 del self._orphans[pid]
+        # And those that ended by themselves. Nobody waits for them, unlike for workers, and for what another thread of
+        # ours has started (nvidia-smi), which is in our session: those statuses are somebody's, so look, then take.
+        while (pid := _ended_child()) and pid not in ours and _session(pid) != os.getsid(0):
+            os.waitpid(pid, os.WNOHANG)
 
 
 def usable_variables(variables: Mapping[str, str]) -> dict[str, str]:
@@ -480,6 +484,22 @@ def _has_exited(pid: int) -> bool:
         return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
     except ChildProcessError:
         return True
+
+
+def _ended_child() -> int:
+    """Any child of ours that has ended and is not reaped; 0: none."""
+    try:
+        found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return 0
+    return 0 if found is None else found.si_pid
+
+
+def _session(pid: int) -> int:
+    try:
+        return os.getsid(pid)
+    except ProcessLookupError:  # reaped meanwhile, by the thread that had started it
+        return os.getsid(0)
 
 
 def _readable(fd: int) -> bool:

@@ -339,6 +339,10 @@ class Scheduler:
             else:  # a publication and this submit crossed each other
                 out.append(Count(job.uid, "deduplicated"))
             self._end(job, out, wire.Accepted("", job.submit.key, "published"))
+        if worker.jobs_done >= self.limits.jobs_per_worker:
+            self._leave(worker, "recycled", now, out)
+            # Its place, where there is no other, is the next one's: nobody else's warm worker need leave for that.
+            worker.makes_room = self.queue_depth > 0 and len(self.workers) >= self.limits.processes
         self._dispatch(now, out)
 
     def _gone(self, event: WorkerGone, now: float, out: list[Instruction]) -> None:

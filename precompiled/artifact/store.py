@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import shutil
+import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -24,11 +25,15 @@ FAILED_SUFFIX = ".failed"
 TOUCH_INTERVAL_S = 60.0
 # What a writer that died left in tmp/ is removed after this.
 TMP_MAX_AGE_S = 3600.0
-# Inductor's own cache of the workers, below the store: it only makes compiles quicker.
+# Inductor's own cache of the workers, below the store: it only makes compiles quicker. Younger files may be a running
+# compile's.
 SCRATCH = "scratch"
-SCRATCH_MAX_AGE_S = 7 * 24 * 3600.0
+SCRATCH_MAX_AGE_S = 7 * 86400.0
+SCRATCH_MIN_AGE_S = 1800.0
+SCRATCH_SHARE = 1 / 4  # of the store's budget, at most
 # Quarantined entries are for somebody to look at; after this nobody will.
 QUARANTINE_MAX_AGE_S = 7 * 86400.0
+QUARANTINE_SHARE = 1 / 10
 
 
 @dataclass(frozen=True)
@@ -263,12 +268,15 @@ class Store:
     def evict(self, max_bytes: int, max_inodes: int) -> Evicted:
         """Remove least recently used artifacts until both budgets hold.
 
-        And what counts no more: leftovers of dead writers, expired failure records, old quarantined entries.
+        And what counts no more: leftovers of dead writers, expired failure records, old quarantined entries, old files
+        of the workers' cache. What stays of the last two counts towards ``max_bytes``, up to their shares of it.
         """
         self._sweep(self.tmp, TMP_MAX_AGE_S)
         self._sweep(self.quarantined, QUARANTINE_MAX_AGE_S)
         self._sweep_failures()
-        self._sweep_scratch()
+        max_bytes -= self._shrink_scratch(int(max_bytes * SCRATCH_SHARE)) + self._shrink_quarantine(
+            int(max_bytes * QUARANTINE_SHARE)
+        )
         candidates: list[tuple[float, int, int, Path]] = []
         for name in self._names():
             path = self.artifacts / name
@@ -399,14 +407,43 @@ class Store:
                     if self.failure(key) is None:
                         self.forget_failure(key)
 
-    def _sweep_scratch(self) -> None:
-        # Old files only, and no directories: a worker may be compiling in there now.
+    def _shrink_scratch(self, max_bytes: int) -> int:
+        """Remove old files of the workers' cache, then the oldest ones; how much of ``max_bytes`` is used now."""
+        files: list[tuple[float, int, str]] = []
         for parent, _directories, names in os.walk(self.root / SCRATCH):
             for name in names:
                 path = os.path.join(parent, name)
                 with suppress(OSError):
-                    if time.time() - os.lstat(path).st_mtime > SCRATCH_MAX_AGE_S:
-                        os.unlink(path)
+                    status = os.lstat(path)
+                    files.append((status.st_mtime, status.st_size, path))
+        total = sum(size for _, size, _ in files)
+        now = time.time()
+        # No directories, and nothing young: a worker may be compiling in there now.
+        for written, size, path in sorted(files):
+            age = now - written
+            if age <= SCRATCH_MIN_AGE_S or (age <= SCRATCH_MAX_AGE_S and total <= max_bytes):
+                break
+            with suppress(OSError):
+                os.unlink(path)
+                total -= size
+        return min(total, max_bytes)
+
+    def _shrink_quarantine(self, max_bytes: int) -> int:
+        """Remove the oldest quarantined entries; how much of ``max_bytes`` is used now."""
+        entries: list[tuple[float, int, Path]] = []
+        with suppress(OSError):
+            for child in self.quarantined.iterdir():
+                with suppress(OSError):
+                    status = child.lstat()
+                    size = _weigh(child)[0] if stat.S_ISDIR(status.st_mode) else status.st_size
+                    entries.append((status.st_ctime, size, child))  # ctime: when it was renamed to here
+        total = sum(size for _, size, _ in entries)
+        for _since, size, path in sorted(entries):
+            if total <= max_bytes:
+                break
+            _remove_tree(path)
+            total -= size
+        return total
 
 
 def _check_key(key: str) -> None:

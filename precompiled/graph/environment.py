@@ -18,25 +18,26 @@ from typing import Any
 
 import torch
 
-# The environment variables that a compile depends on: a worker gets these of the client, and no others.
+# The environment variables that a compile depends on: a worker gets these of the client, and no others. Where they
+# differ, another worker is started, so what a launcher sets for each rank, job or run must not be among them.
 _VARIABLES = (
     "PATH", "LD_LIBRARY_PATH", "CC", "CXX", "CPATH", "CPLUS_INCLUDE_PATH", "LIBRARY_PATH",
-    "VIRTUAL_ENV", "PYTHONPATH", "HOME", "USER", "LANG", "LC_ALL", "TMPDIR", "XDG_CACHE_HOME",
+    "VIRTUAL_ENV", "PYTHONPATH", "HOME", "USER", "LANG", "LC_ALL", "XDG_CACHE_HOME",
 )  # fmt: skip
-_VARIABLE_PREFIXES = ("TORCH", "TRITON_", "CUDA", "NVIDIA_", "OMP_", "MKL_", "KMP_", "ATEN_")
-# Among those, the ones that do not change what is compiled, that the pool sets itself, or that would have a worker write
-# to the user's own caches.
+_VARIABLE_PREFIXES = (
+    "TORCHINDUCTOR_", "TORCH_CUDA_", "TORCH_COMPILE", "TRITON_", "CUDA", "NVIDIA_", "OMP_", "MKL_", "KMP_", "ATEN_",
+)  # fmt: skip
+# Among those, the ones that do not change what is compiled, or that the pool sets itself.
 _NOT_FOR_WORKERS = frozenset(
     {
         "CUDA_VISIBLE_DEVICES",
-        "TORCHELASTIC_RUN_ID",
-        "TORCHINDUCTOR_CACHE_DIR",
         "TORCH_COMPILE_DEBUG",
-        "TORCH_LOGS",
-        "TORCH_TRACE",
-        "TRITON_CACHE_DIR",
+        "TORCH_COMPILE_JOB_ID",
+        "TORCH_COMPILE_STICKY_PGO_KEY",
     }
 )
+# The user's own caches, where no worker is to write; often one for each job.
+_NOT_FOR_WORKERS_SUFFIX = "_CACHE_DIR"
 # The ones whose values are in the key. Inductor's own settings are there as configuration already, but some of its
 # variables are read where they are used. Directories and thread counts say where and how fast, not what.
 _KEYED_PREFIXES = ("TORCHINDUCTOR_", "TRITON_")
@@ -49,17 +50,19 @@ def variables(with_path: bool = False) -> dict[str, str]:
 
     ``with_path``: with where this process finds modules, which its script's folder and its program may have added to.
     """
-    found = {
-        name: value
-        for name, value in os.environ.items()
-        if (name in _VARIABLES or name.startswith(_VARIABLE_PREFIXES)) and name not in _NOT_FOR_WORKERS
-    }
+    found = {name: value for name, value in os.environ.items() if _is_for_workers(name)}
     if with_path:
         own = (sys.prefix, sys.base_prefix)
         found["PYTHONPATH"] = os.pathsep.join(
             os.path.abspath(entry) for entry in sys.path if not os.path.abspath(entry).startswith(own)
         )
     return found
+
+
+def _is_for_workers(name: str) -> bool:
+    if name in _NOT_FOR_WORKERS or name.endswith(_NOT_FOR_WORKERS_SUFFIX):
+        return False
+    return name in _VARIABLES or name.startswith(_VARIABLE_PREFIXES)
 
 
 def facts(device: str) -> dict[str, Any]:

@@ -270,6 +270,65 @@ def test_a_reply_handler_that_raises_harms_nobody(daemon: DaemonUnderTest, conne
     wait_until(replies.published)
 
 
+def test_a_thread_that_broke_down_is_brought_back(
+    daemon: DaemonUnderTest, connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken() -> None:
+        raise OSError("out of descriptors")
+
+    replies = Replies()
+    with monkeypatch.context() as patch:
+        patch.setattr(connection, "_serve", broken)
+        connection.submit(daemon.submit(), graph(), replies)
+        wait_until(lambda: connection._thread is None)
+    assert not connection.flush(0.0), "it is pending still"
+    connection.ensure_running()
+    wait_until(replies.published)
+
+
+def test_a_thread_that_broke_down_sends_again_what_it_had_sent(
+    daemon: DaemonUnderTest, connection: Connection, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    replies = Replies()
+    go = tmp_path / "go"
+    connection.submit(daemon.submit(), graph("wait-for", path=str(go)), replies)
+    assert connection.flush(TIMEOUT_S)
+
+    def broken(*args: Any) -> None:
+        raise OSError("out of descriptors")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(connection, "_wait", broken)
+        connection.tally(wire.Tally(1, hits=1))  # wakes it up
+        wait_until(lambda: connection._thread is None)
+    connection.ensure_running()
+    go.touch()
+    wait_until(replies.published)
+
+
+def test_a_thread_that_cannot_be_started_is_tried_again_but_not_all_the_time(
+    daemon: DaemonUnderTest, connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    starts = []
+
+    def refuse(thread: threading.Thread) -> None:
+        starts.append(thread)
+        raise RuntimeError("can't start new thread")
+
+    replies = Replies()
+    connection.ensure_running()
+    assert connection._thread is None, "nothing is pending"
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        connection.submit(daemon.submit(), graph(), replies)
+        connection.ensure_running()
+        connection.ensure_running()
+        assert len(starts) == 2
+    connection._next_revival = 0.0
+    connection.ensure_running()
+    wait_until(replies.published)
+
+
 def test_asking_without_a_daemon(tmp_path: Path) -> None:
     daemon = DaemonUnderTest(tmp_path)
     with pytest.raises(DaemonError) as caught:

@@ -324,6 +324,37 @@ def test_idle_workers_are_released() -> None:
     host.only(StopWorker, host.tell(Tick()))
 
 
+def test_a_worker_is_recycled_after_its_last_job_and_replaced_when_there_is_work() -> None:
+    host = Host(jobs_per_worker=3)
+    number = host.warm()
+    second = host.only(RunJob, host.submit("second"))
+    host.submit("third")
+    said = host.done(second)
+    third = host.only(RunJob, said)
+    assert third.worker == number and not host.all(StopWorker), "two jobs are not three"
+    host.now += 10_000_000
+    host.done(third)
+    assert (host.only(StopWorker).worker, host.only(StopWorker).reason) == (number, "recycled")
+    assert not host.tell(WorkerGone(number, "recycled")) and not host.scheduler.workers, "without work, no successor"
+    assert host.only(StartWorker, host.submit("fourth")).worker != number
+
+
+@pytest.mark.parametrize(("processes", "at_once"), [(3, True), (2, False)])
+def test_a_recycled_worker_costs_no_other_environment_its_own(processes: int, at_once: bool) -> None:
+    host = Host(processes=processes, jobs_per_worker=2)
+    other, number = host.warm("b"), host.warm("a")
+    run = host.only(RunJob, host.submit("k"))
+    host.submit("next")
+    said = host.done(run)
+    assert host.only(StopWorker, said).worker == number
+    if not at_once:
+        assert not [item for item in said if isinstance(item, StartWorker)], "there is no place for it yet"
+        said = host.tell(WorkerGone(number, "recycled"))
+    start = host.only(StartWorker, said)
+    assert start.environment == environment("a") and other in host.scheduler.workers
+    assert host.only(RunJob, host.tell(WorkerReady(start.worker))).job.key == "next"
+
+
 def test_never_more_slots_than_allowed() -> None:
     host = Host(slots=2, processes=8)
     for number in range(6):
@@ -393,8 +424,8 @@ class AnyHistory(RuleBasedStateMachine):
 
     workers = Bundle("workers")
 
-    @initialize(slots=st.integers(1, 3), extra=st.integers(0, 2), queue=st.integers(1, 6))
-    def begin(self, slots: int, extra: int, queue: int) -> None:
+    @initialize(slots=st.integers(1, 3), extra=st.integers(0, 2), queue=st.integers(1, 6), jobs=st.integers(1, 5))
+    def begin(self, slots: int, extra: int, queue: int, jobs: int) -> None:
         self.limits = Limits(
             slots=slots,
             processes=slots + extra,
@@ -406,6 +437,7 @@ class AnyHistory(RuleBasedStateMachine):
             extra_idle_s=20,
             age_s=30,
             quarantine_s=200,
+            jobs_per_worker=jobs,
         )
         self.scheduler = Scheduler(self.limits)
         self.now = 0.0

@@ -378,6 +378,55 @@ def test_eviction_sweeps_what_counts_no_more(store: Store, monkeypatch: pytest.M
     assert list(store.entries()) == [entry]
 
 
+def _scratch(store: Store, name: str, age_s: float, size: int = 1000) -> Path:
+    path = store.root / store_module.SCRATCH / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"s" * size)
+    when = time.time() - age_s
+    os.utime(path, (when, when))
+    return path
+
+
+def test_the_workers_cache_keeps_to_its_share_oldest_first(store: Store) -> None:
+    store.prepare()
+    hour, day = 3600.0, 86400.0
+    stale = _scratch(store, "a/stale", 8 * day)
+    oldest, older, newer = (_scratch(store, f"b/{age}", age * hour) for age in (30, 20, 10))
+    store.evict(1 << 40, 1000)
+    assert not stale.exists() and oldest.exists(), "with room to spare, age alone decides"
+    store.evict(8000, 1000)
+    assert not oldest.exists() and older.exists() and newer.exists()
+    running = _scratch(store, "c/running", 0.0, 10_000)
+    store.evict(0, 0)
+    assert not older.exists() and not newer.exists()
+    assert running.exists() and stale.parent.is_dir(), "a running compile keeps its files and all directories"
+
+
+def test_the_quarantine_keeps_to_its_share_oldest_first(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    store.prepare()
+    first, second = store.quarantined / "first", store.quarantined / "second"
+    first.mkdir()
+    (first / "entry.bin").write_bytes(b"q" * 1000)
+    second.write_bytes(b"q" * 1000)
+    while second.lstat().st_ctime <= first.lstat().st_ctime:  # the file system's clock may be coarse
+        second.chmod(0o600)
+    store.evict(20_000, 1000)
+    assert first.exists() and second.exists()
+    store.evict(10_000, 1000)
+    assert not first.exists() and second.exists()
+
+
+def test_artifacts_the_cache_and_the_quarantine_share_one_budget(store: Store) -> None:
+    keys = [fmt.digest(bytes([number])) for number in range(2)]
+    for age, key in zip((200, 100), keys, strict=True):
+        _use(store.publish(payload(key)), time.time() - age)
+    total = sum(file.stat().st_size for file in store.artifacts.rglob("*") if file.is_file())
+    assert store.evict(total, 1000).entries == 0
+    running = _scratch(store, "running", 0.0, 100 * total)
+    assert store.evict(total, 1000).entries == 1, "its share is taken from the artifacts, but no more than that"
+    assert [entry.manifest.key for entry in store.entries()] == keys[1:] and running.exists()
+
+
 def test_eviction_does_not_follow_links(store: Store, tmp_path: Path) -> None:
     store.publish(payload())
     outside = tmp_path / "outside"

@@ -1,15 +1,23 @@
-"""What the pool decides without a process: devices, variables, budgets."""
+"""What the pool decides without a process (devices, variables, budgets), and whose ends it takes note of."""
 
 from __future__ import annotations
 
+import ctypes
+import os
+import select
+import signal
 import socket
+from collections.abc import Iterator
+from pathlib import Path
 
+import psutil
 import pytest
 from precompiled.service import budget
 from precompiled.service.channel import Channel
 from precompiled.service.devices import DeviceError, Devices, Gpu, parse_inventory
+from precompiled.service.events import KillWorker, StartWorker, WorkerGone
 from precompiled.service.metrics import Metrics
-from precompiled.service.pool import usable_variables
+from precompiled.service.pool import Pool, become_subreaper, usable_variables
 
 from precompiled import wire
 from precompiled.config import Settings
@@ -137,3 +145,60 @@ def test_counters_are_each_users_own_and_bounded() -> None:
     for number in range(1000):
         metrics.add(1, "fallbacks", reason=f"r{number}")
     assert len(metrics.reply(1).fallbacks) <= 201
+
+
+# A worker whose child leaves a grandchild behind, in a session of its own, and ends.
+LEAVES_AN_ORPHAN = """\
+#!/bin/sh
+cd {directory}
+(setsid sh -c 'echo $$ >pid; read line <go' &)
+exec sleep 1000
+"""
+
+
+@pytest.fixture
+def subreaper() -> Iterator[None]:
+    assert become_subreaper()
+    yield
+    ctypes.CDLL(None).prctl(36, 0, 0, 0, 0)
+
+
+def wait_for_end(pid: int) -> None:
+    """Until our child has ended; it is not reaped."""
+    assert os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT) is not None
+
+
+def test_orphans_that_end_by_themselves_are_reaped_and_nobody_else(tmp_path: Path, subreaper: None) -> None:
+    interpreter = tmp_path / "python"
+    interpreter.write_text(LEAVES_AN_ORPHAN.format(directory=tmp_path))
+    interpreter.chmod(0o755)
+    for name in ("pid", "go"):
+        os.mkfifo(tmp_path / name)
+    pool = Pool(system=False, job_memory_bytes=1 << 40, devices=known([]))
+    try:
+        environment = wire.Environment(str(interpreter), "/", "", "", "", {})
+        pool.start(StartWorker(1, os.getuid(), os.getgid(), environment, "cpu"))
+        orphan = int((tmp_path / "pid").read_text())
+        worker = pool.statuses(None)[0].pid
+        (tmp_path / "go").write_text("\n")
+        fd = os.pidfd_open(orphan)
+        select.select([fd], [], [])
+        os.close(fd)
+        wait_for_end(orphan)
+        pool.check()
+        assert not psutil.pid_exists(orphan)
+
+        mine = os.spawnv(os.P_NOWAIT, "/bin/true", ["true"])  # as nvidia-smi: another thread waits for it
+        wait_for_end(mine)
+        pool.check()
+        assert os.waitpid(mine, 0) == (mine, 0)
+
+        os.kill(worker, signal.SIGKILL)
+        wait_for_end(worker)
+        pool._reap_orphans()
+        pool.check()
+        [gone] = pool.take_events()
+        assert isinstance(gone, WorkerGone) and "SIGKILL" in gone.detail, "its own end is not taken from it"
+    finally:
+        pool.kill(KillWorker(1, "test"))
+        pool.close()

@@ -1,0 +1,50 @@
+"""Which of a process's variables reach its workers: workers are told apart by them."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from precompiled.graph.environment import variables
+
+SHARED = {"PATH": "/bin", "HOME": "/home/u", "OMP_NUM_THREADS": "1", "MASTER_ADDR": "localhost", "WORLD_SIZE": "2"}
+
+
+def torchrun(rank: int, run: int = 0) -> dict[str, str]:
+    """What torchrun (and a batch system around it) sets for one rank of one run."""
+    return {
+        **SHARED,
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "CUDA_VISIBLE_DEVICES": str(rank),
+        "TORCHELASTIC_RUN_ID": f"run-{run}",
+        "TORCHELASTIC_RESTART_COUNT": str(run),
+        "TORCHELASTIC_ERROR_FILE": f"/tmp/torchelastic_{run}/attempt_0/{rank}/error.json",
+        "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": f"/tmp/nccl_trace_rank_{rank}",
+        "TORCH_COMPILE_JOB_ID": f"job-{run}",
+        "TORCH_LOGS": "",
+        "TORCH_TRACE": f"/tmp/trace/{rank}",
+        "TMPDIR": f"/scratch/job-{run}",
+        "TORCHINDUCTOR_CACHE_DIR": f"/scratch/job-{run}/{rank}",
+        "TRITON_CACHE_DIR": f"/scratch/job-{run}/triton-{rank}",
+    }
+
+
+def variables_in(environ: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    monkeypatch.setattr(os, "environ", environ)
+    return variables()
+
+
+def test_the_ranks_of_all_runs_share_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = [variables_in(torchrun(rank, run), monkeypatch) for rank in (0, 1) for run in (0, 1)]
+    assert all(each == found[0] for each in found)
+    assert found[0] == {name: SHARED[name] for name in ("PATH", "HOME", "OMP_NUM_THREADS")}
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["TORCHINDUCTOR_MAX_AUTOTUNE", "TORCH_CUDA_ARCH_LIST", "TRITON_PTXAS_PATH", "CUDA_HOME", "CXX"],
+)
+def test_what_compiles_read_reaches_workers(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert variables_in({name: "x"}, monkeypatch) == {name: "x"}
