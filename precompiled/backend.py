@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import time
 import uuid
 from collections.abc import Callable, Mapping
@@ -24,7 +25,8 @@ from precompiled.graph import capture, environment, key
 from precompiled.ledger import GraphCalls, GraphReport
 from precompiled.pending import Awaited
 from precompiled.session import Session
-from precompiled.swap import Event, Swap
+from precompiled.swap import Event, State, Swap
+from precompiled.torch_internals.naming import graph_name
 from precompiled.torch_internals.sizes import guard_check, install_guards
 
 log = logging.getLogger("precompiled.backend")
@@ -48,28 +50,36 @@ def compile_or_swap(
     ``options``: Inductor's configuration on top of the process's own. In strict mode (PRECOMPILED_STRICT=1) our own
     errors are raised instead of falling back.
     """
-    session = sessions.current()
+    if os.environ.get("PRECOMPILED") == "0":
+        return in_process()
+    try:
+        session = sessions.current()
+        calls = GraphCalls(GraphReport(id=uuid.uuid4().hex, name=graph_name(module)))
+    except Exception as error:  # noqa: BLE001 - a setting that cannot be used, for instance
+        log.warning("torch.compile compiles in process: %s", error)
+        return in_process()
     if session.settings.mode == "off":
         return in_process()
-    calls = GraphCalls(GraphReport(id=uuid.uuid4().hex, name=_name(module)))
     session.ledger.add(calls)
     try:
-        return _Graph(session, module, options, in_process, calls).serve()
+        return _Graph(session, module, options, calls).serve()
     except Bypass as reason:
         if session.settings.strict:
             raise
         session.ledger.count_reason("bypassed", reason.code)
         log.info("graph %s bypassed (%s): %s", calls.mutable.name, reason.code, reason)
-        return _inline(calls, in_process, reason.code, str(reason))
+        code, message = reason.code, str(reason)
     except Exception as error:
         if session.settings.strict:
             raise
         code = error.code if isinstance(error, PrecompiledError) else "internal-error"
+        message = str(error) or type(error).__name__
         session.ledger.count_reason("fallbacks", code)
         # One warning of a kind and process, for people; every case, with its traceback, for those who log.
-        session.warn_once(code, f"torch.compile compiles in process ({code}): {error}")
-        log.info("graph %s is compiled in process (%s): %s", calls.mutable.name, code, error, exc_info=True)
-        return _inline(calls, in_process, code, str(error) or type(error).__name__)
+        session.warn_once(code, f"torch.compile compiles in process ({code}): {message}")
+        log.info("graph %s is compiled in process (%s)", calls.mutable.name, code, exc_info=True)
+    # Outside of the handlers: what torch raises here is the user's, with no error of ours as its context.
+    return _inline(calls, in_process, code, message)
 
 
 def _inline(calls: GraphCalls, in_process: Callable[[], Compiled], code: str, message: str) -> Compiled:
@@ -88,7 +98,6 @@ class _Graph:
     session: Session
     module: torch.fx.GraphModule
     options: Mapping[str, Any]
-    in_process: Callable[[], Compiled]
     calls: GraphCalls
 
     def serve(self) -> Compiled:
@@ -148,6 +157,8 @@ class _Graph:
         if failure.advice == "inline":
             raise Bypass(failure.message, code=failure.reason)
         self.session.ledger.count_reason("fallbacks", failure.reason)
+        first_line = (failure.message.splitlines() or [""])[0]
+        self.session.warn_once(failure.reason, f"a graph stays eager ({failure.reason}): {first_line}")
         self.calls.swap.on(Event.FAILED)
         return counting(self.calls, self.module.forward)
 
@@ -158,19 +169,33 @@ class _Graph:
             program.size_inputs,
             lambda sizes: self._request_variant(program, dispatch, sizes),
         )
+        waits = bool(program.no_stand_in)
+        if waits and program.size_inputs:
+            # A call of a size that no variant serves would have nothing to run.
+            raise Bypass(f"it has symbolic sizes, and must not run eager: {program.no_stand_in}", code="no-stand-in")
         self.calls.swap.on(Event.MISS)
         awaited = self._await(program, dispatch, program.hints, self.calls.swap, self.calls.mutable.id)
-        if self.session.settings.mode == "wait":
+        if waits or self.session.settings.mode == "wait":
             awaited.done.wait(self.session.settings.wait_s)
+        if waits:
+            self.calls.mutable.message = f"waited for its artifact: {program.no_stand_in}"
+            if self.calls.swap.state is not State.COMPILED:
+                self.session.connection.forget(awaited.id)
+                self.session.pending.abandon(awaited)
+                raise Bypass(f"there is no artifact, and {program.no_stand_in}", code="no-stand-in")
         return dispatch.call
 
     def _request_variant(self, program: capture.Program, dispatch: Dispatch, sizes: list[int]) -> None:
         """A call after the swap had sizes that no variant serves: it runs eager, and one for them is compiled."""
-        hints = program.hints_for(sizes)
-        if hints is not None:
-            swap = Swap()
-            swap.on(Event.MISS)
-            self._await(program, dispatch, hints, swap, uuid.uuid4().hex)
+        try:
+            hints = program.hints_for(sizes)
+            if hints is not None:
+                swap = Swap()
+                swap.on(Event.MISS)
+                self._await(program, dispatch, hints, swap, uuid.uuid4().hex)
+        except Exception as error:  # noqa: BLE001 - we are in the user's call, which runs eager
+            self.session.ledger.count_reason("fallbacks", "submit-failed")
+            log.warning("no variant for the sizes %s: %s", sizes, error)
 
     def _await(self, program: capture.Program, dispatch: Dispatch, hints: list[int], swap: Swap, id: str) -> Awaited:
         awaited = Awaited(
@@ -180,11 +205,16 @@ class _Graph:
             swap=swap,
             submit=self._submit,
             dispatch=dispatch,
-            compile_inline=lambda: _compile_inline(program, self.module),
+            compile_inline=lambda: _compile_inline(program, hints),
             id=id,
         )
+        # Watched before it is submitted: an answer must find whom it is for.
         self.session.pending.watch(awaited)
-        self._submit(awaited)
+        try:
+            self._submit(awaited)
+        except BaseException:
+            self.session.pending.abandon(awaited)
+            raise
         return awaited
 
     def _submit(self, awaited: Awaited) -> None:
@@ -198,21 +228,20 @@ class _Graph:
             environment=worker_environment(awaited.program.modules),
             device=worker_device(awaited.program.device),
             name=report.name,
-            waiting=session.settings.mode == "wait",
+            waiting=session.settings.mode == "wait" or bool(awaited.program.no_stand_in),
         )
         session.connection.submit(message, awaited.program.to_bytes(awaited.hints), session.pending.on_reply)
 
 
-def _compile_inline(program: capture.Program, module: torch.fx.GraphModule) -> Compiled:
-    """Compile in this process, after all; the graph runs eager when that fails, as torch.compile would have raised."""
+def _compile_inline(program: capture.Program, hints: list[int]) -> tuple[Compiled, str] | None:
+    """Compile in this process, after all: the callable, and the guards on its sizes; None when that fails."""
     from precompiled.torch_internals import compile as compiling
 
-    parsed = capture.parse(program.to_bytes())
     try:
-        return compiling.compile_here(parsed)
+        return compiling.compile_here(capture.parse(program.to_bytes(hints)))
     except Exception as error:
         log.warning("compiling in process failed, the graph stays eager: %s", error, exc_info=True)
-        return module.forward
+        return None
 
 
 def worker_environment(modules: Mapping[str, str] | None = None) -> Any:
@@ -240,10 +269,3 @@ def worker_device(device: str) -> str:
     if device == "cpu":
         return device
     return f"cuda:GPU-{torch.cuda.get_device_properties(device).uuid}"
-
-
-def _name(module: torch.fx.GraphModule) -> str:
-    """What people would call the graph: the compiled function and Dynamo's number of it."""
-    from precompiled.torch_internals.naming import graph_name
-
-    return graph_name(module)

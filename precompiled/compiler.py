@@ -50,7 +50,12 @@ def run_job(job: wire.Job) -> wire.Finished:
         return _publish_failure(store, job, started, error.code, str(error), advice="inline")
     except Exception as error:  # noqa: BLE001 - torch and user code raise anything; the record names it
         message = f"{type(error).__name__}: {error}\n{traceback.format_exc()}"
-        return _publish_failure(store, job, started, "compile-error", message, advice="eager")
+        # A full disk or a killed compiler says nothing about the graph: plain torch.compile may well compile it.
+        advice = "inline" if _is_of_the_host(error) else "eager"
+        return _publish_failure(store, job, started, "compile-error", message, advice=advice)
+    finally:
+        if "torch" in sys.modules:
+            sys.modules["torch"].compiler.reset()  # what a failed compile left behind as well
 
 
 def _is_there(store: Store, job: wire.Job) -> bool:
@@ -81,15 +86,16 @@ def _compile(job: wire.Job, started: float) -> fmt.Payload:
     _check_environment(program["environment"], environment.facts("cuda:0" if job.device != "cpu" else "cpu"))
     try:
         module = codec.decode(program["graph"])
-    except (ValueError, TypeError, KeyError, IndexError, AttributeError, ImportError) as error:
-        raise CompileFailed(f"the graph does not decode: {error}", code="undecodable-graph") from error
+    except Exception as error:  # a custom op's module raises anything when it is imported
+        raise CompileFailed(
+            f"the graph does not decode: {type(error).__name__}: {error}", code="undecodable-graph"
+        ) from error
     with (
         modes.process_wide(program["modes"]),
         modes.thread_local(program["modes"]),
         configs.applied(program["configs"], job.compile_threads),
     ):
         compiled: Compiled = compile_graph(module, program["inputs"], program["hints"])
-    torch.compiler.reset()
     manifest = fmt.Manifest(
         key=job.key,
         name=job.name,
@@ -115,6 +121,15 @@ def _compile(job: wire.Job, started: float) -> fmt.Payload:
     files = {fmt.ENTRY: compiled.entry}
     files.update({f"{fmt.NATIVE}/{name}.so": data for name, data in compiled.native.items()})
     return fmt.Payload(manifest, files)
+
+
+def _is_of_the_host(error: BaseException | None) -> bool:
+    """Whether an error, or what caused it, is of the machine and the moment."""
+    while error is not None:
+        if isinstance(error, (OSError, MemoryError)):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def _check_environment(wanted: dict[str, Any], here: dict[str, Any]) -> None:

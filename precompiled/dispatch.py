@@ -45,8 +45,23 @@ class Dispatch:
                 calls.calls_before_flip = calls.calls
             run = function
 
+        def before_next_call(action: Callable[[], None]) -> None:
+            nonlocal run
+            then = run
+
+            def first(*args: Any) -> Any:
+                nonlocal run
+                if run is first:
+                    run = then
+                action()
+                return then(*args)
+
+            run = first
+
         self.call = call
         self._flip = flip
+        # Used in a fork's child: it takes up what the parent awaited only if it calls the graph at all.
+        self.before_next_call = before_next_call
 
     def serve_with(self, function: Compiled, check: Callable[[list[int]], bool] | None = None) -> None:
         """From the next call on; ``check``: which values of the size inputs it serves, None for all."""

@@ -7,6 +7,7 @@ hot path, and one reference is flipped: the next call runs compiled.
 
 from __future__ import annotations
 
+import functools
 import logging
 import threading
 import time
@@ -22,7 +23,7 @@ from precompiled.dispatch import Dispatch
 from precompiled.errors import StoreError
 from precompiled.graph.capture import Program
 from precompiled.ledger import GraphCalls
-from precompiled.swap import Event, Instruction, State, Swap
+from precompiled.swap import Event, Instruction, Swap
 from precompiled.torch_internals.sizes import guard_check
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ class Awaited:
     swap: Swap  # the graph's own, or one of a further variant
     submit: Callable[[Awaited], None]
     dispatch: Dispatch
-    compile_inline: Callable[[], Callable[..., Any]]
+    compile_inline: Callable[[], tuple[Callable[..., Any], str] | None]  # with the guards on its sizes
     id: str
     since: float = field(default_factory=time.monotonic)
     done: threading.Event = field(default_factory=threading.Event)
@@ -73,6 +74,7 @@ class Pending:
         self._thread: threading.Thread | None = None
         self._hint = False
         self._closing = False
+        self._dormant: list[Awaited] = []  # of a fork's parent, not taken up here yet
 
     def watch(self, awaited: Awaited) -> None:
         with self._changed:
@@ -83,6 +85,8 @@ class Pending:
 
     def wait(self, timeout_s: float | None) -> bool:
         """Until nothing is awaited; false after ``timeout_s`` seconds."""
+        for item in list(self._dormant):
+            self._take_up(item)
         with self._changed:
             return self._changed.wait_for(lambda: not self._awaited, timeout_s)
 
@@ -90,21 +94,49 @@ class Pending:
         with self._changed:
             return len(self._awaited)
 
-    def close(self) -> None:
+    def abandon(self, item: Awaited) -> None:
+        """Await it no more; nothing is told to anybody."""
         with self._changed:
-            self._closing = True
+            self._awaited.pop(item.id, None)
+            item.done.set()
             self._changed.notify_all()
 
+    def close(self, timeout_s: float) -> None:
+        """End the thread; waits for a load under way, which must not meet an interpreter that is being taken down."""
+        with self._changed:
+            self._closing = True
+            thread = self._thread
+            self._changed.notify_all()
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(timeout_s)
+
     def after_fork(self) -> None:
-        """The child awaits the same graphs itself: with its own thread, over its own connection."""
-        awaited = list(self._awaited.values())
+        """A child takes a graph up again when it calls it, with its own thread and over its own connection.
+
+        Not before: most children (data loaders) never do, and must not load, or even start a thread, for nothing.
+        """
+        awaited = [*self._awaited.values(), *self._dormant]
         self._reset()
+        self._dormant = awaited
         for item in awaited:
             item.done = threading.Event()
-            self._awaited[item.id] = item
+            item.dispatch.before_next_call(functools.partial(self._take_up, item))
+
+    def _take_up(self, item: Awaited) -> None:
+        with self._changed:
+            if item not in self._dormant:
+                return
+            self._dormant.remove(item)
+        if item.program.device != "cpu":
+            # CUDA cannot be used in a child of a process that has used it: a load would only fail.
+            return
+        try:
+            self.watch(item)
             item.submit(item)
-        if awaited:
-            self._start()
+        except Exception as error:  # noqa: BLE001 - we are in the user's call, which runs eager
+            self._session.ledger.count_reason("fallbacks", "submit-failed")
+            log.warning("graph %s stays eager in this child: %s", item.calls.mutable.name, error)
+            self.abandon(item)
 
     def on_reply(self, reply: wire.DaemonMessage) -> None:
         """What the daemon says of a submitted graph; in the connection's thread."""
@@ -146,11 +178,12 @@ class Pending:
                     self._hint = False
                 watcher.watch(self._session.store.artifacts)
                 for item in awaited:
-                    self._look(item)
+                    self._guarded(item)
                 # After the look: what a worker found wrong with a graph is in the store, with an advice. A refusal
                 # counts where the store says nothing.
                 for id, code, text in refused:
                     self._refuse(id, code, text)
+                self._session.connection.ensure_running()
                 with self._changed:
                     if self._awaited and not self._closing and not self._hint:
                         self._changed.wait(LOOK_WATCHED_S if watcher.active else LOOK_S)
@@ -160,11 +193,24 @@ class Pending:
             with self._changed:
                 self._thread = None
                 for item in self._awaited.values():
+                    item.swap.on(Event.FAILED)
+                    item.calls.mutable.reason = "swap-thread"
                     item.done.set()
                 self._awaited.clear()
                 self._changed.notify_all()
         finally:
             watcher.close()
+
+    def _guarded(self, item: Awaited) -> None:
+        """One graph's trouble (a directory that cannot be read, an error of ours) must not end the swaps of all."""
+        try:
+            self._look(item)
+        except Exception as error:
+            log.exception("graph %s stays eager", item.calls.mutable.name)
+            self._session.ledger.count_reason("fallbacks", "internal-error")
+            item.calls.mutable.reason, item.calls.mutable.message = "internal-error", str(error)
+            item.swap.on(Event.FAILED)
+            self._finish(item)
 
     def _on_event(self) -> None:
         with self._changed:
@@ -259,7 +305,7 @@ class Pending:
             self._session.ledger.count_reason("fallbacks", code)
             self._session.warn_once(code, f"a graph is compiled in process ({code}): {message}")
             if item.swap is item.calls.swap:  # a further variant's sizes just stay eager
-                item.dispatch.serve_with(_CompilesOnFirstCall(item))
+                item.dispatch.before_next_call(functools.partial(_compile_now, item))
         self._finish(item)
 
     def _finish(self, item: Awaited) -> None:
@@ -270,22 +316,13 @@ class Pending:
             self._changed.notify_all()
 
 
-class _CompilesOnFirstCall:
-    """Compiles in process when it is called, in the caller's thread, and flips once more; eager when that fails."""
-
-    def __init__(self, item: Awaited) -> None:
-        self._item = item
-        self._lock = threading.Lock()
-        self._function: Callable[..., Any] | None = None
-
-    def __call__(self, *args: Any) -> Any:
-        with self._lock:
-            if self._function is None:
-                self._function = self._item.compile_inline()
-                self._item.dispatch.serve_with(self._function)
-                if self._item.calls.swap.state is State.BYPASSED:
-                    self._item.calls.mutable.source = "inline"
-        return self._function(*args)
+def _compile_now(item: Awaited) -> None:
+    """In the caller's thread, just before a call: compile in process; the graph stays eager when that fails."""
+    compiled = item.compile_inline()
+    if compiled is not None:
+        function, guards = compiled
+        item.dispatch.serve_with(function, guard_check(guards) if guards else None)
+        item.calls.mutable.source = "inline"
 
 
 class _Watcher:

@@ -82,7 +82,10 @@ class Session:
             if code in self._warned:
                 return
             self._warned.add(code)
-        warnings.warn(f"precompiled: {text}", RuntimeWarning, stacklevel=3)
+        try:
+            warnings.warn(f"precompiled: {text}", RuntimeWarning, stacklevel=3)
+        except Warning:  # `-W error`: a warning of ours must not become the user's exception
+            log.warning("%s", text)
 
     def tell_counts(self) -> None:
         """Tell the daemon what was counted here, best effort."""
@@ -100,7 +103,7 @@ class Session:
         self.tell_counts()
         if daemon_reachable(self.settings) and not self.connection.flush(FLUSH_S):
             log.info("the daemon did not take everything within %s s", FLUSH_S)
-        self.pending.close()
+        self.pending.close(FLUSH_S)
         self.connection.close()
 
 
@@ -137,7 +140,7 @@ def _configure_log() -> None:
         handler = logging.StreamHandler(sys.stderr)
         handler.setFormatter(logging.Formatter("precompiled %(process)d %(levelname)s: %(message)s"))
         log.addHandler(handler)
-        log.setLevel(level.upper())
+        log.setLevel(getattr(logging, level.upper(), logging.WARNING))
 
 
 def _at_exit() -> None:

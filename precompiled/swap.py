@@ -7,7 +7,7 @@ Events in, instructions out; no I/O, no clock, no torch. ``backend.py`` and ``pe
                       hit                          loaded
         (new) ───────────────► compiled ◄──────────────────────┐
           │ bypass                                             │
-          ├───────────────► bypassed ◄──── refused ────┐       │
+          ├───────────────► bypassed ◄─ refused, bypass┐       │
           │ miss                                       │       │
           └───────────────► pending ───────────────────┴───────┤
                              │  ▲ load-failed (submit again)   │
@@ -68,6 +68,7 @@ _TABLE: dict[tuple[State, Event], tuple[State, tuple[Instruction, ...]]] = {
     (State.PENDING, Event.LOADED): (State.COMPILED, (Instruction.UNWATCH, Instruction.FLIP)),
     (State.PENDING, Event.LOAD_FAILED): (State.PENDING, (Instruction.SUBMIT,)),
     (State.PENDING, Event.FAILED): (State.FAILED, (Instruction.UNWATCH,)),
+    (State.PENDING, Event.BYPASS): (State.BYPASSED, (Instruction.UNWATCH, Instruction.COMPILE_INLINE)),
     (State.PENDING, Event.REFUSED): (State.BYPASSED, (Instruction.UNWATCH, Instruction.COMPILE_INLINE_LATER)),
 }
 _FINAL = frozenset({State.COMPILED, State.FAILED, State.BYPASSED})

@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from precompiled.artifact.format import ENTRY, NATIVE
 from precompiled.artifact.store import Entry, Store
 from precompiled.errors import CorruptArtifact, StoreError
+
+# What unpickling, importing and executing raise for an artifact that is not what this torch takes.
+_ARTIFACTS_FAULT = (
+    pickle.UnpicklingError,
+    ArithmeticError,
+    AttributeError,
+    EOFError,
+    ImportError,
+    LookupError,
+    NameError,
+    SyntaxError,
+    TypeError,
+    ValueError,
+)
 
 
 def load(store: Store, entry: Entry, modes: Mapping[str, Any], *, cudagraphs: bool) -> Callable[..., Any]:
@@ -32,9 +47,11 @@ def load(store: Store, entry: Entry, modes: Mapping[str, Any], *, cudagraphs: bo
         store.quarantine(entry.path, str(error))
         raise
     except Exception as error:
-        store.quarantine(entry.path, f"{type(error).__name__}: {error}")
-        raise CorruptArtifact(
-            f"torch cannot load {entry.path}: {type(error).__name__}: {error}", code="artifact-unloadable"
-        ) from error
+        message = f"torch cannot load {entry.path}: {type(error).__name__}: {error}"
+        if isinstance(error, _ARTIFACTS_FAULT):
+            store.quarantine(entry.path, message)
+            raise CorruptArtifact(message, code="artifact-unloadable") from error
+        # This process's trouble (no memory, no descriptors, a GPU that a fork's child may not use): others can load it.
+        raise StoreError(message, code="artifact-unloadable") from error
     store.touch(entry)
     return function

@@ -15,10 +15,12 @@ that the key leaves out: ``hints``, the values of the symbolic sizes, which tell
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 import torch.fx
 
 from precompiled.errors import Bypass, CompileFailed
@@ -40,6 +42,7 @@ class Program:
     hints: list[int]  # the values of the symbolic sizes here: the worker needs some, any will do for the key
     size_inputs: list[int]  # which of the graph's inputs are sizes
     modules: dict[str, str]  # of the user's, to be imported by the worker: name -> digest of its sources
+    no_stand_in: str  # why the graph must not run eager until its artifact is there; "" for almost all
 
     def to_bytes(self, hints: list[int] | None = None) -> bytes:
         """For the worker; ``hints``: other values of the symbolic sizes than those captured."""
@@ -87,12 +90,13 @@ def capture(module: torch.fx.GraphModule, options: Mapping[str, Any]) -> Program
         inputs.hints,
         [position for position, item in enumerate(inputs.args) if isinstance(item.get("size"), dict)],
         codec.modules(graph),
+        codec.no_stand_in(graph),
     )
 
 
 def _device(graph: list[list[Any]], inputs: list[dict[str, Any]]) -> str:
     """The one device that the graph runs on; CPU inputs (scalars) beside a GPU are fine."""
-    found = {item["device"] for item in inputs if "device" in item}
+    found = {_indexed(item["device"]) for item in inputs if "device" in item}
     _collect_devices(graph, found)
     accelerators = sorted(device for device in found if device not in ("cpu", "meta"))
     if not accelerators:
@@ -102,7 +106,7 @@ def _device(graph: list[list[Any]], inputs: list[dict[str, Any]]) -> str:
     (device,) = accelerators
     if not device.startswith("cuda"):
         raise Bypass(f"the graph runs on {device}", code="unsupported-device")
-    if device not in ("cuda", "cuda:0"):
+    if device != "cuda:0":
         # A worker sees its GPU as cuda:0, and its code names that device (docs/decisions/0004-one-device.md).
         raise Bypass(
             f"the graph runs on {device}: artifacts are for cuda:0",
@@ -112,18 +116,33 @@ def _device(graph: list[list[Any]], inputs: list[dict[str, Any]]) -> str:
     return "cuda:0"
 
 
+# Devices are also given as text, x.to("cuda"), and by method, x.cuda().
+_ACCELERATOR = re.compile(r"(cuda|xpu|mps|hpu|mtia|npu|privateuseone|xla)(:\d+)?")
+
+
 def _collect_devices(encoded: Any, found: set[str]) -> None:
     if isinstance(encoded, list):
+        if len(encoded) == 4 and encoded[0] == "m" and _ACCELERATOR.fullmatch(encoded[1]):
+            found.add(_indexed(encoded[1]))
         for item in encoded:
             _collect_devices(item, found)
     elif isinstance(encoded, dict):
         constant = encoded.get("x")
         if constant is not None:
             if constant[0] == "device":
-                found.add(constant[1])
+                found.add(_indexed(constant[1]))
         else:
             for item in encoded.values():
                 _collect_devices(item, found)
+    elif isinstance(encoded, str) and _ACCELERATOR.fullmatch(encoded):
+        found.add(_indexed(encoded))
+
+
+def _indexed(device: str) -> str:
+    """``"cuda"`` is the device that is current when the graph runs."""
+    if device == "cuda" and torch.cuda.is_available():
+        return f"cuda:{torch.cuda.current_device()}"
+    return device if ":" in device or device in ("cpu", "meta") else f"{device}:0"
 
 
 def size_values(inputs: dict[str, Any], hints: list[int]) -> list[int]:

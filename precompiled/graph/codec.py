@@ -53,6 +53,26 @@ def modules(graphs: list[list[list[Any]]]) -> dict[str, str]:
     }
 
 
+# Operators whose eager run is not what the program means, or needs far more memory than compiled code.
+_NO_STAND_IN = {
+    # torch's own eager run of the operator does not restore the random state for the recomputation
+    # (torch/_higher_order_ops/wrap.py: preserve_rng_state=False, the partitioner is meant to see to it).
+    "tag_activation_checkpoint": "its checkpoint would draw other random numbers in the backward",
+    "wrap_activation_checkpoint": "its checkpoint would draw other random numbers in the backward",
+    "flex_attention": "eager flex_attention materialises its scores",
+    "flex_attention_backward": "eager flex_attention materialises its scores",
+}
+
+
+def no_stand_in(graphs: list[list[list[Any]]]) -> str:
+    """Why these graphs must not run eager while their artifact is awaited; "" where they may."""
+    for graph in graphs:
+        for node in graph:
+            if node[0] == "f" and node[1][0] == "hop" and node[1][1] in _NO_STAND_IN:
+                return _NO_STAND_IN[node[1][1]]
+    return ""
+
+
 def is_plain(graph: torch.fx.Graph) -> bool:
     """Whether calling the graph is calling it with its placeholders: not for graphs of torch.export, with pytrees."""
     return type(graph._codegen) is torch.fx.graph.CodeGen

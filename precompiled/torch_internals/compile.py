@@ -30,6 +30,7 @@ from torch._inductor.compile_fx import compile_fx
 from precompiled.errors import CompileFailed
 from precompiled.graph import codec
 from precompiled.torch_internals import configs, kernels, metadata, modes
+from precompiled.torch_internals.sizes import produced_guards
 
 
 @dataclass(frozen=True)
@@ -70,14 +71,12 @@ def compile_graph(module: torch.fx.GraphModule, inputs: dict[str, Any], hints: l
     """
     context = TracingContext(metadata.new_fake_mode())
     with tracing(context), _serializable(), kernels.recorded() as recorder:
-        compiled = _compile(module, inputs, hints, context)
+        compiled, _symints = _compile(module, inputs, hints, context)
         serialize = getattr(compiled, "serialize", None)
         if serialize is None:
             raise CompileFailed("torch gave a result that cannot be kept", code="not-serializable")
         entry = serialize()
-    added = context.guards_context.aotautograd_guards
-    if added:
-        raise CompileFailed(f"AOTAutograd added guards on its inputs: {added}", code="aotautograd-guards")
+    _refuse_input_guards(context)
     shares = any("shares" in item for item in inputs["args"])
     if shares and any(info.mutates_data or info.mutates_metadata for info in entry.runtime_metadata.input_info):
         # What AOTAutograd makes of that depends on which input is a view of which, and Dynamo does not guard on it.
@@ -91,15 +90,35 @@ def compile_graph(module: torch.fx.GraphModule, inputs: dict[str, Any], hints: l
     return Compiled(pickled, recorder.files(), entry.compiled_bw is not None, guards)
 
 
-def compile_here(program: dict[str, Any]) -> Callable[..., Any]:
-    """In a client, when the daemon will not have the graph: compile it for this process, and keep nothing."""
+def _refuse_input_guards(context: TracingContext) -> None:
+    added = context.guards_context.aotautograd_guards
+    if added:
+        raise CompileFailed(f"AOTAutograd added guards on its inputs: {added}", code="aotautograd-guards")
+
+
+def compile_here(program: dict[str, Any]) -> tuple[Callable[..., Any], str]:
+    """In a client, when the daemon will not have the graph: compile it for this process, and keep nothing.
+
+    Returns the callable and the guards on its sizes (sizes.guard_check). Raises what torch raises, or CompileFailed.
+    """
     context = TracingContext(metadata.new_fake_mode())
     threads = torch._inductor.config.compile_threads or 1
-    with modes.thread_local(program["modes"]), configs.applied(program["configs"], threads), tracing(context):
-        return _compile(codec.decode(program["graph"]), program["inputs"], program["hints"], context)
+    with (
+        modes.thread_local(program["modes"]),
+        configs.applied(program["configs"], threads),
+        tracing(context),
+        # With the backward: what it adds to the guards must be known before the first call.
+        torch._functorch.config.patch(force_non_lazy_backward_lowering=True),
+    ):
+        compiled, symints = _compile(codec.decode(program["graph"]), program["inputs"], program["hints"], context)
+    _refuse_input_guards(context)
+    return compiled, produced_guards(symints)
 
 
-def _compile(module: torch.fx.GraphModule, inputs: dict[str, Any], hints: list[int], context: TracingContext) -> Any:
+def _compile(
+    module: torch.fx.GraphModule, inputs: dict[str, Any], hints: list[int], context: TracingContext
+) -> tuple[Any, list[torch.SymInt]]:
+    """What compile_fx gives, and the symbolic sizes among its inputs."""
     mode = context.fake_mode
     assert mode is not None
     sizes = metadata.size_maker(inputs, hints, mode)
@@ -108,7 +127,7 @@ def _compile(module: torch.fx.GraphModule, inputs: dict[str, Any], hints: list[i
         _ExampleValues(module).run(*metadata.make_inputs(inputs, sizes, mode))
     made = metadata.make_inputs(inputs, sizes, mode)
     _dress_as_dynamos(module, made, inputs["args"])
-    return compile_fx(module, made)
+    return compile_fx(module, made), [value for value in made if isinstance(value, torch.SymInt)]
 
 
 def _dress_as_dynamos(

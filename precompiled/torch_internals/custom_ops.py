@@ -15,9 +15,12 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import os
 import sys
 import sysconfig
+import time
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -69,10 +72,24 @@ def sources_digest(modules: list[str]) -> str:
     """SHA-256 over the sources; raises Bypass for a module that has none."""
     state = hashlib.sha256()
     for path in sorted(_source_files(modules)):
+        if path.stat().st_mtime > _process_start():
+            # What is loaded here may be the old source: nobody can tell, so nothing is named after the new one.
+            raise Bypass(f"{path.name} was saved after this process started", code="custom-op-edited")
         # Not the path: two checkouts of one project may share artifacts.
         state.update(f"{path.name}\n".encode())
         state.update(hashlib.sha256(path.read_bytes()).digest())
     return state.hexdigest()
+
+
+@cache
+def _process_start() -> float:
+    """Seconds since the epoch, to a clock tick (psutil's goes by the boot time, which is known to a second only)."""
+    with open("/proc/self/stat", encoding="utf-8", errors="replace") as file:
+        # After the name, which may hold anything: the 22nd field of all, in ticks since the boot (man 5 proc).
+        ticks = int(file.read().rpartition(")")[2].split()[19])
+    tick = 1 / os.sysconf("SC_CLK_TCK")
+    age = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks * tick
+    return time.time() - age + tick
 
 
 def _source_files(modules: list[str]) -> set[Path]:

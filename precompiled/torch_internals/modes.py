@@ -4,7 +4,8 @@ Thread-local state (grad mode, inference mode, autocast) is restored wherever an
 both read it. Process-wide state (determinism, threads, precision) is restored in the worker only: in a client it is
 the user's.
 
-Private names: torch._C._autocast_supported_devices, torch._C._get_cudnn_sdp_enabled. Checked on 2.11.0, 2.13.0, 2.15.0.
+Private names: torch._C.{_autocast_supported_devices, _get_fp32_precision_getter, _set_fp32_precision_setter}.
+Checked on 2.11.0, 2.13.0, 2.15.0.
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ def capture(uses_cpu: bool) -> dict[str, Any]:
         "fill_uninitialized_memory": torch.utils.deterministic.fill_uninitialized_memory,
         "default_dtype": str(torch.get_default_dtype()).removeprefix("torch."),
         "default_device": None if default_device.type == "cpu" else str(default_device),
-        "float32_matmul_precision": torch.get_float32_matmul_precision(),
+        "float32_matmul_precision": _legacy_matmul_precision(),
+        "fp32_precision": [torch._C._get_fp32_precision_getter(*place) for place in _PRECISION_PLACES],
+        "reduced_precision": [getattr(torch.backends.cuda.matmul, name) for name in _REDUCED_PRECISION],
         "cudnn": [torch.backends.cudnn.enabled, torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic],
         "mkldnn": torch.backends.mkldnn.enabled,
         "sdp": [
@@ -45,6 +48,23 @@ def capture(uses_cpu: bool) -> dict[str, Any]:
         ],
         "threads": torch.get_num_threads() if uses_cpu else 0,
     }
+
+
+# Where torch keeps a precision of float32 arithmetic (torch/backends/__init__.py, fp32_precision).
+_PRECISION_PLACES = [
+    (backend, operation)
+    for backend, operations in (("generic", ("all",)), ("cuda", ("all", "matmul", "conv", "rnn")))
+    for operation in operations
+] + [("mkldnn", operation) for operation in ("all", "matmul", "conv", "rnn")]
+_REDUCED_PRECISION = ("allow_fp16_reduced_precision_reduction", "allow_bf16_reduced_precision_reduction")
+
+
+def _legacy_matmul_precision() -> str | None:
+    """None once somebody has used the newer ``fp32_precision``: the older getter raises from then on."""
+    try:
+        return torch.get_float32_matmul_precision()
+    except RuntimeError:
+        return None
 
 
 @contextmanager
@@ -86,7 +106,14 @@ def _set(modes: Mapping[str, Any]) -> None:
     torch.use_deterministic_algorithms(modes["deterministic"], warn_only=modes["deterministic_warn_only"])
     torch.utils.deterministic.fill_uninitialized_memory = modes["fill_uninitialized_memory"]
     torch.set_default_dtype(getattr(torch, modes["default_dtype"]))
-    torch.set_float32_matmul_precision(modes["float32_matmul_precision"])
+    if modes["float32_matmul_precision"] is not None:
+        torch.set_float32_matmul_precision(modes["float32_matmul_precision"])
+    for (backend, operation), precision in zip(_PRECISION_PLACES, modes["fp32_precision"], strict=True):
+        if torch._C._get_fp32_precision_getter(backend, operation) != precision:
+            torch._C._set_fp32_precision_setter(backend, operation, precision)
+    for name, allowed in zip(_REDUCED_PRECISION, modes["reduced_precision"], strict=True):
+        if getattr(torch.backends.cuda.matmul, name) != allowed:
+            setattr(torch.backends.cuda.matmul, name, allowed)
     cudnn = torch.backends.cudnn
     cudnn.enabled, cudnn.benchmark, cudnn.deterministic = modes["cudnn"]
     torch.backends.mkldnn.set_flags(modes["mkldnn"])

@@ -12,6 +12,7 @@ Checked on 2.11.0, 2.13.0, 2.15.0.
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -19,6 +20,8 @@ import torch
 
 from precompiled.errors import PrecompiledError
 from precompiled.torch_internals import NEWEST, OLDEST, supported
+
+log = logging.getLogger("precompiled.route")
 
 _original: Callable[..., Any] | None = None
 
@@ -52,8 +55,11 @@ def install() -> None:
         ):
             return in_process()
         # Imported on the first graph: switching on must cost nothing in programs that never compile.
-        from precompiled import backend
-
+        try:
+            from precompiled import backend
+        except Exception as error:  # noqa: BLE001 - a private name that this torch lacks
+            log.warning("torch.compile compiles in process: %s: %s", type(error).__name__, error)
+            return in_process()
         return backend.compile_or_swap(model_, {**self.config, **patches}, in_process)
 
     wrapper.__call__ = routed

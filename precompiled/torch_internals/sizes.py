@@ -134,6 +134,14 @@ def evaluate(encoded: Any, hints: list[int]) -> int:
     return int({**_COMMUTATIVE, **_OTHER}[name](*(sympy.Integer(evaluate(item, hints)) for item in content)))
 
 
+def produced_guards(symints: list[torch.SymInt]) -> str:
+    """The guards that a compile left on these sizes, as AOTAutogradCache.generate_guards_expression writes them."""
+    if not symints:
+        return ""
+    env = symints[0].node.shape_env
+    return env.produce_guards_expression(placeholders=symints, guards=env.get_pruned_guards(symints)) or ""
+
+
 def guard_check(guards: str) -> Callable[[list[int]], bool]:
     """A function of the graph's integer inputs, in order: whether an artifact with these guards may serve them.
 

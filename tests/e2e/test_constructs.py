@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,10 @@ from support_host import TIMEOUT_S, Host
 PROGRAMS = Path(__file__).parent.parent / "programs"
 
 
-def run(host: Host, program: Path, *names: str) -> dict[str, Any]:
+def run(host: Host, program: Path, *names: str, env: Mapping[str, str] | None = None) -> dict[str, Any]:
     done = subprocess.run(
-        [sys.executable, str(program), *names],
-        env=host.environment(),
+        [sys.executable, *(["-W", "error::RuntimeWarning"] if env else []), str(program), *names],
+        env=host.environment(env),
         capture_output=True,
         text=True,
         timeout=TIMEOUT_S,
@@ -51,3 +52,20 @@ def test_an_edit_of_what_a_custom_op_refers_to_is_never_served_stale(shared_host
     constants.write_text(constants.read_text().replace("1.5", "4.25"))
     assert run(shared_host, program, "custom_op")["states"] == {"custom_op": [["compiled", "swap", ""]]}
     assert run(shared_host, program, "custom_op")["states"] == {"custom_op": [["compiled", "hit", ""]]}
+
+
+def test_a_refused_graph_is_compiled_in_process_with_its_guards(shared_host: Host) -> None:
+    """The client itself refuses a graph over the limit. Our warnings never become errors of the program's."""
+    names = ("pool_of_any_size", "branch_on_a_size", "custom_function", "checkpoint_with_dropout")
+    answer = run(shared_host, PROGRAMS / "constructs_program.py", *names, env={"PRECOMPILED_MAX_GRAPH_BYTES": "10"})
+    for name in names:
+        reason = "no-stand-in" if name == "checkpoint_with_dropout" else "too-large"
+        graphs = {tuple(graph) for graph in answer["states"][name]}
+        # One that is not called again is not compiled either.
+        assert ("bypassed", "inline", reason) in graphs
+        assert graphs <= {("bypassed", "inline", reason), ("bypassed", None, reason)}
+
+
+def test_an_error_of_ours_in_the_middle_of_a_miss_does_not_reach_the_program(shared_host: Host) -> None:
+    answer = run(shared_host, PROGRAMS / "broken_submit_program.py")
+    assert answer == {"state": "bypassed", "source": "inline", "reason": "internal-error", "waited": True}

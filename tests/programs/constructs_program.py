@@ -62,6 +62,30 @@ def activation_checkpoint(x: torch.Tensor) -> torch.Tensor:
 
 
 @construct
+def checkpoint_with_dropout(x: torch.Tensor) -> torch.Tensor:
+    """Random: its gradient is checked against its own output, by ``check_dropout``."""
+    return torch.utils.checkpoint.checkpoint(
+        lambda y: torch.nn.functional.dropout(linear(y), 0.5), x, use_reentrant=False
+    )
+
+
+def check_dropout(function: Function, x: torch.Tensor) -> None:
+    """The backward must have recomputed with the mask of the forward."""
+    x = x.clone().requires_grad_()
+    output = function(x)
+    (gradient,) = torch.autograd.grad(output.sum(), x)
+    mask = (output != 0).float() * 2
+    torch.testing.assert_close(gradient, mask @ linear.weight, rtol=1e-3, atol=1e-4)
+
+
+@construct
+def pool_of_any_size(x: torch.Tensor) -> torch.Tensor:
+    """Compiled for one size, it holds for that size alone: guards of AOTAutograd's."""
+    image = linear(x)[None, None, :, : x.shape[0]]
+    return torch.nn.functional.adaptive_avg_pool2d(image, 3)
+
+
+@construct
 def custom_function(x: torch.Tensor) -> torch.Tensor:
     return Scaled.apply(linear(x), 3.0)
 
@@ -135,7 +159,7 @@ def main() -> None:
         import user_ops  # noqa: F401 - Dynamo does not trace imports
     precompiled.enable()
     torch.manual_seed(1)
-    sizes = {"branch_on_a_size": [8, 12, 30]}
+    sizes = {"branch_on_a_size": [8, 12, 30], "pool_of_any_size": [7, 9, 12, 16]}
     states = {}
     for name in names:
         function = CONSTRUCTS[name]
@@ -145,6 +169,9 @@ def main() -> None:
         tolerance = {"rtol": 2e-2, "atol": 2e-2} if name == "autocast_inside" else {"rtol": 1e-3, "atol": 1e-4}
         for _ in range(2):  # before the swap, and after it
             for x in inputs:
+                if name == "checkpoint_with_dropout":
+                    check_dropout(compiled, x)
+                    continue
                 for left, right in zip(run(compiled, x), run(function, x), strict=True):
                     torch.testing.assert_close(left, right, **tolerance)
             assert precompiled.wait(300)

@@ -336,7 +336,7 @@ def test_the_daemon_is_thin(daemon: DaemonUnderTest) -> None:
 PLAIN_WORKER = """\
 #!/usr/bin/python3
 import os, sys
-fd = int(sys.argv[-1])
+fd = int(sys.argv[sys.argv.index("--control-fd") + 1])
 os.write(fd, bytes.fromhex("{ready}"))
 os.read(fd, 1 << 16)
 store = "{store}/" + str(os.getuid())
