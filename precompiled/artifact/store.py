@@ -317,6 +317,8 @@ class Store:
             try:
                 data = trust.read_file(fmt.MANIFEST, entry_fd, fmt.MAX_MANIFEST_BYTES, shown=str(path / fmt.MANIFEST))
             except FileNotFoundError as error:
+                if not _is_at(entry_fd, path):
+                    raise
                 raise CorruptArtifact(f"{path} has no {fmt.MANIFEST}") from error
         return Entry(path, fmt.open_manifest(data, key))
 
@@ -330,7 +332,7 @@ class Store:
             else:
                 data = trust.read_file(name, entry_fd, fmt.MAX_FILE_BYTES, shown=shown)
         except FileNotFoundError as error:
-            if not entry.path.exists():  # evicted between lookup and here: a miss, not a corruption
+            if not _is_at(entry_fd, entry.path):
                 raise
             raise CorruptArtifact(f"{shown} is missing") from error
         if len(data) != record.bytes:
@@ -465,6 +467,19 @@ def _reading(root: Path) -> Iterator[None]:
             "Make it readable, or set PRECOMPILED_CACHE_DIR to a directory that is",
             code="store-unreadable",
         ) from error
+
+
+def _is_at(directory_fd: int, path: Path) -> bool:
+    """Whether the open directory is still the one at ``path``; if not it was evicted: a miss, and no corruption.
+
+    By inode: another entry may have been published at the path since, and must not be blamed.
+    """
+    try:
+        there = os.lstat(path)
+    except OSError:
+        return False
+    opened = os.fstat(directory_fd)
+    return (opened.st_dev, opened.st_ino) == (there.st_dev, there.st_ino)
 
 
 def _plus(left: Evicted, right: Evicted) -> Evicted:
