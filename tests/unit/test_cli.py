@@ -246,8 +246,9 @@ def test_run_is_replaced_by_the_command(environment: dict[str, str]) -> None:
     )  # fmt: skip
     try:
         assert process.stdout is not None and int(process.stdout.readline()) == process.pid
-        process.send_signal(signal.SIGINT)
-        assert process.wait(30) == -signal.SIGINT
+        # Not SIGINT: a shell that runs the tests in the background has it ignored, and that is inherited.
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == -signal.SIGTERM
     finally:
         process.kill()
         process.communicate()
