@@ -39,7 +39,8 @@ class Settings:
     max_graph_bytes: int = 256 << 20
     job_timeout_s: float = 1800.0
     job_memory_bytes: int = 0  # resident bytes of a worker's process tree; 0: 3/4 of the memory / workers
-    worker_nice: int = 10  # 0 to 19: how far compiles give way to the programs that run eager meanwhile
+    # 0 to 19. 0, since a busy eager program on few cores starves a compile that gives way to it (decisions/0010).
+    worker_nice: int = 0
     worker_idle_s: float = 900.0  # an environment's last worker is released after this
     daemon_idle_s: float = 0.0  # an on-demand daemon leaves after this long without work; 0: never
     failure_ttl_s: float = 3600.0  # how long a failure record keeps a graph from being compiled again

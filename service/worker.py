@@ -21,7 +21,6 @@ import signal
 import socket
 import sys
 import threading
-import time
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -29,7 +28,6 @@ from precompiled import wire
 from precompiled.errors import WireError
 from precompiled.version import VERSION
 
-AUTOGROUP_TRIES = 10
 MESSAGE_CHARS = 20_000  # of a traceback: the whole must stay far below wire.MAX_MESSAGE_BYTES
 
 
@@ -135,24 +133,6 @@ def serve(sock: socket.socket, compiler: Compiler) -> None:
         del job, finished  # the graph's bytes, until the next job
 
 
-def _give_way(nice: int) -> None:
-    """Lower the priority of this worker and its compilers, against other sessions as well.
-
-    A worker leads a session, and with autogroups (sched(7), the default of most distributions) the kernel shares the
-    processors among sessions first: without the second step a niceness would count within the worker's own only.
-    """
-    os.nice(nice)
-    for _ in range(AUTOGROUP_TRIES):
-        try:
-            with open("/proc/self/autogroup", "w", encoding="ascii") as file:
-                file.write(str(nice))
-            return
-        except BlockingIOError:
-            time.sleep(0.1)  # the kernel takes ten of these a second, over all users
-        except OSError:
-            return  # a kernel without autogroups: the niceness counts everywhere
-
-
 def main(argv: Sequence[str], compiler: Compiler | None = None) -> int:
     """``--control-fd N``: the inherited socket. ``compiler`` is precompiled.compiler but in tests."""
     parser = argparse.ArgumentParser(prog="python -m precompiled.service.worker", description="Started by the daemon.")
@@ -161,7 +141,7 @@ def main(argv: Sequence[str], compiler: Compiler | None = None) -> int:
     arguments = parser.parse_args(argv)
     fd = arguments.control_fd
     _guard(fd)  # before the niceness: what ends a group must not wait for its turn
-    _give_way(arguments.nice)
+    os.nice(arguments.nice)
     sock = socket.socket(fileno=fd)
     sock.set_inheritable(False)  # a compiler must not keep the stream open
     if compiler is None:

@@ -7,8 +7,6 @@ import os
 import select
 import signal
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -204,21 +202,3 @@ def test_orphans_that_end_by_themselves_are_reaped_and_nobody_else(tmp_path: Pat
     finally:
         pool.kill(KillWorker(1, "test"))
         pool.close()
-
-
-@pytest.mark.skipif(not Path("/proc/self/autogroup").exists(), reason="this kernel has no autogroups")
-def test_a_workers_niceness_counts_against_other_sessions() -> None:
-    """With autogroups a niceness counts only within a session, and a worker leads one of its own."""
-    told = subprocess.run(
-        [
-            sys.executable,
-            "-c",
-            "from precompiled.service import worker; worker._give_way(7); print(open('/proc/self/autogroup').read())",
-        ],
-        start_new_session=True,
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=60,
-    )
-    assert told.stdout.split()[-2:] == ["nice", "7"]
