@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import signal
+import sys
 import time
 
 from rich.console import Console
@@ -24,6 +26,8 @@ def main() -> int:
     letters = [letter for letter in arguments.only if letter != ","]
     if unknown := set(letters) - set(MEASURES):
         parser.error(f"there is no measure {', '.join(sorted(unknown))}; there are {', '.join(MEASURES)}")
+    # As Ctrl-C does: daemons and directories of the sample in hand are cleaned up on the way out.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     effort = QUICK if arguments.quick else FULL
     console = Console()
     console = console if console.is_terminal else Console(width=140)
