@@ -1,6 +1,6 @@
 """Where things lie: the store, the socket, the lock, the log. Never ``/tmp``.
 
-A running system daemon's directories come first, then the user's own (XDG, through platformdirs)::
+A running system daemon's directories come first, then the user's own (XDG)::
 
     system   /run/precompiled            socket, lock        /var/cache/precompiled/<uid>   store of that uid
     user     $XDG_RUNTIME_DIR/precompiled                    $XDG_CACHE_HOME/precompiled
@@ -66,7 +66,7 @@ def user_runtime_dir() -> Path:
     runtime = os.environ.get("XDG_RUNTIME_DIR")
     if runtime and os.path.isdir(runtime):
         return Path(runtime) / "precompiled"
-    # Without a login session there is no XDG_RUNTIME_DIR, and platformdirs would fall back to /tmp, where somebody
+    # Without a login session there is no XDG_RUNTIME_DIR, and what is left is /tmp, where somebody
     # else could have made the directory first. The cache directory is on a local disk and the user's own.
     return user_cache_dir() / "run"
 

@@ -37,9 +37,6 @@ from rich.text import Text
 HERE = Path(__file__).resolve().parent
 # Compiled steps that each process makes at least, to have a steady step time.
 COMPILED_STEPS = 20
-# Compiles give way to the programs that run meanwhile. By default so far that, on two cores beside a training that
-# never pauses, the swap comes after minutes; here they give way less, so that there is something to watch.
-WORKER_NICE = 3
 # Eager and compiled code round differently, and training carries that on from step to step.
 TOLERANCE = 1e-3
 # A bound on one process, far above what it takes: a demo that cannot show its point says so instead of going on.
@@ -123,7 +120,6 @@ class Demo:
             "HF_HUB_OFFLINE": "1",
             "PRECOMPILED_CACHE_DIR": str(self.directory / "store"),
             "PRECOMPILED_RUNTIME_DIR": str(self.directory / "run"),
-            "PRECOMPILED_WORKER_NICE": str(WORKER_NICE),
             # Plain torch.compile fills one cache; what is to be seen in ours is that nobody touches the other.
             "TORCHINDUCTOR_CACHE_DIR": str(self.directory / ("inductor-ours" if run.hook else "inductor-plain")),
             # Where the hook is on for good, plain torch.compile is to stay plain.
