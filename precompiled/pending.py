@@ -90,10 +90,6 @@ class Pending:
         with self._changed:
             return self._changed.wait_for(lambda: not self._awaited, timeout_s)
 
-    def count(self) -> int:
-        with self._changed:
-            return len(self._awaited)
-
     def abandon(self, item: Awaited) -> None:
         """Await it no more; nothing is told to anybody."""
         with self._changed:
