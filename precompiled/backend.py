@@ -124,7 +124,7 @@ class _Graph:
 
         self.session.ledger.count(misses=1)
         if failure is not None:
-            return self._known_to_fail(failure)
+            return self._known_to_fail(failure, program)
         if self.session.settings.mode == "lookup":
             raise Bypass("there is no artifact for this graph, and the mode is lookup", code="lookup-only")
         problem = self.session.daemon_problem()
@@ -151,10 +151,10 @@ class _Graph:
         self.session.ledger.count(hits=1, saved_s=entry.manifest.compile_s)
         return counting(self.calls, function)
 
-    def _known_to_fail(self, failure: Any) -> Compiled:
+    def _known_to_fail(self, failure: Any, program: capture.Program) -> Compiled:
         report = self.calls.mutable
         report.reason, report.message = failure.reason, failure.message
-        if failure.advice == "inline":
+        if failure.advice == "inline" or program.no_stand_in:  # which must not run eager, whatever the record advises
             raise Bypass(failure.message, code=failure.reason)
         self.session.ledger.count_reason("fallbacks", failure.reason)
         first_line = (failure.message.splitlines() or [""])[0]
