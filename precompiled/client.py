@@ -385,10 +385,8 @@ class Connection:
     def _start_daemon(self) -> None:
         """Start a daemon where none runs, but not one that somebody stopped, and not all the time."""
         settings = self._settings
-        if not settings.autostart or self._told_to_stop:
+        if not settings.starts_daemon or self._told_to_stop:
             return
-        if settings.runtime_dir == paths.SYSTEM_RUNTIME_DIR and os.geteuid() != 0:
-            return  # systemd's to restart
         if self._starting is not None:
             outcome = self._starting.poll()
             if outcome is None:

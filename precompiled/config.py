@@ -39,8 +39,8 @@ class Settings:
     max_graph_bytes: int = 256 << 20
     job_timeout_s: float = 1800.0
     job_memory_bytes: int = 0  # resident bytes of a worker's process tree; 0: 3/4 of the memory / workers
-    # 0 to 19. 0, since a busy eager program on few cores starves a compile that gives way to it (decisions/0010).
-    worker_nice: int = 0
+    # Seconds after its submit in which a job gives way to the programs that run: its client is in its first step then.
+    yield_s: float = 4.0
     worker_idle_s: float = 900.0  # an environment's last worker is released after this
     daemon_idle_s: float = 0.0  # an on-demand daemon leaves after this long without work; 0: never
     failure_ttl_s: float = 3600.0  # how long a failure record keeps a graph from being compiled again
@@ -48,6 +48,11 @@ class Settings:
     cache_max_inodes: int = 200_000
     # name -> where its value came from: "default", "flag", "env PRECOMPILED_X", "file /etc/precompiled.toml"
     origins: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
+
+    @property
+    def starts_daemon(self) -> bool:
+        """Whether a client may start the daemon that it misses; the system's is systemd's to start."""
+        return self.autostart and self.runtime_dir != paths.SYSTEM_RUNTIME_DIR
 
 
 def _boolean(text: str) -> bool:
@@ -88,15 +93,7 @@ def _positive(kind: type) -> Callable[[Any], Any]:
     return parse
 
 
-def _nice(value: Any) -> int:
-    number = int(value)
-    if not 0 <= number <= 19:
-        raise ValueError("expected a niceness from 0 to 19")
-    return number
-
-
 _PARSERS: dict[str, Callable[[Any], Any]] = {
-    "worker_nice": _nice,
     "mode": lambda value: _mode(str(value)),
     "log": lambda value: _log(str(value).lower()),
     "strict": lambda value: value if isinstance(value, bool) else _boolean(str(value)),

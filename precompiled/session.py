@@ -17,7 +17,6 @@ from precompiled import hook
 from precompiled.artifact.store import Store
 from precompiled.client import Connection, daemon_reachable
 from precompiled.ledger import Ledger
-from precompiled.paths import SYSTEM_RUNTIME_DIR
 from precompiled.pending import Pending
 
 if TYPE_CHECKING:
@@ -44,15 +43,14 @@ class Session:
         self._starting: Starting | None = None
         self._without_daemon: str | None = None
         self._warned: set[str] = set()
+        self._left = False
         self._lock = threading.Lock()
 
     # ------------------------------------------------------------------ the daemon
 
     def begin_daemon(self) -> None:
         """Start a daemon where none runs, without waiting for it: the graph is captured and looked up meanwhile."""
-        if self._without_daemon is not None or daemon_reachable(self.settings):
-            return
-        if not self.settings.autostart or self.settings.runtime_dir == SYSTEM_RUNTIME_DIR:
+        if self._without_daemon is not None or not self.settings.starts_daemon or daemon_reachable(self.settings):
             return
         with self._lock:
             if self._starting is None:
@@ -100,6 +98,9 @@ class Session:
     # ------------------------------------------------------------------ ends
 
     def at_exit(self) -> None:
+        if self._left:
+            return  # by multiprocessing's finalizer; now atexit calls
+        self._left = True
         self.tell_counts()
         if daemon_reachable(self.settings) and not self.connection.flush(FLUSH_S):
             log.info("the daemon did not take everything within %s s", FLUSH_S)
@@ -120,6 +121,7 @@ def current() -> Session:
                 _configure_log()
                 _session = Session()
                 atexit.register(_at_exit)
+                _at_exit_of_worker()
     return _session
 
 
@@ -148,12 +150,26 @@ def _at_exit() -> None:
         _session.at_exit()
 
 
+def _at_exit_of_worker(_: object = None) -> None:
+    """Where this is a forked child of multiprocessing, which leaves by os._exit: it runs finalizers, but no atexit.
+
+    Without this, one that leaves at once would take its submits with it.
+    """
+    util = sys.modules.get("multiprocessing.util")
+    if util is not None:
+        util.Finalize(None, _at_exit, exitpriority=0)
+
+
 def _after_fork_in_child() -> None:
     global _session_lock  # noqa: PLW0603 - a thread of the parent may have held it
     _session_lock = threading.Lock()
     if _session is not None:
         _session._lock = threading.Lock()
         _session._starting = None
+        _session._left = False
+        util = sys.modules.get("multiprocessing.util")
+        if util is not None:  # its child forgets the finalizers that it inherits, and then calls this
+            util.register_after_fork(_session, _at_exit_of_worker)
         _session.ledger.after_fork()
         _session.pending.after_fork()
 

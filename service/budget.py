@@ -52,6 +52,7 @@ def limits(settings: Settings, cores: int | None = None, memory: int | None = No
         max_queue_per_uid=settings.max_queue_per_uid,
         max_queue_bytes=max(settings.max_graph_bytes, min(2 * GIB, memory // 8)),
         job_timeout_s=settings.job_timeout_s,
+        yield_s=settings.yield_s,
         worker_idle_s=settings.worker_idle_s,
         failure_ttl_s=settings.failure_ttl_s,
         cache_max_bytes=settings.cache_max_bytes,

@@ -77,7 +77,7 @@ class Daemon:
         self._server = Server(settings.runtime_dir, system=system, max_graph_bytes=settings.max_graph_bytes)
         self._scheduler = Scheduler(limits)
         self._pool = Pool(
-            system=system, nice=settings.worker_nice, job_memory_bytes=self._memory_limit, devices=self._devices,
+            system=system, job_memory_bytes=self._memory_limit, devices=self._devices,
             cache_dir=settings.cache_dir if system else None,
         )  # fmt: skip
         self._metrics = Metrics()

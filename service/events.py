@@ -18,6 +18,7 @@ class Limits:
     max_queue_per_uid: int = 500
     max_queue_bytes: int = 2 << 30  # graphs held in the daemon's memory, over all users; half of it for one
     job_timeout_s: float = 1800.0
+    yield_s: float = 4.0  # after its submit, a background job gives way to the programs that run
     start_timeout_s: float = 300.0
     worker_idle_s: float = 900.0  # an environment's last worker
     extra_idle_s: float = 30.0  # further idle workers of one environment
@@ -92,12 +93,14 @@ class StartWorker:
     gid: int
     environment: wire.Environment
     device: str
+    yields_until: float = 0.0  # it gives way to other programs until then (monotonic seconds)
 
 
 @dataclass(frozen=True)
 class RunJob:
     worker: int
     job: wire.Job
+    yields_until: float = 0.0
 
 
 @dataclass(frozen=True)

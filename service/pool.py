@@ -51,6 +51,8 @@ DETAIL_BYTES = 1500  # of it shown in a message
 EXIT_GRACE_S = 3.0  # between Exit and SIGKILL
 REAP_S = 0.05  # between two looks for killed descendants
 ORPHAN_S = 10.0  # how long a killed descendant is waited for
+YIELDING = 19  # the autogroup niceness of a worker that gives way
+AUTOGROUP_RETRY_S = 0.11  # the kernel takes one change per 0.1 s, over all unprivileged processes
 MEMORY_CHECK_S = 1.0  # between two looks at a busy worker's memory
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 # What a process needs to find its home and its files; everything a compile depends on comes from the client.
@@ -85,6 +87,7 @@ class _Process:
     memory_checked: float = 0.0
     leave_by: float | None = None  # asked to exit; killed after this
     reason: str = ""  # why it was ended, once it was
+    yields_until: float | None = None  # None: it does not
 
     @property
     def pid(self) -> int:
@@ -96,13 +99,12 @@ class Pool:
 
     def __init__(
         self, *, system: bool, job_memory_bytes: int, devices: Devices, cache_dir: Path | None = None,
-        nice: int = 0, clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
         self._system = system
         self._job_memory_bytes = job_memory_bytes
         self._devices = devices
         self._cache_dir = cache_dir
-        self._nice = nice
         self._clock = clock
         self._processes: dict[int, _Process] = {}
         self._by_fd: dict[int, _Process] = {}
@@ -120,6 +122,7 @@ class Pool:
             self._events.append(WorkerGone(order.worker, "cannot-start", str(error)))
             return
         self._processes[order.worker] = process
+        self._yield(process, order.yields_until)
         for fd in (process.channel.fileno(), process.output, process.pidfd):
             self._by_fd[fd] = process
         log.info("worker %d: pid %d, %s, uid %d, %s", order.worker, process.pid, order.device, order.uid,
@@ -131,6 +134,7 @@ class Pool:
             return  # it died in this very round; its WorkerGone is on its way
         process.job, process.job_since = order.job.key, self._clock()
         process.memory_checked = 0.0
+        self._yield(process, order.yields_until)
         process.channel.send(order.job)
 
     def stop(self, order: StopWorker) -> None:
@@ -165,6 +169,11 @@ class Pool:
     def next_wake(self, now: float) -> float | None:
         """Seconds until ``check`` has something to do."""
         times = [p.leave_by - now for p in self._processes.values() if p.leave_by is not None]
+        times += [
+            max(AUTOGROUP_RETRY_S, p.yields_until - now)
+            for p in self._processes.values()
+            if p.yields_until is not None
+        ]
         times += [MEMORY_CHECK_S for p in self._processes.values() if p.job or p.pidfd < 0]
         if self._events:
             times.append(0.0)
@@ -190,6 +199,8 @@ class Pool:
         """What no descriptor tells: memory, grace periods, deaths where the kernel has no pidfd."""
         now = self._clock()
         for process in list(self._processes.values()):
+            if process.yields_until is not None and now >= process.yields_until:
+                self._yield(process, 0.0)
             if _has_exited(process.pid):
                 self._end(process, "")
             elif process.leave_by is not None and now >= process.leave_by:
@@ -241,6 +252,26 @@ class Pool:
             if self._orphans:
                 time.sleep(0.01)  # they are killed; the kernel is tearing them down
 
+    # ------------------------------------------------ shares
+
+    def _yield(self, process: _Process, until: float) -> None:
+        """Let the programs that run go before this worker and its compilers until then; 0: no longer.
+
+        By its autogroup (sched(7)): a worker leads a session, so its niceness says nothing against other sessions; and
+        a niceness, other than this, cannot be taken back without privileges.
+        """
+        yields = until > self._clock()
+        if yields == (process.yields_until is not None):
+            process.yields_until = until if yields else None
+            return
+        try:
+            Path(f"/proc/{process.pid}/autogroup").write_text(str(YIELDING if yields else 0))
+        except BlockingIOError:
+            return  # somebody changed another just now. It stays an equal; or stays low, and the next check tries again.
+        except OSError as error:
+            log.debug("worker %d has no autogroup of its own: %s", process.number, error)
+        process.yields_until = until if yields else None
+
     # ------------------------------------------------ starting
 
     def _spawn(self, order: StartWorker) -> _Process:
@@ -258,8 +289,7 @@ class Pool:
         reading, writing = os.pipe()
         try:
             popen = subprocess.Popen(
-                [environment.executable, "-m", "precompiled.service.worker", "--control-fd", str(theirs.fileno()),
-                 "--nice", str(self._nice)],
+                [environment.executable, "-m", "precompiled.service.worker", "--control-fd", str(theirs.fileno())],
                 stdin=subprocess.DEVNULL, stdout=writing, stderr=writing, env=variables, cwd="/",
                 pass_fds=(theirs.fileno(),), start_new_session=True, umask=0o077, **identity,  # type: ignore[call-overload]
             )  # fmt: skip

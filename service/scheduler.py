@@ -523,13 +523,20 @@ class Scheduler:
             name=submit.name, attempt=job.attempt, cache_max_bytes=self.limits.cache_max_bytes,
             cache_max_inodes=self.limits.cache_max_inodes,
         )  # fmt: skip
-        out.append(RunJob(worker.number, order))
+        out.append(RunJob(worker.number, order, self._yields_until(job)))
 
     def _start(self, job: Job, now: float, out: list[Instruction]) -> None:
         self._sequence += 1
         worker = Worker(self._sequence, job.seat, job.submit.environment, since=now, story=[(now, "start")])
         self.workers[worker.number] = worker
-        out.append(StartWorker(worker.number, job.uid, job.gid, job.submit.environment, job.submit.device))
+        submit = job.submit
+        out.append(StartWorker(
+            worker.number, job.uid, job.gid, submit.environment, submit.device, self._yields_until(job)
+        ))  # fmt: skip
+
+    def _yields_until(self, job: Job) -> float:
+        """Its client is in its first step just now; one that waits has nothing else to do."""
+        return 0.0 if job.waiting else job.since + self.limits.yield_s
 
     def _leave(self, worker: Worker, reason: str, now: float, out: list[Instruction]) -> None:
         worker.move("stop", now)

@@ -137,11 +137,9 @@ def main(argv: Sequence[str], compiler: Compiler | None = None) -> int:
     """``--control-fd N``: the inherited socket. ``compiler`` is precompiled.compiler but in tests."""
     parser = argparse.ArgumentParser(prog="python -m precompiled.service.worker", description="Started by the daemon.")
     parser.add_argument("--control-fd", type=int, required=True, help="the inherited socket")
-    parser.add_argument("--nice", type=int, default=0, help="added to the niceness of this worker and its compilers")
     arguments = parser.parse_args(argv)
     fd = arguments.control_fd
-    _guard(fd)  # before the niceness: what ends a group must not wait for its turn
-    os.nice(arguments.nice)
+    _guard(fd)
     sock = socket.socket(fileno=fd)
     sock.set_inheritable(False)  # a compiler must not keep the stream open
     if compiler is None:

@@ -154,8 +154,6 @@ def _start(out: Output, settings: Settings, timeout: float) -> int:
 
 def _stop(settings: Settings, timeout: float) -> int | None:
     """Stop the daemon and wait until its process is gone; its pid, or None when none ran."""
-    import psutil  # type: ignore[import-untyped, unused-ignore]
-
     from precompiled import wire
 
     try:
@@ -164,17 +162,37 @@ def _stop(settings: Settings, timeout: float) -> int | None:
         if error.code in _NOT_RUNNING:
             return None
         raise
-    try:
-        psutil.Process(pid).wait(timeout)
-    except psutil.NoSuchProcess:
-        pass
-    except psutil.TimeoutExpired as error:
+    if not _wait_for_end(pid, timeout):
         raise DaemonError(
             f"the daemon (pid {pid}) was told to stop, but still runs after {timeout:g} s",
             f"Wait with a longer --timeout, or `kill -9 {pid}`",
             code="stop-timed-out",
-        ) from error
+        )
     return pid
+
+
+def _wait_for_end(pid: int, timeout: float) -> bool:
+    """Whether the process ended in time. One that nobody reaps (a container's PID 1 may not) has ended, too."""
+    import select
+
+    import psutil  # type: ignore[import-untyped, unused-ignore]
+
+    try:
+        fd = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    except (AttributeError, OSError):  # a kernel before 5.3
+        try:
+            psutil.Process(pid).wait(timeout)
+        except psutil.NoSuchProcess:
+            return True
+        except psutil.TimeoutExpired:
+            return False
+        return True
+    try:
+        return bool(select.select([fd], [], [], timeout)[0])
+    finally:
+        os.close(fd)
 
 
 def _show_status(reply: dict[str, Any]) -> None:

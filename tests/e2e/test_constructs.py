@@ -6,11 +6,14 @@ import json
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from support_host import TIMEOUT_S, Host
+
+from precompiled.artifact.format import Failure
 
 PROGRAMS = Path(__file__).parent.parent / "programs"
 
@@ -65,6 +68,16 @@ def test_a_refused_graph_is_compiled_in_process_with_its_guards(host: Host) -> N
         # One that is not called again is not compiled either.
         assert ("bypassed", "inline", reason) in graphs
         assert graphs <= {("bypassed", "inline", reason), ("bypassed", None, reason)}
+
+
+def test_a_failure_record_leaves_no_graph_eager_that_must_not_run_eager(host: Host) -> None:
+    """Checkpointing's eager run has other random numbers than torch.compile's: in process it is, whatever a record says."""
+    program, name = PROGRAMS / "constructs_program.py", "checkpoint_with_dropout"
+    looked_up = run(host, program, name, env={"PRECOMPILED_MODE": "lookup"})
+    assert looked_up["states"][name] == [["bypassed", "inline", "lookup-only"]]
+    (key,) = looked_up["keys"][name]
+    host.store.publish_failure(Failure(key, name, "compile-error", "It failed.", time.time(), 3600.0))
+    assert run(host, program, name)["states"][name] == [["bypassed", "inline", "compile-error"]]
 
 
 def test_an_error_of_ours_in_the_middle_of_a_miss_does_not_reach_the_program(shared_host: Host) -> None:

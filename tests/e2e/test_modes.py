@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 
@@ -102,6 +104,20 @@ def test_a_client_that_exits_after_its_first_call_leaves_its_graph(host: Host) -
     assert graph["state"] == "compiled"
     stats = host.stats()
     assert (stats.compiled, stats.failed) == (1, 0)
+
+
+def test_a_child_of_multiprocessing_that_leaves_at_once_leaves_its_graph(host: Host) -> None:
+    """It ends by os._exit, and runs no atexit handler."""
+    daemon = host.start_daemon()
+    os.kill(daemon, signal.SIGSTOP)  # only what was handed over before it left will ever be taken
+    client = host.start({**MLP, "exit_after_first": True, "in_child_of_multiprocessing": True})
+    client.wait_for("first-step")
+    os.kill(daemon, signal.SIGCONT)
+    client.result()
+    (graph,) = host.run(MLP, {"PRECOMPILED_MODE": "wait"})["reports"]
+    assert graph["state"] == "compiled"
+    stats = host.stats()
+    assert stats.submitted == stats.compiled + stats.deduplicated and stats.hits + stats.deduplicated == 1
 
 
 def test_four_processes_at_once_compile_each_graph_once(host: Host) -> None:

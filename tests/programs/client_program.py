@@ -7,6 +7,7 @@ the way, for the tests to wait on; with ``"steps_until"`` it steps until a file 
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import sys
 import time
@@ -190,4 +191,9 @@ def _children() -> list[str]:
 
 
 if __name__ == "__main__":
+    if json.loads(sys.argv[1]).get("in_child_of_multiprocessing"):
+        child = multiprocessing.get_context("fork").Process(target=main)
+        child.start()
+        child.join()
+        sys.exit(child.exitcode)
     main()

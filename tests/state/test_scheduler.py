@@ -87,6 +87,17 @@ class Host:
         return sum(item.amount for item in self.all(Count) if item.counter == counter)
 
 
+def test_a_background_job_gives_way_at_first_and_a_waiting_one_never() -> None:
+    host = Host(yield_s=4.0, slots=2, processes=4)
+    background = host.only(StartWorker, host.submit("a"))
+    assert background.yields_until == host.now + 4
+    host.now += 3
+    waiting = host.only(StartWorker, host.submit("b", env="b", waiting=True))
+    assert waiting.yields_until == 0
+    runs = [host.only(RunJob, host.tell(WorkerReady(start.worker))) for start in (background, waiting)]
+    assert [run.yields_until for run in runs] == [host.now + 1, 0], "counted from the submit"
+
+
 def test_a_job_goes_its_way() -> None:
     host = Host()
     said = host.submit("k", name="Model")

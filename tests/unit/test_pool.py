@@ -168,6 +168,29 @@ def wait_for_end(pid: int) -> None:
     assert os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT) is not None
 
 
+def test_a_worker_gives_way_until_its_time_has_come(tmp_path: Path) -> None:
+    interpreter = tmp_path / "python"
+    interpreter.write_text("#!/bin/sh\nexec sleep 1000\n")
+    interpreter.chmod(0o755)
+    now = 100.0
+    pool = Pool(system=False, job_memory_bytes=1 << 40, devices=known([]), clock=lambda: now)
+    try:
+        environment = wire.Environment(str(interpreter), "/", "", "", "", {})
+        pool.start(StartWorker(1, os.getuid(), os.getgid(), environment, "cpu", yields_until=104.0))
+        autogroup = Path(f"/proc/{pool.statuses(None)[0].pid}/autogroup")
+        if not autogroup.exists():
+            pytest.skip("this kernel has no autogroups (CONFIG_SCHED_AUTOGROUP)")
+        assert autogroup.read_text().split()[-1] == "19"
+        pool.check()
+        assert autogroup.read_text().split()[-1] == "19"
+        now = 104.0
+        while autogroup.read_text().split()[-1] != "0":  # an unprivileged change may have to be tried again
+            assert pool.next_wake(now) is not None
+            pool.check()
+    finally:
+        pool.close()
+
+
 def test_orphans_that_end_by_themselves_are_reaped_and_nobody_else(tmp_path: Path, subreaper: None) -> None:
     interpreter = tmp_path / "python"
     interpreter.write_text(LEAVES_AN_ORPHAN.format(directory=tmp_path))
