@@ -26,6 +26,7 @@ from precompiled.ledger import GraphCalls, GraphReport
 from precompiled.pending import Awaited
 from precompiled.session import Session
 from precompiled.swap import Event, State, Swap
+from precompiled.torch_internals import lowering, sources
 from precompiled.torch_internals.naming import graph_name
 from precompiled.torch_internals.sizes import guard_check, install_guards
 
@@ -62,7 +63,9 @@ def compile_or_swap(
         return in_process()
     session.ledger.add(calls)
     try:
-        return _Graph(session, module, options, calls).serve()
+        graph = lowering.plain(module)
+        with graph.grad_mode():
+            return graph.taking_all(_Graph(session, graph.module, graph.eager, options, calls).serve())
     except Bypass as reason:
         if session.settings.strict:
             raise
@@ -97,6 +100,7 @@ class _Graph:
 
     session: Session
     module: torch.fx.GraphModule
+    eager: Compiled
     options: Mapping[str, Any]
     calls: GraphCalls
 
@@ -160,12 +164,12 @@ class _Graph:
         first_line = (failure.message.splitlines() or [""])[0]
         self.session.warn_once(failure.reason, f"a graph stays eager ({failure.reason}): {first_line}")
         self.calls.swap.on(Event.FAILED)
-        return counting(self.calls, self.module.forward)
+        return counting(self.calls, self.eager)
 
     def _miss(self, program: capture.Program) -> Compiled:
         dispatch = Dispatch(
             self.calls,
-            self.module.forward,
+            self.eager,
             program.size_inputs,
             lambda sizes: self._request_variant(program, dispatch, sizes),
         )
@@ -230,7 +234,10 @@ class _Graph:
             name=report.name,
             waiting=session.settings.mode == "wait" or bool(awaited.program.no_stand_in),
         )
-        session.connection.submit(message, awaited.program.to_bytes(awaited.hints), session.pending.on_reply)
+        graph = awaited.program.to_bytes(awaited.hints, sources.about(self.module))
+        if len(graph) > session.settings.max_graph_bytes:
+            graph = awaited.program.to_bytes(awaited.hints)  # what people are shown must not keep it from being sent
+        session.connection.submit(message, graph, session.pending.on_reply)
 
 
 def _compile_inline(program: capture.Program, hints: list[int]) -> tuple[Compiled, str] | None:

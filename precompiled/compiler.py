@@ -77,7 +77,7 @@ def _compile(job: wire.Job, started: float) -> fmt.Payload:
     import torch
 
     from precompiled.graph import capture, codec, environment, key
-    from precompiled.torch_internals import configs, modes
+    from precompiled.torch_internals import configs, modes, process_groups
     from precompiled.torch_internals.compile import compile_graph
 
     # Precompiled headers and objects. Not the user's own Inductor cache: a worker must not grow or trust it.
@@ -94,8 +94,9 @@ def _compile(job: wire.Job, started: float) -> fmt.Payload:
         modes.process_wide(program["modes"]),
         modes.thread_local(program["modes"]),
         configs.applied(program["configs"], job.compile_threads),
+        process_groups.stand_ins(program["modes"]["groups"]),
     ):
-        compiled: Compiled = compile_graph(module, program["inputs"], program["hints"])
+        compiled: Compiled = compile_graph(module, program["inputs"], program["hints"], program["floats"])
     manifest = fmt.Manifest(
         key=job.key,
         name=job.name,
@@ -118,7 +119,7 @@ def _compile(job: wire.Job, started: float) -> fmt.Payload:
         },
         has_backward=compiled.has_backward,
     )
-    files = {fmt.ENTRY: compiled.entry}
+    files = {fmt.ENTRY: compiled.entry, fmt.PROGRAM: fmt.pack_program(job.graph)}
     files.update({f"{fmt.NATIVE}/{name}.so": data for name, data in compiled.native.items()})
     return fmt.Payload(manifest, files)
 
@@ -161,8 +162,9 @@ def _publish_failure(
     seconds = time.monotonic() - started
     message = message[:MAX_MESSAGE_CHARS]
     try:
+        program = fmt.program_for_failure(job.graph)
         store.publish_failure(
-            fmt.Failure(job.key, job.name, code, message, time.time(), job.failure_ttl_s, seconds, advice)
+            fmt.Failure(job.key, job.name, code, message, time.time(), job.failure_ttl_s, seconds, advice, program)
         )
     except StoreError as error:
         return _failed(job, started, error.code, f"{error} (while recording: {message})")

@@ -267,7 +267,7 @@ class Pool:
         try:
             Path(f"/proc/{process.pid}/autogroup").write_text(str(YIELDING if yields else 0))
         except BlockingIOError:
-            return  # somebody changed another just now. It stays an equal; or stays low, and the next check tries again.
+            return  # another was changed just now. It stays an equal; or stays low, and the next check tries again.
         except OSError as error:
             log.debug("worker %d has no autogroup of its own: %s", process.number, error)
         process.yields_until = until if yields else None

@@ -1,4 +1,4 @@
-"""The format of what lies in the store (version 1).
+"""The format of what lies in the store (version 2).
 
 Grammar::
 
@@ -8,12 +8,14 @@ Grammar::
                     "manifest.json"           Manifest, as JSON; its "digest" is over itself with digest = ""
                     "entry.bin"               the pickled compile result (torch_internals/artifact_code.py)
                     "native/<sha256>.so"      C++ kernels, plain extension modules, named by the hash of their source
+                    "program.json.gz"         what it was compiled from, for people: no load reads it
     failure     = file "<key>.failed"         Failure, as JSON
     key         = 64 lower-case hexadecimal digits
 
 Version history:
 
     1   first version
+    2   program.json.gz; failure records keep their program
 
 A reader refuses every other version (it is a miss, never an error): there is no migration, artifacts are recompiled.
 Plain json and dataclasses, not msgspec: a hit is served before msgspec would be imported (13 to 26 ms).
@@ -21,6 +23,7 @@ Plain json and dataclasses, not msgspec: a hit is served before msgspec would be
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import hashlib
 import json
@@ -30,17 +33,20 @@ from typing import Any
 
 from precompiled.errors import CorruptArtifact
 
-FORMAT = 1
+FORMAT = 2
 MAX_VARIANTS = 16
 MANIFEST = "manifest.json"
 ENTRY = "entry.bin"
 NATIVE = "native"
+PROGRAM = "program.json.gz"
 MAX_MANIFEST_BYTES = 4 << 20
 # One file of an artifact; graphs with large lifted constants stay far below.
 MAX_FILE_BYTES = 4 << 30
+# The program in a failure record, which a client reads whole where it meets the graph.
+MAX_FAILURE_PROGRAM_BYTES = 1 << 20
 
 _KEY = re.compile(r"[0-9a-f]{64}")
-_FILE = re.compile(r"entry\.bin|native/[0-9a-f]{64}\.so")
+_FILE = re.compile(r"entry\.bin|program\.json\.gz|native/[0-9a-f]{64}\.so")
 
 
 def is_key(text: str) -> bool:
@@ -99,6 +105,7 @@ class Failure:
     # "eager": the graph cannot be compiled (plain torch.compile would fail as well), it stays eager.
     # "inline": it can be compiled but not be kept as an artifact: clients compile it in process, as without us.
     advice: str = "eager"
+    program: str = ""  # base64 of what an artifact has as program.json.gz; "" where that is too large
     format: int = FORMAT
 
     def expired(self, now: float) -> bool:
@@ -149,6 +156,40 @@ def open_failure(data: bytes, key: str) -> Failure:
     if not all(isinstance(value, (int, float)) for value in (failure.created, failure.ttl_s)):
         raise CorruptArtifact("the failure record's times are not numbers")
     return failure
+
+
+def pack_program(program: bytes) -> bytes:
+    """The contents of ``program.json.gz``: the same for the same program."""
+    import gzip
+
+    return gzip.compress(program, compresslevel=6, mtime=0)
+
+
+def unpack_program(data: bytes) -> bytes:
+    """What was packed; raises CorruptArtifact for anything that is no such file."""
+    import gzip
+    import zlib
+
+    try:
+        return gzip.decompress(data)
+    except (OSError, EOFError, zlib.error) as error:
+        raise CorruptArtifact(f"the program cannot be unpacked: {error}") from error
+
+
+def program_for_failure(program: bytes) -> str:
+    """``Failure.program``."""
+    packed = pack_program(program)
+    return base64.b64encode(packed).decode() if len(packed) <= MAX_FAILURE_PROGRAM_BYTES else ""
+
+
+def program_of_failure(failure: Failure) -> bytes | None:
+    """What the record keeps of the graph; None where that is nothing. Raises CorruptArtifact for anything odd."""
+    if not failure.program:
+        return None
+    try:
+        return unpack_program(base64.b64decode(failure.program, validate=True))
+    except (ValueError, TypeError) as error:
+        raise CorruptArtifact(f"the failure record's program cannot be read: {error}") from error
 
 
 def _parse(data: bytes, kind: Any, key: str) -> Any:

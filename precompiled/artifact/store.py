@@ -105,11 +105,21 @@ class Store:
         return None if failure.expired(time.time() if now is None else now) else failure
 
     def read_files(self, entry: Entry) -> dict[str, bytes]:
-        """The checked contents of all files of an artifact, by name.
+        """The checked contents of all files of an artifact that a load needs, by name.
 
         Raises CorruptArtifact (and puts the entry into quarantine) when a file is missing, short or altered;
         UntrustedStore when somebody else could have written it; FileNotFoundError when the entry was evicted.
         """
+        # What it was compiled from is for people: reading and hashing it would only make a hit slower.
+        return self._read_some(entry, [name for name in entry.manifest.files if name != fmt.PROGRAM])
+
+    def read_program(self, entry: Entry) -> bytes | None:
+        """What an artifact was compiled from, checked as any of its files; None where it was published without."""
+        if fmt.PROGRAM not in entry.manifest.files:
+            return None
+        return fmt.unpack_program(self._read_some(entry, [fmt.PROGRAM])[fmt.PROGRAM])
+
+    def _read_some(self, entry: Entry, names: list[str]) -> dict[str, bytes]:
         contents: dict[str, bytes] = {}
         with (
             _reading(self.root),
@@ -117,8 +127,8 @@ class Store:
             trust.open_directory(entry.path.name, artifacts_fd, shown=str(entry.path)) as entry_fd,
         ):
             try:
-                for name, record in entry.manifest.files.items():
-                    contents[name] = self._read_checked(entry, name, record, entry_fd)
+                for name in names:
+                    contents[name] = self._read_checked(entry, name, entry.manifest.files[name], entry_fd)
             except CorruptArtifact as error:
                 # Evicted since the lookup, and its slot taken by a sound artifact: a miss, and nothing to quarantine.
                 if self._replaced(entry, artifacts_fd):

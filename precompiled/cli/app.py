@@ -30,6 +30,7 @@ COMMANDS = {
     "stats": "precompiled.cli.daemon",
     "ls": "precompiled.cli.store",
     "show": "precompiled.cli.store",
+    "explain": "precompiled.cli.explain",
     "clear": "precompiled.cli.store",
     "gc": "precompiled.cli.store",
     "doctor": "precompiled.cli.doctor",

@@ -14,6 +14,7 @@ import click
 from precompiled.artifact import format as fmt
 from precompiled.artifact import trust
 from precompiled.artifact.store import FAILED_SUFFIX, Entry, Store
+from precompiled.cli import graph
 from precompiled.cli.app import command
 from precompiled.cli.output import Output, human_bytes, human_seconds, pairs, table
 from precompiled.config import Settings
@@ -25,7 +26,7 @@ SHOWN_DIGITS = 12
 @command("ls")
 def ls_command(out: Output, settings: Settings) -> None:
     """List what is in the store: artifacts, and graphs that could not be compiled."""
-    store = _open(settings)
+    store = open_store(settings)
     now = time.time()
     artifacts = list(store.entries())
     rows = [_artifact_row(entry) for entry in artifacts] + [_failure_row(item) for item in store.failures()]
@@ -59,9 +60,12 @@ def ls_command(out: Output, settings: Settings) -> None:
 @command("show")
 @click.argument("key")
 def show_command(out: Output, settings: Settings, key: str) -> None:
-    """Show one graph: its artifacts' manifests and its failure record. A unique beginning of KEY is enough."""
-    store = _open(settings)
-    whole = _resolve(store, [key])[0]
+    """Show one graph: its operations with their source lines, its artifacts' manifests, and its failure record.
+
+    A unique beginning of KEY is enough.
+    """
+    store = open_store(settings)
+    whole = resolve(store, [key])[0]
     entries = store.lookup(whole)
     failure = store.failure(whole)
     if not entries and failure is None:
@@ -70,15 +74,22 @@ def show_command(out: Output, settings: Settings, key: str) -> None:
             "The graph is compiled again when it is met",
             code="unreadable",
         )
+    operations = graph.operations(graph.first_program(store, entries, failure))
     document = {
         "key": whole,
         "variants": [
             {**dataclasses.asdict(entry.manifest), **_used(entry), "slot": entry.slot, "path": str(entry.path)}
             for entry in entries
         ],
-        "failure": dataclasses.asdict(failure) if failure else None,
+        "failure": _failure_document(failure) if failure else None,
+        "graph": graph.document(operations),
     }
-    out.result(document, lambda: _show(whole, entries, failure))
+
+    def show() -> None:
+        _show(whole, entries, failure)
+        graph.show(operations)
+
+    out.result(document, show)
 
 
 @command("clear")
@@ -89,8 +100,8 @@ def clear_command(out: Output, settings: Settings, keys: tuple[str, ...], yes: b
 
     Programs that run go on with what they have loaded. Asks first, but for --yes and --json.
     """
-    store = _open(settings)
-    wholes = _resolve(store, keys)
+    store = open_store(settings)
+    wholes = resolve(store, keys)
     what = f"{len(wholes)} graphs" if keys else "everything"
     if not yes and not out.as_json:
         if not sys.stdin.isatty():
@@ -111,7 +122,7 @@ def clear_command(out: Output, settings: Settings, keys: tuple[str, ...], yes: b
 @command("gc", overrides=True)
 def gc_command(out: Output, settings: Settings) -> None:
     """Evict what was not used for longest until the store's budgets hold; sweep what dead writers left."""
-    store = _open(settings)
+    store = open_store(settings)
     removed = store.evict(settings.cache_max_bytes, settings.cache_max_inodes)
     document = {
         "removed": removed.entries, "bytes": removed.bytes,
@@ -124,7 +135,7 @@ def gc_command(out: Output, settings: Settings) -> None:
 # ---------------------------------------------------------------- inside
 
 
-def _open(settings: Settings) -> Store:
+def open_store(settings: Settings) -> Store:
     """The store, if it can be trusted; one that does not exist yet is empty."""
     store = Store(settings.cache_dir)
     try:
@@ -149,7 +160,7 @@ def _names(store: Store) -> list[str]:
         return []
 
 
-def _resolve(store: Store, prefixes: Sequence[str]) -> list[str]:
+def resolve(store: Store, prefixes: Sequence[str]) -> list[str]:
     """The whole keys that begin so; an error for one that is unknown or not unique."""
     known = {name.partition(".")[0] for name in _names(store)}
     found = []
@@ -181,6 +192,12 @@ def _failure_row(failure: fmt.Failure) -> dict[str, Any]:
         "bytes": 0, "created": failure.created, "used": failure.created, "compile_s": failure.compile_s,
         "state": "failed", "reason": failure.reason,
     }  # fmt: skip
+
+
+def _failure_document(failure: fmt.Failure) -> dict[str, Any]:
+    found = dataclasses.asdict(failure)
+    del found["program"]  # shown as the graph
+    return found
 
 
 def _used(entry: Entry) -> dict[str, float]:

@@ -8,8 +8,9 @@ A program is a dict of JSON values::
     configs      Inductor's and functorch's configuration, with mode= and options= on top
     environment  what compiles: Python, torch, triton, compiler, CPU (environment.py)
 
-The key hashes its bytes (key.py); the worker compiles from its bytes (precompiled/compiler.py). They carry one thing
-that the key leaves out: ``hints``, the values of the symbolic sizes, which tell variants apart (docs/decisions).
+The key hashes its bytes (key.py); the worker compiles from its bytes (precompiled/compiler.py). They carry two things
+that the key leaves out: ``hints``, the values of the symbolic sizes, which tell variants apart (docs/decisions), and
+``floats``, those of the symbolic floats. And, once submitted, ``about``: names and source lines, for people.
 """
 
 from __future__ import annotations
@@ -25,10 +26,12 @@ import torch.fx
 
 from precompiled.errors import Bypass, CompileFailed
 from precompiled.graph import codec, environment
-from precompiled.torch_internals import configs, metadata, modes
+from precompiled.graph.key import SECTIONS
+from precompiled.torch_internals import configs, metadata, modes, process_groups
 from precompiled.torch_internals.sizes import evaluate
 
-SECTIONS = ("graph", "inputs", "modes", "configs", "environment")
+# What people are shown beside the graph (torch_internals/sources.py); neither the key nor the compile looks at it.
+ABOUT = "about"
 
 
 @dataclass(frozen=True)
@@ -40,14 +43,18 @@ class Program:
     device: str  # "cpu" or "cuda:0"
     cudagraphs: bool
     hints: list[int]  # the values of the symbolic sizes here: the worker needs some, any will do for the key
+    floats: list[float]  # likewise, of the symbolic floats
     size_inputs: list[int]  # which of the graph's inputs are sizes
     modules: dict[str, str]  # of the user's, to be imported by the worker: name -> digest of its sources
     no_stand_in: str  # why the graph must not run eager until its artifact is there; "" for almost all
 
-    def to_bytes(self, hints: list[int] | None = None) -> bytes:
-        """For the worker; ``hints``: other values of the symbolic sizes than those captured."""
+    def to_bytes(self, hints: list[int] | None = None, about: str = "") -> bytes:
+        """For the worker; ``hints``: other values of the symbolic sizes than those captured; ``about``: JSON, or ""."""
         body = ",".join(f'"{name}":{self.sections[name]}' for name in SECTIONS)
-        return f'{{{body},"hints":{_dump(self.hints if hints is None else hints)}}}'.encode()
+        values = f'"hints":{_dump(self.hints if hints is None else hints)},"floats":{_dump(self.floats)}'
+        if about:
+            values += f',"{ABOUT}":{about}'
+        return f"{{{body},{values}}}".encode()
 
     def sizes(self, hints: list[int]) -> list[int]:
         """The values of the size inputs, in order, for these values of the symbols."""
@@ -73,7 +80,7 @@ def capture(module: torch.fx.GraphModule, options: Mapping[str, Any]) -> Program
     graph = codec.encode(module)
     inputs = metadata.describe_inputs([node for node in module.graph.nodes if node.op == "placeholder"])
     device = _device(graph, inputs.args)
-    state = modes.capture(uses_cpu=device == "cpu")
+    state = {**modes.capture(uses_cpu=device == "cpu"), "groups": process_groups.sizes(module)}
     settings = configs.snapshot(options)
     sections = {
         "graph": _dump(graph),
@@ -88,8 +95,9 @@ def capture(module: torch.fx.GraphModule, options: Mapping[str, Any]) -> Program
         device,
         bool(settings["inductor"].get("triton.cudagraphs")),
         inputs.hints,
+        inputs.floats,
         [position for position, item in enumerate(inputs.args) if isinstance(item.get("size"), dict)],
-        codec.modules(graph),
+        {**codec.modules(graph), **inputs.modules},
         codec.no_stand_in(graph),
     )
 
@@ -156,6 +164,6 @@ def parse(data: bytes) -> dict[str, Any]:
         program = json.loads(data)
     except (ValueError, RecursionError) as error:
         raise CompileFailed(f"the graph does not decode: {error}", code="undecodable-graph") from error
-    if not isinstance(program, dict) or set(program) != {*SECTIONS, "hints"}:
+    if not isinstance(program, dict) or set(program) - {ABOUT} != {*SECTIONS, "hints", "floats"}:
         raise CompileFailed("the graph does not decode: it is no program", code="undecodable-graph")
     return program

@@ -4,8 +4,11 @@ The data *is* the canonical form: it knows nothing of placeholder names, sources
 graphs that differ in those only have the same bytes. The key hashes these bytes and the worker rebuilds the graph from
 them alone, so nothing can change what is compiled without changing the key.
 
-A graph is a list of nodes in order, each ``[op, target, args, kwargs]``; placeholders are ``["p"]``, graphs that a
-higher-order operator takes ``["g", number]``. What is encoded is the list of all graphs, outermost first. Arguments::
+A graph is a list of nodes in order, each ``[op, target, args, kwargs]``, with a fifth entry for annotations
+(node.meta["custom"]: torch.fx.traceback.annotate, and torch's own, which Inductor obeys); placeholders are ``["p"]``,
+graphs that a higher-order operator takes ``["g", number]``, or ``["g", number, policy]`` for those that are
+checkpointed selectively (torch_internals/checkpointing.py). What is encoded is the list of all graphs, outermost
+first. Arguments::
 
     null, true, 1, 0.5, "text"      themselves (JSON keeps 1 and 1.0 apart)
     [a, ...]                        a list
@@ -25,7 +28,10 @@ import torch
 import torch.fx
 
 from precompiled.errors import Bypass
-from precompiled.torch_internals import targets
+from precompiled.torch_internals import checkpointing, stand_in, targets
+
+# Where Dynamo keeps the context function of selective activation checkpointing (torch/_higher_order_ops/wrap.py).
+_CHECKPOINT_CONTEXT = stand_in.CONTEXT
 
 _OPS = {"call_function": "f", "call_method": "m", "output": "o"}
 _ATOMS = frozenset({bool, int, float, str, type(None)})
@@ -35,7 +41,6 @@ _MEANINGFUL_META = (
     "recompute",
     "ac_graph_id",
     "steal_arg",
-    "custom",
     "has_backward_hook",
     "is_wrapped",
     "user_cache_hash",
@@ -44,21 +49,18 @@ _MEANINGFUL_META = (
 
 def modules(graphs: list[list[list[Any]]]) -> dict[str, str]:
     """The modules of the user's that a worker must import for these graphs, with the digests of their sources."""
-    return {
-        module: digest
-        for graph in graphs
-        for node in graph
-        if node[0] == "f"
-        for module, digest in targets.modules_of(node[1]).items()
-    }
+    found = {}
+    for graph in graphs:
+        for node in graph:
+            if node[0] == "f":
+                found.update(targets.modules_of(node[1]))
+            elif node[0] == "g" and len(node) > 2:
+                found.update(checkpointing.modules_of(node[2]))
+    return found
 
 
-# Operators whose eager run is not what the program means, or needs far more memory than compiled code.
+# Operators whose eager run needs far more memory than compiled code.
 _NO_STAND_IN = {
-    # torch's own eager run of the operator does not restore the random state for the recomputation
-    # (torch/_higher_order_ops/wrap.py: preserve_rng_state=False, the partitioner is meant to see to it).
-    "tag_activation_checkpoint": "its checkpoint would draw other random numbers in the backward",
-    "wrap_activation_checkpoint": "its checkpoint would draw other random numbers in the backward",
     "flex_attention": "eager flex_attention materialises its scores",
     "flex_attention_backward": "eager flex_attention materialises its scores",
 }
@@ -70,6 +72,9 @@ def no_stand_in(graphs: list[list[list[Any]]]) -> str:
         for node in graph:
             if node[0] == "f" and node[1][0] == "hop" and node[1][1] in _NO_STAND_IN:
                 return _NO_STAND_IN[node[1][1]]
+            if node[0] == "f" and targets.is_collective(node[1]):
+                # They would wait for each other for ever where compiled code has another order of collectives.
+                return "ranks must not run eager and compiled mixes of its collectives"
     return ""
 
 
@@ -100,8 +105,6 @@ class _Encoder:
             return known
         if not is_plain(module.graph):
             raise Bypass("the graph is an exported one", code="exported-graph")
-        if module.meta.get("_checkpoint_context_fn") is not None:
-            raise Bypass("selective checkpointing has a context function of yours", code="checkpoint-context")
         number = self._known[id(module)] = len(self.graphs)
         encoded: list[list[Any]] = []
         self.graphs.append(encoded)
@@ -121,7 +124,9 @@ class _Encoder:
             held = getattr(module, str(node.target), None)
             if not isinstance(held, torch.fx.GraphModule):
                 raise Bypass(f"the graph holds {node.target}, a {type(held).__name__}", code="graph-attribute")
-            return ["g", self.graph(held)]
+            number = self.graph(held)
+            context = held.meta.get(_CHECKPOINT_CONTEXT)
+            return ["g", number] if context is None else ["g", number, checkpointing.encode(context)]
         code = _OPS.get(node.op)
         if code is None:
             raise Bypass(f"the graph has a node of kind {node.op}", code="unsupported-node")
@@ -132,7 +137,21 @@ class _Encoder:
             target = node.target
         args = [_encode_argument(argument, index) for argument in node.args]
         kwargs = [[name, _encode_argument(value, index)] for name, value in node.kwargs.items()]
-        return [code, target, args, kwargs]
+        marks = node.meta.get("custom")
+        if not marks:
+            return [code, target, args, kwargs]
+        if "stream" in marks:
+            raise Bypass("the graph uses several streams", code="marked-node")
+        return [code, target, args, kwargs, encode_constant(marks)]
+
+
+def encode_constant(value: Any) -> Any:
+    """A value without nodes in it, in the form of an argument. Raises Bypass for what has none."""
+    return _encode_argument(value, {})
+
+
+def decode_constant(encoded: Any) -> Any:
+    return _decode_argument(encoded, [])
 
 
 def _encode_argument(argument: Any, index: dict[torch.fx.Node, int]) -> Any:
@@ -193,16 +212,18 @@ def _decode_graph(
             placeholders += 1
             continue
         if code == "g":
-            (inner,) = rest
+            inner, *context = rest
             if inner <= number:
                 raise ValueError(f"graph {number} holds graph {inner}, which comes before it")
             name = f"graph_{inner}"
             if inner not in made:
                 made[inner] = _decode_graph(graphs, inner, made)
+                if context:
+                    made[inner].meta[_CHECKPOINT_CONTEXT] = checkpointing.decode(context[0])
             setattr(root, name, made[inner])
             nodes.append(graph.get_attr(name))
             continue
-        target, args, kwargs = rest
+        target, args, kwargs, *marks = rest
         decoded_args = tuple(_decode_argument(argument, nodes) for argument in args)
         decoded_kwargs = {name: _decode_argument(value, nodes) for name, value in kwargs}
         if code == "f":
@@ -213,6 +234,8 @@ def _decode_graph(
             nodes.append(graph.create_node("output", "output", decoded_args, decoded_kwargs))
         else:
             raise ValueError(f"unknown kind of node {code!r}")
+        if marks:
+            nodes[-1].meta["custom"] = decode_constant(marks[0])
     return torch.fx.GraphModule(root, graph)
 
 

@@ -2,16 +2,24 @@
 
 The key is the SHA-256 over the format versions and the program's bytes, section by section. Everything that the worker
 sees is in those bytes, so equal keys mean equal compiles. The components are kept in the artifact's manifest, so that
-a miss can be explained by comparing them.
+the nearest entry to a miss is found without reading every graph (cli/explain.py).
+
+No torch here: the command line reads programs too.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+from typing import TYPE_CHECKING, Any
 
 from precompiled.artifact.format import FORMAT
-from precompiled.graph.capture import SECTIONS, Program
+
+if TYPE_CHECKING:
+    from precompiled.graph.capture import Program
+
+# What a key is made of, in this order (capture.py says what each holds).
+SECTIONS = ("graph", "inputs", "modes", "configs", "environment")
 
 # Raise it when the meaning of a program's bytes changes, or when what a worker makes of them does.
 SCHEMA = 1
@@ -33,7 +41,11 @@ def key(program: Program) -> str:
 
 def components(program_bytes: bytes) -> dict[str, str]:
     """What the key was made of, by section: text where people can read it, else a digest."""
-    program = json.loads(program_bytes)
+    return components_of(json.loads(program_bytes))
+
+
+def components_of(program: dict[str, Any]) -> dict[str, str]:
+    """The components of a program that is decoded already."""
     described = {}
     for name in SECTIONS:
         text = json.dumps(program[name], separators=(",", ":"))

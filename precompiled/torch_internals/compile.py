@@ -6,8 +6,9 @@ Runs torch's own ``compile_fx``, so what comes out is what plain ``torch.compile
 Private names: torch._inductor.compile_fx.compile_fx, torch._guards.{TracingContext, tracing},
 torch._functorch.config.{bundled_autograd_cache, force_non_lazy_backward_lowering, bypass_autograd_cache_key,
 autograd_cache_allow_custom_autograd_functions, enable_autograd_cache}, AOTAutogradCache.{_write_to_local_cache},
-torch._dynamo.source.LocalSource, GraphModule attributes _param_name_to_source and meta["dynamo_compile_id"],
-``compiled.serialize``. Checked on 2.11.0, 2.13.0, 2.15.0.
+torch._dynamo.source.LocalSource, torch._dynamo.symbolic_convert.TensorifyState,
+torch._dynamo.exc.TensorifyScalarRestartAnalysis, GraphModule attributes _param_name_to_source and
+meta["dynamo_compile_id"], ``compiled.serialize``. Checked on 2.11.0, 2.13.0, 2.15.0.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ from typing import Any
 import torch
 import torch._functorch.config
 import torch.fx
+from torch._dynamo.exc import TensorifyScalarRestartAnalysis
 from torch._dynamo.source import LocalSource
+from torch._dynamo.symbolic_convert import TensorifyState
 from torch._functorch._aot_autograd.autograd_cache import AOTAutogradCache
 from torch._guards import TracingContext, tracing
 from torch._inductor.compile_fx import compile_fx
@@ -64,14 +67,16 @@ def _gives_memory_back() -> Iterator[None]:
 
 
 @_gives_memory_back()
-def compile_graph(module: torch.fx.GraphModule, inputs: dict[str, Any], hints: list[int]) -> Compiled:
+def compile_graph(
+    module: torch.fx.GraphModule, inputs: dict[str, Any], hints: list[int], floats: list[float]
+) -> Compiled:
     """Compile forward and, where an input requires grad, backward. Raises what torch raises, or CompileFailed.
 
     The caller has applied the program's modes and configuration.
     """
     context = TracingContext(metadata.new_fake_mode())
     with tracing(context), _serializable(), kernels.recorded() as recorder:
-        compiled, _symints = _compile(module, inputs, hints, context)
+        compiled, _symints = _compile(module, inputs, hints, floats, context)
         serialize = getattr(compiled, "serialize", None)
         if serialize is None:
             raise CompileFailed("torch gave a result that cannot be kept", code="not-serializable")
@@ -110,24 +115,39 @@ def compile_here(program: dict[str, Any]) -> tuple[Callable[..., Any], str]:
         # With the backward: what it adds to the guards must be known before the first call.
         torch._functorch.config.patch(force_non_lazy_backward_lowering=True),
     ):
-        compiled, symints = _compile(codec.decode(program["graph"]), program["inputs"], program["hints"], context)
+        compiled, symints = _compile(
+            codec.decode(program["graph"]), program["inputs"], program["hints"], program["floats"], context
+        )
     _refuse_input_guards(context)
     return compiled, produced_guards(symints)
 
 
 def _compile(
-    module: torch.fx.GraphModule, inputs: dict[str, Any], hints: list[int], context: TracingContext
+    module: torch.fx.GraphModule,
+    inputs: dict[str, Any],
+    hints: list[int],
+    floats: list[float],
+    context: TracingContext,
 ) -> tuple[Any, list[torch.SymInt]]:
     """What compile_fx gives, and the symbolic sizes among its inputs."""
     mode = context.fake_mode
     assert mode is not None
-    sizes = metadata.size_maker(inputs, hints, mode)
+    sizes = metadata.size_maker(inputs, hints, floats, mode)
     # On inputs of its own: a graph that changes an input's metadata in place must not change what is compiled.
-    with mode:
+    assert mode.shape_env is not None
+    # The sizes that only a run knows (nonzero, item) get their symbols anew when AOTAutograd traces.
+    with mode, mode.shape_env.ignore_fresh_unbacked_symbols():
         _ExampleValues(module).run(*metadata.make_inputs(inputs, sizes, mode))
     made = metadata.make_inputs(inputs, sizes, mode)
     _dress_as_dynamos(module, made, inputs["args"])
-    return compile_fx(module, made), [value for value in made if isinstance(value, torch.SymInt)]
+    try:
+        compiled = compile_fx(module, made)
+    except TensorifyScalarRestartAnalysis as error:
+        TensorifyState.clear()  # it would fix the floats of the next graph
+        raise CompileFailed("it holds for one value of a float argument only", code="fixed-float") from error
+    if sizes.fixed_floats():
+        raise CompileFailed("it holds for some values of a float argument only", code="fixed-float")
+    return compiled, [value for value in made if isinstance(value, torch.SymInt)]
 
 
 def _dress_as_dynamos(

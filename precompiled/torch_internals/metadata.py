@@ -4,7 +4,8 @@ A backend's ``example_inputs`` are real tensors for parameters; the placeholders
 (``node.meta["example_value"]``) say the same without a weight travelling anywhere.
 
 Private names: node.meta keys "example_value" and "tensor_dict" (torch/_dynamo/output_graph.py),
-torch._subclasses.fake_tensor.{FakeTensor, FakeTensorMode}, torch._C._functions.DelayedError (what
+torch._subclasses.fake_tensor.{FakeTensor, FakeTensorMode}, FakeTensor.item_memo,
+torch.utils._python_dispatch.is_traceable_wrapper_subclass, torch._C._functions.DelayedError (what
 torch/_subclasses/meta_utils.py gives a non-leaf as history). Checked on 2.11.0, 2.13.0, 2.15.0.
 """
 
@@ -16,8 +17,11 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from precompiled.errors import Bypass
+from precompiled.graph import codec
+from precompiled.torch_internals import user_modules
 from precompiled.torch_internals.sizes import SizeMaker, Symbols
 
 # Flags that Dynamo sets on an input's tensor_dict and that AOTAutograd or Inductor read.
@@ -37,11 +41,13 @@ _KNOWN_FLAGS = frozenset(
 
 @dataclass(frozen=True)
 class Inputs:
-    """A graph's inputs, as plain data. ``hints``: the values of the symbols in this process, not part of the key."""
+    """A graph's inputs, as plain data. ``hints``, ``floats``: the values of the symbols here, not part of the key."""
 
     args: list[dict[str, Any]]
     ranges: list[list[int | None]]
     hints: list[int]
+    floats: list[float]
+    modules: dict[str, str]  # that tensor subclasses come with: name -> digest of the sources
 
     def to_plain(self) -> dict[str, Any]:
         return {"args": self.args, "ranges": self.ranges}
@@ -55,6 +61,8 @@ def describe_inputs(placeholders: list[torch.fx.Node]) -> Inputs:
     described = []
     storages: dict[int, int] = {}
     symbols = Symbols()
+    floats: list[float] = []
+    modules: dict[str, str] = {}
     for position, node in enumerate(placeholders):
         value = node.meta.get("example_value")
         if isinstance(value, (int, torch.SymInt)) and not isinstance(value, bool):
@@ -62,20 +70,76 @@ def describe_inputs(placeholders: list[torch.fx.Node]) -> Inputs:
             continue
         if isinstance(value, (torch.SymFloat, torch.SymBool)):
             raise Bypass(f"input {position} is a symbolic {value.node.pytype.__name__}", code="symbolic-scalar")
+        flags = node.meta.get("tensor_dict") or {}
+        if is_traceable_wrapper_subclass(value):
+            described.append(_describe_subclass(value, flags, position, symbols, modules))
+            for name in value.__tensor_flatten__()[0]:
+                _refuse_shared(storages.setdefault(getattr(value, name).untyped_storage()._cdata, position), position)
+            continue
         if not isinstance(value, FakeTensor) or type(value) not in (FakeTensor, torch.nn.Parameter):
             raise Bypass(f"input {position} is a {type(value).__name__}, not a plain tensor", code="unsupported-input")
-        for user in node.users:
-            # With dynamic=True Dynamo passes a float as a tensor and has the graph read it, but knows its value and may
-            # have specialized on it. A worker, which has no data, could not.
-            read = user.meta.get("example_value")
-            if isinstance(read, (torch.SymFloat, torch.SymBool)) and read.node.has_hint():
-                raise Bypass(f"the graph reads a symbolic scalar from input {position}", code="symbolic-scalar")
-        described.append(_describe(value, node.meta.get("tensor_dict") or {}, position, symbols))
+        described.append(_describe(value, flags, position, symbols))
+        if any(_reads_a_scalar(user) for user in node.users):
+            described[-1]["float"] = len(floats)
+            floats.append(_float_of(value, position))
         storage = value.untyped_storage()._cdata
         first = storages.setdefault(storage, position)
         if first != position:
+            if "subclass" in described[first]:
+                _refuse_shared(first, position)
             described[-1]["shares"] = described[first]["shares"] = first
-    return Inputs(described, symbols.ranges, symbols.hints)
+    return Inputs(described, symbols.ranges, symbols.hints, floats, modules)
+
+
+def _refuse_shared(first: int, position: int) -> None:
+    if first != position:
+        raise Bypass(f"inputs {first} and {position} share memory, and wrap tensors", code="unsupported-input")
+
+
+def _reads_a_scalar(user: torch.fx.Node) -> bool:
+    read = user.meta.get("example_value")
+    return isinstance(read, (torch.SymFloat, torch.SymBool)) and read.node.has_hint()
+
+
+def _float_of(value: FakeTensor, position: int) -> float:
+    """The value of a float that Dynamo passes as a tensor, for the graph to read it as a symbol.
+
+    What is compiled from it must hold for every value: the worker refuses when it does not (compile.py).
+    """
+    memo = value.item_memo
+    if not isinstance(memo, torch.SymFloat) or not memo.node.expr.is_Symbol:
+        raise Bypass(f"the graph reads a symbolic scalar from input {position}", code="symbolic-scalar")
+    return float(memo.node.hint)
+
+
+def _describe_subclass(
+    value: torch.Tensor, flags: dict[str, Any], position: int, symbols: Symbols, modules: dict[str, str]
+) -> dict[str, Any]:
+    """A wrapper of other tensors (torch.utils._python_dispatch): what it wraps, and what it says of itself."""
+    attributes, context = value.__tensor_flatten__()
+    if flags.get("_dynamo_static_input_type") is not None or isinstance(value, torch.nn.Parameter):
+        raise Bypass(f"input {position} is a parameter of the type {type(value).__name__}", code="unsupported-input")
+    inner: list[list[Any]] = []
+    for name in attributes:
+        held = getattr(value, name)
+        if type(held) is not FakeTensor:
+            raise Bypass(f"input {position} is a {type(value).__name__} of {type(held).__name__}s",
+                         code="unsupported-input")  # fmt: skip
+        inner.append([name, _describe(held, {}, position, symbols)])
+    name = user_modules.name_of(type(value), code="unsupported-input")
+    module, _, digest = name
+    if digest:
+        modules[module] = digest
+    return {
+        "subclass": name,
+        "inner": inner,
+        "context": codec.encode_constant(context),
+        "shape": [symbols.size(size) for size in value.shape],
+        "stride": [symbols.size(size) for size in value.stride()],
+        "device": str(value.device),
+        "requires_grad": value.requires_grad,
+        "leaf": value.is_leaf,
+    }
 
 
 def _describe(value: FakeTensor, flags: dict[str, Any], position: int, symbols: Symbols) -> dict[str, Any]:
@@ -108,16 +172,42 @@ def new_fake_mode() -> FakeTensorMode:
     return FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=False)
 
 
-def size_maker(inputs: dict[str, Any], hints: list[int], mode: FakeTensorMode) -> SizeMaker:
+def size_maker(inputs: dict[str, Any], hints: list[int], floats: list[float], mode: FakeTensorMode) -> SizeMaker:
     """The symbols of described inputs, in the shape environment of ``mode``; made once for all makings of inputs."""
     assert mode.shape_env is not None
-    return SizeMaker(mode.shape_env, inputs["ranges"], hints)
+    return SizeMaker(mode.shape_env, inputs["ranges"], hints, floats)
 
 
 def make_inputs(inputs: dict[str, Any], sizes: SizeMaker, mode: FakeTensorMode) -> list[Any]:
     """Fake tensors and sizes of ``mode`` with just this metadata."""
     shared: dict[int, torch.UntypedStorage] = {}
-    return [sizes.size(item["size"]) if "size" in item else _make(item, sizes, mode, shared) for item in inputs["args"]]
+    return [_make_input(item, sizes, mode, shared) for item in inputs["args"]]
+
+
+def _make_input(
+    item: dict[str, Any], sizes: SizeMaker, mode: FakeTensorMode, shared: dict[int, torch.UntypedStorage]
+) -> Any:
+    if "size" in item:
+        return sizes.size(item["size"])
+    if "subclass" in item:
+        return _make_subclass(item, sizes, mode)
+    made = _make(item, sizes, mode, shared)
+    if "float" in item:
+        made.item_memo = sizes.floats[item["float"]]
+    return made
+
+
+def _make_subclass(item: dict[str, Any], sizes: SizeMaker, mode: FakeTensorMode) -> torch.Tensor:
+    kind = user_modules.find(item["subclass"])
+    shape, stride = ([sizes.size(size) for size in item[name]] for name in ("shape", "stride"))
+    inner = {name: _make(held, sizes, mode, {}) for name, held in item["inner"]}
+    with mode, torch.no_grad():
+        made: torch.Tensor = kind.__tensor_unflatten__(
+            inner, codec.decode_constant(item["context"]), torch.Size(shape), tuple(stride)
+        )
+        if item["requires_grad"]:
+            made.requires_grad_(True)
+    return _with_history(made, item)
 
 
 def _make(
@@ -140,6 +230,10 @@ def _make(
             made = torch.nn.Parameter(made, requires_grad=item["requires_grad"])
         elif item["requires_grad"]:
             made.requires_grad_(True)
+    return _with_history(made, item)
+
+
+def _with_history(made: torch.Tensor, item: dict[str, Any]) -> torch.Tensor:
     if item["requires_grad"] and not item["leaf"]:
         with torch.enable_grad():
             made = torch._C._functions.DelayedError("backward through an example input", 1)(made)

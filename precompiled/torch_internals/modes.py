@@ -4,7 +4,9 @@ Thread-local state (grad mode, inference mode, autocast) is restored wherever an
 both read it. Process-wide state (determinism, threads, precision) is restored in the worker only: in a client it is
 the user's.
 
-Private names: torch._C.{_autocast_supported_devices, _get_fp32_precision_getter, _set_fp32_precision_setter}.
+Private names: torch._C.{_autocast_supported_devices, _get_fp32_precision_getter, _set_fp32_precision_setter},
+torch._dynamo.compiled_autograd.in_compiled_autograd_region,
+torch._functorch._aot_autograd.utils.{top_saved_tensors_hooks, saved_tensors_hooks_are_inlineable}.
 Checked on 2.11.0, 2.13.0, 2.15.0.
 """
 
@@ -15,10 +17,21 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
+from torch._dynamo import compiled_autograd
+from torch._functorch._aot_autograd import utils as aot_utils
+
+from precompiled.errors import Bypass
 
 
 def capture(uses_cpu: bool) -> dict[str, Any]:
-    """All of it, as plain data. ``uses_cpu``: Inductor bakes the number of threads into CPU kernels only."""
+    """All of it, as plain data. ``uses_cpu``: Inductor bakes the number of threads into CPU kernels only.
+
+    Raises Bypass for hooks on saved tensors that AOTAutograd would trace into the graph.
+    """
+    if not compiled_autograd.in_compiled_autograd_region and aot_utils.saved_tensors_hooks_are_inlineable(
+        aot_utils.top_saved_tensors_hooks()
+    ):
+        raise Bypass("the graph runs under saved-tensor hooks that are compiled into it", code="saved-tensors-hooks")
     autocast = {
         device: str(torch.get_autocast_dtype(device)).removeprefix("torch.")
         for device in torch._C._autocast_supported_devices()
@@ -47,6 +60,8 @@ def capture(uses_cpu: bool) -> dict[str, Any]:
             torch.backends.cuda.cudnn_sdp_enabled(),
         ],
         "threads": torch.get_num_threads() if uses_cpu else 0,
+        # AOTAutograd treats the parameters of such a graph as static (collect_metadata_analysis.py).
+        "compiled_autograd": compiled_autograd.in_compiled_autograd_region,
     }
 
 
@@ -122,5 +137,6 @@ def _set(modes: Mapping[str, Any]) -> None:
     torch.backends.cuda.enable_mem_efficient_sdp(efficient)
     torch.backends.cuda.enable_math_sdp(math)
     torch.backends.cuda.enable_cudnn_sdp(cudnn_sdp)
+    compiled_autograd.in_compiled_autograd_region = modes["compiled_autograd"]
     if modes["threads"]:
         torch.set_num_threads(modes["threads"])

@@ -5,9 +5,10 @@ that the client saw, is not part of the key: one artifact serves all sizes that 
 AOTAutograd and Inductor added while compiling travel with the artifact.
 
 Private names: torch.fx.experimental.symbolic_shapes.{ShapeEnv, DimDynamic, SYMPY_INTERP, is_symbolic},
-ShapeEnv.{create_symbol, create_symintnode, var_to_range, backed_var_to_val, evaluate_guards_expression},
-torch.utils._sympy.functions, torch.utils._sympy.value_ranges.ValueRanges, torch._dynamo.source.ConstantSource,
-SymInt.node.{expr, shape_env}. Checked on 2.11.0, 2.13.0, 2.15.0.
+ShapeEnv.{create_symbol, create_unspecified_symbol, create_symintnode, create_symfloatnode, replacements, guards,
+var_to_range, backed_var_to_val, evaluate_guards_expression}, torch.utils._sympy.functions,
+torch.utils._sympy.value_ranges.ValueRanges, torch._dynamo.source.ConstantSource, SymInt.node.{expr, shape_env}.
+Checked on 2.11.0, 2.13.0, 2.15.0.
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ def _bound(value: Any) -> int | None:
 class SizeMaker:
     """The same symbols in a worker's shape environment."""
 
-    def __init__(self, env: ShapeEnv, ranges: list[list[int | None]], hints: list[int]) -> None:
+    def __init__(self, env: ShapeEnv, ranges: list[list[int | None]], hints: list[int], floats: list[float]) -> None:
         if len(ranges) != len(hints):
             raise ValueError(f"{len(ranges)} ranges for {len(hints)} hints")
         from torch._dynamo.source import ConstantSource
@@ -107,6 +108,20 @@ class SizeMaker:
                 whole.upper if upper is None else sympy.Integer(upper),
             )
             self._symbols.append(symbol)
+        self.floats = []  # SymFloats, for the tensors that Dynamo passes floats in
+        self._float_symbols = set()
+        for position, value in enumerate(floats):
+            source = ConstantSource(f"f{position}")
+            symbol = env.create_unspecified_symbol(value, source=source, dynamic_dim=DimDynamic.DYNAMIC)
+            self._float_symbols.add(symbol)
+            self.floats.append(env.create_symfloatnode(symbol, hint=value, source=source))
+
+    def fixed_floats(self) -> bool:
+        """Whether what was compiled holds for some values of the floats only."""
+        env = self._env
+        return any(symbol in env.replacements for symbol in self._float_symbols) or any(
+            self._float_symbols & guard.expr.free_symbols for guard in env.guards
+        )
 
     def size(self, encoded: Any) -> Any:
         """An int, or a SymInt of the environment."""

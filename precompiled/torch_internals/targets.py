@@ -20,15 +20,15 @@ from typing import Any
 import torch
 
 from precompiled.errors import Bypass
-from precompiled.torch_internals import custom_ops
+from precompiled.torch_internals import custom_ops, user_modules
 
 # Operators that come with torch and cannot be redefined by a user's module without patching torch itself.
 _BUILTIN_OP_NAMESPACES = frozenset(
     {"aten", "prims", "prim", "quantized", "quantized_decomposed", "inductor", "_quantized"}
 )
-_COLLECTIVE_OP_NAMESPACES = frozenset(
-    {"_c10d_functional", "c10d", "c10d_functional", "_c10d_functional_autograd", "_dtensor"}
-)
+# Functional collectives say all that a compile needs: the group's name, and its size where a shape depends on it.
+COLLECTIVE_OP_NAMESPACES = frozenset({"_c10d_functional", "_c10d_functional_autograd"})
+_OTHER_COLLECTIVE_OP_NAMESPACES = frozenset({"c10d", "c10d_functional", "_dtensor"})
 _STANDARD_MODULES = frozenset({"_operator", "operator", "math", "builtins"})
 _TORCH_FOLDER = os.path.join(os.path.realpath(os.path.dirname(torch.__file__)), "")
 
@@ -125,12 +125,12 @@ def encode(target: Any) -> list[str]:
 def _encode(target: Any) -> list[str]:
     if isinstance(target, torch._ops.OpOverload):
         namespace, name = _op_name(target._schema.name)
-        if namespace not in _BUILTIN_OP_NAMESPACES:
+        if namespace not in _BUILTIN_OP_NAMESPACES | COLLECTIVE_OP_NAMESPACES:
             return ["cop", namespace, name, target._overloadname, *custom_ops.defining_module(target)]
         return ["op", namespace, name, target._overloadname]
     if isinstance(target, torch._ops.OpOverloadPacket):
         namespace, name = _op_name(target._qualified_op_name)
-        if namespace not in _BUILTIN_OP_NAMESPACES:
+        if namespace not in _BUILTIN_OP_NAMESPACES | COLLECTIVE_OP_NAMESPACES:
             overloads = target.overloads()
             if len(overloads) != 1:
                 raise Bypass(f"the graph calls {namespace}::{name}, which has several overloads", code="custom-op")
@@ -158,8 +158,7 @@ def _encode(target: Any) -> list[str]:
 
 def _op_name(qualified: str) -> tuple[str, str]:
     namespace, _, name = qualified.partition("::")
-    if namespace in _COLLECTIVE_OP_NAMESPACES:
-        # Ranks must not run eager and compiled mixes of a graph with reordered collectives (pytorch: hangs).
+    if namespace in _OTHER_COLLECTIVE_OP_NAMESPACES:
         raise Bypass(f"the graph has the collective {qualified}", code="collective")
     return namespace, name
 
@@ -192,7 +191,7 @@ def _decode(name: tuple[str, ...]) -> Any:
         return getattr(found, rest[2] or "default") if len(rest) > 2 else found
     if kind == "cop":
         namespace, op, overload, modules, digest = rest
-        custom_ops.import_modules(modules, digest)
+        user_modules.import_modules(modules, digest)
         return getattr(getattr(getattr(torch.ops, namespace), op), overload)
     if kind == "hop":
         if rest[0] not in _HIGHER_ORDER:
@@ -205,6 +204,10 @@ def _decode(name: tuple[str, ...]) -> Any:
             space = getattr(space, part)
         return space
     raise ValueError(f"unknown kind of target {kind!r}")
+
+
+def is_collective(name: list[str]) -> bool:
+    return name[0] == "op" and name[1] in COLLECTIVE_OP_NAMESPACES
 
 
 def modules_of(name: list[str]) -> dict[str, str]:

@@ -46,6 +46,41 @@ def test_published_artifact_is_found_and_read_whole(store: Store) -> None:
     assert os.listdir(store.tmp) == []
 
 
+def _with_program(program: bytes = b'{"graph":[]}') -> fmt.Payload:
+    plain = payload()
+    return fmt.Payload(plain.manifest, {**plain.files, fmt.PROGRAM: fmt.pack_program(program)})
+
+
+def test_the_program_is_kept_and_no_load_reads_it(store: Store) -> None:
+    entry = store.publish(_with_program())
+    assert store.read_program(entry) == b'{"graph":[]}'
+    (entry.path / fmt.PROGRAM).write_bytes(b"spoiled")
+    assert store.read_files(entry) == payload().files and store.lookup(KEY) == [entry]
+    with pytest.raises(CorruptArtifact):
+        store.read_program(entry)
+    assert store.lookup(KEY) == [] and len(_quarantined(store)) == 1
+    assert store.read_program(store.publish(payload())) is None
+
+
+def test_a_program_that_does_not_unpack_is_corrupt_and_nothing_else() -> None:
+    packed = fmt.pack_program(b"graph" * 100)
+    for data in (b"graph", packed[:-4], packed[:20], packed[:12] + b"\xff" * 20):
+        with pytest.raises(CorruptArtifact):
+            fmt.unpack_program(data)
+
+
+def test_a_failure_record_keeps_its_program(store: Store) -> None:
+    record = dataclasses.replace(failure(), program=fmt.program_for_failure(b"graph"))
+    store.publish_failure(record)
+    found = store.failure(KEY)
+    assert found == record and fmt.program_of_failure(record) == b"graph"
+    assert fmt.program_of_failure(failure()) is None
+    assert fmt.program_for_failure(os.urandom(fmt.MAX_FAILURE_PROGRAM_BYTES)) == ""
+    for program in ("???", "Z3JhcGg=", 7, ["x"]):
+        with pytest.raises(CorruptArtifact):
+            fmt.program_of_failure(dataclasses.replace(record, program=program))
+
+
 def test_everything_is_for_this_user_only_whatever_the_umask(store: Store) -> None:
     before = os.umask(0o000)
     try:
@@ -225,7 +260,7 @@ def test_no_flipped_bit_of_a_manifest_passes(store: Store) -> None:
 
 
 @pytest.mark.parametrize(
-    "data", [b"", b"{}", b"[]", b"null", b"\xff\xfe", b'{"format":1}', b'{"format":1,"key":[]}', b"[" * 100_000]
+    "data", [b"", b"{}", b"[]", b"null", b"\xff\xfe", b'{"format":2}', b'{"format":2,"key":[]}', b"[" * 100_000]
 )
 def test_what_is_no_manifest_is_corrupt_and_nothing_else(data: bytes) -> None:
     for reader in (fmt.open_manifest, fmt.open_failure):
@@ -259,9 +294,10 @@ def test_one_corrupt_variant_does_not_hide_the_others(store: Store) -> None:
 
 def test_another_format_is_a_miss_but_stays(store: Store) -> None:
     path = store.publish(payload()).path / fmt.MANIFEST
-    path.write_bytes(path.read_bytes().replace(b'"format":1', b'"format":2'))
+    mine, other = (b'"format":%d' % version for version in (fmt.FORMAT, fmt.FORMAT + 1))
+    path.write_bytes(path.read_bytes().replace(mine, other))
     record = store.artifacts / f"{KEY}.failed"
-    record.write_bytes(fmt.encode_failure(failure()).replace(b'"format":1', b'"format":2'))
+    record.write_bytes(fmt.encode_failure(failure()).replace(mine, other))
     assert store.lookup(KEY) == [] and store.failure(KEY) is None
     assert path.exists() and record.exists() and _quarantined(store) == []
     assert store.publish(payload()).slot == 1
@@ -311,7 +347,7 @@ def test_a_newer_failure_replaces_and_an_artifact_forgets(store: Store) -> None:
     assert store.failure(KEY) is None and list(store.failures()) == []
 
 
-@pytest.mark.parametrize("data", [b"", b"{}", b"nonsense", b'{"format":1,"key":"x"}'])
+@pytest.mark.parametrize("data", [b"", b"{}", b"nonsense", b'{"format":2,"key":"x"}'])
 def test_a_corrupt_failure_record_goes_into_quarantine(store: Store, data: bytes) -> None:
     store.prepare()
     record = store.artifacts / f"{KEY}.failed"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import copy
 import enum
+import functools
 import json
 import math
 from collections.abc import Callable
@@ -89,13 +90,26 @@ def test_graphs_inside_of_a_graph_come_along(function: Callable[..., Any]) -> No
     torch.testing.assert_close(decoded(*found.inputs), found.module(*found.inputs))
 
 
-def test_a_checkpoint_with_a_context_function_is_refused() -> None:
+def test_a_checkpoint_with_a_context_function_that_nobody_can_import_is_refused() -> None:
     def contexts() -> Any:
         return create_selective_checkpoint_contexts([torch.ops.aten.mm.default])
 
     with pytest.raises(Bypass) as refused:
         captured(lambda x: checkpoint(torch.sin, x, use_reentrant=False, context_fn=contexts), X)
     assert refused.value.code == "checkpoint-context"
+
+
+def test_operators_to_keep_in_a_checkpoint_travel_and_tell_graphs_apart() -> None:
+    def encoded(*operators: Any) -> Any:
+        contexts = functools.partial(create_selective_checkpoint_contexts, list(operators))
+        return json.loads(captured(
+            lambda x: checkpoint(lambda y: (y @ y).sin(), x, use_reentrant=False, context_fn=contexts),
+            torch.randn(4, 4, requires_grad=True),
+        ).program.sections["graph"])  # fmt: skip
+
+    keeps = encoded(torch.ops.aten.mm.default)
+    assert keeps != encoded(torch.ops.aten.sin.default)
+    assert codec.encode(codec.decode(keeps)) == keeps
 
 
 # Kinds of arguments that graphs may have and that the functions above do not show for certain.
@@ -187,7 +201,15 @@ def test_a_called_module_is_refused() -> None:
     assert refused.value.code == "unsupported-node"
 
 
-@pytest.mark.parametrize("mark", ["recompute", "ac_graph_id", "steal_arg", "custom", "has_backward_hook"])
+def test_an_annotation_travels_and_tells_graphs_apart() -> None:
+    plain, annotated = graph_with(1), graph_with(1)
+    next(n for n in annotated.graph.nodes if n.op == "call_function").meta["custom"] = {"fallback_to_eager": True}
+    assert codec.encode(plain) != codec.encode(annotated)
+    marks = [node.meta.get("custom") for node in through_bytes(annotated).graph.nodes]
+    assert {"fallback_to_eager": True} in marks
+
+
+@pytest.mark.parametrize("mark", ["recompute", "ac_graph_id", "steal_arg", "has_backward_hook"])
 def test_a_node_whose_mark_changes_the_compile_is_refused(mark: str) -> None:
     module = graph_with(1)
     next(node for node in module.graph.nodes if node.op == "call_function").meta[mark] = {"x": 1}

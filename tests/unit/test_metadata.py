@@ -50,7 +50,7 @@ def test_inputs_are_made_again_with_the_same_metadata(name: str) -> None:
     function = double if name != "float8" else (lambda x: x.float())
     described = json.loads(captured(function, INPUTS[name]()).program.sections["inputs"])
     mode = metadata.new_fake_mode()
-    (made,) = metadata.make_inputs(described, metadata.size_maker(described, [], mode), mode)
+    (made,) = metadata.make_inputs(described, metadata.size_maker(described, [], [], mode), mode)
     (described_one,) = described["args"]
     graph = torch.fx.Graph()
     node = graph.placeholder("x")
@@ -64,7 +64,7 @@ def test_an_input_of_inference_mode_stays_one() -> None:
     with torch.inference_mode(), mode:
         described = metadata.describe_inputs([placeholder(torch.empty(4, 6))]).to_plain()
     assert described["args"][0]["inference"]
-    (made,) = metadata.make_inputs(described, metadata.size_maker(described, [], mode), mode)
+    (made,) = metadata.make_inputs(described, metadata.size_maker(described, [], [], mode), mode)
     assert made.is_inference()
 
 
@@ -74,7 +74,7 @@ def test_inputs_over_one_memory_are_made_so_again() -> None:
     described = json.loads(found.program.sections["inputs"])
     assert ["shares" in item for item in described["args"]] == [True, False, True]
     mode = metadata.new_fake_mode()
-    made = metadata.make_inputs(described, metadata.size_maker(described, [], mode), mode)
+    made = metadata.make_inputs(described, metadata.size_maker(described, [], [], mode), mode)
     storages = [item.untyped_storage()._cdata for item in made]
     assert storages[0] == storages[2] != storages[1]
     apart = captured(lambda x, y, z: x + y + z, whole[:4].clone(), torch.randn(4, 6), whole[4:])
@@ -87,7 +87,7 @@ def test_symbolic_sizes_are_made_again() -> None:
     found = captured(lambda x: x.reshape(-1) * x.shape[0], x)
     described = json.loads(found.program.sections["inputs"])
     mode = metadata.new_fake_mode()
-    sizes = metadata.size_maker(described, found.program.hints, mode)
+    sizes = metadata.size_maker(described, found.program.hints, [], mode)
     made = metadata.make_inputs(described, sizes, mode)
     assert [type(item).__name__ for item in made] == ["SymInt", "FakeTensor"]
     assert (int(made[0]), tuple(map(int, made[1].shape))) == (4, (4, 6))

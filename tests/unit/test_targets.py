@@ -137,9 +137,11 @@ def test_a_custom_op_that_no_worker_can_import_is_refused(monkeypatch: pytest.Mo
 
 
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="this torch has no torch.distributed")
-def test_a_collective_is_refused() -> None:
-    assert refusal(torch.ops._c10d_functional.all_reduce) == "collective"
-    assert refusal(torch.ops._c10d_functional.wait_tensor.default) == "collective"
+def test_functional_collectives_are_served_and_known_as_such_and_others_are_refused() -> None:
+    reduce = targets.encode(torch.ops._c10d_functional.all_reduce.default)
+    assert targets.is_collective(reduce) and targets.decode(reduce) is torch.ops._c10d_functional.all_reduce.default
+    assert not targets.is_collective(targets.encode(torch.ops.aten.mm.default))
+    assert refusal(torch.ops.c10d.allreduce_.default) == "collective"
 
 
 def test_an_operator_that_takes_code_by_reference_is_refused() -> None:

@@ -1,0 +1,74 @@
+"""What an entry of the store was compiled from, read back and shown: for `show` and `explain`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from precompiled.artifact import format as fmt
+from precompiled.artifact.store import Entry, Store
+from precompiled.errors import CorruptArtifact
+from precompiled.graph import listing
+from precompiled.graph.key import SECTIONS
+
+MAX_SHOWN_CHARS = 400
+
+
+def program_of(store: Store, kept: Entry | fmt.Failure) -> dict[str, Any] | None:
+    """The program of an artifact or a failure record; None where it was not kept, or is none."""
+    try:
+        data = store.read_program(kept) if isinstance(kept, Entry) else fmt.program_of_failure(kept)
+        program = None if data is None else json.loads(data)
+    except (CorruptArtifact, FileNotFoundError, ValueError, RecursionError):
+        return None  # quarantined or evicted by now, or a record of bytes that were no graph
+    return program if isinstance(program, dict) and set(SECTIONS) <= set(program) else None
+
+
+def first_program(store: Store, entries: Sequence[Entry], failure: fmt.Failure | None) -> dict[str, Any] | None:
+    """The program of one key: all its entries have the same, but for sizes."""
+    found = (program_of(store, kept) for kept in (*entries, failure) if kept is not None)
+    return next((program for program in found if program is not None), None)
+
+
+def operations(program: dict[str, Any] | None) -> list[listing.Operation] | None:
+    """The operations of a program; None where there is none, or it is none."""
+    if program is None:
+        return None
+    try:
+        return listing.operations(program)
+    except listing.NOT_A_PROGRAM:
+        return None
+
+
+def document(found: list[listing.Operation] | None) -> list[dict[str, Any]] | None:
+    """For `--json`."""
+    if found is None:
+        return None
+    return [
+        {
+            "graph": item.graph, "node": item.node, "text": item.text,
+            "source": vars(item.place) if item.place else None,
+        }
+        for item in found
+    ]  # fmt: skip
+
+
+def show(found: list[listing.Operation] | None) -> None:
+    """Print operations, each below the line of code that it comes from."""
+    click.echo("\ngraph")
+    if found is None:
+        click.echo("  was not kept, or cannot be read")
+        return
+    graph, place = 0, None
+    for item in found:
+        if item.graph != graph:
+            graph, place = item.graph, None
+            click.echo(f"\ngraph {graph}")
+        if item.place is not None and item.place != place:
+            click.echo(f"  # {item.place}")
+        place = item.place
+        text = item.text if len(item.text) <= MAX_SHOWN_CHARS else item.text[:MAX_SHOWN_CHARS] + "..."
+        click.echo(f"  {text}")

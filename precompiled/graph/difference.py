@@ -1,0 +1,354 @@
+"""What differs between two programs, in words that somebody can act on: values before and after, never hashes.
+
+Pure: two programs as plain data (capture.py) in, a list of changes out. No torch here: the command line uses it.
+Values are compared as their JSON texts, as the key does: 1 and 1.0 and True are three things.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
+from difflib import SequenceMatcher
+from itertools import zip_longest
+from typing import Any
+
+from precompiled.graph import listing
+from precompiled.graph.key import SECTIONS
+
+NOT_SET = "not set"
+NONE = "none"
+# A text of two that differ somewhere far inside is cut on both sides of the place.
+_MAX_TEXT = 300
+_CONTEXT = 60
+
+
+@dataclass(frozen=True)
+class Change:
+    """One thing that differs. ``source``: what it is in the program, a line of code or the name of an input."""
+
+    section: str
+    where: str
+    before: str
+    after: str
+    field: str = ""  # of an input
+    note: str = ""
+    source: str = ""
+
+    def __str__(self) -> str:
+        field, note = self.field and f"{self.field} ", self.note and f"  ({self.note})"
+        return f"{self.where}: {field}{self.before} -> {self.after}{note}"
+
+
+def compare(before: dict[str, Any], after: dict[str, Any]) -> list[Change]:
+    """All that differs, by section. Raises what listing.py raises for data that is no program."""
+    found: list[Change] = []
+    for section in SECTIONS:
+        if _text(before[section]) != _text(after[section]):
+            changes = [_clipped(change) for change in _COMPARERS[section](before, after)]
+            # The key hashes texts: fields in another order would be another key.
+            found += changes or [Change(section, "the order of its fields", "one", "another")]
+    return found
+
+
+def distance(before: dict[str, Any], after: dict[str, Any]) -> tuple[int, int]:
+    """How far apart two programs are: the sections that differ, then the fields in them."""
+    changes = compare(before, after)
+    operations = sum(1 for _ in _differing_nodes(before["graph"], after["graph"]))
+    fields = sum(change.section != "graph" for change in changes) + operations
+    return len({change.section for change in changes}), fields
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"))
+
+
+# ---------------------------------------------------------------- graph
+
+
+def _graph(before: dict[str, Any], after: dict[str, Any]) -> Iterator[Change]:
+    left, right = before["graph"], after["graph"]
+    counts = [sum(map(len, graphs)) for graphs in (left, right)]
+    if counts[0] != counts[1]:
+        yield Change("graph", "number of operations", str(counts[0]), str(counts[1]), note=_operators(left, right))
+    if len(left) != len(right):
+        yield Change("graph", "number of graphs inside of operators", str(len(left) - 1), str(len(right) - 1))
+    differing = list(_differing_nodes(left, right))
+    if not differing:
+        return
+    graph, node = differing[0]
+    texts = []
+    for graphs in (left, right):
+        there = graph < len(graphs) and node < len(graphs[graph])
+        texts.append(listing.operation(graphs[graph][node]) if there else NONE)
+    note = f"the first of {len(differing)} that differ" if len(differing) > 1 else ""
+    if texts[0] == texts[1]:
+        # A custom op is named with a digest of its module's sources.
+        note = "; ".join(filter(None, ("the same operator, whose sources have changed", note)))
+    where = f"operation %{node}" + (f" of graph {graph}" if graph else "")
+    place = listing.place(after, graph, node) or listing.place(before, graph, node)
+    yield Change("graph", where, texts[0], texts[1], note=note, source=str(place or ""))
+
+
+def _differing_nodes(left: list[Any], right: list[Any]) -> Iterator[tuple[int, int]]:
+    for number in range(max(len(left), len(right))):
+        graphs = [graphs[number] if number < len(graphs) else [] for graphs in (left, right)]
+        for position, (one, other) in enumerate(zip_longest(*graphs)):
+            if _text(one) != _text(other):
+                yield number, position
+
+
+def _operators(left: list[Any], right: list[Any]) -> str:
+    """Which operators there are more or fewer of."""
+    counts = [Counter(listing.operator(node) for graph in graphs for node in graph) for graphs in (left, right)]
+    names = [name for name in {**counts[0], **counts[1]} if counts[0][name] != counts[1][name]]
+    shown = [f"{name}: {counts[0][name]} -> {counts[1][name]}" for name in names[:5]]
+    return ", ".join(shown + ["..."] * (len(names) > 5))
+
+
+# ---------------------------------------------------------------- inputs
+
+_FIELDS = {"stride": "strides", "offset": "storage offset", "storage": "bytes of storage",
+           "shares": "shares memory with input", "leaf": "is a leaf", "inference": "is an inference tensor",
+           "parameter": "is a parameter", "float": "is read as a number"}  # fmt: skip
+_DYNAMIC = "torch._dynamo.mark_dynamic or dynamic=True lets one artifact serve several sizes"
+
+
+def _inputs(before: dict[str, Any], after: dict[str, Any]) -> Iterator[Change]:
+    left, right = before["inputs"], after["inputs"]
+    if len(left["args"]) != len(right["args"]):
+        yield Change("inputs", "number of inputs", str(len(left["args"])), str(len(right["args"])))
+    advised = False
+    for one, other in _paired(left["args"], right["args"]):
+        program, position = (before, one) if other is None else (after, other)
+        old = None if one is None else left["args"][one]
+        new = None if other is None else right["args"][other]
+        for field, was, now in _input_fields(old, new):
+            note = "" if field != "shape" or advised else _DYNAMIC
+            advised = advised or bool(note)
+            name = listing.input_name(program, position)
+            yield Change("inputs", f"input {position}", was, now, field=field, note=note, source=name)
+    for number, (was, now) in enumerate(zip_longest(left["ranges"], right["ranges"])):
+        if was != now:
+            yield Change("inputs", f"range of the size s{number}", _range(was), _range(now))
+
+
+def _paired(left: list[Any], right: list[Any]) -> Iterator[tuple[Any, Any]]:
+    """Positions of inputs that differ, side by side; None for those that one side does not have."""
+    texts = [_text(item) for item in left], [_text(item) for item in right]
+    if len(left) == len(right):
+        yield from ((at, at) for at, (one, other) in enumerate(zip(*texts, strict=True)) if one != other)
+        return
+    for _tag, start, stop, begin, end in SequenceMatcher(None, *texts, autojunk=False).get_opcodes():
+        if _tag != "equal":
+            yield from zip_longest(range(start, stop), range(begin, end))
+
+
+def _input_fields(old: Any, new: Any) -> Iterator[tuple[str, str, str]]:
+    if old is None or new is None or _kind(old) != _kind(new):
+        yield "", NONE if old is None else listing.tensor(old), NONE if new is None else listing.tensor(new)
+        return
+    names = dict.fromkeys((*old, *new))
+    if "shape" in names and _text([old["shape"], old.get("dtype")]) != _text([new["shape"], new.get("dtype")]):
+        # What follows from another shape or dtype is no reason of its own.
+        if all(listing.is_contiguous(item["shape"], item["stride"]) for item in (old, new)):
+            names.pop("stride")
+        if "storage" in names and all(map(listing.fills_its_storage, (old, new))):
+            names.pop("storage")
+    for name in names:
+        was, now = old.get(name), new.get(name)
+        if _text(was) == _text(now):
+            continue
+        if name == "inner":
+            for (label, one), (_, other) in zip(was, now, strict=False):
+                yield from ((f"{label}'s {field}", x, y) for field, x, y in _input_fields(one, other))
+        elif name == "subclass":
+            x, y = ".".join(was[:2]), ".".join(now[:2])
+            yield "type" if x != y else "sources of", x, y
+        else:
+            yield (_FIELDS.get(name, name), _input_value(name, was), _input_value(name, now))
+
+
+def _kind(item: dict[str, Any]) -> str:
+    return next((name for name in ("size", "subclass") if name in item), "tensor")
+
+
+def _input_value(name: str, value: Any) -> str:
+    if value is None:
+        return "no" if name in ("shares", "float") else NOT_SET
+    if name in ("shape", "stride"):
+        return listing.sizes(value)
+    if name in ("offset", "storage", "size"):
+        return listing.size(value)
+    if name == "float":
+        return "yes"
+    if name == "context":
+        return listing.argument(value)
+    return value if isinstance(value, str) else str(value)
+
+
+def _range(bounds: Any) -> str:
+    if bounds is None:
+        return NONE
+    lower, upper = ("any" if bound is None else str(bound) for bound in bounds)
+    return f"{lower} to {upper}"
+
+
+# ---------------------------------------------------------------- modes
+
+# What sets a mode; torch_internals/modes.py captures them.
+_SET_BY = {
+    "grad": "torch.no_grad, torch.set_grad_enabled",
+    "inference": "torch.inference_mode",
+    "autocast": "torch.autocast",
+    "autocast_cache": "torch.autocast(cache_enabled=)",
+    "deterministic": "torch.use_deterministic_algorithms",
+    "deterministic_warn_only": "torch.use_deterministic_algorithms(warn_only=)",
+    "fill_uninitialized_memory": "torch.utils.deterministic.fill_uninitialized_memory",
+    "default_dtype": "torch.set_default_dtype",
+    "default_device": "torch.set_default_device",
+    "float32_matmul_precision": "torch.set_float32_matmul_precision",
+    "fp32_precision": "torch.backends.*.fp32_precision",
+    "reduced_precision": "torch.backends.cuda.matmul",
+    "cudnn": "torch.backends.cudnn",
+    "mkldnn": "torch.backends.mkldnn",
+    "sdp": "torch.nn.attention.sdpa_kernel, torch.backends.cuda.enable_*_sdp",
+    "threads": "torch.set_num_threads, OMP_NUM_THREADS, the CPUs that the process may use",
+    "compiled_autograd": "compiled autograd",
+    "groups": "the process groups of the graph's collectives, and their ranks",
+}
+# The items of those that are lists.
+_PARTS = {
+    "fp32_precision": ("generic.all", "cuda.all", "cuda.matmul", "cuda.conv", "cuda.rnn", "mkldnn.all",
+                       "mkldnn.matmul", "mkldnn.conv", "mkldnn.rnn"),
+    "reduced_precision": ("allow_fp16_reduced_precision_reduction", "allow_bf16_reduced_precision_reduction"),
+    "cudnn": ("enabled", "benchmark", "deterministic"),
+    "sdp": ("flash", "mem_efficient", "math", "cudnn"),
+}  # fmt: skip
+
+
+def _modes(before: dict[str, Any], after: dict[str, Any]) -> Iterator[Change]:
+    left, right = (_flat_modes(program["modes"]) for program in (before, after))
+    for name, was, now in _fields(left, right):
+        yield Change("modes", name, _mode(was), _mode(now), note=_SET_BY.get(name.partition(".")[0], ""))
+
+
+def _flat_modes(modes: dict[str, Any]) -> dict[str, Any]:
+    flat = {}
+    for name, value in modes.items():
+        parts = _PARTS.get(name, ())
+        if isinstance(value, list) and len(value) == len(parts):
+            flat.update({f"{name}.{part}": item for part, item in zip(parts, value, strict=True)})
+        else:
+            flat[name] = value
+    return flat
+
+
+def _mode(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {item}" for name, item in value.items()) or NONE
+    return NOT_SET if value is _MISSING or value is None else str(value)
+
+
+# ---------------------------------------------------------------- configs
+
+
+def _configs(before: dict[str, Any], after: dict[str, Any]) -> Iterator[Change]:
+    left, right = before["configs"], after["configs"]
+    for group in dict.fromkeys((*left, *right)):
+        for name, was, now in _fields(left.get(group, {}), right.get(group, {})):
+            where = "torch.compiler.config.cache_key_tag" if group == "tag" else f"{group}.{name}"
+            yield Change("configs", where, _setting(was), _setting(now))
+
+
+def _setting(value: Any) -> str:
+    """A value of torch_internals/configs.py, where tuples, sets, dicts and dtypes are tagged."""
+    if value is _MISSING:
+        return NOT_SET
+    if isinstance(value, list):
+        return f"[{', '.join(map(_setting, value))}]"
+    if isinstance(value, dict):
+        ((kind, content),) = value.items()
+        if kind == "dtype":
+            return f"torch.{content}"
+        if kind == "dict":
+            return "{" + ", ".join(f"{name!r}: {_setting(item)}" for name, item in content.items()) + "}"
+        items = ", ".join(map(_setting, content))
+        return f"({items})" if kind == "tuple" else "{" + items + "}"
+    return repr(value)
+
+
+# ---------------------------------------------------------------- environment
+
+
+def _environment(before: dict[str, Any], after: dict[str, Any]) -> Iterator[Change]:
+    left, right = before["environment"], after["environment"]
+    for name, was, now in _fields(left, right):
+        if name == "variables":
+            for variable, old, new in _fields({} if was is _MISSING else was, {} if now is _MISSING else now):
+                yield Change("environment", f"variable {variable}", _setting(old), _setting(new))
+            continue
+        shown = [_fact(name, value) for value in (was, now)]
+        if shown[0] == shown[1]:
+            shown = [str(value) for value in (was, now)]
+        note = "the instruction sets differ: see flags in /proc/cpuinfo" if name == "cpu" else ""
+        yield Change("environment", name, shown[0], shown[1], note=note)
+
+
+def _fact(name: str, value: Any) -> str:
+    """A fact of environment.py without its digests; two that then look alike are shown as they are."""
+    if value is _MISSING or value in (None, ""):
+        return NONE
+    if not isinstance(value, str):
+        return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+    if name == "cpu":
+        return value.rpartition(" ")[0] or value
+    if name == "torch":
+        version, _, build = value.partition(" ")
+        return f"{version} (git {build[:10]})" if build and "sources" not in build else value
+    compiler = re.fullmatch(r"(.+) (\S+) (\d+) (\d+)", value) if name == "compiler" else None
+    if compiler is not None:
+        command, path, _size, written = compiler.groups()
+        date = datetime.fromtimestamp(int(written), timezone.utc)
+        return f"{command} ({path} of {date:%Y-%m-%d})"
+    return value
+
+
+# ---------------------------------------------------------------- all
+
+_MISSING = object()
+
+_COMPARERS: dict[str, Callable[[dict[str, Any], dict[str, Any]], Iterator[Change]]] = {
+    "graph": _graph,
+    "inputs": _inputs,
+    "modes": _modes,
+    "configs": _configs,
+    "environment": _environment,
+}
+
+
+def _fields(left: dict[str, Any], right: dict[str, Any]) -> Iterator[tuple[str, Any, Any]]:
+    """The fields that differ, with their values or _MISSING."""
+    for name in dict.fromkeys((*left, *right)):
+        was, now = left.get(name, _MISSING), right.get(name, _MISSING)
+        if was is _MISSING or now is _MISSING or _text(was) != _text(now):
+            yield name, was, now
+
+
+def _clipped(change: Change) -> Change:
+    """With long values cut around the first place where they differ."""
+    before, after = change.before, change.after
+    if max(len(before), len(after)) <= _MAX_TEXT:
+        return change
+    at = next((at for at, (one, other) in enumerate(zip(before, after, strict=False)) if one != other),
+              min(len(before), len(after)))  # fmt: skip
+    start = max(0, at - _CONTEXT) if at > _MAX_TEXT - _CONTEXT else 0
+    cut = [_cut(text, start) for text in (before, after)]
+    return replace(change, before=cut[0], after=cut[1])
+
+
+def _cut(text: str, start: int) -> str:
+    return ("..." if start else "") + text[start : start + _MAX_TEXT] + ("..." if start + _MAX_TEXT < len(text) else "")

@@ -1,0 +1,217 @@
+"""A program in words: what `precompiled show` prints, and what graph/difference.py compares.
+
+From the plain data alone (codec.py, torch_internals/metadata.py): the command line knows no torch. An operation is
+``%3``, by its position in its graph. Raises TypeError, ValueError, KeyError, IndexError or AttributeError for data that
+is no program.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+# What anything here raises for data that is no program: of a failure record, say, whose graph did not decode.
+NOT_A_PROGRAM = (TypeError, ValueError, KeyError, IndexError, AttributeError)
+
+_BITS = re.compile(r"\d+")
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where an operation comes from: torch_internals/sources.py."""
+
+    file: str
+    line: int
+    function: str
+    code: str
+
+    def __str__(self) -> str:
+        where = f"{self.file}:{self.line}, in {self.function}"
+        return f"{where}: {self.code}" if self.code else where
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One operation: ``text`` has its arguments; ``graph`` is 0 but inside of higher-order operators."""
+
+    graph: int
+    node: int
+    text: str
+    place: Place | None
+
+
+def operations(program: dict[str, Any]) -> list[Operation]:
+    """All operations of a program, in order."""
+    found = []
+    for number, graph in enumerate(program["graph"]):
+        placeholders = 0
+        for position, node in enumerate(graph):
+            text = operation(node)
+            if node[0] == "p":
+                text = f"{text} {placeholders}"
+                if number == 0:
+                    name = input_name(program, placeholders)
+                    text += f": {tensor(program['inputs']['args'][placeholders])}" + (f"  {name}" if name else "")
+                placeholders += 1
+            if node[0] != "o":
+                text = f"%{position} = {text}"
+            found.append(Operation(number, position, text, place(program, number, position)))
+    return found
+
+
+def place(program: dict[str, Any], graph: int, node: int) -> Place | None:
+    """Where a node comes from, if that was sent. It is beside the graph, so nothing of it is taken for granted."""
+    try:
+        numbers = program["about"]["nodes"][graph]
+        if len(numbers) != len(program["graph"][graph]) or numbers[node] < 0:
+            return None
+        file, line, function, code = program["about"]["places"][numbers[node]]
+        return Place(str(file), int(line), str(function), str(code))
+    except NOT_A_PROGRAM:
+        return None
+
+
+def input_name(program: dict[str, Any], position: int) -> str:
+    """Dynamo's name of an input; "" where it was not sent."""
+    try:
+        return str(program["about"]["inputs"][position])
+    except NOT_A_PROGRAM:
+        return ""
+
+
+# ---------------------------------------------------------------- operations
+
+
+def operation(node: list[Any]) -> str:
+    """A node without its number: ``torch.add(%0, 2)``."""
+    if node[0] == "p":
+        return "input"
+    if node[0] == "g":
+        kept = f", checkpointed by {_policy(node[2])}" if len(node) > 2 else ""
+        return f"graph {node[1]}{kept}"
+    _code, _target, args, kwargs, *annotations = node
+    shown = [argument(item) for item in args]
+    before = operator(node)
+    if node[0] == "m" and shown:
+        before = f"{shown.pop(0)}.{before}"
+    shown += [f"{name}={argument(value)}" for name, value in kwargs]
+    return f"{before}({', '.join(shown)})" + "".join(f", annotated {argument(item)}" for item in annotations)
+
+
+def operator(node: list[Any]) -> str:
+    """What a node calls."""
+    if node[0] in ("p", "g"):
+        return {"p": "input", "g": "graph"}[node[0]]
+    if node[0] == "o":
+        return "output"
+    return str(node[1]) if node[0] == "m" else target(node[1])
+
+
+def target(name: list[str]) -> str:
+    """The name of a called function (torch_internals/targets.py)."""
+    kind, *rest = name
+    if kind == "fn":
+        return ".".join(rest).replace("_operator.", "operator.")
+    if kind == "op" and len(rest) == 2:
+        return ".".join(rest)
+    if kind in ("op", "cop"):
+        return ".".join((rest[0], rest[1], rest[2] or "default"))
+    return rest[0]
+
+
+def argument(value: Any) -> str:
+    """An argument, as Python would write it."""
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return repr(value)
+    if isinstance(value, list):
+        return f"[{', '.join(map(argument, value))}]"
+    ((kind, content),) = value.items()
+    if kind == "n":
+        return f"%{content}"
+    if kind == "e":
+        return "..."
+    if kind == "c":
+        return repr(complex(*content))
+    if kind == "x":
+        return f"device({content[1]!r})" if content[0] == "device" else f"torch.{content[1]}"
+    if kind == "d":
+        return "{" + ", ".join(f"{argument(key)}: {argument(item)}" for key, item in content) + "}"
+    items = [argument(item) for item in content]
+    if kind == "t":
+        return f"({items[0]},)" if len(items) == 1 else f"({', '.join(items)})"
+    if kind == "s":
+        start, stop, step = ("" if item == "None" else item for item in items)
+        return f"{start}:{stop}" + (f":{step}" if step else "")
+    name = {"r": "range", "z": "torch.Size"}[kind]
+    return f"{name}({', '.join(items)})"
+
+
+def _policy(encoded: list[Any]) -> str:
+    kind, content, _mutation = encoded
+    return f"keeping {', '.join(map(target, content))}" if kind == "ops" else f"{content[0]}.{content[1]}"
+
+
+# ---------------------------------------------------------------- inputs
+
+
+def size(value: Any) -> str:
+    """A size, with symbols as ``s0``."""
+    if isinstance(value, int):
+        return str(value)
+    ((name, content),) = value.items()
+    if name == "s":
+        return f"s{content}"
+    items = [size(item) for item in content]
+    if name in ("Add", "Mul"):
+        return f"({(' + ' if name == 'Add' else '*').join(items)})"
+    return f"{name}({', '.join(items)})"
+
+
+def sizes(values: list[Any]) -> str:
+    """Such as ``[8, s0]``."""
+    return f"[{', '.join(map(size, values))}]"
+
+
+def tensor(item: dict[str, Any]) -> str:
+    """An input on one line; what is as usual is left out."""
+    if "size" in item:
+        return f"a size, {size(item['size'])}"
+    if "subclass" in item:
+        inner = ", ".join(f"{name}: {tensor(held)}" for name, held in item["inner"])
+        return f"{'.'.join(item['subclass'][:2])} {sizes(item['shape'])} of {inner}"
+    words = [f"{item['dtype']} {sizes(item['shape'])}"]
+    if not is_contiguous(item["shape"], item["stride"]):
+        words.append(f"strides {sizes(item['stride'])}")
+    if item["device"] != "cpu":
+        words.append(item["device"])
+    if item["parameter"]:
+        words.append("parameter")
+    elif item["requires_grad"]:
+        words.append("requires grad")
+    if "shares" in item:
+        words.append(f"shares memory with input {item['shares']}")
+    return ", ".join(words)
+
+
+def is_contiguous(shape: list[Any], stride: list[Any]) -> bool:
+    """Whether these are the strides that a new tensor of the shape has; symbolic sizes are taken on trust."""
+    if not all(type(value) is int for value in (*shape, *stride)):
+        return True
+    expected = 1
+    for length, step in zip(reversed(shape), reversed(stride), strict=True):
+        if length != 1 and step != expected:
+            return False
+        expected *= max(length, 1)
+    return True
+
+
+def fills_its_storage(item: dict[str, Any]) -> bool:
+    """Whether a tensor's storage is just what its shape and dtype need."""
+    if not all(type(value) is int for value in (*item["shape"], item["storage"])):
+        return True
+    elements = 1
+    for length in item["shape"]:
+        elements *= length
+    bits = _BITS.search(item["dtype"])
+    return bool(item["storage"] == elements * (int(bits.group()) // 8 if bits else 1))

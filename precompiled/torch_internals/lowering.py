@@ -1,0 +1,139 @@
+"""Compiled autograd's graphs in a form that a worker can rebuild.
+
+What Dynamo makes of a backward that compiled autograd captured differs from other graphs in two ways:
+
+- Its first input is a list of tensors, which it takes over and empties (node.meta["steal_arg"]).
+- It calls functions of this one process: ``torch._dynamo.compiled_autograd.ops.*``, bound from C++ when a backward
+  first needs them, and closures over one AOTAutograd backward. A worker that never ran that backward has neither.
+
+So the graph is flattened, and traced down to ATen here, in the client, as AOTAutograd would have done first thing
+(docs/decisions/0011). No gradient is ever asked of it: a backward that is itself differentiated is refused.
+
+Private names: torch._dynamo.compiled_autograd.{in_compiled_autograd_region, Op}, node.meta keys "example_value",
+"tensor_dict" and "steal_arg", torch.fx.experimental.proxy_tensor.make_fx, FakeTensor.fake_mode.
+Checked on 2.11.0, 2.13.0, 2.15.0.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import operator
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch._dynamo.compiled_autograd
+import torch.fx
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from precompiled.errors import Bypass
+from precompiled.torch_internals import stand_in
+
+_CARRIED = ("example_value", "tensor_dict")
+
+
+@dataclass(frozen=True)
+class Plain:
+    """``module``: what is captured; ``eager``: what runs until its artifact is there; both take ``flatten(args)``."""
+
+    module: torch.fx.GraphModule
+    eager: Callable[..., Any]
+    flatten: Callable[[tuple[Any, ...]], list[Any]] | None = None
+    needs_grad: bool = True  # false: its outputs are not differentiated, whatever the grad mode around it
+
+    def grad_mode(self) -> contextlib.AbstractContextManager[Any]:
+        """What it is captured in."""
+        return contextlib.nullcontext() if self.needs_grad else torch.no_grad()
+
+    def taking_all(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """``function``, for the arguments that Dynamo passes."""
+        flatten = self.flatten
+        if flatten is None:
+            return function
+        return lambda *args: function(*flatten(args))
+
+
+def plain(module: torch.fx.GraphModule) -> Plain:
+    """The graph itself, or a plain one that does the same. Raises Bypass where there is none."""
+    if not torch._dynamo.compiled_autograd.in_compiled_autograd_region or not _is_of_one_process(module):
+        return Plain(module, stand_in.eager(module).forward)
+    flat, flatten = _flat(module)
+    return Plain(_traced(flat), flat.forward, flatten, needs_grad=False)
+
+
+def _is_of_one_process(module: torch.fx.GraphModule) -> bool:
+    """Whether it is a captured backward, rather than a function that such a backward calls."""
+    return any(
+        node.meta.get("steal_arg")
+        if node.op == "placeholder"
+        else isinstance(node.target, torch._dynamo.compiled_autograd.Op)
+        or "<locals>" in getattr(node.target, "__qualname__", "")
+        for node in module.graph.nodes
+        if node.op in ("placeholder", "call_function")
+    )
+
+
+def _flat(module: torch.fx.GraphModule) -> tuple[torch.fx.GraphModule, Callable[[tuple[Any, ...]], list[Any]]]:
+    """The graph with the tensors that it takes from its lists as inputs; and from its arguments to these."""
+    graph = torch.fx.Graph()
+    copies: dict[torch.fx.Node, torch.fx.Node] = {}
+    picks: list[tuple[int, int | None]] = []
+    stolen: list[int] = []
+
+    def add(node: torch.fx.Node, *pick: Any) -> None:
+        copies[node] = graph.placeholder(node.name)
+        copies[node].meta = {name: node.meta[name] for name in _CARRIED if name in node.meta}
+        picks.append(pick)
+
+    placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
+    for position, node in enumerate(placeholders):
+        if not node.meta.get("steal_arg"):
+            add(node, position, None)
+            continue
+        stolen.append(position)
+        known: dict[int, torch.fx.Node] = {}
+        for user in node.users:
+            if user.target is not operator.getitem or type(user.args[1]) is not int:
+                raise Bypass("compiled autograd's graph uses its inputs in an unknown way", code="unsupported-input")
+            first = known.setdefault(user.args[1], user)
+            if first is user:
+                add(user, position, user.args[1])
+            else:
+                copies[user] = copies[first]
+    for node in module.graph.nodes:
+        if node not in copies and node.op != "placeholder":
+            copies[node] = graph.node_copy(node, copies.__getitem__)
+
+    def flatten(args: tuple[Any, ...]) -> list[Any]:
+        taken = [args[position] if item is None else args[position][item] for position, item in picks]
+        for position in stolen:
+            args[position].clear()  # or the activations would live until the backward has ended
+        return taken
+
+    return torch.fx.GraphModule(module, graph), flatten
+
+
+def _traced(flat: torch.fx.GraphModule) -> torch.fx.GraphModule:
+    """The same in ATen's operators."""
+    inputs = [node for node in flat.graph.nodes if node.op == "placeholder"]
+    values = [node.meta.get("example_value") for node in inputs]
+    mode = next((value.fake_mode for value in values if isinstance(value, FakeTensor)), contextlib.nullcontext())
+
+    def run(*arguments: Any) -> Any:
+        outputs = torch.fx.Interpreter(flat).run(*arguments)
+        # Grad mode may be on in here, where a custom Function's backward broke the graph.
+        if any(isinstance(value, torch.Tensor) and value.requires_grad for value in outputs):
+            raise Bypass("compiled autograd captured a backward that is differentiated", code="double-backward")
+        return outputs
+
+    with mode:
+        traced = make_fx(run)(*values)
+    traced.graph.eliminate_dead_code()
+    outputs = [node for node in traced.graph.nodes if node.op == "placeholder"]
+    if len(outputs) != len(inputs):
+        raise Bypass("compiled autograd's graph changes its inputs when it is traced", code="unsupported-input")
+    for before, after in zip(inputs, outputs, strict=True):
+        after.meta = dict(before.meta)
+    return traced

@@ -1,0 +1,118 @@
+"""`explain --last` names what was changed, and `show` has the program's lines; with a real daemon and real compiles."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support_host import TIMEOUT_S, Host
+
+PROGRAM = """\
+import json, sys
+import torch
+import precompiled
+
+precompiled.enable()
+
+def scaled(x):
+    hidden = x * 2.0
+    return hidden.relu() + 1
+
+compiled = torch.compile(scaled, dynamic=False)
+x = torch.ones(8, 16, requires_grad=True)
+torch.testing.assert_close(compiled(x), scaled(x))
+assert precompiled.wait(300)
+print(json.dumps([vars(graph) for graph in precompiled.report()]))
+"""
+
+
+@pytest.fixture(scope="module")
+def base(shared_host: Host) -> str:
+    """The key of the program as it is."""
+    graph = run(shared_host, PROGRAM)
+    assert graph["state"] == "compiled"
+    return str(graph["key"])
+
+
+def run(host: Host, program: str, **variables: str) -> dict[str, Any]:
+    """Run a program; the report of its one graph."""
+    path = host.root / "program.py"
+    path.write_text(program)
+    done = subprocess.run(
+        [sys.executable, str(path)], env=host.environment(variables), capture_output=True, text=True, check=False,
+        timeout=TIMEOUT_S,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    (graph,) = json.loads(done.stdout.splitlines()[-1])
+    return dict(graph)
+
+
+def command(host: Host, *arguments: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "precompiled", *arguments], env=host.environment(), capture_output=True, text=True,
+        check=False, timeout=TIMEOUT_S,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "section", "words"),
+    [
+        ("x * 2.0", "x * 3.0", "graph", ["operator.mul(%0, 2.0) -> operator.mul(%0, 3.0)", "program.py:8, in scaled",
+                                         "hidden = x * 3.0"]),
+        ("hidden.relu()", "hidden.tanh()", "graph", ["%1.relu() -> %1.tanh()"]),
+        ("x = torch", "torch.use_deterministic_algorithms(True)\nx = torch", "modes",
+         ["deterministic: False -> True", "torch.use_deterministic_algorithms"]),
+        ("(8, 16,", "(12, 16,", "inputs", ["input 0: shape [8, 16] -> [12, 16]", "L_x_"]),
+        ("dynamic=False", "dynamic=False, options={'max_fusion_size': 7}", "configs",
+         ["inductor.max_fusion_size: 64 -> 7"]),
+    ],
+    ids=["constant", "operation", "mode", "shape", "option"],
+)  # fmt: skip
+def test_what_was_changed_is_named(
+    shared_host: Host, base: str, old: str, new: str, section: str, words: list[str]
+) -> None:
+    assert old in PROGRAM
+    graph = run(shared_host, PROGRAM.replace(old, new))
+    assert graph["state"] == "compiled" and graph["source"] == "swap" and graph["key"] != base
+    text = command(shared_host, "explain", "--last")
+    assert all(part in text for part in words), text
+    found = json.loads(command(shared_host, "explain", "--last", "--json"))
+    assert found["key"] == graph["key"] and found["nearest"] is not None
+    assert section in {change["section"] for change in found["changes"]}
+    assert json.loads(command(shared_host, "explain", graph["key"], "--json")) == found
+
+
+def test_renaming_is_a_hit(shared_host: Host, base: str) -> None:
+    graph = run(shared_host, "# moved\n\n" + PROGRAM.replace("hidden", "inner"))
+    assert graph["key"] == base and graph["source"] == "hit"
+
+
+def test_show_has_the_lines(shared_host: Host, base: str) -> None:
+    text = command(shared_host, "show", base)
+    assert "program.py:8, in scaled: hidden = x * 2.0\n" in text and "= operator.mul(%0, 2.0)" in text
+    nodes = json.loads(command(shared_host, "show", base, "--json"))["graph"]
+    sources = [node["source"] for node in nodes if "mul" in node["text"]]
+    assert [Path(item["file"]).name for item in sources] == ["program.py"]
+    kept = {path.name for path in (shared_host.store.artifacts / f"{base}.0").iterdir()}
+    assert "program.json.gz" in kept
+
+
+def test_a_compile_that_fails_is_explained(shared_host: Host, base: str) -> None:
+    """Two inputs over one memory, one of them changed: the worker refuses, and its record has the graph."""
+    program = PROGRAM.replace("def scaled(x):", "def scaled(x, y):").replace(
+        "    hidden = x * 2.0", "    y.add_(1)\n    hidden = x * 2.0"
+    ).replace(", requires_grad=True", "").replace(
+        "torch.testing.assert_close(compiled(x), scaled(x))", "compiled(x, x.view(-1))"
+    )  # fmt: skip
+    graph = run(shared_host, program)
+    assert graph["reason"] == "aliased-mutation"
+    found = json.loads(command(shared_host, "explain", "--last", "--json"))
+    assert found["state"] == "failed" and found["key"] == graph["key"] and found["nearest"] is not None
+    assert any("y.add_(1)" in (node["source"] or {}).get("code", "")
+               for node in json.loads(command(shared_host, "show", graph["key"], "--json"))["graph"])  # fmt: skip

@@ -1,0 +1,72 @@
+"""Sequences of runs, edits and settings that the features this builds on were reviewed for, across processes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import support_corpus
+from support_host import TIMEOUT_S, Host
+
+FUNCTION = '''
+import json, torch, precompiled
+
+class Scaled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x.sin()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        (x,) = ctx.saved_tensors
+        return gradient * x * BACKWARD
+
+precompiled.enable()
+compiled = torch.compile(lambda x: Scaled.apply(x) * 2)
+x = torch.arange(8.0, requires_grad=True)
+for _ in range(2):
+    (gradient,) = torch.autograd.grad(compiled(x).sum(), x)
+    precompiled.wait(300)
+(graph,) = precompiled.report()
+print(json.dumps([graph.source, graph.key, gradient.tolist(), torch._dynamo.utils.counters["aot_autograd"]["total"]]))
+'''
+
+
+def test_an_edit_of_a_backward_alone_is_another_graph(host: Host, tmp_path: Path) -> None:
+    """torch's own cache needs the code of a custom Function in its key: the forward's graph says nothing of it."""
+    program = tmp_path / "program.py"
+
+    def run(factor: float) -> Any:
+        program.write_text(FUNCTION.replace("BACKWARD", str(factor)))
+        done = subprocess.run(
+            [sys.executable, str(program)], env=host.environment(), capture_output=True, text=True,
+            timeout=TIMEOUT_S, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        source, key, gradient, compiles = json.loads(done.stdout.splitlines()[-1])
+        assert gradient == [2 * factor * value for value in range(8)] and compiles == 0
+        return source, key
+
+    source, key = run(3.0)
+    assert source == "swap"
+    assert run(3.0) == ("hit", key)
+    source, edited = run(5.0)
+    assert source == "swap" and edited != key
+    assert run(5.0) == ("hit", edited) and run(3.0) == ("hit", key)
+
+
+@pytest.mark.parametrize("order", [("plain_training", "compiled_autograd_plain"),
+                                   ("compiled_autograd_plain", "plain_training")], ids=" then ".join)  # fmt: skip
+def test_a_forward_is_one_artifact_with_compiled_autograd_and_without(host: Host, order: tuple[str, str]) -> None:
+    first, second = order
+    populated = support_corpus.run(host, first)[first]
+    answer = support_corpus.run(host, second)[second]
+    assert not populated["error"] and not answer["error"]
+    assert answer["graphs"][0] == ["compiled", "hit", ""]
+    assert set(populated["keys"]) & set(answer["keys"])
+    assert answer["compiles"] == 0

@@ -1,0 +1,1 @@
+"""What programs do, a row each (run by ../corpus_program.py)."""

@@ -1,0 +1,173 @@
+"""Custom Functions, operators that take functions, and the user's own code."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.testing._internal.two_tensor import TwoTensor
+from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
+
+from corpus import modules
+from corpus.rows import Row, called, linear, rand, row
+
+
+# ---------------------------------------------------------------- custom Functions
+class Doubled(torch.autograd.Function):
+    """Its backward is not the true derivative: a derived or a stale one would be seen."""
+
+    @staticmethod
+    def forward(ctx, x, factor, flag):  # type: ignore[no-untyped-def]
+        ctx.save_for_backward(x)
+        ctx.factor = factor
+        return x.sin() * factor if flag else x
+
+    @staticmethod
+    def backward(ctx, gradient):  # type: ignore[no-untyped-def]
+        (x,) = ctx.saved_tensors
+        return gradient * x.cos() * ctx.factor * 2, None, None
+
+
+class Outer(torch.autograd.Function):
+    @staticmethod
+    def forward(x):  # type: ignore[no-untyped-def]
+        return x * 2
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):  # type: ignore[no-untyped-def]
+        ctx.save_for_backward(inputs[0])
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, gradient):  # type: ignore[no-untyped-def]
+        return gradient * 3
+
+
+@row
+def custom_function() -> Row:
+    return Row(lambda x: Doubled.apply(x, 3.0, True), [(rand(8),)])
+
+
+@row
+def several_custom_functions() -> Row:
+    return Row(lambda x: Outer.apply(Doubled.apply(x, 2.0, True)) + Doubled.apply(x, 1.0, False), [(rand(8),)])
+
+
+@row
+def nested_custom_functions() -> Row:
+    return Row(lambda x: Outer.apply(Outer.apply(x).sin()), [(rand(8),)])
+
+
+# ---------------------------------------------------------------- operators that take functions
+@row
+def activation_checkpointing() -> Row:
+    model = linear(16, 16, 16)
+    return Row(lambda x: checkpoint(lambda y: model(y).relu().sin(), x, use_reentrant=False), [(rand(8, 16),)])
+
+
+@row
+def selective_checkpointing_by_operators() -> Row:
+    model = linear(16, 16, 16)
+    contexts = functools.partial(create_selective_checkpoint_contexts, [torch.ops.aten.addmm.default])
+    return Row(
+        lambda x: checkpoint(lambda y: model(y).relu().sin(), x, use_reentrant=False, context_fn=contexts),
+        [(rand(8, 16),)],
+    )
+
+
+@row
+def selective_checkpointing_by_policy() -> Row:
+    model = linear(16, 16, 16)
+    contexts = functools.partial(create_selective_checkpoint_contexts, modules.policy)
+    return Row(
+        lambda x: checkpoint(lambda y: model(y).relu().sin(), x, use_reentrant=False, context_fn=contexts),
+        [(rand(8, 16),)],
+    )
+
+
+@row
+def selective_checkpointing_by_contexts() -> Row:
+    model = linear(16, 16, 16)
+    return Row(
+        lambda x: checkpoint(lambda y: model(y).relu().sin(), x, use_reentrant=False, context_fn=modules.contexts),
+        [(rand(8, 16),)],
+    )
+
+
+@row
+def conditional() -> Row:
+    return Row(lambda x: torch.cond(x.sum() > 0, lambda y: y.sin(), lambda y: y.cos(), (x,)), [(rand(8),), (rand(8),)])
+
+
+@row
+def while_loop() -> Row:
+    from torch._higher_order_ops.while_loop import while_loop as loop
+
+    def function(x: torch.Tensor) -> Any:
+        return loop(lambda i, y: i < 5, lambda i, y: (i + 1, y + y.sin()), (torch.tensor(0), x))[1]
+
+    return Row(function, [(rand(8, grad=False),)])
+
+
+@row
+def scan() -> Row:
+    from torch._higher_order_ops.scan import scan as operator
+
+    def function(x: torch.Tensor) -> Any:
+        return operator(lambda carry, y: (carry + y, (carry * y).sin()), torch.zeros(4), x)
+
+    return Row(function, [(rand(6, 4, grad=False),)])
+
+
+@row
+def associative_scan() -> Row:
+    from torch._higher_order_ops.associative_scan import associative_scan as operator
+
+    return Row(lambda x: operator(lambda a, b: a * b, x, 0, combine_mode="generic"), [(rand(6, 4, grad=False),)])
+
+
+@row
+def flex_attention() -> Row:
+    from torch.nn.attention.flex_attention import flex_attention as attention
+
+    return Row(
+        lambda q, k, v: attention(q, k, v, score_mod=lambda score, b, h, i, j: score + (i - j) * 0.1),
+        [tuple(rand(1, 2, 128, 16, grad=False) for _ in range(3))],
+    )
+
+
+@row
+def nested_compile_region() -> Row:
+    block = linear(16, 16)
+    region = torch.compiler.nested_compile_region(lambda x: block(x).relu())
+    return Row(lambda x: region(region(region(x))), [(rand(8, 16),)])
+
+
+@row
+def regional_compilation() -> Row:
+    """Each layer is compiled by itself; they are alike, so it is one artifact."""
+    model = torch.nn.Sequential(*(linear(16, 16) for _ in range(4)))
+    layers = torch.nn.Sequential(*(torch.compile(layer) for layer in model))
+
+    def run(function: Callable[..., Any], x: torch.Tensor) -> list[Any]:
+        return called(model if function is model else layers, (x,))
+
+    return Row(model, [(rand(8, 16),)], run=run)
+
+
+# ---------------------------------------------------------------- the user's own code
+@row
+def custom_op() -> Row:
+    return Row(lambda x: modules.scaled_sine(x, 3.0) * 2, [(rand(8),)])
+
+
+@row
+def tensor_subclass_of_torch() -> Row:
+    return Row(lambda x: (x * 2 + 1).sin(), [(TwoTensor(rand(8, grad=False), rand(8, grad=False)),)])
+
+
+@row
+def tensor_subclass_of_a_module() -> Row:
+    return Row(lambda x: x * 3 + 1, [(modules.Tagged(rand(8, grad=False), "three"),)])

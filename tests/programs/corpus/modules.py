@@ -1,0 +1,73 @@
+"""What rows of the corpus keep in a module: code that a worker must import."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
+
+
+@torch.library.custom_op("corpus::scaled_sine", mutates_args=())
+def scaled_sine(x: torch.Tensor, scale: float) -> torch.Tensor:
+    return x.sin() * scale
+
+
+@scaled_sine.register_fake
+def _(x: torch.Tensor, scale: float) -> torch.Tensor:
+    return torch.empty_like(x)
+
+
+def _setup(ctx: Any, inputs: Any, output: Any) -> None:
+    (x, ctx.scale) = inputs
+    ctx.save_for_backward(x)
+
+
+def _backward(ctx: Any, gradient: torch.Tensor) -> Any:
+    return gradient * ctx.saved_tensors[0].cos() * ctx.scale, None
+
+
+scaled_sine.register_autograd(_backward, setup_context=_setup)
+
+
+def policy(ctx: Any, op: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
+    """Keep matrix products, compute the rest again."""
+    if op in (torch.ops.aten.addmm.default, torch.ops.aten.mm.default):
+        return CheckpointPolicy.MUST_SAVE
+    return CheckpointPolicy.PREFER_RECOMPUTE
+
+
+def contexts() -> Any:
+    return create_selective_checkpoint_contexts(policy)
+
+
+class Tagged(torch.Tensor):
+    """A wrapper of one tensor, with a word that goes along."""
+
+    @staticmethod
+    def __new__(cls, inner: torch.Tensor, tag: str) -> Tagged:
+        made: Tagged = torch.Tensor._make_wrapper_subclass(
+            cls, inner.shape, strides=inner.stride(), storage_offset=inner.storage_offset(), dtype=inner.dtype,
+            device=inner.device, requires_grad=inner.requires_grad,
+        )  # fmt: skip
+        return made
+
+    def __init__(self, inner: torch.Tensor, tag: str) -> None:
+        self.inner, self.tag = inner, tag
+
+    def __repr__(self) -> str:
+        return f"Tagged({self.inner!r}, {self.tag!r})"
+
+    def __tensor_flatten__(self) -> tuple[list[str], Any]:
+        return ["inner"], self.tag
+
+    @staticmethod
+    def __tensor_unflatten__(inner: dict[str, torch.Tensor], tag: Any, size: Any, stride: Any) -> Tagged:
+        return Tagged(inner["inner"], tag)
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        tags = [x.tag for x in torch.utils._pytree.tree_leaves((args, kwargs)) if isinstance(x, Tagged)]
+        args, kwargs = torch.utils._pytree.tree_map_only(Tagged, lambda x: x.inner, (args, kwargs or {}))
+        result = func(*args, **kwargs)
+        return torch.utils._pytree.tree_map_only(torch.Tensor, lambda x: Tagged(x, tags[0]), result)

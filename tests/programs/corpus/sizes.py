@@ -1,0 +1,89 @@
+"""Sizes and scalars that change."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+
+from corpus.rows import Row, linear, rand, row
+
+
+@row
+def automatic_dynamic() -> Row:
+    return Row(linear(16, 16), [(rand(rows, 16),) for rows in (8, 12, 20)])
+
+
+@row
+def marked_dynamic() -> Row:
+    def marked(rows: int) -> torch.Tensor:
+        x = rand(rows, 16)
+        torch._dynamo.mark_dynamic(x, 0)
+        return x
+
+    return Row(linear(16, 16), [(marked(rows),) for rows in (8, 12)])
+
+
+@row
+def marked_unbacked() -> Row:
+    def marked(rows: int) -> torch.Tensor:
+        x = rand(rows, 16)
+        torch._dynamo.decorators.mark_unbacked(x, 0)
+        return x
+
+    return Row(linear(16, 16), [(marked(rows),) for rows in (8, 12)])
+
+
+@row
+def all_dynamic() -> Row:
+    return Row(
+        lambda x, scale: F.layer_norm(x, (x.shape[-1],), eps=1e-5) * scale,
+        [(rand(8, 16), 0.5), (rand(12, 24), 1.5)],
+        compile={"dynamic": True},
+    )
+
+
+@row
+def a_float_that_changes() -> Row:
+    return Row(lambda x, rate: x.sin() * rate + rate, [(rand(8), rate) for rate in (0.1, 0.2, 0.3)])
+
+
+@row
+def a_float_that_is_branched_on() -> Row:
+    return Row(lambda x, rate: x.sin() if rate > 0.15 else x.cos(), [(rand(8), rate) for rate in (0.1, 0.2, 0.3)])
+
+
+@row
+def an_int_that_changes() -> Row:
+    return Row(lambda x, n: x.sin() * n, [(rand(8), n) for n in (2, 3, 5)])
+
+
+@row
+def a_bool_that_changes() -> Row:
+    return Row(lambda x, flag: x.sin() if flag else x.cos(), [(rand(8), flag) for flag in (True, False)])
+
+
+@row
+def nonzero_inside() -> Row:
+    return Row(
+        lambda x: x[x > 0].sum() * 2,
+        [(rand(16),), (rand(16),)],
+        around=lambda: torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True),
+    )
+
+
+@row
+def an_item_inside() -> Row:
+    return Row(
+        lambda x, n: x.sin() * n.item(),
+        [(rand(16), torch.tensor(3)), (rand(16), torch.tensor(4))],
+        around=lambda: torch._dynamo.config.patch(capture_scalar_outputs=True),
+    )
+
+
+@row
+def a_size_after_a_graph_break() -> Row:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        y = x[x > 0]
+        return y.sin().sum() * y.shape[0]
+
+    return Row(function, [(rand(16),), (rand(16),), (rand(16),)])

@@ -1,0 +1,67 @@
+"""The corpus: what programs do, a row each, compiled under the hook and checked against eager.
+
+Usage: corpus_program.py [NAME ...]. Prints a JSON object: per row the state, source, reason and key of each graph, and
+how many graphs this process compiled itself. A row is called twice, before the swap and after it, with all its inputs;
+outputs, gradients of inputs and parameters, and what it did to its inputs are compared with eager's.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from corpus import compiled_autograd, functions, inputs, sizes, state  # noqa: F401 - each adds its rows
+from corpus.rows import ROWS, Row, called
+
+import precompiled
+
+
+def check(made: Row, compiled: Callable[..., Any]) -> None:
+    for arguments in made.calls:
+        run = made.run
+        with made.around():
+            expected = run(made.function, *arguments) if run else called(made.function, arguments)
+            with made.around_compiled():
+                got = run(compiled, *arguments) if run else called(compiled, arguments)
+        assert len(got) == len(expected), (len(got), len(expected))
+        for left, right in zip(got, expected, strict=True):
+            assert type(left) is type(right), (type(left), type(right))
+            torch.testing.assert_close(left, right, rtol=made.rtol, atol=made.atol)
+
+
+def main() -> None:
+    names = sys.argv[1:] or list(ROWS)
+    precompiled.enable()
+    compiles = torch._dynamo.utils.counters["aot_autograd"]
+    answers = {}
+    for name in names:
+        torch._dynamo.reset()
+        torch.manual_seed(0)
+        made = ROWS[name]()
+        with made.around():
+            compiled = torch.compile(made.function, **made.compile)
+        before, compiles_before = len(precompiled.report()), compiles["total"]
+        error = ""
+        try:
+            for _ in range(2):
+                check(made, compiled)
+                assert precompiled.wait(300)
+        except Exception as problem:
+            error = f"{type(problem).__name__}: {problem}"[-1500:]
+        graphs = precompiled.report()[before:]
+        answers[name] = {
+            "error": error,
+            "graphs": [[g.state, g.source, g.reason] for g in graphs],
+            "keys": sorted({g.key for g in graphs}),
+            "messages": [g.message for g in graphs if g.message],
+            "compiles": compiles["total"] - compiles_before,
+        }
+        print(f"{name}: {error or 'ok'}", file=sys.stderr, flush=True)
+    print(json.dumps(answers), flush=True)
+
+
+if __name__ == "__main__":
+    main()

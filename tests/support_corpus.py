@@ -1,0 +1,54 @@
+"""Runs the corpus (programs/corpus_program.py) on a host, and says which rows are not as they should be."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from support_host import TIMEOUT_S, Host
+
+PROGRAM = Path(__file__).parent / "programs" / "corpus_program.py"
+Answer = dict[str, dict[str, Any]]
+
+# What is not served, of what torch itself can compile: at most three rows.
+BYPASSED = {
+    # It says of itself a device mesh, which is made of process groups: a worker is in none.
+    "distributed_tensor": {"unsupported-input", "unsupported-argument"},
+    # Nothing about the size may be assumed, so no variant can be chosen by it.
+    "marked_unbacked": {"unbacked-size"},
+    # The forward then takes a state of this process (torch.fx.experimental._backward_state) and calls the hook by it.
+    "compiled_autograd_module_hooks": {"user-function"},
+}
+
+
+def run(host: Host, *names: str, python: str | None = None) -> Answer:
+    """All rows, or those named, in one process."""
+    done = subprocess.run(
+        [python or host.python, str(PROGRAM), *names],
+        env=host.environment(), capture_output=True, text=True, timeout=4 * TIMEOUT_S, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-4000:]
+    found: Answer = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def wrong(answer: Answer) -> dict[str, str]:
+    """Rows whose results are not eager's."""
+    return {name: row["error"] for name, row in answer.items() if row["error"]}
+
+
+def not_served(answer: Answer, *sources: str) -> dict[str, Any]:
+    """Rows with a graph that did not come from the daemon by ``sources`` ("swap", "hit"), but for those BYPASSED."""
+    return {
+        name: (row["graphs"], row["messages"], row["compiles"])
+        for name, row in answer.items()
+        if name not in BYPASSED
+        and (not row["graphs"] or row["compiles"] or any(not _served(graph, sources) for graph in row["graphs"]))
+    }
+
+
+def _served(graph: list[str], sources: tuple[str, ...]) -> bool:
+    state, source, reason = graph
+    return state == "compiled" and source in sources and not reason

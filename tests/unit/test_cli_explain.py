@@ -1,0 +1,225 @@
+"""`explain`, and the graph in `show`: over a real store with made-up programs."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from support_programs import ARGS, NODES, PROGRAM, changed, everything, put
+
+from precompiled.artifact import format as fmt
+from precompiled.artifact.store import Entry, Store
+from precompiled.cli import app
+from precompiled.graph import key
+
+NOW = time.time()
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+    for name in list(os.environ):
+        if name.startswith("PRECOMPILED"):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("PRECOMPILED_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    return Store(tmp_path / "cache")
+
+
+def key_of(label: str) -> str:
+    return fmt.digest(label.encode())
+
+
+def publish(store: Store, label: str, program: dict[str, Any], age_s: float, **fields: Any) -> Entry:
+    data = json.dumps(program, separators=(",", ":")).encode()
+    manifest = fmt.Manifest(
+        key=key_of(label), name="forward [0/0]", components=key.components(data), environment={"torch": "2.13.0"},
+        device="cpu", guards="", files={}, compile_s=12.5, created=NOW - age_s, compiled_by={"pid": "7"},
+    )  # fmt: skip
+    files = {fmt.ENTRY: b"x" * 100, fmt.PROGRAM: fmt.pack_program(data)}
+    if fields.pop("without", False):
+        del files[fmt.PROGRAM]
+    return store.publish(fmt.Payload(dataclasses.replace(manifest, **fields), files))
+
+
+def publish_failure(store: Store, label: str, program: bytes, age_s: float) -> None:
+    kept = fmt.program_for_failure(program)
+    record = fmt.Failure(key_of(label), "forward [0/0]", "compile-error", "it broke", NOW - age_s, 3600, program=kept)
+    store.publish_failure(record)
+
+
+def invoke(*arguments: str) -> Result:
+    return CliRunner().invoke(app.cli, list(arguments), prog_name="precompiled")
+
+
+def answer(*arguments: str, status: int = 0) -> Any:
+    result = invoke(*arguments, "--json")
+    assert result.exit_code == status, result.output
+    return json.loads(result.stdout)
+
+
+CONSTANT = put(*NODES, 2, 2, 1, 3)
+NO_GRAD = put("modes", "grad", False)
+
+
+def test_the_nearest_has_the_fewest_components_and_then_fields_that_differ(store: Store) -> None:
+    publish(store, "two components", changed(put("environment", "python", "x")), 40)
+    publish(store, "two fields", changed(everything(CONSTANT, NO_GRAD, put("modes", "threads", 9))), 50)
+    publish(store, "near", changed(put(*NODES, 2, 2, 1, 7)), 100)
+    publish(store, "target", changed(CONSTANT), 10)
+    publish(store, "later", PROGRAM, 5)
+    publish(store, "another device", PROGRAM, 30, device="cuda")
+    found = answer("explain", key_of("target")[:10])
+    assert found["key"] == key_of("target") and found["state"] == "artifact" and found["slot"] == 0
+    assert found["nearest"]["key"] == key_of("near")
+    assert found["equal"] == ["inputs", "modes", "configs", "environment"]
+    (change,) = found["changes"]
+    assert change == {
+        "section": "graph", "where": "operation %2", "field": "", "before": "operator.mul(%0, 7)",
+        "after": "operator.mul(%0, 3)", "note": "", "source": "/home/me/model.py:12, in forward: return x * 2 + y",
+    }  # fmt: skip
+    text = invoke("explain", key_of("target")).output
+    assert "operation %2: operator.mul(%0, 7) -> operator.mul(%0, 3)" in text
+    assert "model.py:12, in forward: return x * 2 + y" in text
+    assert f"nearest: {key_of('near')[:12]} forward [0/0], artifact 0, " in text
+    assert "the same: inputs, modes, configs, environment" in text
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (CONSTANT, "operator.mul(%0, 2) -> operator.mul(%0, 3)"),
+        (put(*ARGS, 0, "shape", [12, 16]), "input 0: shape [8, 16] -> [12, 16]"),
+        (NO_GRAD, "grad: True -> False"),
+        (put("configs", "inductor", "max_autotune", True), "inductor.max_autotune: False -> True"),
+        (put("environment", "python", "cpython-312"), "python: cpython-311-3.11.7 -> cpython-312"),
+    ],
+)
+def test_last(store: Store, change: Callable[[dict[str, Any]], Any], text: str) -> None:
+    publish(store, "before", PROGRAM, 20)
+    publish(store, "last", changed(change), 10)
+    assert text in invoke("explain", "--last").output
+    found = answer("explain", "--last")
+    assert found["key"] == key_of("last") and len(found["changes"]) == 1 and len(found["equal"]) == 4
+
+
+def test_nothing_alike(store: Store) -> None:
+    publish(store, "target", PROGRAM, 10)
+    publish(store, "another device", changed(CONSTANT), 30, device="cuda")
+    publish(store, "other in all", {**{name: {"other": 1} for name in key.SECTIONS}, "hints": []}, 30)
+    publish(store, "later", changed(CONSTANT), 5)
+    assert "nothing alike" in invoke("explain", key_of("target")).output
+    found = answer("explain", key_of("target"))
+    assert found["nearest"] is None and found["changes"] == [] and found["equal"] == []
+
+
+def test_variants_of_a_key(store: Store) -> None:
+    program = changed(everything(put(*ARGS, 0, {"size": {"s": 0}}), put("hints", [8])))
+    publish(store, "dynamic", program, 30, guards="L['t0'] < 9")
+    publish(store, "dynamic", {**program, "hints": [40]}, 20, guards="L['t0'] >= 9")
+    found = answer("explain", "--last")
+    assert [item["sizes"] for item in found["variants"]] == [{"s0": 8}, {"s0": 40}]
+    assert [item["guards"] for item in found["variants"]] == ["s0 < 9", "s0 >= 9"]
+    assert found["slot"] == 1
+    text = invoke("explain", key_of("dynamic")).output
+    assert "artifact 1: no variant's guards accepted the sizes s0 = 40" in text
+    assert "artifact 0 holds where s0 < 9" in text and "nothing alike" in text
+
+
+def test_a_failed_compile_is_explained_and_shown(store: Store) -> None:
+    publish(store, "before", PROGRAM, 20)
+    publish_failure(store, "failed", json.dumps(changed(CONSTANT), separators=(",", ":")).encode(), 10)
+    found = answer("explain", "--last")
+    assert found["state"] == "failed" and found["nearest"]["key"] == key_of("before") and len(found["changes"]) == 1
+    assert "which failed to compile" in invoke("explain", "--last").output
+    shown = answer("show", key_of("failed"))
+    assert shown["graph"][2]["text"] == "%2 = operator.mul(%0, 3)" and "program" not in shown["failure"]
+    # And it is what a later one is compared with.
+    publish(store, "after", changed(put(*NODES, 2, 2, 1, 4)), 5)
+    publish(store, "before", PROGRAM, 20)
+    store.remove(key_of("before"))
+    assert answer("explain", "--last")["nearest"]["state"] == "failed"
+
+
+def test_what_was_kept_without_its_graph(store: Store) -> None:
+    publish(store, "bare", PROGRAM, 20, without=True)
+    assert answer("explain", "--last", status=1)["error"]["code"] == "graph-not-kept"
+    assert answer("show", key_of("bare"))["graph"] is None
+    assert "not kept" in invoke("show", key_of("bare")).output
+    publish(store, "target", changed(CONSTANT), 10)
+    assert answer("explain", "--last")["nearest"] is None
+
+
+@pytest.mark.parametrize(
+    "program",
+    [b"", b"junk", b"[]", b"{}", json.dumps({name: None for name in key.SECTIONS}).encode(),
+     json.dumps({name: [[1]] for name in key.SECTIONS}).encode()],
+)  # fmt: skip
+def test_a_record_of_what_was_no_graph_is_no_trouble(store: Store, program: bytes) -> None:
+    publish(store, "before", PROGRAM, 30)
+    publish_failure(store, "odd", program, 20)
+    assert answer("explain", key_of("odd"), status=1)["error"]["code"] == "graph-not-kept"
+    assert answer("show", key_of("odd"))["graph"] is None
+    publish(store, "target", changed(CONSTANT), 10)
+    assert answer("explain", "--last")["nearest"]["key"] == key_of("before")
+
+
+def test_a_damaged_program_is_found(store: Store) -> None:
+    entry = publish(store, "target", PROGRAM, 10)
+    path = entry.path / fmt.PROGRAM
+    path.write_bytes(path.read_bytes()[:-1] + b"x")
+    assert answer("show", key_of("target"))["graph"] is None
+    assert not entry.path.exists() and any(store.quarantined.iterdir())
+
+
+def test_what_others_could_have_written_is_not_read(store: Store) -> None:
+    publish(store, "before", PROGRAM, 20)
+    entry = publish(store, "target", changed(CONSTANT), 10)
+    path = store.artifacts / f"{key_of('before')}.0" / fmt.PROGRAM
+    path.chmod(0o666)
+    assert answer("explain", "--last")["nearest"] is None
+    (entry.path / fmt.PROGRAM).chmod(0o666)
+    assert answer("show", key_of("target"), status=1)["error"]["code"] == "store-untrusted"
+    store.artifacts.chmod(0o777)
+    assert answer("explain", "--last", status=1)["error"]["code"] == "store-untrusted"
+
+
+def test_wrong_use(store: Store) -> None:
+    assert answer("explain", status=2)["error"]["code"] == "usage"
+    publish(store, "target", PROGRAM, 10)
+    assert answer("explain", key_of("target"), "--last", status=2)["error"]["code"] == "usage"
+    assert answer("explain", "0000", status=1)["error"]["code"] == "no-such-key"
+    publish(store, "another", PROGRAM, 10)
+    assert answer("explain", "", status=1)["error"]["code"] == "ambiguous-key"
+
+
+def test_an_empty_store(store: Store) -> None:
+    error = answer("explain", "--last", status=1)["error"]
+    assert error["code"] == "no-such-key" and error["action"]
+
+
+def test_only_so_many_graphs_are_read(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("precompiled.cli.explain.MAX_COMPARED", 3)
+    for number in range(6):
+        publish(store, str(number), changed(put(*NODES, 2, 2, 1, number + 10)), 50 - number, name="other [0/0]")
+    publish(store, "namesake", changed(put(*NODES, 2, 2, 1, 99)), 90)
+    publish(store, "target", changed(CONSTANT), 10, name="forward [3/1]")
+    # Those of the same function come first, however old.
+    assert answer("explain", "--last")["nearest"]["key"] == key_of("namesake")
+
+
+def test_show_has_the_lines_of_code_beside_the_operations(store: Store) -> None:
+    publish(store, "target", PROGRAM, 10)
+    text = invoke("show", key_of("target")).output
+    assert "  # /home/me/model.py:12, in forward: return x * 2 + y\n  %2 = operator.mul(%0, 2)\n  %3 = %2.add(" in text
+    assert "%0 = input 0: float32 [8, 16]  L_x_" in text
+    shown = answer("show", key_of("target"))["graph"]
+    assert shown[2]["source"] == {"file": "/home/me/model.py", "line": 12, "function": "forward",
+                                  "code": "return x * 2 + y"}  # fmt: skip
+    assert [item["node"] for item in shown] == [0, 1, 2, 3, 4] and shown[0]["source"] is None
