@@ -321,6 +321,10 @@ def _compile_now(item: Awaited) -> None:
         item.calls.mutable.source = "inline"
 
 
+def _is_news(record: logging.LogRecord) -> bool:
+    return "called when the thread is inactive" not in str(record.msg)
+
+
 class _Watcher:
     """One inotify watch through watchdog; without one (no directory yet, no watches left) the looks come closer."""
 
@@ -337,6 +341,8 @@ class _Watcher:
         with forking.held():
             from watchdog.events import FileSystemEvent, FileSystemEventHandler
             from watchdog.observers import Observer
+        # An event may come while the watch is stopped; watchdog calls that an error, on the program's stderr.
+        logging.getLogger("watchdog.observers.inotify").addFilter(_is_news)
 
         on_event = self._on_event
 

@@ -120,10 +120,11 @@ def test_a_child_of_multiprocessing_that_leaves_at_once_leaves_its_graph(host: H
     assert stats.submitted == stats.compiled + stats.deduplicated and stats.hits + stats.deduplicated == 1
 
 
-def test_four_processes_at_once_compile_each_graph_once(host: Host) -> None:
+@pytest.mark.parametrize(("model", "processes"), [("gpt2", 4), ("mlp", 8)])
+def test_processes_that_start_at_once_compile_each_graph_once(host: Host, model: str, processes: int) -> None:
     host.start_daemon()
-    spec = {"model": "gpt2", "training": True}
-    clients = [host.start(spec, {"OMP_NUM_THREADS": "1"}) for _ in range(4)]
+    spec = {"model": model, "training": True}
+    clients = [host.start(spec, {"OMP_NUM_THREADS": "1"}) for _ in range(processes)]
     results = [client.result() for client in clients]
     keys = {graph["key"] for result in results for graph in result["reports"]}
     graphs = sum(len(result["reports"]) for result in results)
