@@ -52,6 +52,10 @@ bench: $(STAMP) ## All measures against their goals, side by side with torch.com
 bench-quick: $(STAMP) ## The same with smaller models and fewer repeats: does it work, not what it is (minutes)
 	@$(BIN)/python -m benchmarks --quick
 
+.PHONY: architectures
+architectures: $(STAMP) ## A table of 27 architectures: by the daemon, hit the next time, equal to eager (half an hour)
+	@$(BIN)/python -m benchmarks.architectures
+
 # ---------------------------------------------------------------- check it
 
 .PHONY: test

@@ -19,6 +19,7 @@ import psutil
 
 import precompiled
 from benchmarks.hosts import LIMIT_S, BenchmarkError, Host, Model, fresh_host, run_json
+from benchmarks.lookup import lookup
 from benchmarks.result import Result
 from precompiled.cli import probe, pth
 
@@ -233,6 +234,7 @@ MEASURES: dict[str, Callable[[Effort, Say], list[Result]]] = {
     "d": four_at_once,
     "e": start_up,
     "f": daemon_memory,
+    "g": lookup,
 }
 
 

@@ -1,0 +1,220 @@
+"""A table of architectures: is each compiled by the daemon, hit in the next process, and equal to eager?
+
+`make architectures` (`python -m benchmarks.architectures`). Exit status 1 when one row is not as it should be.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.hosts import BenchmarkError, Host, fresh_host
+from benchmarks.result import machine, markdown
+from benchmarks.zoo import ARCHITECTURES
+
+TASKS = ("training", "inference")
+ROOT = Path(__file__).parent.parent
+# Far above what a row takes on a loaded 2-core machine: nothing hangs for ever.
+WAIT_S, ROW_LIMIT_S = 600.0, 900.0
+SHOWN = 4  # differences of a row
+
+Say = Callable[[str], None]
+Name = tuple[str, str]  # architecture, task
+
+
+@dataclass
+class Row:
+    """One architecture in training or inference, in a process with nothing cached and in the next one."""
+
+    architecture: str
+    kind: str
+    task: str
+    graphs: int = 0
+    by_daemon: int = 0  # of them
+    rest: dict[str, int] = field(default_factory=dict)  # reason -> graphs that were not
+    second_graphs: int = 0
+    hits: int = 0
+    compiles: int = 0  # in the clients themselves
+    different: list[str] = field(default_factory=list)  # what was not equal to eager
+    errors: list[str] = field(default_factory=list)  # what could not be examined
+    messages: list[str] = field(default_factory=list)  # what precompiled says of the rest
+    seconds: float = 0.0
+
+    @property
+    def right(self) -> bool:
+        return not self.errors and not self.different and self.compiles == 0 and (
+            self.graphs == self.by_daemon == self.second_graphs == self.hits > 0
+        )  # fmt: skip
+
+    @property
+    def equal(self) -> bool:
+        return not self.errors and not self.different
+
+    def cells(self) -> list[str]:
+        share = f"{self.by_daemon} ({self.by_daemon / self.graphs:.0%})" if self.graphs else "none"
+        reasons = ", ".join(f"{reason} {number}" for reason, number in sorted(self.rest.items()))
+        return [
+            self.architecture, self.kind, self.task, str(self.graphs), share, reasons,
+            f"{self.hits} of {self.second_graphs}", "error" if self.errors else "yes" if self.equal else "no",
+            str(self.compiles), f"{self.seconds:.0f} s",
+        ]  # fmt: skip
+
+
+HEADERS = [
+    "architecture", "kind", "task", "graphs", "by the daemon", "the rest", "hit in the 2nd process", "equal to eager",
+    "compiles in the client", "took",
+]  # fmt: skip
+
+
+def examine(names: Sequence[Name], say: Say) -> list[Row]:
+    """Run each in a process with nothing cached, and again in another; a daemon for both."""
+    with fresh_host() as host:
+        host.start_daemon()
+        first = _run(host, names, lambda text: say(f"nothing cached: {text}"))
+        second = _run(host, names, lambda text: say(f"next process:   {text}"))
+    return [_row(name, first[name], second[name]) for name in names]
+
+
+def _run(host: Host, names: Sequence[Name], say: Say) -> dict[Name, dict[str, Any]]:
+    """What the program found for each, all in one process; in another one from where a process died."""
+    found: dict[Name, dict[str, Any]] = {}
+    errors = host.root / "program.log"
+    while waiting := [name for name in names if name not in found]:
+        begun = waiting[0]
+        for answer in _answers(host, waiting, errors):
+            if "begun" in answer:
+                begun = (answer["begun"][0], answer["begun"][1])
+                continue
+            found[begun] = answer
+            say(_progress(begun, answer, len(found), len(names)))
+        if begun not in found:
+            found[begun] = {"error": f"the process ended:\n{errors.read_text()[-2000:]}"}
+            say(_progress(begun, found[begun], len(found), len(names)))
+    return found
+
+
+def _answers(host: Host, names: Sequence[Name], errors: Path) -> Iterator[dict[str, Any]]:
+    spec = json.dumps({"rows": names, "wait_s": WAIT_S})
+    program = [sys.executable, "-m", "benchmarks.architectures_program", spec]
+    with errors.open("w") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "precompiled", "run", "--", *program],
+            env=host.environment(hook=True), cwd=ROOT, stdout=subprocess.PIPE, stderr=log, text=True,
+        )  # fmt: skip
+    assert process.stdout is not None
+    try:
+        while True:
+            limit = threading.Timer(ROW_LIMIT_S, process.kill)
+            limit.start()
+            line = process.stdout.readline()
+            limit.cancel()
+            if not line:
+                return
+            if line.startswith("{"):
+                yield json.loads(line)
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def _progress(name: Name, answer: dict[str, Any], done: int, of: int) -> str:
+    reports = answer.get("reports", [])
+    states = Counter(f"{report['state']} by {report['source']}" for report in reports)
+    shown = ", ".join(f"{number} {state}" for state, number in states.items()) or "no graph"
+    verdict = "error" if answer["error"] else "different" if answer["different"] else "equal"
+    return f"{done}/{of} {' '.join(name)}: {shown}; {verdict}; {answer.get('seconds', 0.0):.0f} s"
+
+
+def _row(name: Name, first: dict[str, Any], second: dict[str, Any]) -> Row:
+    architecture, task = name
+    row = Row(architecture, ARCHITECTURES[architecture].kind, task)
+    for title, answer in (("nothing cached", first), ("next process", second)):
+        if answer["error"]:
+            row.errors.append(f"{title}: {answer['error']}")
+        elif not answer["waited"]:
+            row.errors.append(f"{title}: graphs were still pending after {WAIT_S:.0f} s")
+        row.different += [f"{title}, {text}" for text in answer.get("different", [])]
+        row.compiles += answer.get("compiles", 0)
+        row.seconds += answer.get("seconds", 0.0)
+    row.graphs = len(first.get("reports", []))
+    for report in first.get("reports", []):
+        # A graph that an earlier row had as well is a hit: the daemon compiled it all the same.
+        if report["state"] == "compiled" and report["source"] in ("swap", "hit"):
+            row.by_daemon += 1
+            continue
+        reason = report["reason"] or report["state"]
+        row.rest[reason] = row.rest.get(reason, 0) + 1
+        row.messages.append(f"{report['name']}: {report['state']}, {reason}: {report['message']}")
+    row.second_graphs = len(second.get("reports", []))
+    row.hits = sum(report["source"] == "hit" for report in second.get("reports", []))
+    return row
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.architectures", description=__doc__)
+    parser.add_argument("--only", action="append", metavar="NAME", help="these architectures (repeatable; a,b)")
+    parser.add_argument("--task", choices=TASKS, help="this task only")
+    parser.add_argument("--json", action="store_true", help="the rows as JSON on stdout; progress goes to stderr")
+    parser.add_argument("--markdown", action="store_true", help="print the table for docs/benchmarks.md as well")
+    arguments = parser.parse_args()
+    wanted = [name for item in arguments.only or [] for name in item.split(",")] or list(ARCHITECTURES)
+    if unknown := set(wanted) - set(ARCHITECTURES):
+        parser.error(f"there is no {', '.join(sorted(unknown))}; there are {', '.join(ARCHITECTURES)}")
+    # As Ctrl-C does: the daemon and its directories are cleaned up on the way out.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    console = Console(stderr=arguments.json)
+    console = console if console.is_terminal else Console(width=200, stderr=arguments.json)
+    facts = machine()
+    console.print(
+        f"{facts['cores']} cores, {facts['cpu']}; torch {facts['torch']}, Python {facts['python']}, {facts['commit']}",
+        highlight=False,
+    )
+    names = [(name, task) for name in wanted for task in TASKS if arguments.task in (None, task)]
+    started = time.monotonic()
+    try:
+        rows = examine(names, lambda text: console.print(f"    {text}", markup=False, highlight=False))
+    except BenchmarkError as error:
+        console.print(str(error), style="bold red", markup=False, highlight=False)
+        return 1
+    console.print()
+    console.print(_table(rows))
+    for row in rows:
+        more = len(row.different) - SHOWN
+        shown = [*row.different[:SHOWN], *([f"and {more} more differences (--json has them)"] if more > 0 else [])]
+        for text in [*row.errors, *row.messages, *shown]:
+            console.print(f"{row.architecture} {row.task}: {text}", style="red", markup=False, highlight=False)
+    wrong = [row for row in rows if not row.right]
+    console.print(
+        f"\n{len(rows) - len(wrong)} of {len(rows)} rows are as they should be; {time.monotonic() - started:.0f} s",
+        highlight=False,
+    )
+    if arguments.markdown:
+        print(f"\n{markdown(HEADERS, [row.cells() for row in rows])}")
+    if arguments.json:
+        print(json.dumps([{**asdict(row), "right": row.right} for row in rows], indent=1))
+    return 1 if wrong else 0
+
+
+def _table(rows: Sequence[Row]) -> Table:
+    table = Table(*HEADERS, box=None, pad_edge=False, header_style="bold")
+    for row in rows:
+        table.add_row(*row.cells(), style=None if row.right else "red")
+    return table
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

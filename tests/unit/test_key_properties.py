@@ -1,0 +1,511 @@
+"""Properties of the key over generated programs: names never count, every detail that means something does.
+
+A program is drawn as data (arguments, statements, outputs) and written out as Python source, which Dynamo captures.
+Pairs that are equal up to names share their key; pairs that differ in one detail do not. And capturing changes nothing
+of the caller's.
+
+Each statement takes the value before it, so none is dead; and all arguments are used in their order before anything
+else, since Dynamo orders a graph's inputs by their first use.
+"""
+
+from __future__ import annotations
+
+import keyword
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.fx
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from support_graphs import captures
+from torch.utils.checkpoint import CheckpointPolicy, checkpoint
+
+from precompiled.errors import Bypass
+from precompiled.graph import capture
+
+deterministic = settings(derandomize=True, database=None, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+# ---------------------------------------------------------------- programs as data
+
+# {v}: the value before; {o}: another one; {d}: a drawn detail (constant, dim, dtype).
+UNARY = ("{v}.sin()", "torch.cos({v})", "torch.tanh({v})", "torch.nn.functional.gelu({v})", "{v}.abs()", "-{v}")
+BINARY = ("{v} + {o}", "{v} - {o}", "{v} * {o}", "torch.maximum({v}, {o})", "torch.atan2({v}, {o})")
+NOT_COMMUTATIVE = (
+    ("{v} - {o}", "{o} - {v}"),
+    ("{v} / {o}", "{o} / {v}"),
+    ("torch.atan2({v}, {o})", "torch.atan2({o}, {v})"),
+    ("torch.sub({v}, other={o})", "torch.sub({o}, other={v})"),
+)
+HELPER = "{helper}({v}, {o}, {scale}={d})"
+WITH_CONSTANT = (
+    "{v} * {d}",
+    "{d} - {v}",
+    "torch.clamp({v}, min={d})",
+    "torch.add({v}, {o}, alpha={d})",
+    "torch.nn.functional.leaky_relu({v}, negative_slope={d})",
+    "torch.full_like({v}, {d}) * {v}",
+    HELPER,
+)
+WITH_DIM = (
+    "torch.softmax({v}, dim={d})",
+    "torch.cumsum({v}, {d})",
+    "{v}.flip({d})",
+    "{v} - {v}.mean(dim={d}, keepdim=True)",
+    "torch.roll({v}, shifts=(1,), dims=({d},))",
+)
+WITH_DTYPE = ("{v}.to({d}).to(torch.float32)", "({v} + torch.ones_like({v}, dtype={d})).float()")
+DTYPES = ("torch.float64", "torch.float16", "torch.bfloat16")
+DETAILS = {
+    **dict.fromkeys(WITH_CONSTANT, "constant"),
+    **dict.fromkeys(WITH_DIM, "dim"),
+    **dict.fromkeys(WITH_DTYPE, "dtype"),
+}
+
+SIZES = st.integers(2, 5)  # 0 and 1 are special to torch
+INTEGERS = st.integers(-1000, 1000)
+FLOATS = st.floats(-1e6, 1e6)
+CONSTANTS = INTEGERS | FLOATS
+
+
+@dataclass(frozen=True)
+class Argument:
+    dtype: str = "float32"
+    requires_grad: bool = False
+
+
+@dataclass(frozen=True)
+class Statement:
+    """``other``: which of the values so far is {o}, taken round and round over those other than {v}."""
+
+    template: str
+    other: int = 0
+    detail: object = None
+
+
+@dataclass(frozen=True)
+class Helper:
+    """``def helper(a, b, *, scale)``: an operator between the scaled ``a`` and ``b``, and a keyword's default."""
+
+    operator: str
+    default: float
+    nested: bool  # in the function itself, closing over its first argument
+
+
+@dataclass(frozen=True)
+class Program:
+    shape: tuple[int, int]
+    arguments: tuple[Argument, ...]
+    statements: tuple[Statement, ...]
+    helper: Helper
+    outputs: tuple[int, ...] = (-1,)  # of the statements' values
+    positions: tuple[int, ...] = ()  # which argument stands where each argument is used after the first uses
+
+    def with_statement(self, at: int, statement: Statement) -> Program:
+        statements = list(self.statements)
+        statements.insert(at % (len(statements) + 1), statement)
+        return replace(self, statements=tuple(statements))
+
+
+@st.composite
+def programs(draw: st.DrawFn, arguments: int = 1) -> Program:
+    """With at least so many arguments."""
+    templates = UNARY + BINARY + tuple(DETAILS)
+
+    def statement() -> Statement:
+        template = draw(st.sampled_from(templates))
+        details = {"dim": st.integers(0, 1), "dtype": st.sampled_from(DTYPES), "constant": CONSTANTS}
+        kind = DETAILS.get(template)
+        return Statement(template, draw(st.integers(0, 9)), draw(details[kind]) if kind else None)
+
+    number = draw(st.integers(arguments, 3))
+    return Program(
+        (draw(SIZES), draw(SIZES)),
+        tuple(Argument(draw(st.sampled_from(("float32", "float64"))), draw(st.booleans())) for _ in range(number)),
+        tuple(statement() for _ in range(draw(st.integers(1, 4)))),
+        Helper(draw(st.sampled_from(BINARY)), draw(FLOATS), draw(st.booleans())),
+    )
+
+
+# ---------------------------------------------------------------- and as source
+
+
+@dataclass(frozen=True)
+class Spelling:
+    """All that must not count."""
+
+    names: tuple[str, ...]
+    file: str
+    lines_before: int
+    remark: str  # in comments and docstrings
+
+
+# Names that Dynamo, FX and AOTAutograd make themselves among them.
+NAMES = (
+    "x", "y", "z", "a", "b", "value", "self", "cls", "args", "kwargs", "input", "output", "inputs", "placeholder",
+    "arg0", "arg1", "arg0_1", "p_0", "p_1", "l_x_", "L_x_", "l_args_0_", "primals_1", "tangents_1", "getitem", "add",
+    "sub", "sub_1", "mul", "sin", "call_function", "call_method", "get_attr", "s0", "u0", "weight", "bias", "graph",
+    "größe", "_", "__y", "n", "d", "e", "t", "helper", "scale", "function", "_0", "x_1", "float_1", "int_2",
+)  # fmt: skip
+assert not any(keyword.iskeyword(name) for name in NAMES)
+
+spellings = st.builds(
+    Spelling,
+    st.permutations(NAMES).map(tuple),
+    st.sampled_from(("model", "train_v2", "a b", "größe")),
+    st.integers(0, 40),
+    st.text(st.characters(codec="utf-8", categories=("L", "N", "Zs")), max_size=20),
+)
+PLAIN = Spelling(tuple(f"name{number}" for number in range(30)), "plain", 0, "")
+
+
+def source(program: Program, spelling: Spelling) -> tuple[str, str]:
+    """Python source of a program, and the name of its function."""
+    names = iter(spelling.names)
+    function, helper, first, second, scale, default = (next(names) for _ in range(6))
+    arguments = [next(names) for _ in program.arguments]
+    used = [arguments[position] for position in program.positions] or arguments
+    body: list[str] = []
+    seen: list[str] = list(used)
+    value = next(names)
+    # Each argument once, in order; what the statements do with them comes after.
+    body.append(f"{value} = {' + '.join(f'{name} * {number + 2}' for number, name in enumerate(arguments))}")
+    results = []
+    for statement in program.statements:
+        other = seen[statement.other % len(seen)]
+        seen.append(value)
+        text = statement.template.format(v=value, o=other, d=_literal(statement.detail), helper=helper, scale=scale)
+        value = next(names)
+        results.append(value)
+        body += [f"# {spelling.remark}", f"{value} = {text}"]
+    outputs = [results[position] for position in program.outputs]
+    body.append(f"return {', '.join(outputs)}")
+
+    captured_value = f" + {arguments[0]}" if program.helper.nested else ""
+    inner = program.helper.operator.format(v=f"({first} * {scale})", o=second)
+    helper_lines = [
+        f"def {helper}({first}, {second}, *, {scale}, {default}={_literal(program.helper.default)}):",
+        f'    """{spelling.remark}"""',
+        f"    return ({inner}) * {default}{captured_value}",
+    ]
+    if program.helper.nested:
+        body = helper_lines + body
+        helper_lines = []
+    lines = [
+        *["" for _ in range(spelling.lines_before)],
+        "import torch",
+        *helper_lines,
+        f"def {function}({', '.join(arguments)}):",
+        *(f"    {line}" for line in body),
+    ]
+    return "\n".join(lines) + "\n", function
+
+
+def _literal(detail: object) -> str:
+    return detail if isinstance(detail, str) else f"({detail!r})"  # -3 is to stay one constant
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Program, Spelling], Callable[..., Any]]:
+    """Writes a program to a file of its own, which Dynamo can read, and imports it."""
+    folder = tmp_path_factory.mktemp("programs")
+    numbers = count()
+
+    def write(program: Program, spelling: Spelling) -> Callable[..., Any]:
+        text, name = source(program, spelling)
+        path: Path = folder / f"{spelling.file}_{next(numbers)}.py"
+        path.write_text(text, encoding="utf-8")
+        namespace: dict[str, Any] = {}
+        exec(compile(text, str(path), "exec"), namespace)
+        found: Callable[..., Any] = namespace[name]
+        return found
+
+    return write
+
+
+def inputs_of(program: Program) -> list[torch.Tensor]:
+    return [
+        torch.ones(program.shape, dtype=getattr(torch, argument.dtype), requires_grad=argument.requires_grad)
+        for argument in program.arguments
+    ]
+
+
+Written = Callable[[Program, Spelling], Callable[..., Any]]
+
+
+def key_of(
+    written: Written, program: Program, spelling: Spelling = PLAIN, inputs: list[torch.Tensor] | None = None
+) -> str:
+    (found,) = captures(written(program, spelling), *(inputs_of(program) if inputs is None else inputs))
+    return found.key
+
+
+# ---------------------------------------------------------------- names do not count
+
+
+@settings(deterministic, max_examples=60)
+@given(program=programs(), spelling=spellings)
+def test_what_differs_in_names_only_has_one_key(written: Written, program: Program, spelling: Spelling) -> None:
+    assert key_of(written, program, spelling) == key_of(written, program)
+
+
+# ---------------------------------------------------------------- each detail does
+
+Pair = tuple[Program, Program]
+Change = Callable[[st.DrawFn, Program], Pair]
+CHANGES: dict[str, Change] = {}
+
+
+def change(function: Change) -> Change:
+    """Draws a program's two versions, which differ in one detail."""
+    CHANGES[function.__name__] = function
+    return function
+
+
+def two_of(draw: st.DrawFn, values: st.SearchStrategy[Any]) -> list[Any]:
+    return draw(st.lists(values, min_size=2, max_size=2, unique=True))
+
+
+def with_either(draw: st.DrawFn, program: Program, left: Statement, right: Statement) -> Pair:
+    """The program with the one and with the other statement somewhere."""
+    at = draw(st.integers(0, 9))
+    return program.with_statement(at, left), program.with_statement(at, right)
+
+
+@change
+def operator(draw: st.DrawFn, program: Program) -> Pair:
+    templates = two_of(draw, st.sampled_from(draw(st.sampled_from((UNARY, BINARY)))))
+    other = draw(st.integers(0, 9))
+    return with_either(draw, program, *(Statement(template, other) for template in templates))
+
+
+@change
+def constant(draw: st.DrawFn, program: Program) -> Pair:
+    # Of one type: 2 and 2.0 are other constants, but most operators do the same with them.
+    constants = draw(
+        st.lists(INTEGERS, min_size=2, max_size=2, unique=True)
+        | st.lists(FLOATS, min_size=2, max_size=2, unique=True)
+        | FLOATS.map(lambda number: [number, math.nextafter(number, math.inf)])
+    )
+    template, other = draw(st.sampled_from(WITH_CONSTANT)), draw(st.integers(0, 9))
+    return with_either(draw, program, *(Statement(template, other, item) for item in constants))
+
+
+@change
+def order_of_operands(draw: st.DrawFn, program: Program) -> Pair:
+    templates, other = draw(st.sampled_from(NOT_COMMUTATIVE)), draw(st.integers(0, 9))
+    return with_either(draw, program, *(Statement(template, other) for template in templates))
+
+
+@change
+def which_operand(draw: st.DrawFn, program: Program) -> Pair:
+    """Another of the arguments is used: they may well have one shape."""
+    left, right = two_of(draw, st.integers(0, len(program.arguments) - 1))
+    template = draw(st.sampled_from(BINARY))
+    return with_either(draw, program, Statement(template, left), Statement(template, right))
+
+
+@change
+def dim(draw: st.DrawFn, program: Program) -> Pair:
+    template = draw(st.sampled_from(WITH_DIM))
+    return with_either(draw, program, Statement(template, 0, 0), Statement(template, 0, 1))
+
+
+@change
+def dtype_of_a_cast(draw: st.DrawFn, program: Program) -> Pair:
+    template, dtypes = draw(st.sampled_from(WITH_DTYPE)), two_of(draw, st.sampled_from(DTYPES))
+    return with_either(draw, program, *(Statement(template, 0, dtype) for dtype in dtypes))
+
+
+@change
+def operator_of_the_helper(draw: st.DrawFn, program: Program) -> Pair:
+    operators = two_of(draw, st.sampled_from(BINARY))
+    called = program.with_statement(draw(st.integers(0, 9)), Statement(HELPER, 0, 2.0))
+    left, right = (replace(called, helper=replace(program.helper, operator=item)) for item in operators)
+    return left, right
+
+
+@change
+def default_of_a_keyword(draw: st.DrawFn, program: Program) -> Pair:
+    defaults = two_of(draw, FLOATS)
+    called = program.with_statement(draw(st.integers(0, 9)), Statement(HELPER, 0, 2.0))
+    left, right = (replace(called, helper=replace(program.helper, default=item)) for item in defaults)
+    return left, right
+
+
+def with_argument(draw: st.DrawFn, program: Program, **changed: Callable[[Any], Any]) -> Pair:
+    at = draw(st.integers(0, len(program.arguments) - 1))
+    arguments = list(program.arguments)
+    arguments[at] = replace(
+        arguments[at], **{name: function(getattr(arguments[at], name)) for name, function in changed.items()}
+    )
+    return program, replace(program, arguments=tuple(arguments))
+
+
+@change
+def dtype_of_an_argument(draw: st.DrawFn, program: Program) -> Pair:
+    return with_argument(draw, program, dtype=lambda dtype: {"float32": "float64", "float64": "float32"}[dtype])
+
+
+@change
+def requires_grad(draw: st.DrawFn, program: Program) -> Pair:
+    return with_argument(draw, program, requires_grad=lambda before: not before)
+
+
+@change
+def shape(draw: st.DrawFn, program: Program) -> Pair:
+    left, right = two_of(draw, st.tuples(SIZES, SIZES))
+    return replace(program, shape=left), replace(program, shape=right)
+
+
+@change
+def swapped_arguments(draw: st.DrawFn, program: Program) -> Pair:
+    """Two arguments that are alike, each used where the other one was."""
+    alike = (program.arguments[0],) * len(program.arguments)
+    # One of them must be there at all, by a statement that no other undoes.
+    statement = Statement("torch.atan2({v}, {o})", 0)
+    used = replace(program, arguments=alike).with_statement(draw(st.integers(0, 9)), statement)
+    others = tuple(range(2, len(alike)))
+    return replace(used, positions=(0, 1, *others)), replace(used, positions=(1, 0, *others))
+
+
+@change
+def extra_output(draw: st.DrawFn, program: Program) -> Pair:
+    longer = program.with_statement(draw(st.integers(0, 9)), Statement("torch.tanh({v})"))
+    return longer, replace(longer, outputs=(-1, draw(st.integers(0, len(longer.statements) - 2))))
+
+
+@change
+def order_of_outputs(draw: st.DrawFn, program: Program) -> Pair:
+    longer = program.with_statement(draw(st.integers(0, 9)), Statement("torch.tanh({v})"))
+    outputs = two_of(draw, st.integers(0, len(longer.statements) - 1))
+    return replace(longer, outputs=tuple(outputs)), replace(longer, outputs=tuple(reversed(outputs)))
+
+
+@pytest.mark.parametrize("what", CHANGES)
+def test_what_differs_in_one_detail_has_another_key(written: Written, what: str) -> None:
+    @settings(deterministic, max_examples=15)
+    @given(data=st.data())
+    def check(data: st.DataObject) -> None:
+        left, right = CHANGES[what](data.draw, data.draw(programs(arguments=2)))
+        # Spelled alike: nothing but the detail can make the difference.
+        assert key_of(written, left) != key_of(written, right), (source(left, PLAIN)[0], source(right, PLAIN)[0])
+
+    check()
+
+
+@settings(deterministic, max_examples=15)
+@given(program=programs(arguments=2))
+def test_one_tensor_for_two_arguments_has_another_key_than_two_tensors(written: Written, program: Program) -> None:
+    alike = replace(program, arguments=(program.arguments[0],) * len(program.arguments))
+    two = inputs_of(alike)
+    assert key_of(written, alike, inputs=two) != key_of(written, alike, inputs=[two[0], two[0], *two[2:]])
+
+
+# ---------------------------------------------------------------- the caller's graph stays as it is
+
+
+def _graphs(module: torch.fx.GraphModule) -> Iterator[torch.fx.GraphModule]:
+    yield module
+    for child in module.children():
+        if isinstance(child, torch.fx.GraphModule):
+            yield from _graphs(child)
+
+
+def snapshot(module: torch.fx.GraphModule) -> list[Any]:
+    """All of a graph that capturing could touch: texts, nodes, what they carry (by identity), names, attributes."""
+    found: list[Any] = []
+    for graph in _graphs(module):
+        namespace = graph.graph._graph_namespace
+        found.append(
+            {
+                "readable": graph.print_readable(print_output=False),
+                "text": str(graph.graph),
+                "code": graph.code,
+                "nodes": [(node.name, node.op, node.target, node.args, node.kwargs) for node in graph.graph.nodes],
+                "meta": [{name: id(value) for name, value in node.meta.items()} for node in graph.graph.nodes],
+                "meta order": [list(node.meta) for node in graph.graph.nodes],
+                "of the node": [sorted(vars(node)) for node in graph.graph.nodes if hasattr(node, "__dict__")],
+                "of the graph": {name: id(value) for name, value in graph.meta.items()},
+                "attributes": {name: id(value) for name, value in vars(graph).items()},
+                "names used": set(namespace._used_names),
+                "names of objects": {name: id(value) for value, name in namespace._obj_to_name.items()},
+                "numbers of names": dict(namespace._base_count),
+            }
+        )
+    return found
+
+
+@contextmanager
+def refusing(expected: str | None) -> Iterator[None]:
+    """For a capture that refuses the graph with this code, or that takes it."""
+    try:
+        yield
+    except Bypass as refused:
+        assert refused.code == expected
+    else:
+        assert expected is None
+
+
+def mark(module: torch.fx.GraphModule, name: str, value: Any) -> None:
+    """Mark the last operation, so that all of the graph before it is read before it is refused."""
+    *_, last, _output = module.graph.nodes
+    last.meta[name] = value
+
+
+# What makes capture refuse a graph: early, in the middle of it, in its inputs, and at its end.
+REFUSALS: dict[str, tuple[str | None, dict[str, Any]]] = {
+    "none": (None, {}),
+    "a marked node": ("marked-node", {}),
+    "a marked input": ("marked-input", {}),
+    "an option": ("cpp-wrapper", {"cpp_wrapper": True}),
+}
+
+
+@settings(deterministic, max_examples=40)
+@given(program=programs(), refusal=st.sampled_from(sorted(REFUSALS)))
+def test_capture_changes_nothing_of_the_callers(written: Written, program: Program, refusal: str) -> None:
+    code, options = REFUSALS[refusal]
+    pairs = []
+
+    def backend(module: torch.fx.GraphModule, example_inputs: list[Any]) -> Callable[..., Any]:
+        first = next(iter(module.graph.nodes))
+        if refusal == "a marked node":
+            mark(module, "recompute", CheckpointPolicy.MUST_SAVE)
+        elif refusal == "a marked input":
+            first.meta["tensor_dict"] = {**first.meta.get("tensor_dict", {}), "_dynamo_of_a_later_torch": True}
+        before = snapshot(module)
+        with refusing(code):
+            capture.capture(module, options)
+        pairs.append((before, snapshot(module)))
+        return module.forward
+
+    torch._dynamo.reset()
+    torch.compile(written(program, PLAIN), backend=backend)(*inputs_of(program))
+    ((before, after),) = pairs
+    assert after == before
+
+
+def test_capture_changes_nothing_of_graphs_in_graphs() -> None:
+    def checkpointed(x: torch.Tensor) -> torch.Tensor:
+        return checkpoint(lambda y: y.sin() * 2, x, use_reentrant=False)
+
+    pairs = []
+
+    def backend(module: torch.fx.GraphModule, example_inputs: list[Any]) -> Callable[..., Any]:
+        before = snapshot(module)
+        assert len(before) == 2
+        capture.capture(module, {})
+        pairs.append((before, snapshot(module)))
+        return module.forward
+
+    torch._dynamo.reset()
+    torch.compile(checkpointed, backend=backend)(torch.ones(3, requires_grad=True))
+    ((before, after),) = pairs
+    assert after == before
