@@ -20,7 +20,7 @@ from precompiled import session as sessions
 from precompiled.artifact.load import load
 from precompiled.artifact.store import Entry
 from precompiled.dispatch import Compiled, Dispatch, counting
-from precompiled.errors import Bypass, PrecompiledError, StoreError
+from precompiled.errors import Bypass, CompileFailed, PrecompiledError, StoreError
 from precompiled.graph import capture, environment, key
 from precompiled.ledger import GraphCalls, GraphReport
 from precompiled.pending import Awaited
@@ -64,7 +64,7 @@ def compile_or_swap(
     session.ledger.add(calls)
     try:
         graph = lowering.plain(module)
-        with graph.grad_mode():
+        with graph.modes():
             return graph.taking_all(_Graph(session, graph.module, graph.eager, options, calls).serve())
     except Bypass as reason:
         if session.settings.strict:
@@ -246,6 +246,10 @@ def _compile_inline(program: capture.Program, hints: list[int]) -> tuple[Compile
 
     try:
         return compiling.compile_here(capture.parse(program.to_bytes(hints)))
+    except CompileFailed as reason:
+        # What the worker said already: what would come out serves no call but some.
+        log.info("a graph stays eager in this process (%s): %s", reason.code, reason)
+        return None
     except Exception as error:
         log.warning("compiling in process failed, the graph stays eager: %s", error, exc_info=True)
         return None

@@ -140,10 +140,12 @@ def _compile(
         _ExampleValues(module).run(*metadata.make_inputs(inputs, sizes, mode))
     made = metadata.make_inputs(inputs, sizes, mode)
     _dress_as_dynamos(module, made, inputs["args"])
+    fixed = set(TensorifyState.force_specializations)
     try:
         compiled = compile_fx(module, made)
     except TensorifyScalarRestartAnalysis as error:
-        TensorifyState.clear()  # it would fix the floats of the next graph
+        # It would fix the floats of the next graph; in a client, what Dynamo itself has noted there stays.
+        TensorifyState.force_specializations = fixed
         raise CompileFailed("it holds for one value of a float argument only", code="fixed-float") from error
     if sizes.fixed_floats():
         raise CompileFailed("it holds for some values of a float argument only", code="fixed-float")

@@ -9,7 +9,8 @@ What Dynamo makes of a backward that compiled autograd captured differs from oth
 So the graph is flattened, and traced down to ATen here, in the client, as AOTAutograd would have done first thing
 (docs/decisions/0011). No gradient is ever asked of it: a backward that is itself differentiated is refused.
 
-Private names: torch._dynamo.compiled_autograd.{in_compiled_autograd_region, Op}, node.meta keys "example_value",
+Private names: torch._dynamo.compiled_autograd.{in_compiled_autograd_region, Op}, torch._C._autocast_supported_devices,
+node.meta keys "example_value",
 "tensor_dict" and "steal_arg", torch.fx.experimental.proxy_tensor.make_fx, FakeTensor.fake_mode.
 Checked on 2.11.0, 2.13.0, 2.15.0.
 """
@@ -18,7 +19,7 @@ from __future__ import annotations
 
 import contextlib
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,11 +42,22 @@ class Plain:
     module: torch.fx.GraphModule
     eager: Callable[..., Any]
     flatten: Callable[[tuple[Any, ...]], list[Any]] | None = None
-    needs_grad: bool = True  # false: its outputs are not differentiated, whatever the grad mode around it
+    traced: bool = False
 
-    def grad_mode(self) -> contextlib.AbstractContextManager[Any]:
-        """What it is captured in."""
-        return contextlib.nullcontext() if self.needs_grad else torch.no_grad()
+    @contextlib.contextmanager
+    def modes(self) -> Iterator[None]:
+        """What it is captured in. Tracing has settled what autocast casts and what has a gradient (nothing has).
+
+        A worker that traced again under the program's own modes would cast what the program does not, where a backward
+        switches autocast off (torch.amp.custom_bwd).
+        """
+        with contextlib.ExitStack() as stack:
+            if self.traced:
+                stack.enter_context(torch.no_grad())
+                for device in torch._C._autocast_supported_devices():
+                    if torch.is_autocast_enabled(device):
+                        stack.enter_context(torch.autocast(device, enabled=False))
+            yield
 
     def taking_all(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """``function``, for the arguments that Dynamo passes."""
@@ -60,7 +72,7 @@ def plain(module: torch.fx.GraphModule) -> Plain:
     if not torch._dynamo.compiled_autograd.in_compiled_autograd_region or not _is_of_one_process(module):
         return Plain(module, stand_in.eager(module).forward)
     flat, flatten = _flat(module)
-    return Plain(_traced(flat), flat.forward, flatten, needs_grad=False)
+    return Plain(_traced(flat), flat.forward, flatten, traced=True)
 
 
 def _is_of_one_process(module: torch.fx.GraphModule) -> bool:

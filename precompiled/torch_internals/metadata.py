@@ -74,7 +74,10 @@ def describe_inputs(placeholders: list[torch.fx.Node]) -> Inputs:
         if is_traceable_wrapper_subclass(value):
             described.append(_describe_subclass(value, flags, position, symbols, modules))
             for name in value.__tensor_flatten__()[0]:
-                _refuse_shared(storages.setdefault(getattr(value, name).untyped_storage()._cdata, position), position)
+                storage = getattr(value, name).untyped_storage()._cdata
+                if storage in storages:
+                    _refuse_shared(storages[storage], position)
+                storages[storage] = position
             continue
         if not isinstance(value, FakeTensor) or type(value) not in (FakeTensor, torch.nn.Parameter):
             raise Bypass(f"input {position} is a {type(value).__name__}, not a plain tensor", code="unsupported-input")
@@ -91,9 +94,18 @@ def describe_inputs(placeholders: list[torch.fx.Node]) -> Inputs:
     return Inputs(described, symbols.ranges, symbols.hints, floats, modules)
 
 
+def _exact(context: Any, position: int) -> Any:
+    """What has a canonical form as it is; a subclass of a list or dict would come back as a plain one."""
+    if isinstance(context, (list, tuple, dict)):
+        if type(context) not in (list, tuple, dict, torch.Size):
+            raise Bypass(f"input {position} is described by a {type(context).__name__}", code="unsupported-input")
+        for item in (*context.keys(), *context.values()) if isinstance(context, dict) else context:
+            _exact(item, position)
+    return context
+
+
 def _refuse_shared(first: int, position: int) -> None:
-    if first != position:
-        raise Bypass(f"inputs {first} and {position} share memory, and wrap tensors", code="unsupported-input")
+    raise Bypass(f"inputs {first} and {position} share memory, and wrap tensors", code="unsupported-input")
 
 
 def _reads_a_scalar(user: torch.fx.Node) -> bool:
@@ -133,7 +145,7 @@ def _describe_subclass(
     return {
         "subclass": name,
         "inner": inner,
-        "context": codec.encode_constant(context),
+        "context": codec.encode_constant(_exact(context, position)),
         "shape": [symbols.size(size) for size in value.shape],
         "stride": [symbols.size(size) for size in value.stride()],
         "device": str(value.device),

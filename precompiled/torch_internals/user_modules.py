@@ -1,31 +1,40 @@
 """Modules of the user's that a worker imports: what a graph needs of them, by name, and a digest of their sources.
 
-The sources are the modules' own files and, of the user's own, the files of the modules that those refer to. An
-installed package's other files are left out: they change with a new installation, not with an edit. Torch's own code
-is named without a digest: its version is in the key.
+The sources are the modules' own files and, of the user's own, the files of the modules that those import or refer to,
+with the plain values (numbers, texts, ...) that are set in them now. An installed package's other files are left out:
+they change with a new installation, not with an edit. Torch's own code is named without a digest: its version is in the
+key.
 
 No private names. Checked on 2.11.0, 2.13.0, 2.15.0.
 """
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import importlib
+import itertools
 import os
 import sys
 import sysconfig
 import time
 from collections.abc import Callable
 from functools import cache
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+
+import torch
 
 from precompiled.errors import Bypass
 
 _INSTALLED = tuple(
     str(Path(sysconfig.get_paths()[name]).resolve()) for name in ("stdlib", "platstdlib", "purelib", "platlib")
 )
+
+# Types of values that say all by their repr.
+_PLAIN = frozenset({bool, int, float, complex, str, bytes, torch.dtype, torch.device})
 
 # A function or class at the top level of a module: module, qualified name, digest of the sources ("" for torch's own).
 Name = list[str]
@@ -39,7 +48,7 @@ def name_of(thing: Callable[..., Any], *, code: str) -> Name:
         found = getattr(found, part, None)
     if module == "__main__" or found is not thing:
         raise Bypass(f"{qualname} cannot be imported from {module}", "Move it to the top level of a module", code=code)
-    return [module, qualname, "" if module.split(".")[0] == "torch" else sources_digest([module])]
+    return [module, qualname, "" if module.split(".")[0] == "torch" else sources_digest([module], code=code)]
 
 
 def find(name: Name) -> Any:
@@ -55,17 +64,38 @@ def find(name: Name) -> Any:
     return found
 
 
-def sources_digest(modules: list[str]) -> str:
-    """SHA-256 over the sources; raises Bypass for a module that has none."""
+def sources_digest(modules: list[str], *, code: str = "custom-op") -> str:
+    """SHA-256 over the sources and the plain values in them; raises Bypass (``code``) for a module without sources."""
     state = hashlib.sha256()
-    for path in sorted(_source_files(modules)):
+    for path, name in sorted(_source_files(modules, code).items()):
         if path.stat().st_mtime > _process_start():
             # What is loaded here may be the old source: nobody can tell, so nothing is named after the new one.
             raise Bypass(f"{path.name} was saved after this process started", code="custom-op-edited")
         # Not the path: two checkouts of one project may share artifacts.
         state.update(f"{path.name}\n".encode())
         state.update(hashlib.sha256(path.read_bytes()).digest())
+        state.update(_values(name).encode())
     return state.hexdigest()
+
+
+def _values(module: str) -> str:
+    """A module's plain values, as they are now: a program may have set them to others than its source says.
+
+    A worker has those of the source. Where they differ it refuses the graph, which is then compiled in process.
+    """
+    found = sys.modules.get(module)
+    if found is None or str(_file_of(module)).startswith(_INSTALLED):
+        return ""
+    named = sorted((name, value) for name, value in vars(found).items() if not name.startswith("__"))
+    return repr([(name, value) for name, value in named if _is_plain(value)])
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, (tuple, list)):
+        return all(map(_is_plain, value))
+    if isinstance(value, dict):
+        return all(map(_is_plain, value.keys())) and all(map(_is_plain, value.values()))
+    return value is None or type(value) in _PLAIN
 
 
 @cache
@@ -79,8 +109,9 @@ def _process_start() -> float:
     return time.time() - age + tick
 
 
-def _source_files(modules: list[str]) -> set[Path]:
-    files: set[Path] = set()
+def _source_files(modules: list[str], code: str) -> dict[Path, str]:
+    """The files, and the module that each is."""
+    files: dict[Path, str] = {}
     waiting = list(modules)
     seen: set[str] = set()
     while waiting:
@@ -91,26 +122,63 @@ def _source_files(modules: list[str]) -> set[Path]:
         path = _file_of(name)
         if path is None:
             if name in modules:
-                raise Bypass(f"the module {name} of a custom op has no source file", code="custom-op")
+                raise Bypass(f"the module {name} has no source file", code=code)
             continue
         installed = str(path).startswith(_INSTALLED)
         if installed and name not in modules:
             continue
-        files.add(path)
+        files[path] = name
         if not installed:
-            waiting += _referred(sys.modules[name])
+            waiting += _imported(path, path.stat().st_mtime_ns, name)
+            waiting += _referred(sys.modules.get(name))
     return files
 
 
 def _file_of(name: str) -> Path | None:
-    module = sys.modules.get(name)
-    file = getattr(module, "__file__", None)
+    file = getattr(sys.modules.get(name), "__file__", None) or getattr(_spec(name), "origin", None)
     return Path(file).resolve() if file and file.endswith(".py") else None
 
 
-def _referred(module: ModuleType) -> set[str]:
+def _spec(name: str) -> ModuleSpec | None:
+    """Also of a module that only a function imports, which has not run yet; nothing is imported for our sake."""
+    if name in sys.modules:
+        return sys.modules[name].__spec__
+    parent = name.rpartition(".")[0]
+    if not parent:
+        return PathFinder.find_spec(name)
+    found = _spec(parent)
+    return (
+        PathFinder.find_spec(name, found.submodule_search_locations)
+        if found and found.submodule_search_locations
+        else None
+    )
+
+
+@cache
+def _imported(path: Path, saved: int, name: str) -> set[str]:
+    """What a source imports, at any depth; names of modules, and perhaps of what is in them."""
+    del saved  # for the cache: another source by then
+    try:
+        tree = ast.parse(path.read_bytes())
+    except (SyntaxError, ValueError):
+        return set()
+    package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            parents = package.split(".") if package else []
+            base = parents[: len(parents) - node.level + 1] if node.level else []
+            module = ".".join([*base, *([node.module] if node.module else [])])
+            found |= {module, *(f"{module}.{alias.name}" for alias in node.names)}
+    # A package's own code runs when a module of it is imported.
+    return {part for whole in found for part in itertools.accumulate(whole.split("."), "{}.{}".format) if part}
+
+
+def _referred(module: ModuleType | None) -> set[str]:
     names = set()
-    for value in list(vars(module).values()):
+    for value in list(vars(module).values()) if module is not None else ():
         found = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
         if isinstance(found, str):
             names.add(found)

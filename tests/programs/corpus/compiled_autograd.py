@@ -36,6 +36,32 @@ def custom() -> Row:
     return Row(lambda x: Doubled.apply(x, 3.0, True).sin(), [(rand(8),)])
 
 
+class Exact(torch.autograd.Function):
+    """Computes its gradient without autocast, as torch.amp.custom_bwd does."""
+
+    @staticmethod
+    def forward(ctx, x, weight):  # type: ignore[no-untyped-def]
+        ctx.save_for_backward(x, weight)
+        return x @ weight
+
+    @staticmethod
+    def backward(ctx, gradient):  # type: ignore[no-untyped-def]
+        x, weight = ctx.saved_tensors
+        with torch.autocast("cpu", enabled=False):
+            return gradient.float() @ weight.t(), x.t() @ gradient.float()
+
+
+@with_compiled_autograd
+def autocast_off_inside() -> Row:
+    def run(function: Callable[..., Any], x: torch.Tensor, weight: torch.Tensor) -> list[Any]:
+        del function  # an eager forward: torch itself gives gradients of another dtype when this one is compiled
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            loss = Exact.apply(x, weight).float().square().mean()
+            return list(torch.autograd.grad(loss, (x, weight)))
+
+    return Row(Exact.apply, [(rand(64, 64), rand(64, 64))], run=run, rtol=1e-5, atol=1e-5)
+
+
 @with_compiled_autograd
 def accumulation() -> Row:
     model = linear(16, 16)
