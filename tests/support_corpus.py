@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +24,13 @@ BYPASSED = {
 }
 
 
-def run(host: Host, *names: str, python: str | None = None) -> Answer:
-    """All rows, or those named, in one process."""
+def run(
+    host: Host, *names: str, python: str | None = None, program: Path = PROGRAM, env: Mapping[str, str] | None = None
+) -> Answer:
+    """All rows, or those named, in one process. A warning of ours may be an error there, as in many test suites."""
     done = subprocess.run(
-        [python or host.python, str(PROGRAM), *names],
-        env=host.environment(), capture_output=True, text=True, timeout=4 * TIMEOUT_S, check=False,
+        [python or host.python, "-W", "error:precompiled:RuntimeWarning", str(program), *names],
+        env=host.environment(env), capture_output=True, text=True, timeout=4 * TIMEOUT_S, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-4000:]
     found: Answer = json.loads(done.stdout.splitlines()[-1])

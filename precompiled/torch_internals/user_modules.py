@@ -177,10 +177,13 @@ def _imported(path: Path, saved: int, name: str) -> set[str]:
 
 
 def _referred(module: ModuleType | None) -> set[str]:
+    if module is None:
+        return set()
     names = set()
-    for value in list(vars(module).values()) if module is not None else ():
+    for value in list(vars(module).values()):
         found = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
-        if isinstance(found, str):
+        # A package has an attribute for each of its modules that anybody has imported: here others than in a worker.
+        if isinstance(found, str) and not found.startswith(f"{module.__name__}."):
             names.add(found)
     return names
 

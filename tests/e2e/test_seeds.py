@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -70,3 +71,19 @@ def test_a_forward_is_one_artifact_with_compiled_autograd_and_without(host: Host
     assert answer["graphs"][0] == ["compiled", "hit", ""]
     assert set(populated["keys"]) & set(answer["keys"])
     assert answer["compiles"] == 0
+
+
+def test_an_edit_of_what_a_custom_op_refers_to_is_never_served_stale(host: Host, tmp_path: Path) -> None:
+    """The backward's constant lies in another module: a new key, and a worker that has not imported the old one."""
+    shutil.copytree(support_corpus.PROGRAM.parent, tmp_path, dirs_exist_ok=True)
+
+    def graphs() -> Any:
+        row = support_corpus.run(host, "custom_op", program=tmp_path / support_corpus.PROGRAM.name)["custom_op"]
+        assert not row["error"]
+        return row["graphs"]
+
+    assert graphs() == [["compiled", "swap", ""]]
+    constants = tmp_path / "corpus" / "constants.py"
+    constants.write_text(constants.read_text().replace("1.5", "4.25"))
+    assert graphs() == [["compiled", "swap", ""]]
+    assert graphs() == [["compiled", "hit", ""]]

@@ -84,3 +84,12 @@ def test_a_function_that_no_import_leads_to_is_refused() -> None:
     with pytest.raises(Bypass) as refused:
         user_modules.name_of(lambda: None, code="checkpoint-context")
     assert refused.value.code == "checkpoint-context"
+
+
+def test_what_else_of_a_package_is_imported_does_not_matter(project: Path) -> None:
+    """A worker imports what it needs; the program had imported more of the same package."""
+    write(project / "pc_main.py", "from pc_package import sibling\n")
+    importlib.import_module("pc_main")
+    before = user_modules.sources_digest(["pc_main"])
+    importlib.import_module("pc_package.lazy")
+    assert user_modules.sources_digest(["pc_main"]) == before

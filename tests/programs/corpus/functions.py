@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch.testing._internal.two_tensor import TwoTensor
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
@@ -65,6 +66,24 @@ def nested_custom_functions() -> Row:
 def activation_checkpointing() -> Row:
     model = linear(16, 16, 16)
     return Row(lambda x: checkpoint(lambda y: model(y).relu().sin(), x, use_reentrant=False), [(rand(8, 16),)])
+
+
+@row
+def checkpoint_with_dropout() -> Row:
+    """Random: what is compared is its gradient with its own output. The backward computes again with the same mask."""
+    model = linear(16, 16)
+
+    def run(function: Callable[..., Any], x: torch.Tensor) -> list[Any]:
+        x = x.detach().clone().requires_grad_()
+        output = function(x)
+        (gradient,) = torch.autograd.grad(output.sum(), x)
+        mask = (output != 0).float() * 2
+        torch.testing.assert_close(gradient, mask @ model[0].weight, rtol=1e-3, atol=1e-4)
+        return []
+
+    return Row(
+        lambda x: checkpoint(lambda y: F.dropout(model(y), 0.5), x, use_reentrant=False), [(rand(8, 16),)], run=run
+    )
 
 
 @row

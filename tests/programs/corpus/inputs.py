@@ -8,7 +8,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from corpus.rows import Row, rand, row
+from corpus.rows import Row, linear, rand, row
 
 
 @row
@@ -110,3 +110,25 @@ def dictionaries_and_lists() -> Row:
         lambda data: {"sum": data["a"] + data["b"][0], "rest": [item.sin() for item in data["b"]]},
         [({"a": rand(8), "b": [rand(8), rand(8)]},)],
     )
+
+
+@row
+def mutated_intermediate() -> Row:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        y = x.sin()
+        y.add_(1)
+        return y
+
+    return Row(function, [(rand(8),)])
+
+
+@row
+def views_of_one_tensor_across_a_graph_break() -> Row:
+    model = linear(16, 16)
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        left, right = model(x).split(8, 1)
+        torch._dynamo.graph_break()
+        return left * 2 + right.add(1)
+
+    return Row(function, [(rand(8, 16),)])

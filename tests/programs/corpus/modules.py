@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
 
+from corpus import constants
+
 
 @torch.library.custom_op("corpus::scaled_sine", mutates_args=())
 def scaled_sine(x: torch.Tensor, scale: float) -> torch.Tensor:
@@ -24,7 +26,7 @@ def _setup(ctx: Any, inputs: Any, output: Any) -> None:
 
 
 def _backward(ctx: Any, gradient: torch.Tensor) -> Any:
-    return gradient * ctx.saved_tensors[0].cos() * ctx.scale, None
+    return gradient * ctx.saved_tensors[0].cos() * ctx.scale * constants.BACKWARD_FACTOR, None
 
 
 scaled_sine.register_autograd(_backward, setup_context=_setup)

@@ -87,3 +87,14 @@ def a_size_after_a_graph_break() -> Row:
         return y.sin().sum() * y.shape[0]
 
     return Row(function, [(rand(16),), (rand(16),), (rand(16),)])
+
+
+@row
+def pool_of_any_size() -> Row:
+    """Compiled for one size, it holds for that size alone: guards of AOTAutograd's."""
+    return Row(lambda x: F.adaptive_avg_pool2d(x[None, None], 3), [(rand(rows, rows),) for rows in (7, 9, 12, 16)])
+
+
+@row
+def branch_on_a_size() -> Row:
+    return Row(lambda x: (x * 2 if x.shape[0] > 20 else x).sum(0), [(rand(rows, 16),) for rows in (8, 12, 30)])

@@ -68,6 +68,17 @@ for _backend in (SDPBackend.MATH, SDPBackend.FLASH_ATTENTION):
     )
 
 
+@row
+def autocast_inside() -> Row:
+    model = linear(16, 16)
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return model(x).float()
+
+    return Row(function, [(rand(8, 16),)], rtol=2e-2, atol=2e-2)
+
+
 # ---------------------------------------------------------------- several processes
 def _alone() -> Any:
     """A process group of this one process."""

@@ -1,0 +1,49 @@
+"""Graphs that are compiled in process after all: with their guards, right, and without a word of an error."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import support_corpus
+from support_host import TIMEOUT_S, Host
+
+from precompiled.artifact.format import Failure
+
+BROKEN = Path(__file__).parent.parent / "programs" / "broken_submit_program.py"
+
+
+def test_a_refused_graph_is_compiled_in_process_with_its_guards(host: Host) -> None:
+    """The client itself refuses a graph over the limit."""
+    host.start_daemon()  # and an empty store: what is there already is a hit, whatever its size
+    names = ("pool_of_any_size", "branch_on_a_size", "custom_function", "checkpoint_with_dropout")
+    answer = support_corpus.run(host, *names, env={"PRECOMPILED_MAX_GRAPH_BYTES": "10"})
+    assert support_corpus.wrong(answer) == {}
+    for name in names:
+        graphs = {tuple(graph) for graph in answer[name]["graphs"]}
+        # One that is not called again is not compiled either.
+        assert ("bypassed", "inline", "too-large") in graphs
+        assert graphs <= {("bypassed", "inline", "too-large"), ("bypassed", None, "too-large")}
+
+
+def test_a_failure_record_leaves_no_graph_eager_that_must_not_run_eager(host: Host) -> None:
+    """Ranks must not run eager and compiled mixes of collectives: in process it is, whatever a record says."""
+    name = "collective"
+    looked_up = support_corpus.run(host, name, env={"PRECOMPILED_MODE": "lookup"})[name]
+    assert looked_up["graphs"] == [["bypassed", "inline", "lookup-only"]] and not looked_up["error"]
+    (key,) = looked_up["keys"]
+    host.store.publish_failure(Failure(key, name, "compile-error", "It failed.", time.time(), 3600.0))
+    assert support_corpus.run(host, name)[name]["graphs"] == [["bypassed", "inline", "compile-error"]]
+
+
+def test_an_error_of_ours_in_the_middle_of_a_miss_does_not_reach_the_program(host: Host) -> None:
+    done = subprocess.run(
+        [sys.executable, str(BROKEN)], env=host.environment(), capture_output=True, text=True, timeout=TIMEOUT_S,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout.splitlines()[-1])
+    assert answer == {"state": "bypassed", "source": "inline", "reason": "internal-error", "waited": True}
