@@ -65,7 +65,7 @@ def compile_or_swap(
     try:
         graph = lowering.plain(module)
         with graph.modes():
-            return graph.taking_all(_Graph(session, graph.module, graph.eager, options, calls).serve())
+            return graph.taking_all(_Graph(session, graph, options, calls).serve())
     except Bypass as reason:
         if session.settings.strict:
             raise
@@ -99,8 +99,7 @@ class _Graph:
     """One graph on its way."""
 
     session: Session
-    module: torch.fx.GraphModule
-    eager: Compiled
+    graph: lowering.Plain
     options: Mapping[str, Any]
     calls: GraphCalls
 
@@ -108,7 +107,7 @@ class _Graph:
         started = time.perf_counter()
         if self.session.settings.mode != "lookup":
             self.session.begin_daemon()
-        program = capture.capture(self.module, self.options)
+        program = capture.capture(self.graph.module, self.options)
         report = self.calls.mutable
         report.key = key.key(program)
         entries = self.session.store.lookup(report.key)
@@ -141,7 +140,7 @@ class _Graph:
         guards = entry.manifest.guards
         if not guard_check(guards)(program.sizes(program.hints)):
             return False
-        nodes = [node for node in self.module.graph.nodes if node.op == "placeholder"]
+        nodes = [node for node in self.graph.module.graph.nodes if node.op == "placeholder"]
         return install_guards(guards, [nodes[position].meta["example_value"] for position in program.size_inputs])
 
     def _hit(self, program: capture.Program, entry: Any) -> Compiled:
@@ -164,12 +163,12 @@ class _Graph:
         first_line = (failure.message.splitlines() or [""])[0]
         self.session.warn_once(failure.reason, f"a graph stays eager ({failure.reason}): {first_line}")
         self.calls.swap.on(Event.FAILED)
-        return counting(self.calls, self.eager)
+        return counting(self.calls, self.graph.eager())
 
     def _miss(self, program: capture.Program) -> Compiled:
         dispatch = Dispatch(
             self.calls,
-            self.eager,
+            self.graph.eager(),
             program.size_inputs,
             lambda sizes: self._request_variant(program, dispatch, sizes),
         )
@@ -234,7 +233,7 @@ class _Graph:
             name=report.name,
             waiting=session.settings.mode == "wait" or bool(awaited.program.no_stand_in),
         )
-        graph = awaited.program.to_bytes(awaited.hints, sources.about(self.module))
+        graph = awaited.program.to_bytes(awaited.hints, sources.about(self.graph.module))
         if len(graph) > session.settings.max_graph_bytes:
             graph = awaited.program.to_bytes(awaited.hints)  # what people are shown must not keep it from being sent
         session.connection.submit(message, graph, session.pending.on_reply)

@@ -30,9 +30,6 @@ import torch.fx
 from precompiled.errors import Bypass
 from precompiled.torch_internals import checkpointing, stand_in, targets
 
-# Where Dynamo keeps the context function of selective activation checkpointing (torch/_higher_order_ops/wrap.py).
-_CHECKPOINT_CONTEXT = stand_in.CONTEXT
-
 _OPS = {"call_function": "f", "call_method": "m", "output": "o"}
 _ATOMS = frozenset({bool, int, float, str, type(None)})
 
@@ -125,7 +122,7 @@ class _Encoder:
             if not isinstance(held, torch.fx.GraphModule):
                 raise Bypass(f"the graph holds {node.target}, a {type(held).__name__}", code="graph-attribute")
             number = self.graph(held)
-            context = held.meta.get(_CHECKPOINT_CONTEXT)
+            context = held.meta.get(stand_in.CONTEXT)
             return ["g", number] if context is None else ["g", number, checkpointing.encode(context)]
         code = _OPS.get(node.op)
         if code is None:
@@ -219,7 +216,7 @@ def _decode_graph(
             if inner not in made:
                 made[inner] = _decode_graph(graphs, inner, made)
                 if context:
-                    made[inner].meta[_CHECKPOINT_CONTEXT] = checkpointing.decode(context[0])
+                    made[inner].meta[stand_in.CONTEXT] = checkpointing.decode(context[0])
             setattr(root, name, made[inner])
             nodes.append(graph.get_attr(name))
             continue

@@ -37,10 +37,10 @@ _CARRIED = ("example_value", "tensor_dict")
 
 @dataclass(frozen=True)
 class Plain:
-    """``module``: what is captured; ``eager``: what runs until its artifact is there; both take ``flatten(args)``."""
+    """``module``: what is captured; ``as_given``: the same in the operators of Dynamo; both take ``flatten(args)``."""
 
     module: torch.fx.GraphModule
-    eager: Callable[..., Any]
+    as_given: torch.fx.GraphModule
     flatten: Callable[[tuple[Any, ...]], list[Any]] | None = None
     traced: bool = False
 
@@ -59,6 +59,10 @@ class Plain:
                         stack.enter_context(torch.autocast(device, enabled=False))
             yield
 
+    def eager(self) -> Callable[..., Any]:
+        """What runs until its artifact is there. Made when it is asked for: a hit has no use for it."""
+        return stand_in.eager(self.as_given).forward
+
     def taking_all(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """``function``, for the arguments that Dynamo passes."""
         flatten = self.flatten
@@ -70,9 +74,9 @@ class Plain:
 def plain(module: torch.fx.GraphModule) -> Plain:
     """The graph itself, or a plain one that does the same. Raises Bypass where there is none."""
     if not torch._dynamo.compiled_autograd.in_compiled_autograd_region or not _is_of_one_process(module):
-        return Plain(module, stand_in.eager(module).forward)
+        return Plain(module, module)
     flat, flatten = _flat(module)
-    return Plain(_traced(flat), flat.forward, flatten, traced=True)
+    return Plain(_traced(flat), flat, flatten, traced=True)
 
 
 def _is_of_one_process(module: torch.fx.GraphModule) -> bool:

@@ -18,6 +18,7 @@ import torch
 import torch.fx
 from torch.utils.checkpoint import checkpoint
 
+# Where Dynamo keeps the context function of selective activation checkpointing (torch/_higher_order_ops/wrap.py).
 CONTEXT = "_checkpoint_context_fn"
 
 
