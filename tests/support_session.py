@@ -7,6 +7,7 @@ ask why a graph is not served, and not what Inductor makes of it (tests/e2e does
 from __future__ import annotations
 
 import functools
+import json
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
@@ -20,7 +21,10 @@ import pytest
 import torch
 
 import precompiled
+from precompiled import backend
 from precompiled import session as sessions
+from precompiled.graph import codec
+from precompiled.graph.capture import Program
 from precompiled.ledger import GraphReport
 from precompiled.session import Session
 from precompiled.torch_internals import route
@@ -46,7 +50,9 @@ class ThisProcess:
         counts = self.session.ledger.take_counts()
         return {} if counts is None else getattr(counts, kind)
 
-    def refuses(self, code: str, function: Callable[..., Any], *inputs: Any, compare: bool = True, **compile: Any) -> str:
+    def refuses(
+        self, code: str, function: Callable[..., Any], *inputs: Any, compare: bool = True, **compile: Any
+    ) -> str:
         """Check that one graph of ``function`` is bypassed for ``code``, says so and counts it; its sentence.
 
         Its result is eager's, but where the eager run itself is none here (``compare=False``: there is no such device).
@@ -74,6 +80,10 @@ def _runs_eager(left: list[torch.fx.GraphModule], module: torch.fx.GraphModule, 
     return module.forward
 
 
+def _runs_program_eager(program: Program, _: list[int]) -> tuple[Callable[..., Any], str]:
+    return codec.decode(json.loads(program.sections["graph"])).forward, ""
+
+
 @contextmanager
 def this_process(settings: Mapping[str, str] | None = None) -> Iterator[ThisProcess]:
     """A session of its own in an empty place, without a daemon: mode "lookup" unless ``settings`` say otherwise."""
@@ -95,6 +105,7 @@ def this_process(settings: Mapping[str, str] | None = None) -> Iterator[ThisProc
         ),
         mock.patch.object(sessions, "_session", None),
         mock.patch.object(route, "compile_in_process", functools.partial(_runs_eager, left)),
+        mock.patch.object(backend, "_compile_inline", _runs_program_eager),
     ):
         session = sessions.current()
         try:
@@ -103,4 +114,3 @@ def this_process(settings: Mapping[str, str] | None = None) -> Iterator[ThisProc
             torch._dynamo.reset()
             session.pending.close(10)
             session.connection.close()
-

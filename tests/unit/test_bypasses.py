@@ -191,7 +191,7 @@ def test_a_custom_op_without_a_python_definition(here: ThisProcess) -> None:
     library.define("opaque(Tensor x) -> Tensor")
     library.impl("opaque", lambda x: x * 2, "CPU")
     library.impl("opaque", torch.empty_like, "Meta")
-    assert "opaque" in here.refuses("custom-op", lambda x: torch.ops.precompiled_bypasses.opaque(x), X)
+    assert "opaque" in here.refuses("custom-op", torch.ops.precompiled_bypasses.opaque, X)
 
 
 def _doubled(name: str) -> Callable[..., Any]:
@@ -207,7 +207,7 @@ def _doubled(name: str) -> Callable[..., Any]:
 @pytest.mark.reason("custom-op-in-main")
 def test_a_custom_op_of_the_program_itself(here: ThisProcess) -> None:
     doubled = _doubled("in_main")
-    assert "Move it to a module" in here.refuses("custom-op-in-main", lambda x: doubled(x), X)
+    assert "Move it to a module" in here.refuses("custom-op-in-main", doubled, X)
 
 
 EDITED = """\
@@ -232,7 +232,7 @@ def test_a_custom_op_whose_source_is_newer_than_the_process(
     monkeypatch.syspath_prepend(str(tmp_path))
     module = importlib.import_module(name)
     try:
-        assert name in here.refuses("custom-op-edited", lambda x: module.edited(x), X)
+        assert name in here.refuses("custom-op-edited", module.edited, X)
     finally:
         del sys.modules[name]
 
@@ -298,8 +298,9 @@ class Doubling(torch.nn.Module):
 
 
 @pytest.mark.reason("graph-attribute")
-@pytest.mark.parametrize("held", [torch.tensor(2.0), torch.nn.Parameter(torch.tensor(2.0))], ids=["tensor", "parameter"])
-def test_a_graph_with_a_tensor_of_its_own(here: ThisProcess, held: torch.Tensor) -> None:
+@pytest.mark.parametrize("kind", ["tensor", "parameter"])
+def test_a_graph_with_a_tensor_of_its_own(here: ThisProcess, kind: str) -> None:
+    held = torch.tensor(2.0) if kind == "tensor" else torch.nn.Parameter(torch.tensor(2.0))
     here.refuses("graph-attribute", double, X, backend=through(_with_its_own(held, "get_attr")))
 
 
