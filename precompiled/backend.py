@@ -20,7 +20,7 @@ from precompiled import session as sessions
 from precompiled.artifact.load import load
 from precompiled.artifact.store import Entry
 from precompiled.dispatch import Compiled, Dispatch, counting
-from precompiled.errors import Bypass, CompileFailed, PrecompiledError, StoreError
+from precompiled.errors import Bypass, CompileFailed, NotServed, PrecompiledError, StoreError
 from precompiled.graph import capture, environment, key
 from precompiled.ledger import GraphCalls, GraphReport
 from precompiled.pending import Awaited
@@ -48,8 +48,8 @@ def compile_or_swap(
 ) -> Compiled:
     """What Dynamo calls for ``module``: compiled on a hit, swappable on a miss. Raises only what ``in_process`` does.
 
-    ``options``: Inductor's configuration on top of the process's own. In strict mode (PRECOMPILED_STRICT=1) our own
-    errors are raised instead of falling back.
+    ``options``: Inductor's configuration on top of the process's own. In strict mode (PRECOMPILED_STRICT=1) raises
+    NotServed where it would have left the graph to ``in_process``, or to an eager run for good.
     """
     if os.environ.get("PRECOMPILED") == "0":
         return in_process()
@@ -67,20 +67,22 @@ def compile_or_swap(
         with graph.modes():
             return graph.taking_all(_Graph(session, graph, options, calls).serve())
     except Bypass as reason:
-        if session.settings.strict:
-            raise
         session.ledger.count_reason("bypassed", reason.code)
         log.info("graph %s bypassed (%s): %s", calls.mutable.name, reason.code, reason)
+        cause: Exception = reason
         code, message = reason.code, str(reason)
     except Exception as error:
-        if session.settings.strict:
-            raise
+        cause = error
         code = error.code if isinstance(error, PrecompiledError) else "internal-error"
         message = str(error) or type(error).__name__
         session.ledger.count_reason("fallbacks", code)
         # One warning of a kind and process, for people; every case, with its traceback, for those who log.
-        session.warn_once(code, f"torch.compile compiles in process ({code}): {message}")
+        if not session.settings.strict:
+            session.warn_once(code, f"torch.compile compiles in process ({code}): {message}")
         log.info("graph %s is compiled in process (%s)", calls.mutable.name, code, exc_info=True)
+    if session.settings.strict:
+        calls.mutable.reason, calls.mutable.message = code, message
+        raise NotServed(code, message) from cause
     # Outside of the handlers: what torch raises here is the user's, with no error of ours as its context.
     return _inline(calls, in_process, code, message)
 
@@ -159,6 +161,8 @@ class _Graph:
         report.reason, report.message = failure.reason, failure.message
         if failure.advice == "inline" or program.no_stand_in:  # which must not run eager, whatever the record advises
             raise Bypass(failure.message, code=failure.reason)
+        if self.session.settings.strict:
+            raise PrecompiledError(failure.message, code=failure.reason)
         self.session.ledger.count_reason("fallbacks", failure.reason)
         first_line = (failure.message.splitlines() or [""])[0]
         self.session.warn_once(failure.reason, f"a graph stays eager ({failure.reason}): {first_line}")

@@ -99,7 +99,11 @@ class Daemon:
         try:
             locked = self._lock.acquire()
         except OSError as error:
-            raise DaemonError(f"the lock {self._lock.path} cannot be taken: {error}", "", code="lock") from error
+            raise DaemonError(
+                f"the lock {self._lock.path} cannot be taken: {error}",
+                "Remove it, or set PRECOMPILED_RUNTIME_DIR to another directory",
+                code="lock",
+            ) from error
         if not locked:
             raise AlreadyRunning(f"another daemon serves {self._settings.runtime_dir}")
         if self._system:
@@ -138,7 +142,11 @@ class Daemon:
         try:
             self._settings.cache_dir.mkdir(mode=0o755, parents=True, exist_ok=True)
         except OSError as error:
-            raise DaemonError(f"the cache directory cannot be made: {error}", "", code="cache-dir") from error
+            raise DaemonError(
+                f"the cache directory cannot be made: {error}",
+                "Correct the modes of its parent, or set cache_dir to another directory",
+                code="cache-dir",
+            ) from error
 
     def _watch_signals(self) -> None:
         """A signal writes a byte to a pipe that the loop polls, so none is lost between two rounds."""

@@ -330,7 +330,7 @@ class Scheduler:
             out.append(job.move("fail", now, finished.reason))
             out.append(Count(job.uid, "failed"))
             why = finished.message or finished.reason
-            self._end(job, out, wire.Rejected("compile-failed", why, "The graph stays eager", key=job.submit.key))
+            self._end(job, out, wire.Rejected("compile-failed", why, "It is compiled in process", key=job.submit.key))
         else:
             out.append(job.move("publish", now, finished.outcome))
             if finished.outcome == "published":

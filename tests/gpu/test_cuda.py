@@ -133,6 +133,7 @@ def test_a_cpu_graph_of_a_gpu_host_has_a_worker_without_a_gpu(host: Host, tmp_pa
     assert psutil.Process(worker.pid).environ()["CUDA_VISIBLE_DEVICES"] == ""
 
 
+@pytest.mark.reason("device-index")
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="there is one GPU")
 def test_another_gpu_than_the_first_is_refused_with_a_reason() -> None:
     with pytest.raises(Bypass) as refused:

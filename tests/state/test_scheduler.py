@@ -198,6 +198,7 @@ def test_background_jobs_do_not_starve() -> None:
     raise AssertionError("it starved")
 
 
+@pytest.mark.reason("busy")
 def test_a_full_queue_says_busy() -> None:
     host = Host(max_queue=3, max_queue_per_uid=2)
     for key in ("a", "b"):
@@ -208,6 +209,7 @@ def test_a_full_queue_says_busy() -> None:
     assert host.reply(host.submit("a")).state == "deduplicated", "joining needs no room"
     assert isinstance(host.reply(host.submit("d", uid=2)), wire.Accepted)
     assert isinstance(host.reply(host.submit("e", uid=3)), wire.Busy)
+    assert [item.reason for item in host.all(Count) if item.counter == "rejected"] == ["busy"] * 2
 
 
 def test_the_bytes_of_queued_graphs_are_bounded() -> None:
@@ -216,6 +218,7 @@ def test_the_bytes_of_queued_graphs_are_bounded() -> None:
     assert isinstance(host.reply(host.submit("b", blob=b"x")), wire.Busy)
 
 
+@pytest.mark.reason("expired")
 def test_a_deadline_drops_a_queued_job_when_the_last_one_has_passed() -> None:
     host = Host()
     host.submit("blocker")
@@ -239,6 +242,7 @@ def test_without_a_deadline_somebody_always_wants_it() -> None:
     assert host.scheduler.jobs
 
 
+@pytest.mark.reason("died")
 def test_a_job_is_retried_once_when_its_worker_dies_then_quarantined() -> None:
     host = Host()
     host.warm()
@@ -255,6 +259,7 @@ def test_a_job_is_retried_once_when_its_worker_dies_then_quarantined() -> None:
     assert (host.counted("retried"), host.counted("failed")) == (1, 1)
 
 
+@pytest.mark.reason("timeout")
 def test_a_job_that_takes_too_long_is_killed_and_not_tried_again() -> None:
     host = Host(job_timeout_s=100)
     host.warm()
@@ -287,6 +292,7 @@ def test_an_environment_that_cannot_start_fails_its_jobs_and_is_refused_for_a_wh
     assert isinstance(host.reply(host.submit("k4")), wire.Accepted)
 
 
+@pytest.mark.reason("start-timeout")
 def test_a_start_that_hangs_is_ended() -> None:
     host = Host(start_timeout_s=10)
     host.submit("k")
@@ -307,6 +313,7 @@ def test_a_device_gets_its_worker_when_its_first_graph_comes() -> None:
     assert {start.device for start in host.all(StartWorker)} == {"cpu"}
 
 
+@pytest.mark.reason("evicted")
 def test_the_least_recently_used_idle_worker_makes_room() -> None:
     host = Host(processes=2)
     old, new = host.warm("a"), (setattr(host, "now", host.now + 1), host.warm("b"))[1]
@@ -335,6 +342,7 @@ def test_idle_workers_are_released() -> None:
     host.only(StopWorker, host.tell(Tick()))
 
 
+@pytest.mark.reason("recycled")
 def test_a_worker_is_recycled_after_its_last_job_and_replaced_when_there_is_work() -> None:
     host = Host(jobs_per_worker=3)
     number = host.warm()
@@ -373,6 +381,7 @@ def test_never_more_slots_than_allowed() -> None:
     assert len(host.all(StartWorker)) == 2
 
 
+@pytest.mark.reason("shut-down")
 def test_shut_down_tells_everybody() -> None:
     host = Host()
     host.warm()
@@ -385,6 +394,7 @@ def test_shut_down_tells_everybody() -> None:
     assert not host.scheduler.jobs
 
 
+@pytest.mark.reason("protocol")
 def test_a_worker_that_answers_for_another_job_is_killed() -> None:
     host = Host()
     host.warm()
@@ -423,11 +433,13 @@ def test_the_table_of_transitions_is_all_there_is(state: str, trigger: str) -> N
         assert caught.value.story == [(1.0, "submit"), (2.0, trigger)], "the error tells the story"
 
 
+@pytest.mark.reason("scheduler")
 def test_a_wrong_worker_transition_is_an_error_with_its_story() -> None:
     message = wire.Submit("i", "k", "/s", environment(), "cpu")
     worker = Worker(1, module.Seat.of(1, message), environment())
-    with pytest.raises(SchedulerError, match="cannot done when it is starting"):
+    with pytest.raises(SchedulerError, match="cannot done when it is starting") as caught:
         worker.move("done", 1.0)
+    assert caught.value.code == "scheduler"
 
 
 class AnyHistory(RuleBasedStateMachine):
