@@ -140,6 +140,7 @@ def test_a_global_that_the_program_has_set_is_in_the_key_and_a_worker_without_it
     assert "another kernel" in project.decode()["refused"]
 
 
+@pytest.mark.reason("user-kernel")
 def test_a_kernel_that_no_import_leads_to_is_bypassed(project: Project) -> None:
     refused = project.capture("hidden")
     assert refused["code"] == "user-kernel" and "top level of a module" in refused["message"]
