@@ -519,11 +519,20 @@ class Scheduler:
         submit = job.submit
         order = wire.Job(
             id=submit.id, key=submit.key, store=submit.store, device=submit.device, graph=job.blob,
-            compile_threads=self.limits.compile_threads, failure_ttl_s=self.limits.failure_ttl_s,
+            compile_threads=self._threads(), failure_ttl_s=self.limits.failure_ttl_s,
             name=submit.name, attempt=job.attempt, cache_max_bytes=self.limits.cache_max_bytes,
             cache_max_inodes=self.limits.cache_max_inodes,
         )  # fmt: skip
         out.append(RunJob(worker.number, order, self._yields_until(job)))
+
+    def _threads(self) -> int:
+        """Of a compile that starts now: all cores where it is alone, a slot's share where others run or queue.
+
+        One that was given many keeps them while others start: that passes with its compile.
+        """
+        limits = self.limits
+        compiles = min(limits.slots, self._slots_used() + self.queue_depth)
+        return limits.compile_threads or max(1, limits.cores // max(1, compiles))
 
     def _start(self, job: Job, now: float, out: list[Instruction]) -> None:
         self._sequence += 1

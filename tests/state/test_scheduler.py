@@ -111,6 +111,22 @@ def test_a_job_goes_its_way() -> None:
     assert [step.split()[0] for _, step in host.scheduler.finished[0].story] == ["submit", "dispatch", "publish"]
 
 
+def test_the_cores_are_shared_by_the_compiles_that_run_or_could() -> None:
+    host = Host(slots=4, processes=4, cores=16)
+
+    def threads(start: StartWorker) -> int:
+        found: int = host.only(RunJob, host.tell(WorkerReady(start.worker))).job.compile_threads
+        return found
+
+    assert threads(host.only(StartWorker, host.submit("alone"))) == 16
+    starts = [host.only(StartWorker, host.submit(key)) for key in ("b", "c", "d")]
+    host.submit("queued")
+    assert [threads(start) for start in starts] == [4, 4, 4], "no slot's share is less"
+    fixed = Host(slots=4, cores=16, compile_threads=3)
+    start = fixed.only(StartWorker, fixed.submit("a"))
+    assert fixed.only(RunJob, fixed.tell(WorkerReady(start.worker))).job.compile_threads == 3
+
+
 def test_one_flight_per_key_and_user() -> None:
     host = Host()
     host.submit("k")
