@@ -10,7 +10,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -31,13 +31,14 @@ class BenchmarkError(Exception):
 
 @dataclass(frozen=True)
 class Host:
-    """Directories like a fresh machine's, and what runs with them."""
+    """Directories like a fresh machine's, and what runs with them; ``flags``: settings of its daemon's."""
 
     root: Path
+    flags: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def settings(self) -> Settings:
-        return config.load({"cache_dir": self.root / "store", "runtime_dir": self.root / "run"})
+        return config.load({**self.flags, "cache_dir": self.root / "store", "runtime_dir": self.root / "run"})
 
     def environment(self, *, hook: bool, extra: Mapping[str, str] | None = None) -> dict[str, str]:
         """Of a process on this host; ``hook``: with precompiled switched on."""

@@ -108,8 +108,8 @@ def spread(values: Sequence[float]) -> str:
     return middle if len(values) == 1 else f"{middle} ({min(values):.3g} .. {max(values):.3g})"
 
 
-def banner(console: Console) -> dict[str, Any]:
-    """Say what is measured on; the same as facts."""
+def banner(console: Console) -> None:
+    """Say what is measured on, and whether it is fit for it."""
     facts = machine()
     console.print(
         f"{facts['cores']} cores, {facts['cpu']}; torch {facts['torch']} with {facts['threads']} threads, "
@@ -118,12 +118,11 @@ def banner(console: Console) -> dict[str, Any]:
     )
     if facts["load"] > QUIET_LOAD:
         console.print(f"The machine is not quiet (load {facts['load']:.1f}): these figures are noise.", style="yellow")
-    return facts
 
 
-def save(found: dict[str, Any], facts: dict[str, Any], quick: bool, name: str) -> Path:
+def save(found: dict[str, Any], quick: bool, name: str) -> Path:
     """``found``, as JSON, to benchmarks/results/; the file."""
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / time.strftime(f"%Y%m%d-%H%M%S-{name}.json")
-    path.write_text(json.dumps({"machine": facts, "quick": quick, **found}, indent=1) + "\n")
+    path.write_text(json.dumps({"machine": machine(), "quick": quick, **found}, indent=1) + "\n")
     return path
