@@ -13,10 +13,10 @@ from benchmarks.models import SHAPES, TASKS
 class Contender:
     """One of them. ``way``: how program.py compiles; ``env``: what is set for the process.
 
-    ``leaves``: what its host is good for afterwards; ``needs``: what its host must have been left with. ``fresh_cache``:
-    Inductor's cache is an empty one each time all the same. ``bytes_of``: where what it leaves lies on its host.
-    ``state``, ``source``: what precompiled must report of every graph after the first call, and ``finally_source`` at
-    the end: a sample of something else is no figure.
+    ``leaves``: what its host is good for afterwards; ``needs``: what its host must have been left with.
+    ``fresh_cache``: Inductor's cache is an empty one each time all the same. ``bytes_of``: where what it leaves lies on
+    its host. ``state``, ``source``: what precompiled must report of every graph after the first call, and
+    ``finally_source`` at the end: a sample of something else is no figure.
     """
 
     name: str

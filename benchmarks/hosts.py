@@ -65,9 +65,7 @@ class Host:
         """The program in a fresh process; its result."""
         return run_json(program("program", spec), self.environment(hook=hook, extra=extra))
 
-    def tree(
-        self, commands: Sequence[Command], *, daemon: bool | None, limit_s: float = LIMIT_S
-    ) -> dict[str, Any]:
+    def tree(self, commands: Sequence[Command], *, daemon: bool | None, limit_s: float = LIMIT_S) -> dict[str, Any]:
         """What tree.py says of ``commands``, started at once, and of all that they leave in the background.
 
         ``daemon``: whether one is started before, and stopped at the end; None: the commands start it, if any.

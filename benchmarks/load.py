@@ -24,9 +24,7 @@ def load(effort: Effort, say: Say) -> list[Result]:
         host.stop_daemon()
         say("the artifact is there")
         for _ in range(effort.repeats):
-            found = run_json(
-                program("load_program", {"store": str(host.root / "store")}), host.environment(hook=False)
-            )
+            found = run_json(program("load_program", {"store": str(host.root / "store")}), host.environment(hook=False))
             (graph,) = host.run(spec, hook=True, extra={"PRECOMPILED_MODE": "lookup"})["first"]
             if graph["source"] != "hit":
                 raise BenchmarkError(f"a graph is not a hit: {graph}")
@@ -34,5 +32,6 @@ def load(effort: Effort, say: Say) -> list[Result]:
             imports.samples.append(found["backend_s"])
             started.samples.append(len(found["started"]))
             client.samples.append(graph["load_s"])
-            say(f"{found['load_s']:.3f} s; in a client {graph['load_s']:.3f} s; started: {found['started'] or 'nothing'}")
+            seconds = f"{found['load_s']:.3f} s; in a client {graph['load_s']:.3f} s"
+            say(f"{seconds}; processes started: {found['started'] or 'none'}")
     return [alone, client, imports, started]

@@ -6,7 +6,6 @@ import json
 import os
 import statistics
 import subprocess
-import sys
 import time
 import venv
 from collections.abc import Callable
@@ -24,6 +23,7 @@ from benchmarks.load import load
 from benchmarks.lookup import lookup
 from benchmarks.result import Result
 from precompiled.cli import probe, pth
+
 
 @dataclass(frozen=True)
 class Effort:
@@ -146,7 +146,7 @@ def _at_once(host: Host, spec: dict[str, Any], count: int, hook: bool) -> _Ranks
     return _Ranks(
         found["cpu_s"],
         max(ends) - min(client["started"] for client in found["clients"]),
-        max(ends) - min(program["marks"]["prepared"] for program in programs),
+        max(ends) - min(program["marks"]["dynamo"] for program in programs),
     )
 
 

@@ -30,7 +30,7 @@ COLOURS = {
     "Dynamo: tracing and guards": "#9467bd",
     "capture, key, lookup": "#17becf",
     "load of the artifact": "#1f77b4",
-    "AOTAutograd and Inductor, forward": "#d62728",
+    "AOTAutograd and Inductor, or their cache": "#d62728",
     "Inductor, backward": "#ff9896",
     "the rest of the backend": "#8c564b",
     "the step": "#2ca02c",
@@ -51,10 +51,9 @@ def sections(sample: Sample) -> list[Section]:
         ("import transformers", marks["imported"] - marks["torch"]),
         ("the model", marks["built"] - marks["imported"]),
     ]
-    loaded = marks.get("loaded", marks["built"])
     parts += [
-        ("artifacts or package, before the call", loaded - marks["built"]),
-        ("import Dynamo", marks["prepared"] - loaded),
+        ("import Dynamo", marks["dynamo"] - marks["built"]),
+        ("artifacts or package, before the call", marks["prepared"] - marks["dynamo"]),
     ]
     call = marks["first"] - marks["prepared"]
     inner = [("Dynamo: tracing and guards", sample.tracing_s or 0.0)]
@@ -65,7 +64,9 @@ def sections(sample: Sample) -> list[Section]:
     inner += [("capture, key, lookup", looked_up), ("load of the artifact", load)]
     inner.append(
         (
-            "the rest of the backend" if served or contender.way == "traced" else "AOTAutograd and Inductor, forward",
+            "the rest of the backend"
+            if served or contender.way == "traced"
+            else "AOTAutograd and Inductor, or their cache",
             max(0.0, backend - looked_up - load),
         )
     )

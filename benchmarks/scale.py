@@ -20,7 +20,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -231,7 +230,9 @@ def _spec(host: Host, keys: Sequence[str], submits: int, window: int) -> dict[st
     }  # fmt: skip
 
 
-def measure_clients(host: Host, daemon: psutil.Process, keys: Sequence[str], effort: Effort, say: Say) -> tuple[Table, int]:
+def measure_clients(
+    host: Host, daemon: psutil.Process, keys: Sequence[str], effort: Effort, say: Say
+) -> tuple[Table, int]:
     """Processes that submit known keys, each the next one as soon as it has a reply; and how many were lost."""
     table = Table(
         f"The daemon: submits of {KNOWN} known keys, each client the next one when it has a reply to the last",
@@ -262,10 +263,10 @@ def _load_row(title: str, found: Load) -> list[str]:
     ]  # fmt: skip
 
 
-def measure_queue(host: Host, daemon: psutil.Process, keys: Sequence[str], effort: Effort, say: Say) -> tuple[Table, int]:
+def measure_queue(host: Host, keys: Sequence[str], effort: Effort, say: Say) -> tuple[Table, int]:
     """One client that submits everything at once, while the worker is still starting; and how many were lost."""
     table = Table(
-        "The queue: all jobs submitted at once, before the worker is there",
+        "The queue: all jobs submitted at once, before the worker is there; status and stats asked all the time",
         ["jobs", "lost", "first reply, median (ms)", "p99 (ms)", "all done (s)", "daemon's CPU a job (µs)",
          "deepest seen", "status then, median (ms)", "stats then, median (ms)"],
     )  # fmt: skip
@@ -277,7 +278,7 @@ def measure_queue(host: Host, daemon: psutil.Process, keys: Sequence[str], effor
         seen: dict[str, list[float]] = {"status": [], "stats": [], "depth": [0]}
 
         def ask(until: int = count, seen: dict[str, list[float]] = seen) -> None:
-            """Status and stats, again and again, from when the queue fills until it is empty."""
+            """Status and stats, again and again, from when the queue fills until half of it is done."""
             filled = False
             while len(seen["status"]) < 2000:
                 started = time.perf_counter()
@@ -288,7 +289,7 @@ def measure_queue(host: Host, daemon: psutil.Process, keys: Sequence[str], effor
                 seen["stats"].append(time.perf_counter() - started)
                 seen["depth"].append(depth)
                 filled = filled or depth >= until / 2
-                if filled and depth < until / 2:
+                if (filled and depth < until / 2) or (depth == 0 and len(seen["depth"]) > 100):
                     return
                 time.sleep(0.1)
 
@@ -323,17 +324,18 @@ def measure(effort: Effort, say: Say) -> tuple[list[Table], int]:
             raise BenchmarkError("the artifact has no program")
         (host.root / "blob").write_bytes(recorded)
         weight = sum(record.bytes for record in entry.manifest.files.values())
-        say(f"one artifact of {weight / 1e6:.2f} MB in {len(entry.manifest.files)} files; a graph of {len(recorded)} bytes")
+        files = len(entry.manifest.files)
+        say(f"one artifact: {weight / 1e6:.2f} MB in {files} files; its graph: {len(recorded)} bytes")
         tables = [measure_store(host, entry, effort, say)]
         keys = copies(store, entry, max(effort.stores[-1], effort.queue))
         host.stop_daemon()
         # For the daemons to come: 1,000 jobs of one user are over the default.
-        host = dataclasses.replace(host, flags={"max_queue_per_uid": effort.queue})
-        daemon = psutil.Process(host.start_daemon())
-        submit(host, daemon, [_spec(host, keys, 10, 1)])  # a warm worker, as a daemon that has served before has
-        found, lost = measure_clients(host, daemon, keys, effort, say)
+        roomy = dataclasses.replace(host, flags={"max_queue_per_uid": effort.queue})
+        daemon = psutil.Process(roomy.start_daemon())
+        submit(roomy, daemon, [_spec(roomy, keys, 10, 1)])  # a warm worker, as a daemon that has served before has
+        found, lost = measure_clients(roomy, daemon, keys, effort, say)
         tables.append(found)
-        found, more = measure_queue(host, daemon, keys, effort, say)
+        found, more = measure_queue(roomy, keys, effort, say)
         tables.append(found)
     return tables, lost + more
 

@@ -20,13 +20,13 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from precompiled.artifact.store import Store
 from rich.console import Console
 
 from benchmarks.contenders import CONTENDERS, FILLS, MAIN, Contender, chosen
 from benchmarks.hosts import BenchmarkError, Host, fresh_host
 from benchmarks.models import MODELS, SHAPES, TASKS
 from benchmarks.result import Result, banner, markdown, save, spread
+from precompiled.artifact.store import Store
 
 Say = Callable[[str], None]
 # After the first compiled step. More of them are (c)'s part; the swap is looked at in the first five.
@@ -165,7 +165,7 @@ def read(sample: Sample, tree: dict[str, Any], client: dict[str, Any]) -> None:
     marks, steps, later = program["marks"], program["steps"], program["later"]
     marks["started"] = client["started"]
     # What is loaded or compiled before the first call (cache artifacts, a package) belongs to it.
-    begun = marks["built"] if "loaded" in marks else marks["prepared"]
+    begun = marks["dynamo"]
     sample.process_s = marks["first"] - client["started"]
     sample.first_s = marks["first"] - begun
     contender = CONTENDERS.get(sample.contender)
@@ -272,7 +272,8 @@ def run(plans: Sequence[Plan], size: str, say: Say) -> list[Sample]:
                     samples.append(sample)
                     spent = time.monotonic() - started
                     left = spent / len(samples) * (total - len(samples)) / 60
-                    say(f"{len(samples)}/{total} {group.title}: {contender.name}: {sample.line()} ({left:.0f} min left)")
+                    where = f"{len(samples)}/{total} {group.title}: {contender.name}"
+                    say(f"{where}: {sample.line()} ({left:.0f} min left)")
     return samples
 
 
@@ -368,7 +369,8 @@ def _remarks(samples: Sequence[Sample]) -> list[str]:
     lines = []
     for sample in samples:
         if sample.outcome != "ok":
-            lines.append(f"- {CONTENDERS[sample.contender].title}: {sample.outcome}: `{' '.join(sample.error.split())}`")
+            why = " ".join(sample.error.split())
+            lines.append(f"- {CONTENDERS[sample.contender].title}: {sample.outcome}: `{why}`")
         if sample.swap:
             swap = sample.swap
             lines.append(
@@ -395,9 +397,7 @@ def publish(samples: Sequence[Sample], quick: bool, say: Say, *, docs: bool = Fa
 def goals(samples: Sequence[Sample]) -> list[Result]:
     """GPT-2's training against its goals, (a), (b) and (h)."""
     mine = [sample for sample in samples if sample.group == Group("gpt2", "training", "static")]
-    good = {
-        (sample.contender, sample.turn): sample for sample in mine if sample.outcome == "ok"
-    }
+    good = {(sample.contender, sample.turn): sample for sample in mine if sample.outcome == "ok"}
     for sample in mine:
         if sample.contender in MAIN and sample.outcome != "ok":
             raise BenchmarkError(f"{sample.contender}: {sample.outcome}: {sample.error}")

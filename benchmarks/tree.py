@@ -5,9 +5,9 @@ Usage: tree.py SPEC, a JSON object: ``before``, a command that is run to its end
 ``limit_s``. Prints one line of JSON.
 
 This process takes in orphans (PR_SET_CHILD_SUBREAPER), so that daemons, workers and compilers are its descendants
-whatever they do; it waits for each of them, and the kernel tells what each has used (wait4). ``before`` and ``stop`` are
-the benchmark's own commands, and not counted. Memory is what the kernel calls VmHWM, the largest resident size that a
-process ever had: looked up four times a second, so that of a short-lived process the last moments are missing.
+whatever they do; it waits for each of them, and the kernel tells what each has used (wait4). ``before`` and ``stop``
+are the benchmark's own commands, and not counted. Memory is what the kernel calls VmHWM, the largest resident size that
+a process ever had: looked up four times a second, so that of a short-lived process the last moments are missing.
 """
 
 from __future__ import annotations

@@ -63,7 +63,13 @@ def _tokens(length: int = LENGTH, *, batch: int = BATCH, vocabulary: int = VOCAB
 
 
 def causal(
-    model: type, config: type, *, vocabulary: int = VOCABULARY, batch: int = BATCH, length: int = LENGTH, **settings: Any
+    model: type,
+    config: type,
+    *,
+    vocabulary: int = VOCABULARY,
+    batch: int = BATCH,
+    length: int = LENGTH,
+    **settings: Any,
 ) -> Example:
     """A language model, and ``batch`` texts of ``length`` tokens, which it is to predict in training."""
     special = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
@@ -136,7 +142,13 @@ def mamba() -> Example:
 
 
 def classifier(
-    model: type, config: type, *, vocabulary: int = VOCABULARY, batch: int = BATCH, length: int = LENGTH, **settings: Any
+    model: type,
+    config: type,
+    *,
+    vocabulary: int = VOCABULARY,
+    batch: int = BATCH,
+    length: int = LENGTH,
+    **settings: Any,
 ) -> Example:
     """A classifier of texts, and ``batch`` of them, each second one of half the length."""
     tokens = _tokens(length, batch=batch, vocabulary=vocabulary)
