@@ -3,9 +3,9 @@
 Usage: python -m benchmarks.scale_program SPEC, a JSON object: ``submits``, how many; ``window``, how many of them are
 without a first reply at the same time; ``keys``, taken in turn; ``blob``, the file that is every key's graph;
 ``environment``, as wire.Environment. The directories come from the environment variables. Prints "ready", waits for a
-line on stdin, and prints one line of JSON: ``accepted`` and ``answered``, seconds from each submit to the daemon's first
-reply and to the one that says that its artifact is published; ``lost``, how many had no such reply; ``other``, replies
-of other kinds; ``submitted_s`` and ``seconds``, until the last was submitted, and until all were answered.
+line on stdin, and prints one line of JSON: ``accepted`` and ``answered``, seconds from each submit to the daemon's
+first reply and to the one that says that its artifact is published; ``lost``, how many had no such reply; ``other``,
+replies of other kinds; ``submitted_s`` and ``seconds``, until the last was submitted, and until all were answered.
 """
 
 from __future__ import annotations

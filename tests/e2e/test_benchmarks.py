@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from precompiled.artifact.format import Manifest, Payload
-from precompiled.artifact.store import Store
 
 from benchmarks import contenders, picture, scale, starts
 from benchmarks.contenders import CONTENDERS
 from benchmarks.starts import Group, Plan, Sample
+from precompiled.artifact.format import Manifest, Payload
+from precompiled.artifact.store import Store
 
 GROUP = Group("resnet", "inference", "static")
 
@@ -26,12 +26,16 @@ def samples() -> Iterator[dict[str, Sample]]:
     yield {sample.contender: sample for sample in found}
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_each_start_is_what_its_contender_says(samples: dict[str, Sample]) -> None:
     assert {name: (sample.outcome, sample.error) for name, sample in samples.items()} == dict.fromkeys(
         ("eager", "ours-cold", "ours-warm"), ("ok", "")
     )
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_a_start_has_all_its_figures(samples: dict[str, Sample]) -> None:
     cold, warm, eager = samples["ours-cold"], samples["ours-warm"], samples["eager"]
     assert eager.compiled_s is None and not eager.compiles
@@ -48,6 +52,8 @@ def test_a_start_has_all_its_figures(samples: dict[str, Sample]) -> None:
     assert not warm.swap
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_the_sections_of_a_picture_are_the_whole_start(
     samples: dict[str, Sample], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -63,6 +69,8 @@ def test_the_sections_of_a_picture_are_the_whole_start(
     assert path.read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_a_contender_that_crashes_or_is_wrong_is_told_with_its_error(
     samples: dict[str, Sample], monkeypatch: pytest.MonkeyPatch
 ) -> None:
