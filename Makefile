@@ -48,7 +48,7 @@ demo: $(STAMP) ## A model trains without waiting for its compile, beside plain t
 	@$(BIN)/python examples/demo/demo.py
 
 .PHONY: bench bench-quick bench-full bench-scale
-bench: $(STAMP) ## All measures against their goals, side by side with torch.compile (about 35 minutes; ARGS=--help)
+bench: $(STAMP) ## All measures against their goals, side by side with torch.compile (about 40 minutes; ARGS=--help)
 	@$(BIN)/python -m benchmarks $(ARGS)
 bench-quick: $(STAMP) ## The same with small models and fewer repeats: does it work, not what it is (minutes)
 	@$(BIN)/python -m benchmarks --quick $(ARGS)

@@ -15,7 +15,7 @@ def load(effort: Effort, say: Say) -> list[Result]:
     """(i) Loading the artifact of GPT-2's training in a fresh process with torch imported."""
     alone = Result("i", "load of GPT-2's artifact in a fresh process", "s", 0.1)
     client = Result("i", "the same within a client's first call", "s", None)
-    imports = Result("i", "import of what a lookup needs, once Dynamo is imported", "s", None)
+    imports = Result("i", "import of what a lookup needs, after torch.compile was called", "s", None)
     started = Result("i", "child processes that a load starts", "", 0.0)
     spec = effort.spec(pending="wait")
     with fresh_host() as host:

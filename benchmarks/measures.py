@@ -44,15 +44,15 @@ class Effort:
         return {"model": "gpt2", "size": self.size, "task": "training", "shapes": "static", "way": "compile", **more}
 
 
-FULL = Effort("full", repeats=5, steady_rounds=25, start_rounds=30)
-QUICK = Effort("small", repeats=2, steady_rounds=10, start_rounds=10)
+FULL = Effort("full", repeats=3, steady_rounds=15, start_rounds=30)
+QUICK = Effort("small", repeats=1, steady_rounds=10, start_rounds=10)
 
 Say = Callable[[str], None]
 
 
 def first_calls(effort: Effort, say: Say) -> list[Result]:
     """(a, b, h) Starts, cold and warm, and the swap: all contenders on GPT-2, the main ones on the other models."""
-    samples = starts.run(starts.default_plans(effort.quick), effort.size, say)
+    samples = starts.run(starts.default_plans(effort.repeats, quick=effort.quick), effort.size, say)
     starts.publish(samples, effort.quick, say)
     return starts.goals(samples)
 

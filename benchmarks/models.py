@@ -46,7 +46,7 @@ def llama(small: bool) -> Example:
     return causal(
         transformers.LlamaForCausalLM, transformers.LlamaConfig, vocabulary=1024 if small else 32000,
         batch=LARGEST, length=LENGTH, max_position_embeddings=LENGTH, num_key_value_heads=1 if small else 4,
-        use_cache=False, **_encoder(small, 512, 8),
+        use_cache=False, **_encoder(small, 512, 4),
     )  # fmt: skip
 
 
@@ -65,7 +65,7 @@ def vit(small: bool) -> Example:
     return images(
         transformers.ViTForImageClassification, transformers.ViTConfig, batch=LARGEST, size=side, image_size=side,
         patch_size=8 if small else 16, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
-        **_encoder(small, 384, 12),
+        **_encoder(small, 384, 6),
     )  # fmt: skip
 
 

@@ -10,6 +10,7 @@ replies of other kinds; ``submitted_s`` and ``seconds``, until the last was subm
 
 from __future__ import annotations
 
+import functools
 import json
 import sys
 import threading
@@ -63,12 +64,15 @@ class Clients:
         if reply.state == "published":
             self.connection.forget(reply.id)
 
+    def has_room(self, number: int, window: int) -> bool:
+        return number - len(self.accepted) < window
+
     def run(self) -> dict[str, Any]:
         keys, count, window = self.spec["keys"], self.spec["submits"], self.spec["window"]
         started = time.perf_counter()
         for number in range(count):
             with self.changed:
-                if not self.changed.wait_for(lambda at=number: at - len(self.accepted) < window, LIMIT_S):
+                if not self.changed.wait_for(functools.partial(self.has_room, number, window), LIMIT_S):
                     break
             self.submit(keys[number % len(keys)])
         submitted = time.perf_counter() - started

@@ -22,7 +22,7 @@ from typing import Any
 
 from rich.console import Console
 
-from benchmarks.contenders import CONTENDERS, FILLS, MAIN, Contender, chosen
+from benchmarks.contenders import CONTENDERS, FILLS, REPEATED, Contender, chosen
 from benchmarks.hosts import BenchmarkError, Host, fresh_host
 from benchmarks.models import MODELS, SHAPES, TASKS
 from benchmarks.result import Result, banner, markdown, save, spread
@@ -282,13 +282,13 @@ def _taking_part(plan: Plan) -> list[Contender]:
     return [item for item in found if plan.group.task in item.tasks and plan.group.shapes in item.shapes]
 
 
-def default_plans(quick: bool) -> list[Plan]:
-    """What `make bench` takes: everything of GPT-2's training, and the main contenders of the other models."""
+def default_plans(repeats: int, *, quick: bool) -> list[Plan]:
+    """What `make bench` takes: all contenders on GPT-2's training, the main ones several times and on other models."""
     gpt2 = Group("gpt2", "training", "static")
-    others = tuple(name for name in CONTENDERS if name not in MAIN)
-    plans = [Plan(gpt2, MAIN, 1 if quick else 3), Plan(gpt2, others, 1)]
+    once = tuple(name for name in CONTENDERS if name not in REPEATED)
+    plans = [Plan(gpt2, REPEATED, repeats), Plan(gpt2, once, 1)]
     if not quick:
-        few = tuple(name for name in MAIN if name != "traced")
+        few = tuple(name for name in REPEATED if name != "traced")
         plans += [Plan(Group(model, "training", "static"), few, 1) for model in MODELS if model != "gpt2"]
     return plans
 
@@ -399,7 +399,7 @@ def goals(samples: Sequence[Sample]) -> list[Result]:
     mine = [sample for sample in samples if sample.group == Group("gpt2", "training", "static")]
     good = {(sample.contender, sample.turn): sample for sample in mine if sample.outcome == "ok"}
     for sample in mine:
-        if sample.contender in MAIN and sample.outcome != "ok":
+        if sample.contender in REPEATED and sample.outcome != "ok":
             raise BenchmarkError(f"{sample.contender}: {sample.outcome}: {sample.error}")
     cold = Result("a", "first call, nothing cached: ours / torch.compile", "", 0.1)
     added = Result("a", "first call, nothing cached: ours - (Dynamo + eager step)", "s", 0.1)

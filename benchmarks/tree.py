@@ -157,15 +157,15 @@ def run(spec: dict[str, Any]) -> dict[str, Any]:
     for pid, peak in tree.peaks.items():
         if tree.roles[pid] != "own":
             memory.setdefault(tree.roles[pid], []).append(peak)
-    started: dict[str, list[float]] = {}
+    starts: dict[str, list[float]] = {}
     for pid, at in tree.started.items():
-        started.setdefault(tree.roles[pid], []).append(at)
+        starts.setdefault(tree.roles[pid], []).append(at)
     counted = {pid: seconds for pid, seconds in tree.cpu_s.items() if tree.roles.get(pid) != "own"}
     return {
         "in_time": in_time,
         "cpu_s": sum(counted.values()),
         "clients": clients,
-        "started": started,
+        "started": starts,
         "memory": {role: sorted(peaks, reverse=True) for role, peaks in memory.items()},
     }
 
