@@ -13,6 +13,9 @@ RTOL, ATOL = 1e-3, 1e-4
 # part of its tensor's largest. Nor is rounding to count where a gradient is zero but for it (the bias of an
 # attention's keys): below this part of the largest gradient, nothing is a difference.
 OF_ITS_TENSOR, OF_LARGEST_GRADIENT = 1e-2, 1e-6
+# Of models in their real size, whose gradients are sums of so many terms that single elements say nothing: a tensor as
+# a whole may be off by this part of its norm, or of a hundredth of the largest gradient's. What is wrong is off by all.
+OF_ITS_NORM, OF_LARGEST_NORM = 5e-2, 1e-2
 
 
 def tensors(value: Any, name: str = "") -> Iterator[tuple[str, torch.Tensor]]:
@@ -45,6 +48,23 @@ def differences(got: dict[str, torch.Tensor | None], expected: dict[str, torch.T
             torch.testing.assert_close(left, right, rtol=RTOL, atol=atol)
         except AssertionError as error:
             found.append(f"{name}: {' '.join(str(error).split())}")
+    return found
+
+
+def unlike(got: Mapping[str, torch.Tensor | None], expected: Mapping[str, torch.Tensor | None]) -> list[str]:
+    """The same for models in their real size, by the norms of whole tensors."""
+    found = [f"{name} is there once only" for name in sorted(got.keys() ^ expected.keys())]
+    norms = {name: float(tensor.double().norm()) for name, tensor in expected.items() if tensor is not None}
+    floor = OF_LARGEST_NORM * max((norm for name, norm in norms.items() if name.startswith("gradient")), default=0.0)
+    for name in expected.keys() & got.keys():
+        left, right = got[name], expected[name]
+        if left is None or right is None:
+            if left is not right:
+                found.append(f"{name} is None once only")
+            continue
+        off = float((left.double() - right.double()).norm())
+        if not off <= OF_ITS_NORM * max(norms[name], floor):  # also NaN
+            found.append(f"{name}: off by {off:.3g}, its norm is {norms[name]:.3g}")
     return found
 
 

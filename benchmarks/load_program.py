@@ -2,7 +2,7 @@
 
 Usage: python -m benchmarks.load_program SPEC, a JSON object: ``store``, whose only artifact it is. Prints one line of
 JSON: ``compile_s``, for the call of torch.compile, which imports Dynamo and Inductor before any backend is called;
-``backend_s``, for the import of ours after it; ``load_s``: read, verify and load; ``started``, the commands of child processes.
+``backend_s``, for the import of ours after it; ``load_s``: read, verify and load; ``started``, the child processes.
 """
 
 from __future__ import annotations

@@ -70,7 +70,7 @@ def vit(small: bool) -> Example:
 
 
 def unet(small: bool) -> Example:
-    side = 16 if small else 64
+    side = 16 if small else 32
     inputs = {"sample": torch.randn(LARGEST, 3, side, side), "timestep": torch.arange(LARGEST) * 200 + 3}
     model = UNet(width=32 if small else 64, depth=2 if small else 3)
     return Example(model, inputs, {"noise": torch.randn(LARGEST, 3, side, side)})

@@ -36,7 +36,7 @@ TORCH = time.monotonic()
 import transformers  # noqa: E402
 
 from benchmarks import models  # noqa: E402
-from benchmarks.compare import differences  # noqa: E402
+from benchmarks.compare import unlike  # noqa: E402
 
 IMPORTED = time.monotonic()
 PENDING_LIMIT_S = 1000.0
@@ -156,7 +156,7 @@ class Program:
                     f"gradient of {name}": parameter.grad for name, parameter in self.model.named_parameters()
                     if self.training
                 }})  # fmt: skip
-            found += differences(*results)
+            found += unlike(*results)
         return found
 
     def first(self) -> None:
