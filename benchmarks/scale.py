@@ -243,7 +243,7 @@ def measure_clients(
     for count, total in effort.clients:
         # Every client another order, so that some keys are in flight already, and others are not.
         specs = [
-            _spec(host, [keys[(number * 31 + offset) % KNOWN] for offset in range(KNOWN)], total // count, 1)
+            _spec(host, [keys[(number * 31 + offset) % KNOWN] for offset in range(KNOWN)], -(-total // count), 1)
             for number in range(count)
         ]
         found = submit(host, daemon, specs)
@@ -345,8 +345,8 @@ def write_page(tables: Sequence[Table]) -> None:
     facts = machine()
     figures = "\n\n".join(
         [
-            f"On {facts['cores']} cores ({facts['cpu']}), Python {facts['python']}, torch {facts['torch']}, "
-            f"at {facts['commit']}:",
+            f"On {facts['cores']} cores ({facts['cpu']}) with a load of {facts['load']:.1f} at the end, "
+            f"Python {facts['python']}, torch {facts['torch']}, at {facts['commit']}:",
             *[table.text() for table in tables],
         ]
     )
