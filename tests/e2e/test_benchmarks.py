@@ -10,6 +10,8 @@ import pytest
 
 from benchmarks import contenders, picture, scale, starts
 from benchmarks.contenders import CONTENDERS
+from benchmarks.load import load
+from benchmarks.measures import QUICK
 from benchmarks.starts import Group, Plan, Sample
 from precompiled.artifact.format import Manifest, Payload
 from precompiled.artifact.store import Store
@@ -82,6 +84,15 @@ def test_a_contender_that_crashes_or_is_wrong_is_told_with_its_error(
     # Eager is not what "ours, warm" says.
     unexpected = starts.unexpected(CONTENDERS["ours-warm"], samples["eager"].program)
     assert unexpected == "no graph came to precompiled"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_loading_an_artifact_starts_no_process() -> None:
+    """Inductor's own load probes the CPU with subprocesses and precompiles a header, which took 0.9 s."""
+    results = {result.title: result for result in load(QUICK, lambda _: None)}
+    assert results["child processes that a load starts"].samples == [0.0]
+    assert results["load of GPT-2's artifact in a fresh process"].median > 0
 
 
 def test_a_copied_artifact_is_one_to_every_reader(tmp_path: Path) -> None:
