@@ -37,7 +37,7 @@ class Contender:
     finally_source: str = ""
 
 
-_MODE = "TORCHINDUCTOR_FX_COMPILE_MODE"
+MODE = "TORCHINDUCTOR_FX_COMPILEMODE"
 _AOTI: Mapping[str, Any] = {"tasks": ("inference",), "shapes": ("static",), "bytes_of": "model.pt2"}
 
 CONTENDERS: dict[str, Contender] = {
@@ -54,8 +54,8 @@ CONTENDERS: dict[str, Contender] = {
         Contender(
             "caching-precompile", "caching_precompile, warm", needs="precompile", env={"TORCH_CACHING_PRECOMPILE": "1"},
         ),
-        Contender("subprocess", "Inductor's SUBPROCESS mode, cold", env={_MODE: "SUBPROCESS"}),
-        Contender("async", "Inductor's ASYNC mode, cold", env={_MODE: "ASYNC+SUBPROCESS"}),
+        Contender("subprocess", "Inductor's SUBPROCESS mode, cold", env={MODE: "SUBPROCESS"}),
+        Contender("async", "Inductor's ASYNC mode, cold", env={MODE: "ASYNC+SUBPROCESS"}),
         Contender("aoti-cold", "AOTInductor, export and compile", way="aoti", leaves="aoti",
                   spec={"path": "model.pt2"}, **_AOTI),
         Contender("aoti-warm", "AOTInductor, load", way="aoti-load", needs="aoti", spec={"path": "model.pt2"}, **_AOTI),

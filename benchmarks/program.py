@@ -70,6 +70,12 @@ def peak_bytes() -> int:
     return int(line.split()[1]) * 1024
 
 
+def uses_subprocess() -> bool:
+    """Whether Inductor's SUBPROCESS mode has sent anything to one: what it cannot pickle it compiles in process."""
+    mode = sys.modules.get("torch._inductor.compile_fx_subproc")
+    return mode is not None and mode._SubprocessFxCompile.process_pool.cache_info().currsize > 0
+
+
 class Program:
     def __init__(self, spec: dict[str, Any]) -> None:
         self.spec = spec
@@ -202,7 +208,7 @@ def main() -> None:
     result |= {"marks": program.marks, "steps": program.steps, "reports": reports()}
     if spec.get("steps"):
         result["step_s"] = statistics.median(step["s"] for step in program.steps[result["later"] :])
-    result["peak_bytes"] = peak_bytes()
+    result |= {"peak_bytes": peak_bytes(), "subprocess": uses_subprocess()}
     if path := spec.get("save"):
         saved = torch.compiler.save_cache_artifacts()
         with open(path, "wb") as file:

@@ -22,7 +22,7 @@ from typing import Any
 
 from rich.console import Console
 
-from benchmarks.contenders import CONTENDERS, FILLS, REPEATED, Contender, chosen
+from benchmarks.contenders import CONTENDERS, FILLS, MODE, REPEATED, Contender, chosen
 from benchmarks.hosts import BenchmarkError, Host, fresh_host
 from benchmarks.models import MODELS, SHAPES, TASKS
 from benchmarks.result import Result, banner, markdown, save, spread
@@ -68,6 +68,7 @@ class Sample:
     turn: int
     outcome: str = "ok"
     error: str = ""
+    note: str = ""  # what is to be known of its figures
     process_s: float | None = None  # from the start of the process to the first result
     first_s: float | None = None  # from the first call, or what is loaded for it, to the first result
     compiled_s: float | None = None  # from there to the end of the first step that ran compiled
@@ -151,6 +152,8 @@ class Hosts:
             return
         read(sample, found, client)
         _read_compiles(sample, host, found)
+        if MODE in contender.env and not client["result"]["subprocess"]:
+            sample.note = f"nothing was compiled in a subprocess: {_last_error(client['errors'])}"
         if contender.bytes_of:
             sample.artifact_bytes = _weigh(host.root / contender.bytes_of)
         if differing := client["result"]["different"]:
@@ -371,6 +374,8 @@ def _remarks(samples: Sequence[Sample]) -> list[str]:
         if sample.outcome != "ok":
             why = " ".join(sample.error.split())
             lines.append(f"- {CONTENDERS[sample.contender].title}: {sample.outcome}: `{why}`")
+        if sample.note:
+            lines.append(f"- {CONTENDERS[sample.contender].title}: {sample.note}")
         if sample.swap:
             swap = sample.swap
             lines.append(
