@@ -184,8 +184,8 @@ class WatchedGraph(msgspec.Struct, frozen=True):
 class WatchStatus(msgspec.Struct, frozen=True):
     """Field names are public: `precompiled watch --json`. Times of day in seconds since the epoch.
 
-    ``state``: "waiting" (for the edits to end), "capturing", "compiling", "ready", or "failed" (``error`` says why; what
-    was compiled before stays).
+    ``state``: "waiting" (for the edits to end), "capturing", "compiling", "ready", or "failed" (``error`` says why;
+    what was compiled before stays).
     """
 
     id: str

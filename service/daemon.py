@@ -301,8 +301,8 @@ class Daemon:
         elif isinstance(message, wire.Watches):
             self._server.send(peer.identity, wire.WatchesReply(watching.watches, watching.degraded))
         elif peer.uid != os.geteuid():  # root: what he registers would be run as this user
-            self._server.send(peer.identity, wire.Rejected(
-                "not-permitted", f"this daemon watches for uid {os.geteuid()} alone", "Ask a daemon of your own"))  # fmt: skip
+            text = f"this daemon watches for uid {os.geteuid()} alone"
+            self._server.send(peer.identity, wire.Rejected("not-permitted", text, "Ask a daemon of your own"))
         else:
             watching.ask(peer.identity, message)
 

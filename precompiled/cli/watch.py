@@ -61,8 +61,8 @@ def watch_command(
     """Compile in the background what a save has changed, so that the next run finds it.
 
     PKG.MODULE:FACTORY is an entry point; PKG.MODULE stands for all that @precompiled.entry_point marks in it; without
-    any, those that [tool.precompiled] in pyproject.toml lists under "watch". A command behind `--` is run itself after each
-    save, up to its first steps. What is registered stays so when this command ends: `--remove` takes it back.
+    any, those that [tool.precompiled] in pyproject.toml lists under "watch". A command behind `--` is run itself after
+    each save, up to its first steps. What is registered stays so when this command ends: `--remove` takes it back.
     """
     argv: list[str] = ctx.meta.get("precompiled.command", [])
     chosen = sum([bool(targets), bool(argv), last])
@@ -154,7 +154,9 @@ def _ensure_daemon(settings: Settings) -> None:
         return
     outcome = start_daemon(settings, START_S)
     if not outcome.runs:
-        raise DaemonError(f"the daemon did not start: {outcome.reason}", "Run `precompiled doctor`", code="start-failed")
+        raise DaemonError(
+            f"the daemon did not start: {outcome.reason}", "Run `precompiled doctor`", code="start-failed"
+        )
 
 
 def _register(settings: Settings, registration: wire.Registration) -> list[str]:
@@ -181,7 +183,9 @@ def _remove(out: Output, settings: Settings, names: list[str], everything: bool)
     ids += [w.id for w in known if w.name in names and w.id not in ids and sum(o.name == w.name for o in known) == 1]
     missing = [name for name in names if not any(name in (w.id, w.name) for w in known)]
     if missing:
-        raise PrecompiledError(f"there is no watch {', '.join(missing)}", "See `precompiled watch --list`", code="no-such-watch")
+        raise PrecompiledError(
+            f"there is no watch {', '.join(missing)}", "See `precompiled watch --list`", code="no-such-watch"
+        )
     removed = client.request(settings, wire.Unwatch(ids), ANSWER_S).ids
     out.result({"removed": removed}, f"Removed {len(removed)}.")
 
@@ -298,7 +302,9 @@ def _cells(watch: dict[str, Any], *, with_ages: bool = True) -> tuple[str, ...]:
         if with_ages:
             edit += f", {human_seconds(max(0.0, time.time() - watch['edited_at']))} ago"
     counts = ", ".join(
-        f"{watch[name]} {name}" for name in ("captured", "reused", "compiling", "ready", "failed", "bypassed") if watch[name]
+        f"{watch[name]} {name}"
+        for name in ("captured", "reused", "compiling", "ready", "failed", "bypassed")
+        if watch[name]
     )
     took = human_seconds(watch["ready_s"]) if watch["ready_s"] and watch["state"] == "ready" else ""
     return watch["id"], watch["name"], edit, watch["state"], counts, took

@@ -19,6 +19,7 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 from precompiled.errors import PrecompiledError
+from precompiled.watch import VARIABLE
 from precompiled.watch import recorder as recording
 
 MARK = "__precompiled_entry_point__"  # set by precompiled.entry_point
@@ -42,13 +43,13 @@ def main(argv: Sequence[str]) -> int:
     options = parser.parse_args(argv)
     recorder = recording.begin()
     if recorder is None:
-        parser.error(f"{recording.VARIABLE} is not set: it is the watcher that starts this")
+        parser.error(f"{VARIABLE} is not set: it is the watcher that starts this")
     try:
         _capture(options.target, options.real, recorder)
     except _NotWithFakes as error:
         recorder.flush()
         _again_with_real_tensors(options.target, str(error))
-    except BaseException as error:  # SystemExit too: a module that exits when it is imported has captured nothing
+    except BaseException as error:  # noqa: BLE001 - SystemExit too: a module that exits when it is imported has captured nothing
         missing = _missing_module_files(error)
         recorder.flush()
         recorder.tell("done", ok=False, error=_trimmed(error), note=options.real or "", fake=options.real is None,
@@ -80,7 +81,9 @@ def _capture(target: str, real: str | None, recorder: recording.Recorder) -> Non
             with fake_tensors():
                 _run(factory, marks["compile"])
         except Exception as error:
-            raise _NotWithFakes(f"with real tensors, since with fake ones {type(error).__name__}: {error}"[:500]) from error
+            raise _NotWithFakes(
+                f"with real tensors, since with fake ones {type(error).__name__}: {error}"[:500]
+            ) from error
 
 
 def _factories(module: ModuleType, attribute: str, target: str) -> list[Callable[[], Any]]:

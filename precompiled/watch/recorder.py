@@ -1,7 +1,8 @@
 """Inside of a capture: notes which sources were read, and tells the watcher of each graph.
 
-Begun before the user's modules are imported, by the hook (a recorded run) or by entry.py. It tells one thing a datagram, as
-JSON, over a Unix socket in the daemon's runtime directory (every process of the capture has it from the environment)::
+Begun before the user's modules are imported, by the hook (a recorded run) or by entry.py. It tells one thing a
+datagram, as JSON, over a Unix socket in the daemon's runtime directory (every process of the capture has it from the
+environment)::
 
     {"event": "graph", "id", "name", "key", "state", "reason", "slots", "dynamic"}   before it is submitted
     {"event": "files", "files": {path: digest}}      sources as they were read; told with each graph and at the end
@@ -9,8 +10,8 @@ JSON, over a Unix socket in the daemon's runtime directory (every process of the
     {"event": "settled"}                             a run's first steps are captured, and all of it is submitted
     {"event": "done", "ok", "error", ...}            an entry point's end
 
-A source's digest is taken from the very bytes that were compiled, and bytecode caches are not used for user modules: Python
-takes a cached module for the new source where both have the same size and were saved in the same second.
+A source's digest is taken from the very bytes that were compiled, and bytecode caches are not used for user modules:
+Python takes a cached module for the new source where both have the same size and were saved in the same second.
 """
 
 from __future__ import annotations
@@ -28,12 +29,12 @@ import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from precompiled.watch import VARIABLE
+
 if TYPE_CHECKING:
     from precompiled import wire
     from precompiled.ledger import GraphReport
 
-# <token>:<steps, 0 for an entry point>:<the watcher's socket>
-VARIABLE = "PRECOMPILED_CAPTURE"
 DATAGRAM_BYTES = 32 << 10  # of paths in one datagram; the kernel takes 200 KiB by default
 ERROR_CHARS = 8000
 ACCEPT_S = 60.0  # how long an end waits for the daemon to take everything
@@ -96,8 +97,8 @@ class Recorder:
                 recorder._note(str(path), hashlib.sha256(found).hexdigest())
             return found
 
-        loader.path_stats = stats  # type: ignore[method-assign, assignment]
-        loader.get_data = data  # type: ignore[method-assign, assignment]
+        loader.path_stats = stats  # type: ignore[method-assign]
+        loader.get_data = data  # type: ignore[method-assign]
         sys.addaudithook(self._audit)
 
     def _audit(self, event: str, args: tuple[Any, ...]) -> None:
@@ -123,8 +124,7 @@ class Recorder:
         torch = sys.modules.get("torch")
         found |= set(getattr(getattr(torch, "ops", None), "loaded_libraries", ()))
         with self._lock:
-            for path in found:
-                path = os.path.abspath(path)
+            for path in map(os.path.abspath, found):
                 if path not in self._known and not _is_ours(path) and not _is_standard(path) and os.path.isfile(path):
                     self._known.add(path)
                     self._files.setdefault(path, "")  # "": the watcher takes the digest

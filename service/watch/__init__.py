@@ -2,7 +2,8 @@
 
 ::
 
-    daemon ──stream (wire.Ask, JobEnded / Answer, Cancel, Watched)── watcher ── guard ── capture (the user's interpreter)
+    daemon ──stream (wire.Ask, JobEnded / Answer, Cancel, Watched)── watcher ── guard ── capture (the user's
+    interpreter)
                                                                         ▲                    │
                                                                         └── datagrams ───────┘  graphs, sources, ends
 

@@ -22,7 +22,7 @@ import psutil
 
 from precompiled import paths, wire
 from precompiled.cli import probe
-from precompiled.watch.recorder import VARIABLE
+from precompiled.watch import VARIABLE
 
 TAIL_BYTES = 64 << 10
 ERROR_CHARS = 8000

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 ABSENT = ""  # the digest of a file that is not there
-# A file that was saved this short before it was read may be saved again without a change that stat can show: the kernel's
-# file times are as coarse as its tick (git calls such entries "racily clean").
+# A file that was saved this short before it was read may be saved again without a change that stat can show: the
+# kernel's file times are as coarse as its tick (git calls such entries "racily clean").
 RACY_S = 0.05
 CHUNK = 1 << 20
 
@@ -62,7 +62,7 @@ class Files:
 
 
 def saved_at(path: str) -> float:
-    """When a file was saved, seconds since the epoch: now, where it cannot be told (deleted, or moved with old times)."""
+    """When a file was saved, in seconds since the epoch; now, where that cannot be told (it is gone, or has old times)."""
     now = time.time()
     try:
         status = os.stat(path)

@@ -1,8 +1,8 @@
 """Starts a capture's command and ends it with the watcher: ``python -I -S guard.py --fd N --nice M -- CMD...``.
 
-The guard leads the session and the group that the command runs in. When the pipe N ends (the watcher is gone, however it
-died), it kills the group; when the command ends, it leaves with the same status (128 + N for the signal N). It is a file
-by itself and imports nothing of ours: it is there before the command, and stays small (docs/decisions/0006).
+The guard leads the session and the group that the command runs in. When the pipe N ends (the watcher is gone, however
+it died), it kills the group; when the command ends, it leaves with the same status (128 + N for the signal N). It is a
+file by itself and imports nothing of ours: it is there before the command, and stays small (docs/decisions/0006).
 """
 
 import os
@@ -11,7 +11,7 @@ import signal
 import sys
 
 
-def main(argv):
+def main(argv: list[str]) -> None:
     at = argv.index("--")
     options = dict(zip(argv[:at:2], argv[1:at:2], strict=True))
     fd, command = int(options["--fd"]), argv[at + 1 :]

@@ -1,8 +1,8 @@
 """When to look at the sources: inotify through watchdog, of their directories; and polling where there is none.
 
-An event is a hint and no more: what has changed is what files.py finds. Directories are watched, not files: editors that
-save by rename leave a watch on the old file behind. Events can be lost (a full queue, a directory that is replaced), so
-the watcher looks by itself as well: every SWEEP_S, or POLL_S where events are known to be missing.
+An event is a hint and no more: what has changed is what files.py finds. Directories are watched, not files: editors
+that save by rename leave a watch on the old file behind. Events can be lost (a full queue, a directory that is
+replaced), so the watcher looks by itself as well: every SWEEP_S, or POLL_S where events are known to be missing.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ SWEEP_S = 1.0
 POLL_S = 0.5
 RETRY_S = 10.0  # between two tries to have inotify back
 # File systems whose files change on other machines, without an event here.
-REMOTE = frozenset({"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "lustre", "gpfs", "beegfs", "fuse.sshfs",
-                    "fuse.rclone", "fuse.s3fs", "virtiofs", "vboxsf"})  # fmt: skip
+REMOTE = frozenset({"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "lustre", "gpfs", "beegfs",
+                    "fuse.sshfs", "fuse.rclone", "fuse.s3fs", "virtiofs", "vboxsf"})  # fmt: skip
 
 
 class Hints:
@@ -93,8 +93,8 @@ class Hints:
                 # ENOSPC: max_user_watches; EMFILE: max_user_instances, or descriptors.
                 return (
                     f"{len(directories - self._watched.keys())} directories of sources have no inotify watch "
-                    f"({error.strerror or error}): files are looked at every {POLL_S} s. Raise fs.inotify.max_user_watches "
-                    "and fs.inotify.max_user_instances"
+                    f"({error.strerror or error}): files are looked at every {POLL_S} s. Raise "
+                    "fs.inotify.max_user_watches and fs.inotify.max_user_instances"
                 )
             except Exception as error:  # watchdog's own state: the looks go on without it
                 log.exception("no watch on %s", directory)

@@ -8,8 +8,8 @@
                           │  └─ unneeded ─► (at rest)     │
                           └───────────────────────────────┘
 
-A capture is killed by an edit, since what it finds is obsolete; but not for ever: somebody whose editor saves every second
-would never see one end, so after ``MAX_KILLS`` in a row one is let through, and the next begins after it.
+A capture is killed by an edit, since what it finds is obsolete; but not for ever: somebody whose editor saves every
+second would never see one end, so after ``MAX_KILLS`` in a row one is let through, and the next begins after it.
 """
 
 from __future__ import annotations

@@ -95,7 +95,9 @@ class Watch:
         if good is None:
             self.plan.begin(time.monotonic())
             return
-        graphs = {f"{number}": Graph(str(number), g.name, g.key, g.state, g.reason) for number, g in enumerate(good.graphs)}
+        graphs = {
+            f"{number}": Graph(str(number), g.name, g.key, g.state, g.reason) for number, g in enumerate(good.graphs)
+        }
         self.good = Outcome(good.sources, graphs, good.fake, good.note, good.complete)
         self.edited, self.edited_at = good.edited, good.edited_at
         self._expected = dict(good.sources)
@@ -233,7 +235,10 @@ class Watch:
         return bool(self._open_graphs(None))
 
     def _open_graphs(self, key: str | None) -> list[Graph]:
-        held = [*(self.good.graphs.values() if self.good else ()), *(self.capture.graphs.values() if self.capture else ())]
+        held = [
+            *(self.good.graphs.values() if self.good else ()),
+            *(self.capture.graphs.values() if self.capture else ()),
+        ]
         return [graph for graph in held if graph.state == "compiling" and (key is None or graph.key == key)]
 
     def _settle(self) -> None:
@@ -245,8 +250,8 @@ class Watch:
         if any(graph.dynamic and graph.state == "ready" for graph in good.graphs.values()) and (
             self._verifications < MAX_VERIFICATIONS
         ):
-            # The sizes of a graph are guarded by what its compile found; a call that fails these guards asks for another
-            # variant, or is traced anew. Only another capture shows whether the next run does.
+            # The sizes of a graph are guarded by what its compile found; a call that fails these guards asks for
+            # another variant, or is traced anew. Only another capture shows whether the next run does.
             self._verifications += 1
             self.plan.begin(time.monotonic())
             return

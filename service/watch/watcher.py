@@ -243,7 +243,9 @@ class Watcher:
         registration = request.registration
         id = identify(registration)
         if id not in self._watches and len(self._watches) >= MAX_WATCHES:
-            return wire.Rejected("too-many-watches", f"there are {MAX_WATCHES} watches", "Remove some: `precompiled watch --remove`")
+            return wire.Rejected(
+                "too-many-watches", f"there are {MAX_WATCHES} watches", "Remove some: `precompiled watch --remove`"
+            )
         try:
             self._registry.save(id, Record(registration))
         except (OSError, PrecompiledError) as error:
