@@ -62,7 +62,7 @@ class Files:
 
 
 def saved_at(path: str) -> float:
-    """When a file was saved, in seconds since the epoch; now, where that cannot be told (it is gone, or has old times)."""
+    """When a file was saved, seconds since the epoch; now, where its times cannot be told."""
     now = time.time()
     try:
         status = os.stat(path)
