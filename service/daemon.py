@@ -299,7 +299,7 @@ class Daemon:
         if watching is None:
             self._server.send(peer.identity, REFUSED)
         elif isinstance(message, wire.Watches):
-            self._server.send(peer.identity, wire.WatchesReply(watching.watches, watching.degraded))
+            watching.ask_for_watches(peer.identity)
         elif peer.uid != os.geteuid():  # root: what he registers would be run as this user
             text = f"this daemon watches for uid {os.geteuid()} alone"
             self._server.send(peer.identity, wire.Rejected("not-permitted", text, "Ask a daemon of your own"))

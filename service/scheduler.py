@@ -420,7 +420,8 @@ class Scheduler:
                 assert job.worker is not None
                 worker = self.workers[job.worker]
                 worker.job = None
-                self._kill(worker, "cancelled", now, out)
+                if worker.state == "busy":  # or it is being ended already, for its time or its memory
+                    self._kill(worker, "cancelled", now, out)
             out.append(job.move("cancel", now))
             self._end(job, out, _CANCELLED)
         self._dispatch(now, out)

@@ -44,6 +44,8 @@ class Watching:
         self._popen: subprocess.Popen[bytes] | None = None
         self._channel: Channel | None = None
         self._asked: dict[int, bytes] = {}  # number -> peer
+        self._curious: list[bytes] = []  # peers that asked for the watches before the watcher had told them
+        self._told_once = False
         self._number = 0
         self._started = 0.0
         self._start_at: float | None = 0.0 if registry.any_registered(cache_dir) else None
@@ -57,7 +59,7 @@ class Watching:
     @property
     def active(self) -> bool:
         """Whether something is watched: a daemon that leaves when it idles stays for that."""
-        return bool(self.watches) or self._start_at is not None
+        return bool(self.watches) or self._start_at is not None or (self._channel is not None and not self._told_once)
 
     @property
     def degraded(self) -> list[str]:
@@ -73,6 +75,17 @@ class Watching:
         self._number += 1
         self._asked[self._number] = peer
         self._channel.send(wire.Ask(self._number, request))
+
+    def ask_for_watches(self, peer: bytes) -> None:
+        """The answer is in ``replies``; later, where the watcher is just being started."""
+        self._curious.append(peer)
+        if self._told_once or not self.active:
+            self._satisfy()
+
+    def _satisfy(self) -> None:
+        reply = wire.WatchesReply(self.watches, self.degraded)
+        self.replies += [(peer, reply) for peer in self._curious]
+        self._curious = []
 
     def job_ended(self, key: str, state: str, why: str) -> None:
         if self._channel is not None and self.watches:
@@ -125,7 +138,8 @@ class Watching:
             case wire.Cancel(ids):
                 self.cancelled += ids
             case wire.Watched(watches, degraded):
-                self.watches, self._degraded = watches, degraded
+                self.watches, self._degraded, self._told_once = watches, degraded, True
+                self._satisfy()
 
     def _start(self) -> None:
         self._start_at = None
@@ -163,6 +177,7 @@ class Watching:
         for peer in self._asked.values():
             self.replies.append((peer, wire.Rejected("no-watcher", "the watcher ended unexpectedly", "Try again")))
         self._asked.clear()
+        self._satisfy()
         self._again()
 
     def _again(self) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import os
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -35,7 +34,7 @@ class Hints:
         self._observer: Any = None
         self._watched: dict[str, tuple[tuple[int, int], Any]] = {}  # directory -> its inode, watchdog's watch
         self._paths: frozenset[str] = frozenset()
-        self._lock = threading.Lock()
+        self._gone: set[str] = set()  # directories that were deleted or moved; their inodes may be used again
         self._retry_at = 0.0
         self._remote: dict[str, bool] = {}
         self.problem = ""  # why files are polled; "": events come
@@ -60,7 +59,8 @@ class Hints:
                 problem = f"{directory} is on a network file system"
                 continue
             wanted[directory] = (status.st_dev, status.st_ino)
-        for directory in [name for name, (inode, _) in self._watched.items() if wanted.get(name) != inode]:
+        gone, self._gone = self._gone, set()
+        for directory in [name for name, (inode, _) in self._watched.items() if wanted.get(name) != inode or name in gone]:
             _, watch = self._watched.pop(directory)
             self._drop(watch)
         missing = wanted.keys() - self._watched.keys()
@@ -117,6 +117,8 @@ class Hints:
         """In a thread of watchdog's."""
         if event.event_type in ("opened", "closed_no_write"):
             return  # also our own reading
+        if event.is_directory and event.event_type in ("deleted", "moved"):
+            self._gone = {*self._gone, str(event.src_path)}
         if event.is_directory or str(event.src_path) in self._paths or str(event.dest_path or "") in self._paths:
             self._on_hint()
 
