@@ -94,7 +94,8 @@ def _factories(module: ModuleType, attribute: str, target: str) -> list[Callable
         if not callable(found):
             raise EntryPointError(f"{target} is no function", "Name a factory: pkg.module:function")
         return [found]
-    marked = [value for value in vars(module).values() if callable(value) and hasattr(value, MARK)]
+    marked = [value for value in vars(module).values() if callable(value) and MARK in getattr(value, "__dict__", {})]
+    marked = list({id(value): value for value in marked}.values())  # one may have several names
     if not marked:
         raise EntryPointError(f"nothing in {target} is marked", "Mark a factory with @precompiled.entry_point")
     return marked

@@ -180,9 +180,10 @@ class Recorder:
     def flush(self) -> None:
         """Until the daemon has everything, and the watcher knows what it came from."""
         from precompiled import session
+        from precompiled.client import daemon_reachable
 
         found = session.existing()
-        if found is not None:
+        if found is not None and daemon_reachable(found.settings):  # without one the watcher is about to end as well
             found.connection.flush(ACCEPT_S)
         self._note_others(())
         self.tell_files()
