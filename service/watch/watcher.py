@@ -34,6 +34,7 @@ CHECK_S = 0.1  # between two looks at captures under way
 STORE_S = 1.0  # between two looks at the store while compiles are awaited
 TELL_S = 0.05  # between two reports to the daemon
 HINT_S = 0.02  # after a hint: a burst of events is one look
+IDLE_S = 60.0  # without any watch
 CAPTURES = 2  # at the same time
 
 
@@ -124,7 +125,8 @@ class Watcher:
         if now >= self._look_at:
             self._look(now)
         for watch in self._watches.values():
-            self._changed |= watch.check(now)
+            if watch.check(now):
+                self._changed, self._look_at = True, 0.0  # it has told which files are to be watched
             if len(list(self._captures())) < CAPTURES:
                 self._changed |= watch.tick(now)
         if now >= self._store_at:
@@ -167,8 +169,7 @@ class Watcher:
         before = self._hints.problem
         self._hints.watch(paths, now)
         self._changed |= before != self._hints.problem
-        # Without watches there is nothing to look at.
-        self._look_at = time.monotonic() + (self._hints.interval_s if paths else 60.0)
+        self._look_at = time.monotonic() + (self._hints.interval_s if self._watches else IDLE_S)
 
     def _look_into_stores(self) -> None:
         for watch in self._watches.values():
@@ -178,7 +179,6 @@ class Watcher:
     # ------------------------------------------------ captures
 
     def _begin_capture(self, watch: Watch) -> Capture:
-        self._look_at = 0.0  # its sources are watched from now on
         return Capture(
             uuid.uuid4().hex, watch.registration, self._runtime_dir, str(capturing.report_path(self._runtime_dir)),
             self._memory_limit, watch.real,
@@ -255,6 +255,7 @@ class Watcher:
             old.close(cancel=False)
         watch = self._watches[id] = Watch(id, registration, self._tools)
         watch.plan.begin(time.monotonic())
+        self._look_at = 0.0
         log.info("watch %s: %s", id, watch.name)
         return wire.Watching([id])
 
