@@ -1,10 +1,11 @@
 """Watch mode (`python -m benchmarks.watch`): from a save to ready, and the next run beside plain torch.compile's.
 
-(w) A GPT-2 in training as an entry point: a constant in its source is edited, again and again. What a save costs beyond the
-capture (Python, torch and the user's modules are imported, the graph is traced) and the compile is ours, and has a goal.
+(w) A GPT-2 in training as an entry point: a constant in its source is edited, again and again. What a save costs
+beyond the capture (Python, torch and the user's modules are imported, the graph is traced) and the compile is ours,
+and has a goal.
 
-(x) examples/watch/train.py as a recorded run, unmodified: one hyperparameter is edited that changes no shape, and one that
-does. The next run's first step, beside that of plain torch.compile, whose cache is warm from before the edit.
+(x) examples/watch/train.py as a recorded run, unmodified: one hyperparameter is edited that changes no shape, and one
+that does. The next run's first step, beside that of plain torch.compile, whose cache is warm from before the edit.
 """
 
 from __future__ import annotations
@@ -104,7 +105,9 @@ def save_to_ready(layers: int, width: int, repeats: int, say: Say) -> Result:
             result.samples.append(watch.ready_s - watch.capture_s - compiled)
             for name, value in zip(raw, (watch.ready_s, watch.capture_s, compiled), strict=True):
                 raw[name].append(value)
-            say(f"ready {watch.ready_s:.2f} s after the save: capture {watch.capture_s:.2f} s, compile {compiled:.2f} s")
+            say(
+                f"ready {watch.ready_s:.2f} s after the save: capture {watch.capture_s:.2f} s, compile {compiled:.2f} s"
+            )
     result.raw = raw
     return result
 
@@ -153,7 +156,9 @@ def recorded_run(layers: int, width: int, say: Say) -> list[dict[str, Any]]:
                 "edit": f"{name} = {value}", "captured": watch.captured, "recompiled": watch.ready,
                 "reused": watch.reused, "ready_s": watch.ready_s, "ours_s": ours, "plain_s": theirs,
             })  # fmt: skip
-            say(f"{name}: {watch.ready} recompiled, {watch.reused} reused; first step {ours:.2f} s, plain {theirs:.2f} s")
+            say(
+                f"{name}: {watch.ready} recompiled, {watch.reused} reused; first step {ours:.2f} s, {theirs:.2f} plain"
+            )
     return rows
 
 

@@ -1,4 +1,7 @@
-"""An ordinary training script: nothing in it knows of precompiled. `precompiled watch --file hparams.json -- python train.py`"""
+"""An ordinary training script: nothing in it knows of precompiled.
+
+precompiled watch --file hparams.json -- python train.py
+"""
 
 import json
 import sys
@@ -27,4 +30,4 @@ for step in range(steps):
     loss.backward()
     optimizer.step()
     optimizer.zero_grad()
-    print(f"step {step}: loss {loss.item():.3f}, {time.perf_counter() - started:.3f} s", flush=True)
+    print(f"step {step}: loss {loss.item():.3f}, {time.perf_counter() - started:.3f} s", flush=True)  # noqa: T201

@@ -60,7 +60,9 @@ class Hints:
                 continue
             wanted[directory] = (status.st_dev, status.st_ino)
         gone, self._gone = self._gone, set()
-        for directory in [name for name, (inode, _) in self._watched.items() if wanted.get(name) != inode or name in gone]:
+        for directory in [
+            name for name, (inode, _) in self._watched.items() if wanted.get(name) != inode or name in gone
+        ]:
             _, watch = self._watched.pop(directory)
             self._drop(watch)
         missing = wanted.keys() - self._watched.keys()

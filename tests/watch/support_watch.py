@@ -160,7 +160,9 @@ class Project:
         def is_ready(watch: wire.WatchStatus) -> bool:
             assert not (watch.state == "failed" and (edited is None or watch.edited == str(edited)) and
                         watch.edited_at >= since), watch.error  # fmt: skip
-            return watch.state == "ready" and (edited is None or watch.edited == str(edited)) and watch.edited_at >= since
+            return (
+                watch.state == "ready" and (edited is None or watch.edited == str(edited)) and watch.edited_at >= since
+            )
 
         return self.until(id, is_ready, f"ready after {edited}")
 

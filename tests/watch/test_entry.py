@@ -216,9 +216,7 @@ def test_sources_are_digested_as_they_are_read(capture: Capture) -> None:
         ("", "entry:factory is no function", "Traceback"),
     ],
 )
-def test_what_is_wrong_is_told_as_the_user_would_see_it(
-    capture: Capture, text: str, said: str, not_said: str
-) -> None:
+def test_what_is_wrong_is_told_as_the_user_would_see_it(capture: Capture, text: str, said: str, not_said: str) -> None:
     capture.write(entry=text)
     end = capture("entry:factory")
     assert not end["ok"]

@@ -1,4 +1,4 @@
-"""Recorded runs, and the command line: an unmodified training script is run again after each save, up to its first steps."""
+"""Recorded runs, and the command line: an unmodified script is run again after each save, up to its first steps."""
 
 from __future__ import annotations
 
@@ -58,9 +58,7 @@ def command_line(project: Project, *arguments: str, status: int = 0) -> Any:
 @pytest.fixture(scope="module")
 def watch(project: Project) -> str:
     """Through the command line, as people do it."""
-    done = command_line(
-        project, "watch", "--once", "--json", "--", sys.executable, "train.py", "hparams.json"
-    )
+    done = command_line(project, "watch", "--once", "--json", "--", sys.executable, "train.py", "hparams.json")
     lines = [json.loads(line) for line in done.stdout.splitlines()]
     assert {line["event"] for line in lines} == {"watch"}
     states = [line["state"] for line in lines]

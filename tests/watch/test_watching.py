@@ -94,4 +94,3 @@ def test_the_daemon_may_be_restarted_between_the_edit_and_the_run(project: Proje
     psutil.wait_procs([daemon], 60)
     host.start_daemon()
     assert project.until_ready(watch).captures == 0
-
