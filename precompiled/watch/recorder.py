@@ -6,6 +6,7 @@ environment)::
 
     {"event": "graph", "id", "name", "key", "state", "reason", "slots", "dynamic"}   before it is submitted
     {"event": "files", "files": {path: digest}}      sources as they were read; told with each graph and at the end
+    {"event": "written", "path"}                     a file that is opened to be written
     {"event": "rejected", "id", "code", "message"}   by the daemon
     {"event": "settled"}                             a run's first steps are captured, and all of it is submitted
     {"event": "done", "ok", "error", ...}            an entry point's end
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
 DATAGRAM_BYTES = 32 << 10  # of paths in one datagram; the kernel takes 200 KiB by default
 ERROR_CHARS = 8000
 ACCEPT_S = 60.0  # how long an end waits for the daemon to take everything
+TELL_S = 5.0
+MAX_WRITTEN = 10_000
 LOOK_S = 0.05
 # When a run without optimizer steps counts as captured: no new graph for this long, and for twice as long as the graphs
 # took to come.
@@ -71,13 +74,15 @@ class Recorder:
 
     def __init__(self, token: str, steps: int, path: str) -> None:
         self._token, self._wanted_steps, self._path = token, steps, path
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # an audit hook may run anywhere
         self._files: dict[str, str] = {}  # read, not told yet
         self._known: set[str] = set()
+        self._written: set[str] = set()
         self._socket: socket.socket | None = None
         self._thread: threading.Thread | None = None
         self._first = self._last = 0.0  # graphs, monotonic
         self._steps = self._steps_in_all = 0
+        self._unanswered: set[str] = set()  # submits
 
     # ------------------------------------------------ sources
 
@@ -102,10 +107,21 @@ class Recorder:
         sys.addaudithook(self._audit)
 
     def _audit(self, event: str, args: tuple[Any, ...]) -> None:
-        """Kernel sources: torch.utils.cpp_extension reads them, and nothing that it loads names them."""
-        if event == "open" and isinstance(args[0], str) and args[0].endswith(KERNEL_SOURCES) and is_users(args[0]):
+        """Kernel sources: torch.utils.cpp_extension reads them, and nothing that it loads names them.
+
+        And what the run writes: a log file that its command line names would call for a capture after each capture.
+        """
+        if event != "open" or not isinstance(args[0], str):
+            return
+        path, _, flags = args
+        if isinstance(flags, int) and flags & (os.O_WRONLY | os.O_RDWR):
+            path = os.path.abspath(path)
+            if len(self._written) < MAX_WRITTEN and path not in self._written and is_users(path):
+                self._written.add(path)
+                self.tell("written", path=path)  # now, before anything is in it
+        elif path.endswith(KERNEL_SOURCES) and is_users(path):
             with self._lock:
-                self._files.setdefault(os.path.abspath(args[0]), "")
+                self._files.setdefault(os.path.abspath(path), "")
 
     def _note(self, path: str, digest: str) -> None:
         path = os.path.abspath(path)
@@ -141,6 +157,8 @@ class Recorder:
         reason = f"{report.reason}: {report.message}" if report.message else report.reason
         self.tell("graph", id=report.id, name=report.name, key=report.key, state=state, reason=reason[:1000],
                   slots=list(slots), dynamic=dynamic)  # fmt: skip
+        if state == "compiling":
+            self._unanswered.add(report.id)
         with self._lock:
             now = time.monotonic()
             self._first, self._last = self._first or now, now
@@ -154,7 +172,10 @@ class Recorder:
 
     def on_reply(self, reply: wire.DaemonMessage) -> None:
         """The daemon's, about a submitted graph."""
-        if type(reply).__name__ == "Rejected":
+        kind = type(reply).__name__  # an import of wire would be one of msgspec
+        if kind in ("Accepted", "Rejected"):
+            self._unanswered.discard(reply.id)  # type: ignore[union-attr]
+        if kind == "Rejected":
             self.tell("rejected", id=reply.id, code=reply.code, message=reply.message)  # type: ignore[union-attr]
 
     def _on_step(self) -> None:
@@ -184,7 +205,13 @@ class Recorder:
 
         found = session.existing()
         if found is not None and daemon_reachable(found.settings):  # without one the watcher is about to end as well
-            found.connection.flush(ACCEPT_S)
+            until = time.monotonic() + (TELL_S if found.connection.flush(ACCEPT_S) else 0.0)
+            while self._unanswered and time.monotonic() < until:
+                time.sleep(0.01)  # the connection knows of an answer before on_reply is told
+            for id in list(self._unanswered):  # a queue that was full all the time: nobody asks again after our end
+                self.tell(
+                    "rejected", id=id, code="not-accepted", message=f"the daemon did not take it in {ACCEPT_S:g} s"
+                )
         self._note_others(())
         self.tell_files()
 
@@ -214,7 +241,7 @@ class Recorder:
                 pass  # the watcher is gone; its guard is about to end this process
 
     def after_fork(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # an audit hook may run anywhere
         self._socket = None  # shared with the parent otherwise, which is harmless, but its lock state is not known
         self._thread = None
 

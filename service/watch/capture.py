@@ -28,6 +28,7 @@ TAIL_BYTES = 64 << 10
 ERROR_CHARS = 8000
 NICENESS = "5"  # the programs that run go first, but somebody waits for this as well
 MEMORY_LOOK_S = 0.1  # between two looks at the memory: a process can fill a gigabyte in less than a second
+TREE_LOOK_S = 1.0  # between two looks for its processes, which read all of the host's
 SETTLE_S = 10.0  # how long other ranks may take after the first has settled
 GUARD = Path(__file__).with_name("guard.py")
 
@@ -68,12 +69,14 @@ class Capture:
         self.started = time.monotonic()
         self.graphs: dict[str, Graph] = {}  # by id
         self.sources: dict[str, str] = {}  # path -> digest as it was read; "": to be taken
+        self.written: set[str] = set()
         self.end: End | None = None
         self.rss = 0
         self._capturing: set[int] = set()  # pids that have captured graphs
         self._settled: set[int] = set()
         self._settled_at: float | None = None
-        self._memory_at = 0.0
+        self._memory_at = self._tree_at = 0.0
+        self._members: list[psutil.Process] = []
         self._tail = bytearray()
         self.output_ended = False
         held, self._hold = os.pipe()  # the guard holds the other end's death
@@ -113,6 +116,8 @@ class Capture:
                     str(message.get("state", "")), str(message.get("reason", ""))[:1000],
                     tuple(int(slot) for slot in message.get("slots", ())), bool(message.get("dynamic")),
                 )  # fmt: skip
+            case {"event": "written", "path": str(path)}:
+                self.written.add(path)
             case {"event": "rejected", "id": str(id)} if id in self.graphs:
                 graph = self.graphs[id]
                 graph.state, graph.reason = "failed", f"{message.get('code')}: {message.get('message')}"[:1000]
@@ -157,6 +162,8 @@ class Capture:
             return End(f"it captured nothing within {limit:g} s, and was ended{self._last_words()}")
         if now - self._memory_at >= MEMORY_LOOK_S:
             self._memory_at = now
+            if now - self._tree_at >= TREE_LOOK_S:
+                self._tree_at, self._members = now, self._tree()
             self.rss = self._resident()
             if self.rss > self.memory_limit:
                 return End(
@@ -186,7 +193,7 @@ class Capture:
 
     def _resident(self) -> int:
         total = 0
-        for member in self._tree():
+        for member in self._members:
             with contextlib.suppress(psutil.Error):
                 total += member.memory_info().rss
         return total

@@ -66,6 +66,7 @@ class Watch:
     _expected: dict[str, str] = field(default_factory=dict)  # what the last capture has seen of the sources
     _awaited: dict[str, str] = field(default_factory=dict)  # id -> key: submitted, and not ended
     _verifications: int = 0
+    _written: set[str] = field(default_factory=set)  # by its own captures: no sources
 
     # ------------------------------------------------ sources
 
@@ -87,7 +88,7 @@ class Watch:
                     path = os.path.normpath(os.path.join(self.registration.directory, text))
                     if text and os.path.isfile(path):
                         found.append(path)
-        return found
+        return [path for path in found if path not in self._written]
 
     def restore(self, record: Record, is_there: Callable[[str], bool]) -> None:
         """After a restart: what was captured counts while nothing has changed and every artifact is there."""
@@ -182,8 +183,22 @@ class Watch:
         self._awaited.update({g.id: g.key for g in capture.graphs.values() if g.state == "compiling"})
         return capture
 
+    def told(self, message: Mapping[str, Any]) -> None:
+        """A report of the capture under way."""
+        assert self.capture is not None
+        self.capture.told(message)
+        for path in self.capture.written - self._written:
+            self._written.add(path)
+            self._expected.pop(path, None)
+            if self.good is not None:
+                self.good.sources.pop(path, None)
+
     def _digests(self, capture: Capture) -> dict[str, str]:
-        return {path: digest or self.tools.files.digest(path) for path, digest in capture.sources.items()}
+        return {
+            path: digest or self.tools.files.digest(path)
+            for path, digest in capture.sources.items()
+            if path not in self._written
+        }
 
     def _went_wrong(self, capture: Capture, end: End) -> None:
         self.error = end.error

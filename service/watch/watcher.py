@@ -196,9 +196,9 @@ class Watcher:
             except (ValueError, TypeError, KeyError):
                 log.warning("a report that is none: %r", data[:100])
                 continue
-            for capture in self._captures():
-                if capture.token == token:  # one that was ended may have left some
-                    capture.told(message)
+            for watch in self._watches.values():
+                if watch.capture is not None and watch.capture.token == token:  # one that was ended may have left some
+                    watch.told(message)
                     self._changed = True
 
     def _cancel(self, ids: list[str]) -> None:

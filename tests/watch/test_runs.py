@@ -22,6 +22,7 @@ import torch
 hparams = json.load(open(sys.argv[1]))
 LAST = int(sys.argv[2]) if len(sys.argv) > 2 else 10**9
 open("started", "a").write(f"{os.getpid()}\\n")
+log = open(sys.argv[3], "a") if len(sys.argv) > 3 else None
 model = torch.compile(torch.nn.Sequential(torch.nn.Linear(8, hparams["hidden"]), torch.nn.ReLU(),
                                           torch.nn.Linear(hparams["hidden"], 1)))
 optimizer = torch.optim.SGD(model.parameters(), lr=hparams["lr"])
@@ -30,6 +31,8 @@ for step in range(LAST):
     loss.backward()
     optimizer.step()
     optimizer.zero_grad()
+    if log:
+        print(loss.item(), file=log, flush=True)
     time.sleep(0.01)  # it would run for months
 if "precompiled" in sys.modules:
     import precompiled
@@ -122,6 +125,18 @@ def test_the_last_run_is_watched(project: Project, watch: str) -> None:
     assert not (project.host.root / "store" / "watch" / f"{last['id']}.json").exists()
     missing = command_line(project, "watch", "--remove", last["id"], "--json", status=1)
     assert json.loads(missing.stdout)["error"]["code"] == "no-such-watch"
+
+
+def test_what_a_run_writes_itself_is_no_source(project: Project) -> None:
+    """A log that the command line names: each capture would call for the next one."""
+    (project.directory / "train.log").write_text("an earlier run\n")
+    id = project.register(sys.executable, "train.py", "hparams.json", "1000000", "train.log", kind="run")
+    assert project.until_ready(id).captures == 1
+    since = time.time() - 0.1
+    path = project.save("hparams.json", '"lr"', ' "lr"')
+    assert project.until_ready(id, path, since).captures == 2
+    assert len((project.directory / "train.log").read_text().splitlines()) > 1, "it was written"
+    command_line(project, "watch", "--remove", id)
 
 
 def test_wrong_use_is_said(project: Project, tmp_path: Path) -> None:

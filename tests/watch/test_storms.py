@@ -88,6 +88,7 @@ def git(directory: Path, *arguments: str) -> None:
     subprocess.run(["git", *identity, *arguments], cwd=directory, check=True, capture_output=True, timeout=TIMEOUT_S)
 
 
+@pytest.mark.slow
 def test_a_checkout_that_touches_5000_files_and_back(project: Project, watch: str) -> None:
     directory = project.directory
     (directory / ".gitignore").write_text("__pycache__\n")
@@ -209,6 +210,38 @@ def test_an_edit_ends_the_compile_that_it_makes_obsolete(project: Project) -> No
     hold.unlink()
     project.until_ready(watch)
     assert not project.host.store.lookup(old) and project.host.store.lookup(new)
+
+
+DEADLY = """
+import os, signal
+import torch
+
+@torch.library.custom_op("storms::deadly", mutates_args=())
+def deadly(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
+
+@deadly.register_fake
+def _(x):
+    if os.environ.get("PRECOMPILED") == "0":  # a worker
+        os.kill(os.getpid(), signal.SIGKILL)
+    return torch.empty_like(x)
+
+def factory():
+    return (lambda x: deadly(x) + 1), torch.randn(16)
+"""
+
+
+def test_a_graph_that_the_daemon_gives_up_or_refuses_is_failed(project: Project) -> None:
+    """It kills two workers and is quarantined; asked for again, it is refused at once."""
+    project.write({"deadly.py": DEADLY, "uses.py": "from deadly import factory\n"})
+    watch = project.register("uses:factory")
+    first = project.until(watch, lambda w: w.state == "failed")
+    assert (first.captured, first.failed) == (1, 1)
+    assert first.error, "it says why"
+    project.replace("uses.py", "# a comment\nfrom deadly import factory\n")
+    again = project.until(watch, lambda w: w.state == "failed" and w.captures == 2)
+    assert again.graphs[0].key == first.graphs[0].key
+    assert "key-quarantined" in again.error
 
 
 def wait_for_job(host: Host, key: str) -> int:

@@ -94,3 +94,18 @@ def test_the_daemon_may_be_restarted_between_the_edit_and_the_run(project: Proje
     psutil.wait_procs([daemon], 60)
     host.start_daemon()
     assert project.until_ready(watch).captures == 0
+
+
+def test_a_watcher_that_dies_is_started_again_and_leaves_no_capture_behind(project: Project, watch: str) -> None:
+    project.until_ready(watch)
+    daemon = psutil.Process(project.host.status().pid)
+    watcher = next(child for child in daemon.children() if "precompiled.service.watch" in " ".join(child.cmdline()))
+    path = project.save("layers.py", "* 5.0", "* 6.0")
+    project.until(watch, lambda w: w.state == "capturing")
+    capture = watcher.children(recursive=True)
+    assert capture
+    watcher.kill()
+    _gone, alive = psutil.wait_procs([watcher, *capture], 60)
+    assert not alive
+    project.until_ready(watch, path)
+    assert sources(project.run("run.py")) == ["hit"]
