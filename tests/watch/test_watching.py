@@ -83,7 +83,7 @@ def test_the_daemon_may_be_restarted_between_the_edit_and_the_run(project: Proje
     daemon.send_signal(signal.SIGKILL)
     _gone, alive = psutil.wait_procs([daemon, *watcher], 60)
     assert not alive, "the watcher outlives its daemon"
-    path = project.save("layers.py", "* 3.0", "* 5.0")
+    path = project.save("model.py", "self.layers(x).sum()", "self.layers(x).mean()")
     host.start_daemon()
     status = project.until_ready(watch, path)
     assert status.captures == 1
@@ -100,7 +100,7 @@ def test_a_watcher_that_dies_is_started_again_and_leaves_no_capture_behind(proje
     project.until_ready(watch)
     daemon = psutil.Process(project.host.status().pid)
     watcher = next(child for child in daemon.children() if "precompiled.service.watch" in " ".join(child.cmdline()))
-    path = project.save("layers.py", "* 5.0", "* 6.0")
+    path = project.save("layers.py", "torch.relu(", "torch.sigmoid(")
     project.until(watch, lambda w: w.state == "capturing")
     capture = watcher.children(recursive=True)
     assert capture
