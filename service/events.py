@@ -67,6 +67,14 @@ class WorkerGone:
 
 
 @dataclass(frozen=True)
+class Cancelled:
+    """The user does not want these submits any more (a watch whose sources have changed)."""
+
+    uid: int
+    ids: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Tick:
     """Time went by."""
 
@@ -76,7 +84,7 @@ class ShutDown:
     """Take nothing more, give up everything."""
 
 
-Event = Submitted | WorkerReady | WorkerDone | WorkerGone | Tick | ShutDown
+Event = Submitted | WorkerReady | WorkerDone | WorkerGone | Cancelled | Tick | ShutDown
 
 # ---------------------------------------------------------------- instructions
 

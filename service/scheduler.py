@@ -8,6 +8,7 @@ A job::
       |                     '--quarantine---> quarantined     (it killed two workers, or ran out of time)
       |--expire--> dropped                                    (nobody wants it any more)
       '--refuse--> failed                                     (its environment cannot start a worker)
+    queued, running --cancel--> dropped                       (a watch's, whose sources have changed)
     queued, running --shut-down--> dropped
 
 A worker::
@@ -31,6 +32,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from precompiled.service.events import (
+    Cancelled,
     Count,
     Event,
     Instruction,
@@ -62,11 +64,13 @@ _JOB_MOVES = {
     ("queued", "dispatch"): "running",
     ("queued", "expire"): "dropped",
     ("queued", "refuse"): "failed",
+    ("queued", "cancel"): "dropped",
     ("queued", "shut-down"): "dropped",
     ("running", "publish"): "published",
     ("running", "fail"): "failed",
     ("running", "lose-worker"): "queued",
     ("running", "quarantine"): "quarantined",
+    ("running", "cancel"): "dropped",
     ("running", "shut-down"): "dropped",
 }
 _WORKER_MOVES = {
@@ -240,6 +244,8 @@ class Scheduler:
                 self._done(number, finished, now, out)
             case WorkerGone():
                 self._gone(event, now, out)
+            case Cancelled(uid, ids):
+                self._cancelled(uid, set(ids), now, out)
             case Tick():
                 self._tick(now, out)
             case ShutDown():
@@ -396,6 +402,29 @@ class Scheduler:
             self._end(
                 job, out, wire.Rejected("worker-cannot-start", text, "See `precompiled doctor`", key=job.submit.key)
             )
+
+    def _cancelled(self, uid: int, ids: set[str], now: float, out: list[Instruction]) -> None:
+        """Give up the jobs that only these submits asked for.
+
+        A running one's worker is killed: a compile cannot be interrupted, and it holds the slot that the new source's
+        graphs wait for.
+        """
+        for job in [job for job in self.jobs.values() if job.uid == uid and ids & job.interested.keys()]:
+            for name in ids & job.interested.keys():
+                del job.interested[name]
+            if job.interested:
+                continue
+            if job.state == "queued":
+                self._dequeue(job)
+            else:
+                assert job.worker is not None
+                worker = self.workers[job.worker]
+                worker.job = None
+                if worker.state == "busy":  # or it is being ended already, for its time or its memory
+                    self._kill(worker, "cancelled", now, out)
+            out.append(job.move("cancel", now))
+            self._end(job, out, _CANCELLED)
+        self._dispatch(now, out)
 
     def _tick(self, now: float, out: list[Instruction]) -> None:
         limits = self.limits
@@ -620,6 +649,9 @@ class Scheduler:
 
 
 _STOPPING = wire.Rejected("stopping", "The daemon is stopping", "Submit again when it is back")
+
+
+_CANCELLED = wire.Rejected("cancelled", "The watch that asked for it has newer sources", "")
 
 
 def _rejected(event: Submitted, code: str, message: str, action: str) -> Reply:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, precondition, rule
 from precompiled.service import scheduler as module
 from precompiled.service.events import (
+    Cancelled,
     Count,
     KillWorker,
     Limits,
@@ -458,6 +459,46 @@ def test_a_wrong_worker_transition_is_an_error_with_its_story() -> None:
     assert caught.value.code == "scheduler"
 
 
+def test_a_queued_job_is_dropped_when_nobody_wants_it_any_more() -> None:
+    host = Host()
+    host.warm()
+    host.submit("running", id="r")
+    host.submit("queued", id="q")
+    said = host.tell(Cancelled(1, ("q",)))
+    assert {job.submit.key for job in host.scheduler.jobs.values()} == {"running"}
+    assert not [item for item in said if isinstance(item, (KillWorker, Reply))]
+    assert host.scheduler.finished[-1].state == "dropped"
+
+
+def test_a_running_job_is_ended_with_its_worker_and_the_next_one_gets_its_place() -> None:
+    host = Host()
+    worker = host.warm()
+    host.submit("old", id="o")
+    host.submit("new", id="n")
+    said = host.tell(Cancelled(1, ("o",)))
+    assert host.only(KillWorker, said) == KillWorker(worker, "cancelled")
+    host.tell(WorkerGone(worker, "cancelled"))
+    starts = [item for item in host.said if isinstance(item, StartWorker)]
+    run = host.only(RunJob, host.tell(WorkerReady(starts[-1].worker)))
+    assert run.job.key == "new"
+    assert host.counted("failed") == 0, "neither is it quarantined"
+    host.done(run)
+    host.submit("old", id="again")
+    assert host.all(RunJob)[-1].job.key == "old"
+
+
+def test_a_job_that_somebody_else_waits_for_is_not_cancelled() -> None:
+    host = Host()
+    host.warm()
+    host.submit("k", id="watch")
+    host.submit("k", id="client")
+    assert not [item for item in host.tell(Cancelled(1, ("watch",))) if isinstance(item, KillWorker)]
+    (job,) = host.scheduler.jobs.values()
+    assert set(job.interested) == {"client"}
+    host.tell(Cancelled(2, ("client",)))
+    assert host.scheduler.jobs, "another user's word counts for his own jobs"
+
+
 class AnyHistory(RuleBasedStateMachine):
     """Whatever happens in whatever order: no key runs twice, no job is lost, no bound is passed."""
 
@@ -489,6 +530,7 @@ class AnyHistory(RuleBasedStateMachine):
         self.doomed: set[int] = set()
         self.open: set[str] = set()  # ids that were accepted and not yet ended
         self.deadlines: set[str] = set()
+        self.uid_of_id: dict[str, int] = {}
 
     def carry_out(self, event: Any) -> None:
         for item in self.scheduler.handle(event, self.now):
@@ -506,6 +548,9 @@ class AnyHistory(RuleBasedStateMachine):
                 case StopWorker(worker) | KillWorker(worker):
                     assert worker in self.processes
                     self.doomed.add(worker)
+                    if isinstance(item, KillWorker) and item.reason == "cancelled":
+                        self.running.pop(worker)  # killed before anything else is carried out
+                        self.flights.pop(worker)
                 case Reply(_, wire.Accepted(id=id, state=state)):
                     if state == "published":
                         assert id in self.open
@@ -527,7 +572,16 @@ class AnyHistory(RuleBasedStateMachine):
         message = wire.Submit(
             f"i{self.number}", key, "/s", environment(env), "cpu", waiting=waiting, deadline_s=deadline
         )
+        self.uid_of_id[message.id] = uid
         self.carry_out(Submitted(b"c", uid, uid, message, b"g"))
+
+    @precondition(lambda self: self.open)
+    @rule(data=st.data())
+    def cancel(self, data: st.DataObject) -> None:
+        ids = data.draw(st.lists(st.sampled_from(sorted(self.open)), unique=True))
+        uid = data.draw(st.integers(1, 3))
+        self.open -= {id for id in ids if self.uid_of_id[id] == uid}
+        self.carry_out(Cancelled(uid, tuple(ids)))
 
     @precondition(lambda self: self.starting)
     @rule(data=st.data())
