@@ -470,6 +470,7 @@ def test_a_queued_job_is_dropped_when_nobody_wants_it_any_more() -> None:
     assert host.scheduler.finished[-1].state == "dropped"
 
 
+@pytest.mark.reason("cancelled")
 def test_a_running_job_is_ended_with_its_worker_and_the_next_one_gets_its_place() -> None:
     host = Host()
     worker = host.warm()

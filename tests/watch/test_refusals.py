@@ -1,0 +1,232 @@
+"""What watch mode refuses, and what it says: a real daemon, a real watcher, and click's runner for the commands."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import shutil
+import socket
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from precompiled.service.watch.registry import MAX_WATCHES, Good, Record, Registry, identify
+from precompiled.service.watching import Watching
+from support_daemon import TIMEOUT_S, DaemonUnderTest, running_daemon
+
+from precompiled import session as sessions
+from precompiled import wire
+from precompiled.cli import app
+from precompiled.ledger import GraphReport
+from precompiled.session import Session
+from precompiled.watch import entry, recorder
+
+# ---------------------------------------------------------------- the command
+
+
+@pytest.fixture(scope="module")
+def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonUnderTest]:
+    """It watches nothing."""
+    with running_daemon(tmp_path_factory.mktemp("d")) as found:
+        yield found
+
+
+@pytest.fixture
+def refused(daemon: DaemonUnderTest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, str]]:
+    """`precompiled watch ...` in an empty directory, with an empty store: the error that it ends with."""
+    for name in [name for name in os.environ if name.startswith("PRECOMPILED")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("PRECOMPILED_RUNTIME_DIR", str(daemon.runtime_dir))
+    monkeypatch.setenv("PRECOMPILED_CACHE_DIR", str(tmp_path / "store"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.chdir(tmp_path)
+
+    def call(*arguments: str) -> dict[str, str]:
+        result = CliRunner().invoke(app.cli, ["watch", "--json", *arguments], prog_name="precompiled")
+        assert result.exit_code == 1, result.output
+        error: dict[str, str] = json.loads(result.stdout)["error"]
+        assert error["message"] in result.stderr, "people read it, too"
+        return error
+
+    return call
+
+
+@pytest.mark.reason("nothing-to-watch")
+def test_neither_named_nor_registered(refused: Callable[..., dict[str, str]]) -> None:
+    error = refused()
+    assert error["code"] == "nothing-to-watch" and "nothing to watch" in error["message"]
+    assert "pkg.module:factory" in error["action"]
+
+
+@pytest.mark.reason("command-not-found")
+def test_a_command_that_is_not_on_the_path(refused: Callable[..., dict[str, str]]) -> None:
+    error = refused("--", "no-such-command", "train.py")
+    assert error["code"] == "command-not-found" and "no-such-command is no command" in error["message"]
+    assert "PATH" in error["action"]
+
+
+@pytest.mark.reason("no-such-watch")
+def test_the_removal_of_what_is_not_watched(refused: Callable[..., dict[str, str]]) -> None:
+    error = refused("--remove", "0000", "a:b")
+    assert error["code"] == "no-such-watch" and "no watch 0000, a:b" in error["message"]
+    assert "precompiled watch --list" in error["action"]
+
+
+@pytest.mark.reason("no-last-run")
+def test_the_last_run_where_there_is_none(refused: Callable[..., dict[str, str]]) -> None:
+    for _ in ("without a store", "in an empty one"):
+        error = refused("--last")
+        assert error["code"] == "no-last-run" and "no run has used the hook yet" in error["message"]
+        assert "precompiled run" in error["action"]
+        Path("store").mkdir(mode=0o700, exist_ok=True)
+
+
+@pytest.mark.parametrize(
+    ("text", "mode"), [("{", 0o600), ("[]", 0o600), ("{}", 0o600), ("{}", 0o666)],
+    ids=["damaged", "a list", "incomplete", "others may write it"],
+)  # fmt: skip
+def test_a_last_run_that_cannot_be_taken(refused: Callable[..., dict[str, str]], text: str, mode: int) -> None:
+    """It names a command that would be run."""
+    path = Path("store", "last-run")
+    path.parent.mkdir(mode=0o700)
+    path.write_text(text)
+    path.chmod(mode)
+    error = refused("--last")
+    assert error["code"] == "no-last-run" and "the last run cannot be read" in error["message"]
+    assert error["action"] == "Run it again"
+
+
+# ---------------------------------------------------------------- the watcher
+
+
+def registration(target: str) -> wire.Registration:
+    return wire.Registration(
+        kind="entry", command=[target], executable=sys.executable, directory="/", store="/store", variables={}
+    )
+
+
+def answer(watching: Watching, request: wire.Watch | wire.Unwatch) -> Any:
+    """As the daemon's loop asks: the watcher is a process of its own."""
+    watching.ask(b"peer", request)
+    while not watching.replies:
+        poll = select.poll()
+        for fd, events in watching.fds().items():
+            poll.register(fd, events)
+        assert poll.poll(TIMEOUT_S * 1000), "the watcher says nothing"
+        watching.check()
+    ((peer, reply),) = watching.replies
+    watching.replies = []
+    assert peer == b"peer"
+    return reply
+
+
+@pytest.fixture
+def watching(tmp_path: Path) -> Iterator[Watching]:
+    for name in ("run", "cache"):
+        (tmp_path / name).mkdir(mode=0o700)
+    found = Watching(tmp_path / "run", tmp_path / "cache")
+    yield found
+    found.close()
+    assert os.listdir(tmp_path / "run") == []
+
+
+@pytest.mark.reason("too-many-watches")
+def test_there_is_an_end_to_watches(watching: Watching, tmp_path: Path) -> None:
+    registry = Registry(tmp_path / "cache")
+    for number in range(MAX_WATCHES):  # all of them ready: nothing is captured
+        known = registration(f"known:f{number}")
+        registry.save(identify(known), Record(known, Good({}, [], True, complete=True)))
+    reply = answer(watching, wire.Watch(registration("one:more")))
+    assert isinstance(reply, wire.Rejected) and reply.code == "too-many-watches"
+    assert f"there are {MAX_WATCHES} watches" in reply.message and "--remove" in reply.action
+    assert len(list(registry.load())) == MAX_WATCHES, "none of them is lost"
+    known = identify(registration("known:f0"))
+    assert answer(watching, wire.Unwatch([known])) == wire.Watching([known])
+
+
+@pytest.mark.reason("watch-not-saved")
+def test_a_watch_that_cannot_be_kept(watching: Watching, tmp_path: Path) -> None:
+    """It is not watched at all: it would be lost with the daemon, and nobody would know."""
+    directory = tmp_path / "cache" / "watch"
+    directory.mkdir()
+    directory.chmod(0o777)
+    untrusted = answer(watching, wire.Watch(registration("a:b")))
+    directory.rmdir()
+    directory.touch()
+    impossible = answer(watching, wire.Watch(registration("a:b")))
+    for reply, why in ((untrusted, "others"), (impossible, "File exists")):
+        assert isinstance(reply, wire.Rejected) and reply.code == "watch-not-saved"
+        assert "the watch cannot be saved" in reply.message and why in reply.message
+        assert "precompiled doctor" in reply.action
+    known = identify(registration("a:b"))
+    assert answer(watching, wire.Unwatch([known])) == wire.Watching([])
+
+
+@pytest.mark.reason("no-watcher")
+@pytest.mark.parametrize(
+    ("executable", "said"),
+    [("/no/such/python", "the watcher cannot be started"), (shutil.which("false"), "the watcher ended unexpectedly")],
+)
+def test_a_watcher_that_does_not_come_up(
+    watching: Watching, monkeypatch: pytest.MonkeyPatch, executable: str, said: str
+) -> None:
+    monkeypatch.setattr(sys, "executable", executable)
+    reply = answer(watching, wire.Watch(registration("a:b")))
+    assert isinstance(reply, wire.Rejected) and reply.code == "no-watcher"
+    assert said in reply.message and reply.action
+    assert said in watching.degraded[0], "`status` says it, too"
+    assert watching.next_wake(0.0) is not None, "it is tried again"
+
+
+# ---------------------------------------------------------------- a capture
+
+
+@pytest.mark.reason("entry-point")
+@pytest.mark.parametrize(
+    ("wrong", "said", "advice"),
+    [
+        (lambda: entry._factories(json, "not_there", "json:not_there"), "json:not_there is no function", "Name a"),
+        (lambda: entry._factories(json, "", "json"), "nothing in json is marked", "@precompiled.entry_point"),
+        (lambda: list(entry._pairs(3)), "the factory returned a int", "Return (callable, example inputs)"),
+        (lambda: list(entry._pairs([3])), "something that is no pair", "Return (callable, example inputs)"),
+    ],
+)  # fmt: skip
+def test_an_entry_point_that_is_none(wrong: Callable[[], Any], said: str, advice: str) -> None:
+    """test_entry.py shows how a capture tells it."""
+    with pytest.raises(entry.EntryPointError) as caught:
+        wrong()
+    assert caught.value.code == "entry-point" and said in caught.value.message and advice in caught.value.action
+
+
+@pytest.mark.reason("not-accepted")
+def test_a_queue_that_stays_full_until_the_capture_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody asks again after its end: the watcher is told, and the watch is not shown as compiling for ever."""
+    monkeypatch.setattr(recorder, "ACCEPT_S", 0.2)
+    with (
+        running_daemon(tmp_path / "d", max_queue=0) as daemon,
+        socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as told,
+    ):
+        told.bind(str(tmp_path / "reports"))
+        told.settimeout(TIMEOUT_S)
+        for name, value in (("RUNTIME_DIR", daemon.runtime_dir), ("CACHE_DIR", daemon.store), ("AUTOSTART", 0)):
+            monkeypatch.setenv(f"PRECOMPILED_{name}", str(value))
+        session = Session()
+        monkeypatch.setattr(sessions, "_session", session)
+        with closing(session.connection):
+            capture = recorder.Recorder("token", 0, str(tmp_path / "reports"))
+            submit = daemon.submit()
+            capture.graph(GraphReport(submit.id, "f [0/0]", submit.key), "compiling")
+            session.connection.submit(submit, b"{}", capture.on_reply)
+            capture.flush()
+            capture.tell("done")
+        messages = [json.loads(told.recv(1 << 18))]
+        while messages[-1]["event"] != "done":
+            messages.append(json.loads(told.recv(1 << 18)))
+    (rejected,) = [message for message in messages if message["event"] == "rejected"]
+    assert (rejected["id"], rejected["code"]) == (submit.id, "not-accepted")
+    assert "the daemon did not take it in 0.2 s" in rejected["message"]
