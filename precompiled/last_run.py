@@ -1,6 +1,7 @@
 """The last run that used the hook, for `precompiled watch --last`: written by each process on its first graph.
 
-One file, 0600, in the user's own store: it holds the run's whole environment, as the watch that is made of it needs it.
+One file, 0600, in the user's own store. Not the run's environment: programs are given passwords in it, and nobody asked for
+these to be kept; a watch that is made of it takes that of the shell that asks for it.
 """
 
 from __future__ import annotations
@@ -27,7 +28,6 @@ class LastRun:
     argv: list[str]
     executable: str
     directory: str
-    variables: dict[str, str]
 
 
 def note(settings: Settings) -> None:
@@ -37,7 +37,7 @@ def note(settings: Settings) -> None:
         return  # an interactive interpreter
     try:
         settings.cache_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-        run = LastRun([sys.executable, *original[1:]], sys.executable, os.getcwd(), dict(os.environ))
+        run = LastRun([sys.executable, *original[1:]], sys.executable, os.getcwd())
         path = settings.cache_dir / f".{NAME}.{os.getpid()}"
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         with open(fd, "w") as file:

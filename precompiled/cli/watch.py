@@ -75,8 +75,7 @@ def watch_command(
             _list(out, settings)
         return 0
     registrations = list(_registrations(settings, targets, argv, last, how))
-    if registrations:
-        _ensure_daemon(settings)
+    _ensure_daemon(settings)
     ids = [id for registration in registrations for id in _register(settings, registration)]
     if not ids and not _watches(settings).watches:
         raise PrecompiledError(
@@ -103,7 +102,7 @@ def _registrations(
         from precompiled import last_run
 
         run = last_run.read(settings)
-        common = {"executable": run.executable, "directory": run.directory, "variables": run.variables}
+        common = {"executable": run.executable, "directory": run.directory, "variables": dict(os.environ)}
         kind, commands = "run", [run.argv]
     elif argv:
         found = shutil.which(argv[0])

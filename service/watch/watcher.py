@@ -244,7 +244,7 @@ class Watcher:
         id = identify(registration)
         if id not in self._watches and len(self._watches) >= MAX_WATCHES:
             return wire.Rejected(
-                "too-many-watches", f"there are {MAX_WATCHES} watches", "Remove some: `precompiled watch --remove`"
+                "too-many-watches", f"there are {MAX_WATCHES} watches", "Remove some: `precompiled watch --remove NAME`"
             )
         try:
             self._registry.save(id, Record(registration))

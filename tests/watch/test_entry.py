@@ -8,6 +8,7 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -107,24 +108,30 @@ class Capture:
         self.messages.clear()
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as reports:
             reports.bind(str(path))
-            reports.setblocking(False)
-            done = subprocess.run(
-                command or [sys.executable, "-m", "precompiled.watch.entry", *arguments], cwd=self.directory,
-                env=probe.with_hook(self.host.environment({
-                    "PRECOMPILED_CAPTURE": f"token:0:{path}", "PRECOMPILED_AUTOSTART": "0"})),
-                capture_output=True, text=True, timeout=TIMEOUT_S, check=False,
-            )  # fmt: skip
-            while True:
-                try:
-                    self.messages.append(json.loads(reports.recv(1 << 18)))
-                except BlockingIOError:
-                    break
+            # Read all the while, as the watcher does: the kernel keeps ten of them, and then the capture would wait.
+            reader = threading.Thread(target=self._read, args=(reports,))
+            reader.start()
+            try:
+                done = subprocess.run(
+                    command or [sys.executable, "-m", "precompiled.watch.entry", *arguments], cwd=self.directory,
+                    env=probe.with_hook(self.host.environment({
+                        "PRECOMPILED_CAPTURE": f"token:0:{path}", "PRECOMPILED_AUTOSTART": "0"})),
+                    capture_output=True, text=True, timeout=TIMEOUT_S, check=False,
+                )  # fmt: skip
+            finally:
+                with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as end:
+                    end.sendto(b"", str(path))
+                reader.join()
         path.unlink()
         assert all(message["token"] == "token" for message in self.messages)
         found = [message for message in self.messages if message["event"] == "done"]
         assert len(found) == ends, (done.stderr, self.messages)
         assert done.returncode == (0 if all(message["ok"] for message in found) else 1), done.stderr
         return found[0] if found else {}
+
+    def _read(self, reports: socket.socket) -> None:
+        while data := reports.recv(1 << 18):
+            self.messages.append(json.loads(data))
 
     def keys(self) -> list[str]:
         return [message["key"] for message in self.messages if message["event"] == "graph"]

@@ -63,6 +63,7 @@ def scale_in(text: str) -> int:
     return int(re.search(r"SCALE = (\d+)", text)[1])  # type: ignore[index]
 
 
+@pytest.mark.slow
 def test_500_saves_in_5_seconds(project: Project, watch: str) -> None:
     before = project.until_ready(watch)
     compiled = project.host.stats().submitted
@@ -117,6 +118,7 @@ def test_a_checkout_that_touches_5000_files_and_back(project: Project, watch: st
     expect(project, watch, 2000, since)
 
 
+@pytest.mark.slow
 def test_a_watched_file_is_deleted_and_restored(project: Project, watch: str) -> None:
     path = project.directory / "model.py"
     text = path.read_text()
@@ -141,10 +143,11 @@ BROKEN = {
     "exit": ("import os\nprint('last words', flush=True)\nos._exit(7)\n", "exit status 7; its last words"),
     "hang": ("import time, subprocess\nsubprocess.Popen(['sleep', '1009'])\ntime.sleep(1009)\n", "within 90 s"),
 }
+EVERYDAY = ("syntax", "memory")
 
 
 @pytest.mark.parametrize(
-    "what", [pytest.param(name, marks=[pytest.mark.slow] if name == "hang" else []) for name in BROKEN]
+    "what", [pytest.param(name, marks=[] if name in EVERYDAY else [pytest.mark.slow]) for name in BROKEN]
 )
 def test_broken_code_is_reported_and_contained_and_the_next_good_save_works(
     project: Project, watch: str, what: str
