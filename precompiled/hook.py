@@ -99,6 +99,10 @@ def _route() -> None:
 
     route.install()
     _routed = True
+    if settings().packages:
+        from precompiled.torch_internals import package_switch
+
+        package_switch.install()
 
 
 def _unroute() -> None:
@@ -109,4 +113,8 @@ def _unroute() -> None:
         from precompiled.torch_internals import route
 
         route.remove()
+    if "precompiled.torch_internals.package_switch" in sys.modules:
+        from precompiled.torch_internals import package_switch
+
+        package_switch.remove()
     _routed = False

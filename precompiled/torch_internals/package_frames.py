@@ -1,0 +1,455 @@
+"""Where Dynamo meets a frame that it has no code for: asked first, told afterwards.
+
+Dynamo calls ``ConvertFrame`` (or, with fullgraph=True, ``ConvertFrameAssert``) for a frame whose guards all failed.
+Replacing that method on both classes comes before anything is traced or counted. What is found is given back as the
+``GuardedCode`` that tracing would have given: it lands in Dynamo's own cache, so that recompile limits, the match of
+backends, ``torch.compiler.reset`` and explanations of failed guards are Dynamo's own. Upstream's second table
+(``_load_precompile_entry``) is not used.
+
+After a trace, what is to be kept is read in ``CheckFunctionManager.serialize_guards``, the one place where Dynamo holds
+everything at once: the built guards with their values, and the expressions of symbolic sizes (``save_guards``).
+
+Private names: torch._dynamo.convert_frame.{ConvertFrame, ConvertFrameAssert, CheckFunctionManager, DynamoOutput,
+has_tensor_in_frame, get_compile_id, input_codes, output_codes, orig_code_map, is_generator}, their attributes
+_torchdynamo_orig_backend, _one_graph, _export; torch._dynamo.types.{GuardedCode, ConvertFrameReturn, wrap_guarded_code,
+FrameExecStrategy, FrameAction}, torch._dynamo.utils.{CleanupHook, CleanupManager, istype}, torch._dynamo.config,
+torch._dynamo.decorators._nonrecursive_disable_wrapper_code, torch._guards.{compile_context, CompileContext},
+torch._C._dynamo.eval_frame._debug_get_cache_entry_list, torch._TorchCompileInductorWrapper, torch._TorchCompileWrapper,
+torch._dynamo.resume_execution.TORCH_DYNAMO_RESUME_IN_PREFIX, OutputGraph.{installed_globals, import_sources,
+tracing_context, graph, export}, torch._dynamo.variables.functions.invoke_and_store_as_constant.
+Checked on 2.11.0, 2.13.0, 2.15.0.
+"""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import dis
+import functools
+import hashlib
+import importlib
+import sys
+import threading
+import types
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+import torch._dynamo.config
+import torch._dynamo.convert_frame as convert_frame
+import torch._dynamo.decorators
+from torch._dynamo.types import ConvertFrameReturn, FrameAction, FrameExecStrategy, GuardedCode, wrap_guarded_code
+from torch._dynamo.utils import CleanupHook, CleanupManager
+from torch._guards import CompileContext, compile_context
+
+from precompiled.package.identity import Descriptions, NotPortable
+from precompiled.torch_internals import package_guards, route
+from precompiled.torch_internals.package_guards import Guards, Mismatch, Rebuilder
+
+# Set on what backend.py gives to Dynamo: with which artifact a graph runs (a Graph below).
+MARK = "_precompiled_graph"
+_SKIPS = FrameExecStrategy(FrameAction.SKIP, FrameAction.DEFAULT)
+_RESUME = "torch_dynamo_resume_in"
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A graph of an entry: what is needed to load its artifact."""
+
+    key: str
+    name: str
+    modes: dict[str, Any]
+    cudagraphs: bool
+    size_inputs: list[int]
+    modules: dict[str, str]
+    device: str
+
+
+@dataclass(frozen=True)
+class Frame:
+    """A frame that Dynamo has no code for."""
+
+    code: types.CodeType
+    local: dict[str, Any]
+    scope: dict[str, Any]
+    one_graph: bool
+    options: dict[str, Any]  # Inductor's, of torch.compile
+
+    @property
+    def module(self) -> str:
+        return str(self.scope.get("__name__", ""))
+
+    @property
+    def qualname(self) -> str:
+        return str(getattr(self.code, "co_qualname", self.code.co_name))
+
+
+@dataclass
+class Body:
+    """What is kept of a frame that was compiled: the pickled part of an entry."""
+
+    guards: Guards
+    code: types.CodeType
+    imports: dict[str, str]  # alias in the globals -> module
+    # What else the bytecode finds in its globals: (name, kind, what).
+    installed: list[tuple[str, str, Any]]
+    inlined: list[tuple[list[Any], str]]  # place, digest of the code that must be there
+    graphs: list[Graph]
+
+
+@dataclass
+class Traced:
+    """What one call of Dynamo's converter made."""
+
+    body: Body | None = None
+    names: dict[str, str] = field(default_factory=dict)  # made up by this process -> what stands for them
+    problem: NotPortable | None = None
+    skip: str | None = None  # why the frame runs as it is; None when it was compiled
+
+
+class Packages(Protocol):
+    """Who is asked and told (package/automatic.py)."""
+
+    def find(self, frame: Frame) -> ConvertFrameReturn | None: ...
+    def traced(self, frame: Frame, traced: Traced) -> None: ...
+
+
+_local = threading.local()
+_originals: dict[str, Any] = {}
+_packages: Packages | None = None
+
+
+# ---------------------------------------------------------------------- switching on
+
+
+def install(packages: Packages) -> None:
+    """Ask and tell ``packages`` from now on; idempotent."""
+    global _packages  # noqa: PLW0603
+    _packages = packages
+    if _originals:
+        return
+    missing = [name for name in _NEEDED if not hasattr(convert_frame, name)]
+    if missing or not hasattr(convert_frame.CheckFunctionManager, "serialize_guards"):
+        raise NotPortable(f"this torch has no {', '.join(missing) or 'serialize_guards'}", code="package-unsupported")
+    _originals.update(
+        convert=convert_frame.ConvertFrame.__call__,
+        convert_assert=convert_frame.ConvertFrameAssert.__call__,
+        build_guards=convert_frame.DynamoOutput.build_guards,
+        manager=convert_frame.CheckFunctionManager,
+    )
+    convert_frame.ConvertFrame.__call__ = _routed(_originals["convert"])
+    convert_frame.ConvertFrameAssert.__call__ = _routed(_originals["convert_assert"])
+    convert_frame.DynamoOutput.build_guards = _recorded(_originals["build_guards"])
+    convert_frame.CheckFunctionManager = _Recording
+
+
+def remove() -> None:
+    """Give Dynamo its own methods back; idempotent."""
+    if _originals:
+        convert_frame.ConvertFrame.__call__ = _originals["convert"]
+        convert_frame.ConvertFrameAssert.__call__ = _originals["convert_assert"]
+        convert_frame.DynamoOutput.build_guards = _originals["build_guards"]
+        convert_frame.CheckFunctionManager = _originals["manager"]
+        _originals.clear()
+
+
+_NEEDED = ("ConvertFrame", "ConvertFrameAssert", "DynamoOutput", "CheckFunctionManager", "has_tensor_in_frame",
+           "get_compile_id", "input_codes", "output_codes", "orig_code_map")  # fmt: skip
+
+
+def _routed(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def convert(self: Any, frame: Any, cache_entry: Any, hooks: Any, frame_state: Any, *args: Any, **kwargs: Any) -> Any:
+        def trace() -> Any:
+            return original(self, frame, cache_entry, hooks, frame_state, *args, **kwargs)
+
+        if _packages is None or getattr(_local, "tracing", None) is not None:
+            return trace()  # ConvertFrame calls ConvertFrameAssert
+        known = _frame(self, frame, hooks)
+        if known is None:
+            return trace()
+        _local.hooks, _local.state = hooks, frame_state
+        try:
+            found = _packages.find(known)
+        finally:
+            _local.hooks = _local.state = None
+        if found is not None:
+            return found
+        _local.tracing = traced = Traced()
+        try:
+            result = trace()
+        finally:
+            _local.tracing = None
+        if result.guarded_code is None:
+            if result.apply_to_code and result.frame_exec_strategy == _SKIPS:
+                traced.skip = getattr(result, "skip_reason", None) or "skipped"
+                _packages.traced(known, traced)
+        elif traced.body is not None or traced.problem is not None:
+            if traced.body is not None:
+                traced.body.code = result.guarded_code.code
+            _packages.traced(known, traced)
+        return result
+
+    return convert
+
+
+def _frame(converter: Any, frame: Any, hooks: Any) -> Frame | None:
+    """None for what no package is about: other backends, export, filtered guards, torch's modes."""
+    inner = getattr(converter, "_inner_convert", converter)
+    if getattr(inner, "_export", True) or getattr(inner, "_package", None) is not None:
+        return None
+    if hooks is not None and (hooks.guard_filter_fn is not None or hooks.guard_export_fn is not None):
+        return None
+    options = _options(converter)
+    code = frame.f_code
+    if options is None or code in convert_frame.output_codes or package_guards.in_a_mode():
+        return None
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        return None  # ranks and groups are constants of a trace
+    caller = sys._getframe(1)
+    while caller is not None and caller.f_code.co_filename in (convert_frame.__file__, __file__):
+        caller = caller.f_back  # type: ignore[assignment]
+    if caller is not None and caller.f_code is torch._dynamo.decorators._nonrecursive_disable_wrapper_code:
+        return None
+    if len(torch._C._dynamo.eval_frame._debug_get_cache_entry_list(code)) >= torch._dynamo.config.recompile_limit:
+        return None  # Dynamo gives up on it
+    return Frame(code, frame.f_locals, frame.f_globals, bool(inner._one_graph), options)
+
+
+def _options(converter: Any) -> dict[str, Any] | None:
+    backend = converter
+    while hasattr(backend, "_torchdynamo_orig_backend"):
+        backend = backend._torchdynamo_orig_backend
+    if type(backend) is torch._TorchCompileInductorWrapper:
+        return dict(backend.config)
+    if type(backend) is torch._TorchCompileWrapper and backend.compiler_name == "precompiled":
+        return route.inductor_options(backend.kwargs.get("mode"), backend.kwargs.get("options"))
+    return None
+
+
+def trace_configuration() -> str:
+    """Digest of Dynamo's own settings: they decide what is traced, and how. Raises NotPortable for code among them."""
+    config = torch._dynamo.config
+    values = config.save_config_portable(ignore_private_configs=False)
+    described = Descriptions()
+    shown = [[name, described.value(value)] for name, value in sorted(values.items()) if name not in _IRRELEVANT]
+    # Left out of save_config_portable; what they name is treated otherwise by a trace.
+    for name in ("constant_functions", "skipfiles_inline_module_allowlist"):
+        shown.append([name, sorted(repr(described.value(item)) for item in getattr(config, name, ()))])
+    stance = getattr(getattr(torch._dynamo.eval_frame, "_stance", None), "stance", "")
+    return hashlib.sha256(repr((shown, str(stance))).encode()).hexdigest()
+
+
+# Where files are, what is logged, and after how many recompiles Dynamo gives up.
+_IRRELEVANT = frozenset(
+    {"base_dir", "debug_dir_root", "log_file_name", "verbose", "repro_after", "repro_level", "_save_config_ignore",
+     "recompile_limit", "accumulated_recompile_limit", "cache_size_limit", "accumulated_cache_size_limit",
+     "fail_on_recompile_limit_hit", "log_compilation_metrics", "report_guard_failures", "run_gc_after_compile"}
+)  # fmt: skip
+
+
+# ---------------------------------------------------------------------- recording
+
+
+def _recorded(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def build_guards(self: Any, code: Any, hooks: Any = None, save: bool = False, *args: Any, **kwargs: Any) -> Any:
+        traced = getattr(_local, "tracing", None)
+        if traced is None or save:
+            return original(self, code, hooks, save, *args, **kwargs)
+        _local.saving = True
+        try:
+            return original(self, code, hooks, True, *args, **kwargs)
+        finally:
+            _local.saving = False
+
+    return build_guards
+
+
+class _Recording(convert_frame.CheckFunctionManager):  # type: ignore[misc, unused-ignore]
+    def serialize_guards(self, builder: Any, sorted_guards: Any, output_graph: Any, *rest: Any, **named: Any) -> bytes:
+        if not getattr(_local, "saving", False):
+            return super().serialize_guards(builder, sorted_guards, output_graph, *rest, **named)  # type: ignore[no-any-return, unused-ignore]
+        traced = _local.tracing
+        try:
+            _record(traced, builder, sorted_guards, output_graph, self.shape_code_parts)
+        except NotPortable as reason:
+            traced.problem = reason
+        except Exception as error:  # noqa: BLE001 - a trace that went well must not fail on our account
+            traced.problem = NotPortable(f"{type(error).__name__}: {error}", code="package-internal-error")
+        return b""
+
+
+def _record(traced: Traced, builder: Any, guards: Any, output: Any, shapes: Any) -> None:
+    from precompiled.package.identity import Places, code_digest
+
+    described = Descriptions()
+    graphs: list[Graph] = []
+    installed: list[tuple[str, str, Any]] = []
+    for name in sorted(output.installed_globals):
+        kind, what = _installed(name, output.global_scope[name], output.global_scope, graphs)
+        traced.names[name] = f"{kind}{len(traced.names)}"
+        installed.append((traced.names[name], kind, what))
+    kept = package_guards.capture(builder, guards, output, shapes, described)
+    places = Places()
+    inlined = []
+    codes = {code_digest(code): code for code in output.tracing_context.traced_code}
+    root = code_digest(builder.f_code)
+    for digest, code in codes.items():
+        if digest == root:
+            continue
+        _check_code(code)
+        place = places.place(code)
+        if place is not None:
+            inlined.append((place, digest))
+        elif digest not in described.covered:
+            raise NotPortable(
+                f"{getattr(code, 'co_qualname', code.co_name)} was inlined, and no name leads to its code",
+                code="package-inlined",
+            )
+    _check_code(builder.f_code)
+    traced.body = Body(kept, builder.f_code, dict(output.import_sources), installed, sorted(inlined), graphs)
+
+
+def _check_code(code: types.CodeType) -> None:
+    """Refuse what makes a number of this process part of the trace: ``id(x)``."""
+    if "id" in code.co_names and any(
+        instruction.argval == "id" and instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME")
+        for instruction in dis.get_instructions(code)
+    ):
+        raise NotPortable(f"{code.co_name} asks for id(), a number of this process", code="package-id")
+
+
+def _installed(name: str, value: Any, scope: dict[str, Any], graphs: list[Graph]) -> tuple[str, Any]:
+    """What Dynamo put into the frame's globals, as something that can be put there again."""
+    if value is vars(builtins):
+        return "builtins", None
+    graph = getattr(value, MARK, None)
+    if isinstance(graph, Graph):
+        graphs.append(graph)
+        return "graph", len(graphs) - 1
+    if isinstance(value, types.FunctionType) and value.__code__.co_name.startswith(_RESUME):
+        return "resume", value.__code__
+    if isinstance(value, types.FunctionType) and value.__name__ == "_make_fn":
+        code = next((cell.cell_contents for cell in value.__closure__ or ()
+                     if isinstance(cell.cell_contents, types.CodeType)), None)  # fmt: skip
+        if code is not None:
+            return "resume", code
+    if isinstance(value, types.ModuleType):
+        return "module", value.__name__
+    if value is scope:
+        return "scope", None
+    if name.startswith("__compiled_fn"):
+        raise NotPortable("a graph of it has no artifact: it was compiled in this process", code="package-graph")
+    raise NotPortable(f"Dynamo put a {type(value).__qualname__} into the globals ({name})", code="package-global")
+
+
+# ---------------------------------------------------------------------- using
+
+
+def skipped(frame: Frame, reason: str) -> ConvertFrameReturn:
+    """What Dynamo answers for a frame that stays as it is."""
+    with contextlib.suppress(Exception):
+        convert_frame.input_codes.add(frame.code)
+    result = ConvertFrameReturn()
+    if hasattr(result, "skip_reason"):
+        result.skip_reason = reason
+    return result
+
+
+def has_tensors(frame: Frame) -> bool:
+    """Dynamo's own look at a frame before it traces it."""
+    proxy = types.SimpleNamespace(
+        f_code=frame.code, f_locals=frame.local, f_globals=frame.scope, f_builtins=frame.scope.get("__builtins__")
+    )
+    return bool(convert_frame.has_tensor_in_frame(proxy))
+
+
+def usable(body: Body, frame: Frame, described: Descriptions, name: Callable[[str], str]) -> Rebuilder:
+    """Check all that an entry took for granted against the live frame; raises Mismatch with the first difference."""
+    from precompiled.package.identity import codes_at
+
+    for place, digest in body.inlined:
+        if digest not in codes_at(place):
+            raise Mismatch(f"the source of {place[0]}.{'.'.join(place[1])} has changed")
+    with _aliases(body, frame.scope, name) as installed:
+        rebuilder = Rebuilder(body.guards, frame.code, frame.local, frame.scope)
+        rebuilder.verify(described)
+        installed.clear()  # they stay
+    return rebuilder
+
+
+@contextlib.contextmanager
+def _aliases(body: Body, scope: dict[str, Any], name: Callable[[str], str]) -> Iterator[list[str]]:
+    """The modules and the builtins under the names that the sources use; taken away again when it comes to nothing."""
+    wanted: dict[str, Any] = {}
+    for alias, module in body.imports.items():
+        wanted[alias] = importlib.import_module(module)
+    for placeholder, kind, what in body.installed:
+        if kind == "builtins":
+            found = scope["__builtins__"]
+            wanted[name(placeholder)] = found if isinstance(found, dict) else vars(found)
+        elif kind == "module":
+            wanted[name(placeholder)] = importlib.import_module(what)
+        elif kind == "scope":
+            wanted[name(placeholder)] = scope
+    added: list[str] = []
+    try:
+        for alias, value in wanted.items():
+            if alias not in scope:
+                scope[alias] = value
+                added.append(alias)
+            elif scope[alias] is not value:
+                raise Mismatch(f"the global {alias} is something else here")
+        yield added
+    finally:
+        for alias in added:
+            scope.pop(alias, None)
+
+
+def rebuilt(frame: Frame, rebuilder: Rebuilder) -> Callable[[list[Callable[..., Any]], Body, Callable[[str], str]], Any]:
+    """Build the guards; what comes back gives Dynamo the entry, once the callables of its graphs are there.
+
+    Raises Mismatch when the guards do not accept the frame.
+    """
+    hooks = _local.hooks
+    compile_id = convert_frame.get_compile_id(_local.state)
+    with compile_context(CompileContext(compile_id)):
+        manager = rebuilder.build(hooks.guard_fail_fn if hooks else None)
+
+    def install(functions: list[Callable[..., Any]], body: Body, name: Callable[[str], str]) -> ConvertFrameReturn:
+        cleanups = []
+        for placeholder, kind, what in body.installed:
+            alias = name(placeholder)
+            if kind == "graph":
+                value: Any = torch._dynamo.disable(functions[what], reason="do not trace Dynamo-compiled graph")
+                cleanups.append(CleanupHook.create(frame.scope, alias, value))
+            elif kind == "resume":
+                cleanups.append(CleanupHook.create(frame.scope, alias, _resume(what, frame.scope, alias)))
+            else:  # put there for the guards already
+                CleanupManager.count += 1
+                cleanups.append(CleanupHook(frame.scope, alias))
+        code = body.code
+        convert_frame.input_codes.add(frame.code)
+        convert_frame.output_codes.add(code)
+        convert_frame.orig_code_map[code] = frame.code
+        CleanupManager.instance[code] = cleanups
+        return wrap_guarded_code(GuardedCode(code, manager, compile_id, f"Torch-Compiled Region: {compile_id}"))
+
+    return install
+
+
+def _resume(code: types.CodeType, scope: dict[str, Any], name: str) -> Callable[..., Any]:
+    """As OutputGraph.install_resume_function_global makes it."""
+    if not code.co_freevars:
+        return types.FunctionType(code, scope, name)
+
+    def _make_fn(closure: tuple[types.CellType, ...]) -> types.FunctionType:
+        return types.FunctionType(code, scope, name, None, closure)
+
+    return _make_fn
+
+
+__all__ = ["MARK", "Body", "Frame", "FrameAction", "FrameExecStrategy", "Graph", "Mismatch", "Packages", "Traced",
+           "has_tensors", "install", "rebuilt", "remove", "skipped", "trace_configuration", "usable"]  # fmt: skip
