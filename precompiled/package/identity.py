@@ -190,11 +190,12 @@ class Descriptions:
             return known
         self._kept.append(function)
         shown: list[Any] = ["function", function.__module__, function.__qualname__, self._code(function.__code__)]
-        self._functions[id(function)] = shown  # before its closure, which may hold it
+        self._functions[id(function)] = list(shown)  # what its closure holds may hold it
         if not _is_torchs(function.__module__):
             shown.append(self.value(function.__defaults__, depth + 1))
             shown.append(self.value(function.__kwdefaults__, depth + 1))
             shown.append([self._cell(cell, depth) for cell in function.__closure__ or ()])
+        self._functions[id(function)] = shown
         return shown
 
     def _cell(self, cell: types.CellType, depth: int) -> Any:
