@@ -39,7 +39,7 @@ import torch
 import torch._dynamo.config
 import torch._dynamo.convert_frame as convert_frame
 import torch._dynamo.decorators
-from torch._dynamo.types import ConvertFrameReturn, FrameAction, FrameExecStrategy, GuardedCode, wrap_guarded_code
+from torch._dynamo.types import ConvertFrameReturn, FrameAction, GuardedCode, wrap_guarded_code
 from torch._dynamo.utils import CleanupHook, CleanupManager
 from torch._guards import CompileContext, compile_context
 
@@ -49,7 +49,7 @@ from precompiled.torch_internals.package_guards import Guards, Mismatch, Rebuild
 
 # Set on what backend.py gives to Dynamo: with which artifact a graph runs (a Graph below).
 MARK = "_precompiled_graph"
-_SKIPS = FrameExecStrategy(FrameAction.SKIP, FrameAction.DEFAULT)
+_SKIPS = (FrameAction.SKIP, FrameAction.DEFAULT)
 _RESUME = "torch_dynamo_resume_in"
 
 
@@ -182,7 +182,8 @@ def _routed(original: Callable[..., Any]) -> Callable[..., Any]:
         finally:
             _local.tracing = None
         if result.guarded_code is None:
-            if result.apply_to_code and result.frame_exec_strategy == _SKIPS:
+            strategy = result.frame_exec_strategy
+            if result.apply_to_code and (strategy.cur_action, strategy.recursive_action) == _SKIPS:
                 traced.skip = getattr(result, "skip_reason", None) or "skipped"
                 _packages.traced(known, traced)
         elif traced.body is not None or traced.problem is not None:
@@ -445,11 +446,5 @@ def _resume(code: types.CodeType, scope: dict[str, Any], name: str) -> Callable[
     if not code.co_freevars:
         return types.FunctionType(code, scope, name)
 
-    def _make_fn(closure: tuple[types.CellType, ...]) -> types.FunctionType:
-        return types.FunctionType(code, scope, name, None, closure)
-
-    return _make_fn
-
-
-__all__ = ["MARK", "Body", "Frame", "FrameAction", "FrameExecStrategy", "Graph", "Mismatch", "Packages", "Traced",
-           "has_tensors", "install", "rebuilt", "remove", "skipped", "trace_configuration", "usable"]  # fmt: skip
+    # Called with the closure; in C, so that no frame of ours turns up at Dynamo's door.
+    return functools.partial(types.FunctionType, code, scope, name, None)
