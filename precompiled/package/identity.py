@@ -84,9 +84,29 @@ class Descriptions:
     def __init__(self) -> None:
         self._classes: dict[type, list[Any]] = {}
         self._functions: dict[int, list[Any]] = {}
+        self._numbers: dict[int, int] = {}
         self._kept: list[Any] = []  # so that no id is used twice
         # Digests of the code that is part of some description.
         self.covered: set[str] = set()
+
+    # ------------------------------------------------------------------ which is which
+
+    def recount(self) -> None:
+        """Number anew: another entry asks in another order."""
+        self._numbers.clear()
+
+    def number(self, value: Any) -> int | None:
+        """The how-manieth object this is, in the order asked: which of them are one and the same, and which are not.
+
+        Two objects may have one description and still be told apart by a trace (``marker is MARKER``). None for
+        constants, whose identity is the interpreter's affair.
+        """
+        if type(value) in _ATOMS or type(value) in (tuple, frozenset, slice, range):
+            return None
+        if id(value) not in self._numbers:
+            self._kept.append(value)
+            self._numbers[id(value)] = len(self._numbers)
+        return self._numbers[id(value)]
 
     # ------------------------------------------------------------------ values
 

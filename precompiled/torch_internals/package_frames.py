@@ -28,6 +28,7 @@ import dis
 import functools
 import hashlib
 import importlib
+import os
 import sys
 import threading
 import types
@@ -50,6 +51,7 @@ from precompiled.torch_internals.package_guards import Guards, Mismatch, Rebuild
 # Set on what backend.py gives to Dynamo: with which artifact a graph runs (a Graph below).
 MARK = "_precompiled_graph"
 _SKIPS = (FrameAction.SKIP, FrameAction.DEFAULT)
+_STANDARD_LIBRARY = os.path.dirname(os.__file__) + os.sep
 _RESUME = "torch_dynamo_resume_in"
 
 
@@ -314,8 +316,12 @@ def _record(traced: Traced, builder: Any, guards: Any, output: Any, shapes: Any)
 
 
 def _check_code(code: types.CodeType) -> None:
-    """Refuse what makes a number of this process part of the trace: ``id(x)``."""
-    if "id" in code.co_names and any(
+    """Refuse what makes a number of this process part of the trace: ``id(x)``.
+
+    But for the standard library's: there it is the key of a memo (inspect.unwrap, copy), and which object is which
+    is described anyway (Descriptions.number).
+    """
+    if "id" in code.co_names and not code.co_filename.startswith(_STANDARD_LIBRARY) and any(
         instruction.argval == "id" and instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME")
         for instruction in dis.get_instructions(code)
     ):

@@ -98,7 +98,11 @@ def capture(builder: Any, guards: list[Guard], output: Any, shapes: Any, describ
     kept = []
     for guard in guards:
         kind, parameters = _how(guard)
-        kept.append((guard.originating_source, kind, parameters, _fact(kind, parameters, guard, builder, described)))
+        try:
+            fact = _fact(kind, parameters, guard, builder, described)
+        except NotPortable as reason:
+            raise NotPortable(f"{guard.name}: {kind}: {reason}", code=reason.code) from reason
+        kept.append((guard.originating_source, kind, parameters, fact))
     return Guards(
         guards=kept,
         key_order=list(output.guard_on_key_order),
@@ -146,11 +150,15 @@ def _fact(kind: str, parameters: dict[str, Any], guard: Guard, builder: Any, des
     if kind in _VALUES:
         return described.value(value)
     if kind in _THINGS:
-        return described.thing(value)
+        by_code = kind == "CLOSURE_MATCH" and isinstance(value, types.FunctionType)
+        return [described.thing(value), described.number(value.__code__ if by_code else value)]
     if kind == "TYPE_MATCH":
-        return [described.a_class(type(value)), _hooks(value, described)]
+        return [
+            described.a_class(type(value)), described.number(type(value)), described.number(value),
+            _hooks(value, described),
+        ]  # fmt: skip
     if kind == "TENSOR_MATCH":
-        return _tensor(value, described)
+        return [_tensor(value, described), described.number(value)]
     if kind in _LENGTHS:
         return [type(value).__qualname__, len(value) if hasattr(value, "__len__") else repr(value)]
     if kind in _KEYS:
@@ -231,6 +239,7 @@ class Rebuilder:
         if not state.check():
             raise Mismatch(f"global state: {state.reason()}")
         reader = _Reader(self._local, self._scope)
+        described.recount()
         for source, kind, parameters, fact in self._kept.guards:
             if kind in _NO_FACT:
                 continue

@@ -1,0 +1,62 @@
+"""A package is used where a trace would give the same, and nowhere else; results equal eager's everywhere.
+
+All cases are recorded by one process and offered to one other (tests/support_packages.py).
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support_host import TIMEOUT_S, Host
+from support_packages import CASES, USED, write
+
+PROGRAM = Path(__file__).parent.parent / "programs" / "packages_program.py"
+
+
+def run(host: Host, folder: Path, cases: list[str]) -> dict[str, Any]:
+    environment = host.environment({"PRECOMPILED_PACKAGES": "1", "PRECOMPILED_MODE": "wait", "OMP_NUM_THREADS": "1"})
+    done = subprocess.run(
+        [sys.executable, str(PROGRAM), json.dumps({"folder": str(folder), "cases": cases})],
+        env=environment, cwd=host.root, capture_output=True, text=True, timeout=3 * TIMEOUT_S, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return answer
+
+
+@pytest.fixture(scope="module")
+def recorded(shared_host: Host) -> tuple[Host, dict[str, Any]]:
+    write(shared_host.root / "before", after=False)
+    return shared_host, run(shared_host, shared_host.root / "before", list(CASES))
+
+
+@pytest.fixture(scope="module")
+def later(recorded: tuple[Host, dict[str, Any]]) -> dict[str, Any]:
+    host, _first = recorded
+    write(host.root / "after", after=True)
+    return run(host, host.root / "after", list(CASES))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_it_is_recorded(recorded: tuple[Host, dict[str, Any]], name: str) -> None:
+    found = recorded[1][name]
+    assert "error" not in found, found["error"]
+    assert found["equal"]
+    assert set(found["states"]) <= {"recorded"} and found["states"], found
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_it_is_used_where_it_holds_and_nowhere_else(later: dict[str, Any], name: str) -> None:
+    found = later[name]
+    assert "error" not in found, found["error"]
+    assert found["equal"], found
+    if CASES[name].expected == USED:
+        assert set(found["states"]) <= {"used", "skipped"} and found["states"], found
+        assert (found["frames"], found["graphs"]) == ({}, 0)
+    else:
+        assert "used" not in found["states"], found
