@@ -564,3 +564,184 @@ def build():
 """, ("[(torch.randn(4, 4), MARKER)]", "[(torch.randn(4, 4), object())]"), TRACED)
 case("instance_attribute_over_a_method", MODULE, (
     "return Net(), [", "net = Net()\n    net.first.forward = lambda x: torch.mm(x, x)\n    return net, ["), TRACED)
+case("identity_of_two_equal_things", """
+def make():
+    def g(x):
+        return torch.mm(x, x)
+    return g
+ONE = make()
+def f(x, g, h):
+    return g(x) if g is h else torch.addmm(x, h(x), x, alpha=3.0)
+def build():
+    return f, [(torch.randn(4, 4), ONE, make())]
+""", ("ONE, make())]", "ONE, ONE)]"), TRACED)
+case("environment_variable", """
+import os
+def f(x):
+    return torch.addmm(x, x, x, alpha=float(os.environ.get("CASE_ALPHA", "2.0")))
+@contextlib.contextmanager
+def context():
+    os.environ["CASE_ALPHA"] = "2.0"
+    try:
+        yield
+    finally:
+        del os.environ["CASE_ALPHA"]
+def build():
+    return f, [(torch.randn(4, 4),)]
+""", ('] = "2.0"', '] = "3.0"'), TRACED)
+case("marked_dynamic", """
+MARK = False
+def f(x):
+    return torch.addmm(x, x, x, alpha=2.0)
+def build():
+    x = torch.randn(4, 4)
+    if MARK:
+        torch._dynamo.mark_dynamic(x, 0)
+        torch._dynamo.mark_dynamic(x, 1)
+    return f, [(x,)]
+""", ("MARK = False", "MARK = True"), TRACED)
+case("dynamic_flag", FUNCTION + "\nOPTIONS = {'dynamic': False}\n", ("'dynamic': False", "'dynamic': True"), TRACED)
+case("disabled_callee", """
+def g(x):
+    return torch.addmm(x, x, x, alpha=2.0)
+def f(x):
+    return torch.mm(g(x), x)
+def build():
+    return f, [(torch.randn(4, 4),)]
+""", ("def build():\n", "g = torch._dynamo.disable(g)\ndef build():\n"), TRACED)
+case("allowed_in_graph", """
+def g(x):
+    return torch.addmm(x, x, x, alpha=2.0)
+def f(x):
+    return torch.mm(g(x), x)
+def build():
+    return f, [(torch.randn(4, 4),)]
+""", ("def build():\n", "torch._dynamo.disallow_in_graph(torch.addmm)\ndef build():\n"), TRACED)
+case("context_manager_of_the_users", """
+class Scaled:
+    factor = 2.0
+    def __enter__(self):
+        return self.factor
+    def __exit__(self, *error):
+        return False
+def f(x):
+    with Scaled() as factor:
+        return torch.addmm(x, x, x, alpha=factor)
+def build():
+    return f, [(torch.randn(4, 4),)]
+""", ("return self.factor", "return self.factor + 1"), TRACED)
+case("operator_of_the_users", """
+class Scale:
+    def __init__(self, value):
+        self.value = value
+    def __mul__(self, other):
+        return Scale(self.value * other)
+def f(x, scale):
+    return torch.addmm(x, x, x, alpha=(scale * 2).value)
+def build():
+    return f, [(torch.randn(4, 4), Scale(2.0))]
+""", ("self.value * other)", "self.value + 5 * other)"), TRACED)
+case("property", """
+class Net(nn.Module):
+    @property
+    def alpha(self):
+        return 2.0
+    def forward(self, x):
+        return torch.addmm(x, x, x, alpha=self.alpha)
+def build():
+    return Net(), [(torch.randn(4, 4),)]
+""", ("return 2.0", "return 3.0"), TRACED)
+case("dict_order", """
+TABLE = {"a": 2.0, "b": 3.0}
+def f(x):
+    for name, alpha in TABLE.items():
+        x = torch.addmm(x, x, x, alpha=alpha)
+    return x
+def build():
+    return f, [(torch.randn(4, 4),)]
+""", ('{"a": 2.0, "b": 3.0}', '{"b": 3.0, "a": 2.0}'), TRACED)
+case("tied_parameters", """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(4, 4)
+        self.second = nn.Linear(4, 4)
+    def forward(self, x):
+        return self.second(self.first(x))
+def build():
+    return Net(), [(torch.randn(4, 4),)]
+""", ("return Net(), [", "net = Net()\n    net.second.weight = net.first.weight\n    return net, ["), TRACED)
+case("wrapped_torch_function", """
+import torch.nn.functional as F
+def scaled(function, alpha):
+    @functools.wraps(function)
+    def wrapper(x, w):
+        return torch.addmm(x, function(x, w), x, alpha=alpha)
+    return wrapper
+linear = scaled(F.linear, 2.0)
+def f(x):
+    return linear(x, x)
+def build():
+    return f, [(torch.randn(4, 4),)]
+""", ("scaled(F.linear, 2.0)", "scaled(F.linear, 3.0)"), TRACED)
+case("default_argument_of_a_callee", """
+def g(x, alpha=2.0):
+    return torch.addmm(x, x, x, alpha=alpha)
+def f(x):
+    return g(x)
+def build():
+    return f, [(torch.randn(4, 4),)]
+""", ("def build():\n", "g.__defaults__ = (3.0,)\ndef build():\n"), TRACED)
+case("lambda_in_a_table", """
+TABLE = {"act": lambda x: torch.mm(x, x)}
+def f(x):
+    return TABLE["act"](x)
+def build():
+    return f, [(torch.randn(4, 4),)]
+""", ("torch.mm(x, x)}", "torch.addmm(x, x, x, alpha=3.0)}"), TRACED)
+case("frozen_dataclass", """
+import dataclasses
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    alpha: float = 2.0
+def f(x, settings):
+    return torch.addmm(x, x, x, alpha=settings.alpha)
+def build():
+    return f, [(torch.randn(4, 4), Settings())]
+""", ("Settings())]", "Settings(3.0))]"), TRACED)
+case("custom_function", """
+class Twice(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return torch.mm(x, x)
+    @staticmethod
+    def backward(ctx, grad):
+        (x,) = ctx.saved_tensors
+        return torch.mm(grad, x) * 2.0
+def f(x):
+    return torch.mm(Twice.apply(x), x)
+def build():
+    return f, [(torch.randn(4, 4, requires_grad=True),)]
+""", ("* 2.0", "* 3.0"), TRACED)
+
+# ---------------------------------------------------------------- never kept
+
+NEVER = ("asks_for_id",)
+case("assumed_constant", """
+ALPHA = 2.0
+@torch._dynamo.assume_constant_result
+def alpha():
+    return ALPHA
+def f(x):
+    return torch.addmm(x, x, x, alpha=alpha())
+def build():
+    return f, [(torch.randn(4, 4),)]
+""", ("ALPHA = 2.0", "ALPHA = 3.0"), TRACED)
+case("asks_for_id", """
+class Net(nn.Module):
+    def forward(self, x):
+        return torch.mm(x, x) if id(self) % 2 == 0 else torch.addmm(x, x, x)
+def build():
+    return Net(), [(torch.randn(4, 4),)]
+""", None, TRACED)

@@ -35,6 +35,10 @@ from precompiled.torch_internals.sizes import guard_check
 
 log = logging.getLogger("precompiled.package")
 
+# Entries that are compared with a frame in full: a function that is called with ever new values must not make each of
+# its traces slower by all that were before. Dynamo itself gives up after 8 (recompile_limit).
+MAX_TRIED = 16
+
 
 @dataclass
 class FunctionReport:
@@ -55,6 +59,8 @@ class FunctionReport:
 
 def name_graph(function: Callable[..., Any], report: GraphReport, program: capture.Program) -> None:
     """Say on what Dynamo gets for a graph which artifact it runs with; called by backend.py."""
+    if program.cudagraphs or program.modes.get("groups"):
+        return  # cudagraphs need what a trace marks on parameters; collectives need ranks that agree
     graph = Graph(
         report.key, report.name, program.modes, program.cudagraphs, program.size_inputs, program.modules, program.device
     )
@@ -130,10 +136,17 @@ class Automatic:
             return None
         here = _requirements(frame)
         described = Descriptions()
+        tried = 0
         for name in names:
             try:
                 entry = self._entry(store, function, name)
                 _check_requirements(entry.header.requires, here)
+                if (differs := frames.passed_over(entry.header.locals, frame)) is not None:
+                    raise Mismatch(differs)
+                tried += 1
+                if tried > MAX_TRIED:
+                    reasons.append(f"{len(names)} entries are there, and none of the {MAX_TRIED} newest is for this call")
+                    return None
                 if entry.header.kind == "skipped":
                     result, guards = self._skip(entry, frame), 0
                 else:
@@ -235,7 +248,7 @@ class Automatic:
             report.guards = len(kept.guards.guards)
             header = fmt.Header(
                 function, frame.module, frame.qualname, "compiled", requires, [graph.key for graph in kept.graphs],
-                report.guards,
+                traced.locals, report.guards,
             )  # fmt: skip
             # Bytes now: the sources hold nothing of the user's, but who knows what the user's thread does next.
             body = package_code.encode(kept, traced.names)
@@ -263,6 +276,7 @@ def _requirements(frame: Frame) -> dict[str, str]:
     return {
         **facts,
         **package_guards.process_state(),
+        "devices": _devices(),
         "inductor": _digest(settings),
         "dynamo": frames.trace_configuration(),
     }
@@ -272,6 +286,14 @@ def _facts() -> dict[str, Any]:
     import torch
 
     return environment.facts("cuda:0" if torch.cuda.is_available() else "cpu")
+
+
+def _devices() -> str:
+    """What torch.cuda.is_available(), device_count() and so on are in a trace: constants."""
+    import torch
+
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    return ", ".join(torch.cuda.get_device_name(index) for index in range(count)) or "none"
 
 
 def _shown(value: Any) -> str:

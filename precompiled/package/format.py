@@ -29,8 +29,8 @@ from precompiled.errors import CorruptArtifact
 FORMAT = 1
 SUFFIX = ".entry"
 MAX_ENTRY_BYTES = 256 << 20
-# Entries of one function that are kept: Dynamo itself gives up after recompile_limit (8) in one process.
-MAX_ENTRIES = 64
+# Entries of one function that are kept; many, since some functions are part of every model (decorators of libraries).
+MAX_ENTRIES = 256
 
 _NAME = re.compile(r"[0-9a-f]{64}\.entry")
 
@@ -46,6 +46,8 @@ class Header:
     # What must be equal in the process that uses it: name -> text or digest. Their names are what people are shown.
     requires: dict[str, str] = field(default_factory=dict)
     artifacts: list[str] = field(default_factory=list)  # keys of the graphs' artifacts
+    # Of the locals that have guards: what a look tells without decoding the body (package_frames.look).
+    locals: dict[str, str] = field(default_factory=dict)
     guards: int = 0
     format: int = FORMAT
 

@@ -15,8 +15,9 @@ from __future__ import annotations
 import enum
 import functools
 import hashlib
-import importlib
+import importlib.util
 import inspect
+import os
 import sys
 import types
 from collections.abc import Iterator
@@ -84,6 +85,7 @@ class Descriptions:
     def __init__(self) -> None:
         self._classes: dict[type, list[Any]] = {}
         self._functions: dict[int, list[Any]] = {}
+        self._objects: dict[int, list[Any]] = {}
         self._numbers: dict[int, int] = {}
         self._kept: list[Any] = []  # so that no id is used twice
         # Digests of the code that is part of some description.
@@ -92,8 +94,10 @@ class Descriptions:
     # ------------------------------------------------------------------ which is which
 
     def recount(self) -> None:
-        """Number anew: another entry asks in another order."""
+        """Begin anew with all that depends on the order of asking, which is another one for another entry."""
         self._numbers.clear()
+        self._functions.clear()
+        self._objects.clear()
 
     def number(self, value: Any) -> int | None:
         """The how-manieth object this is, in the order asked: which of them are one and the same, and which are not.
@@ -160,10 +164,32 @@ class Descriptions:
         named = self._named(value)
         if named is not None:
             return named
-        if kind is object or (not getattr(kind, "__slots__", ()) and getattr(value, "__dict__", None) == {}
-                              and kind.__module__ != "builtins"):  # fmt: skip
-            return ["instance", self.a_class(kind)]
-        raise NotPortable(f"an object of {kind.__module__}.{kind.__qualname__} is known by its identity only")
+        if kind.__module__ == "typing" or kind in (types.GenericAlias, types.UnionType):
+            arguments = getattr(value, "__args__", ())
+            return ["typing", repr(value), [self.value(item, depth + 1) for item in arguments]]
+        if kind is object:
+            return ["object"]
+        state = self._state(value)
+        if state is None:
+            raise NotPortable(f"an object of {kind.__module__}.{kind.__qualname__} is known by its identity only")
+        known = self._objects.get(id(value))
+        if known is None:
+            self._kept.append(value)
+            self._objects[id(value)] = ["instance again", kind.__qualname__]  # its attributes may lead back to it
+            known = ["instance", self.a_class(kind), self.value(state, depth + 1)]
+            self._objects[id(value)] = known
+        return known
+
+    @staticmethod
+    def _state(value: Any) -> dict[str, Any] | None:
+        """All that an object of a class statement holds; None where it may hold more than can be read."""
+        for base in type(value).__mro__[:-1]:
+            if not _is_heap(base) or "__slots__" in vars(base):
+                return None
+        state = getattr(value, "__dict__", None)
+        if type(state) is not dict or "_parameters" in state:  # a module's tensors are no constants
+            return None
+        return state
 
     def _named(self, value: Any) -> list[Any] | None:
         """What C or torch made, and an import leads to: builtins, operators, dtypes, devices."""
@@ -211,7 +237,7 @@ class Descriptions:
         self._kept.append(function)
         shown: list[Any] = ["function", function.__module__, function.__qualname__, self._code(function.__code__)]
         self._functions[id(function)] = list(shown)  # what its closure holds may hold it
-        if not _is_torchs(function.__module__):
+        if not function.__code__.co_filename.startswith(_TORCH):  # of torch's the environment says all
             shown.append(self.value(function.__defaults__, depth + 1))
             shown.append(self.value(function.__kwdefaults__, depth + 1))
             shown.append([self._cell(cell, depth) for cell in function.__closure__ or ()])
@@ -237,7 +263,7 @@ class Descriptions:
             return known
         shown: list[Any] = ["class", kind.__module__, kind.__qualname__]
         self._classes[kind] = shown
-        state = hashlib.sha256()
+        state = hashlib.sha256(f"{type(kind).__module__}.{type(kind).__qualname__}\n".encode())
         for base in kind.__mro__:
             if base.__module__ == "builtins" or not _is_heap(base):
                 state.update(f"{base.__module__}.{base.__qualname__}\n".encode())
@@ -275,6 +301,9 @@ class Descriptions:
 
 def _is_heap(kind: type) -> bool:
     return bool(kind.__flags__ & (1 << 9))  # Py_TPFLAGS_HEAPTYPE: made by a class statement
+
+
+_TORCH = os.path.dirname(importlib.util.find_spec("torch").origin or "") + os.sep  # type: ignore[union-attr]
 
 
 def _is_torchs(module: str | None) -> bool:

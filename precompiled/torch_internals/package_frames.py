@@ -40,13 +40,15 @@ import torch
 import torch._dynamo.config
 import torch._dynamo.convert_frame as convert_frame
 import torch._dynamo.decorators
+import torch._dynamo.trace_rules
+import torch._dynamo.variables.functions as dynamo_functions
 from torch._dynamo.types import ConvertFrameReturn, FrameAction, GuardedCode, wrap_guarded_code
 from torch._dynamo.utils import CleanupHook, CleanupManager
 from torch._guards import CompileContext, compile_context
 
 from precompiled.package.identity import Descriptions, NotPortable
 from precompiled.torch_internals import package_guards, route
-from precompiled.torch_internals.package_guards import Guards, Mismatch, Rebuilder
+from precompiled.torch_internals.package_guards import Guards, Mismatch, Rebuilder, look
 
 # Set on what backend.py gives to Dynamo: with which artifact a graph runs (a Graph below).
 MARK = "_precompiled_graph"
@@ -98,6 +100,8 @@ class Body:
     installed: list[tuple[str, str, Any]]
     inlined: list[tuple[list[Any], str]]  # place, digest of the code that must be there
     graphs: list[Graph]
+    # Functions that the user calls constant: module, qualified name, arguments, keywords, described result.
+    asked: list[tuple[str, str, tuple[Any, ...], dict[str, Any], Any]]
 
 
 @dataclass
@@ -106,7 +110,9 @@ class Traced:
 
     body: Body | None = None
     names: dict[str, str] = field(default_factory=dict)  # made up by this process -> what stands for them
+    locals: dict[str, str] = field(default_factory=dict)  # what a look tells of those with guards
     problem: NotPortable | None = None
+    asked: dict[str, Any] = field(default_factory=dict)
     skip: str | None = None  # why the frame runs as it is; None when it was compiled
 
 
@@ -144,6 +150,10 @@ def install(packages: Packages) -> None:
     convert_frame.ConvertFrameAssert.__call__ = _routed(_originals["convert_assert"])
     convert_frame.DynamoOutput.build_guards = _recorded(_originals["build_guards"])
     convert_frame.CheckFunctionManager = _Recording
+    store_constant = getattr(dynamo_functions, "invoke_and_store_as_constant", None)
+    if store_constant is not None:
+        _originals["store_constant"] = store_constant
+        dynamo_functions.invoke_and_store_as_constant = _noticed(store_constant)
 
 
 def remove() -> None:
@@ -153,11 +163,57 @@ def remove() -> None:
         convert_frame.ConvertFrameAssert.__call__ = _originals["convert_assert"]
         convert_frame.DynamoOutput.build_guards = _originals["build_guards"]
         convert_frame.CheckFunctionManager = _originals["manager"]
+        if "store_constant" in _originals:
+            dynamo_functions.invoke_and_store_as_constant = _originals["store_constant"]
         _originals.clear()
 
 
 _NEEDED = ("ConvertFrame", "ConvertFrameAssert", "DynamoOutput", "CheckFunctionManager", "has_tensor_in_frame",
            "get_compile_id", "input_codes", "output_codes", "orig_code_map")  # fmt: skip
+
+
+def _noticed(original: Callable[..., Any]) -> Callable[..., Any]:
+    """The result of torch._dynamo.assume_constant_result is in the trace without a guard: it is asked for again later."""
+
+    @functools.wraps(original)
+    def invoke_and_store_as_constant(tx: Any, fn: Any, name: str, args: Any, kwargs: Any) -> Any:
+        traced = getattr(_local, "tracing", None)
+        if traced is None:
+            return original(tx, fn, name, args, kwargs)
+        answered: list[Any] = []
+
+        @functools.wraps(fn)
+        def asked(*values: Any, **named: Any) -> Any:
+            answered[:] = [values, named, fn(*values, **named)]
+            return answered[2]
+
+        found = original(tx, asked, name, args, kwargs)
+        try:
+            if not answered or _found(fn.__module__, fn.__qualname__) is not fn:
+                raise NotPortable("no name leads to it")
+            values, named, result = answered
+            shown = Descriptions().value([list(values), named, result])
+            if not all(_is_plain(item) for item in (*values, *named.values())):
+                raise NotPortable("its arguments are objects")
+            traced.asked[repr((fn.__module__, fn.__qualname__, shown))] = (
+                fn.__module__, fn.__qualname__, values, named, shown[1][2],
+            )  # fmt: skip
+        except NotPortable as reason:
+            traced.problem = NotPortable(f"{name} is assumed to give a constant: {reason}", code="package-assumed-constant")
+        return found
+
+    return invoke_and_store_as_constant
+
+
+def _is_plain(value: Any) -> bool:
+    return type(value) in (bool, int, float, str, bytes, type(None))
+
+
+def _found(module: str, qualname: str) -> Any:
+    found: Any = sys.modules.get(module)
+    for part in qualname.split("."):
+        found = getattr(found, part, None)
+    return found
 
 
 def _routed(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -240,6 +296,10 @@ def trace_configuration() -> str:
     # Left out of save_config_portable; what they name is treated otherwise by a trace.
     for name in ("constant_functions", "skipfiles_inline_module_allowlist"):
         shown.append([name, sorted(repr(described.value(item)) for item in getattr(config, name, ()))])
+    # What users added to: torch.compiler.allow_in_graph, disallow_in_graph, ... have no other trace than these.
+    for name in ("_allowed_callable_ids", "_disallowed_callable_ids", "_nonstrict_trace_callable_ids"):
+        ids = getattr(torch._dynamo.trace_rules, name, None)
+        shown.append([name, len(ids()) if ids is not None else 0])
     stance = getattr(getattr(torch._dynamo.eval_frame, "_stance", None), "stance", "")
     return hashlib.sha256(repr((shown, str(stance))).encode()).hexdigest()
 
@@ -275,6 +335,8 @@ class _Recording(convert_frame.CheckFunctionManager):  # type: ignore[misc, unus
         if not getattr(_local, "saving", False):
             return super().serialize_guards(builder, sorted_guards, output_graph, *rest, **named)  # type: ignore[no-any-return, unused-ignore]
         traced = _local.tracing
+        if traced.problem is not None:
+            return b""
         try:
             _record(traced, builder, sorted_guards, output_graph, self.shape_code_parts)
         except NotPortable as reason:
@@ -312,7 +374,10 @@ def _record(traced: Traced, builder: Any, guards: Any, output: Any, shapes: Any)
                 code="package-inlined",
             )
     _check_code(builder.f_code)
-    traced.body = Body(kept, builder.f_code, dict(output.import_sources), installed, sorted(inlined), graphs)
+    local = output.local_scope
+    traced.locals = {name: look(local[name]) for name in package_guards.guarded_locals(guards) if name in local}
+    traced.body = Body(kept, builder.f_code, dict(output.import_sources), installed, sorted(inlined), graphs,
+                       [traced.asked[name] for name in sorted(traced.asked)])  # fmt: skip
 
 
 def _check_code(code: types.CodeType) -> None:
@@ -373,6 +438,15 @@ def has_tensors(frame: Frame) -> bool:
     return bool(convert_frame.has_tensor_in_frame(proxy))
 
 
+def passed_over(locals_: dict[str, str], frame: Frame) -> str | None:
+    """Why an entry cannot be for this frame, by a look at its locals; None when it may be."""
+    for name, before in locals_.items():
+        here = look(frame.local[name]) if name in frame.local else "absent"
+        if here != before:
+            return f"L[{name!r}]: {here} here, {before} when it was traced"
+    return None
+
+
 def usable(body: Body, frame: Frame, described: Descriptions, name: Callable[[str], str]) -> Rebuilder:
     """Check all that an entry took for granted against the live frame; raises Mismatch with the first difference."""
     from precompiled.package.identity import codes_at
@@ -380,6 +454,11 @@ def usable(body: Body, frame: Frame, described: Descriptions, name: Callable[[st
     for place, digest in body.inlined:
         if digest not in codes_at(place):
             raise Mismatch(f"the source of {place[0]}.{'.'.join(place[1])} has changed")
+    for module, qualname, values, named, before in body.asked:
+        importlib.import_module(module)
+        now = Descriptions().value(_found(module, qualname)(*values, **named))
+        if now != before:
+            raise Mismatch(f"{module}.{qualname} gives {now}, and gave {before} when it was traced")
     with _aliases(body, frame.scope, name) as installed:
         rebuilder = Rebuilder(body.guards, frame.code, frame.local, frame.scope)
         rebuilder.verify(described)

@@ -32,6 +32,7 @@ import torch._dynamo.guards as dynamo_guards
 import torch._functorch.pyfunctorch
 import torch.utils._device
 from torch._dynamo.guards import CheckFunctionManager, GuardBuilder
+from torch._dynamo.source import LocalSource
 from torch._dynamo.output_graph import OutputGraphCommon, OutputGraphGuardsState
 from torch._guards import Guard, GuardsSet
 from torch.utils import _pytree as pytree
@@ -54,7 +55,7 @@ _KEYS = frozenset({"DICT_KEYS_MATCH", "MAPPING_KEYS_CHECK"})
 _DIMENSION_MARKS = (
     "_dynamo_dynamic_indices", "_dynamo_weak_dynamic_indices", "_dynamo_unbacked_indices",
     "_dynamo_strict_unbacked_indices", "_dynamo_static_indices", "_dynamo_shape_ids", "_dynamo_unbacked_bounds",
-    "_dynamo_dynamic_range", "_dynamo_propagated_dynamic_indices",
+    "_dynamo_dynamic_range",
 )  # fmt: skip
 _HOOKS = (
     "_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks", "_state_dict_hooks",
@@ -119,6 +120,39 @@ def capture(builder: Any, guards: list[Guard], output: Any, shapes: Any, describ
     )
 
 
+def look(value: Any) -> str:
+    """What can be told of a local at once: enough to pass over most entries that are for other calls."""
+    if isinstance(value, torch.Tensor):
+        return f"{type(value).__qualname__} {value.dtype} {value.dim()}"
+    if isinstance(value, types.FunctionType):
+        return f"function {value.__module__}.{value.__qualname__}"
+    return f"{type(value).__module__}.{type(value).__qualname__}"
+
+
+def guarded_locals(guards: list[Guard]) -> list[str]:
+    """Names of the locals whose types are guarded, so that another type is another entry's."""
+    kinds = {"TYPE_MATCH", "TENSOR_MATCH", "CLOSURE_MATCH", "CONSTANT_MATCH", "EQUALS_MATCH"}
+    return sorted(
+        {
+            guard.originating_source.local_name
+            for guard in guards
+            if type(guard.originating_source) is LocalSource and guard.create_fn_name() in kinds
+        }
+    )
+
+
+def sizes_differ(kept: Guards, local: dict[str, Any]) -> str | None:
+    """A tensor argument whose sizes an entry does not accept, in words; None when all are accepted."""
+    for source, known in kept.sizes.items():
+        if type(source) is LocalSource and isinstance(value := local.get(source.local_name), torch.Tensor):
+            size = known.get("size")
+            if size is not None and (
+                len(size) != value.dim() or any(w is not None and w != h for w, h in zip(size, value.shape, strict=True))
+            ):
+                return f"L[{source.local_name!r}]: TENSOR_MATCH: sizes {list(value.shape)} here, {list(size)} when it was traced"
+    return None
+
+
 def _concrete(value: Any) -> Any:
     return pytree.tree_map(dynamo_guards.convert_int_to_concrete_values, value)
 
@@ -150,8 +184,7 @@ def _fact(kind: str, parameters: dict[str, Any], guard: Guard, builder: Any, des
     if kind in _VALUES:
         return described.value(value)
     if kind in _THINGS:
-        by_code = kind == "CLOSURE_MATCH" and isinstance(value, types.FunctionType)
-        return [described.thing(value), described.number(value.__code__ if by_code else value)]
+        return [described.thing(value), described.number(value)]
     if kind == "TYPE_MATCH":
         return [
             described.a_class(type(value)), described.number(type(value)), described.number(value),
@@ -234,10 +267,11 @@ class Rebuilder:
 
     def verify(self, described: Descriptions) -> None:
         """Raise Mismatch unless all that the guards are about is here what it was there."""
-        state = torch._C._dynamo.guards.GlobalStateGuard()
-        state.__setstate__(self._kept.global_state)
+        state = self._global_state()
         if not state.check():
             raise Mismatch(f"global state: {state.reason()}")
+        if differs := sizes_differ(self._kept, self._local):
+            raise Mismatch(differs)
         reader = _Reader(self._local, self._scope)
         described.recount()
         for source, kind, parameters, fact in self._kept.guards:
