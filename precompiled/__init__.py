@@ -11,7 +11,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from precompiled.ledger import GraphReport
 
-__all__ = ["__version__", "disable", "enable", "report", "wait"]
+__all__ = ["__version__", "disable", "enable", "load_package", "report", "save_package", "wait"]
 
 
 def enable(mode: "str | None" = None) -> bool:
@@ -50,6 +50,29 @@ def report() -> "list[GraphReport]":
     sessions = sys.modules.get("precompiled.session")
     session = sessions.existing() if sessions is not None else None
     return [] if session is None else session.ledger.reports()
+
+
+def save_package(compiled: "object", path: "str") -> None:
+    """Write all that ``compiled`` (what torch.compile gave) was compiled to into one file, for another host of this kind.
+
+    Guards, bytecode and artifacts of what was called so far, with packages on (PRECOMPILED_PACKAGES=1). The file is
+    code: whoever loads it runs it. Raises PackageError.
+    """
+    from precompiled.package import portable
+
+    portable.save(compiled, path)
+
+
+def load_package(compiled: "object", path: "str", *, check_source: bool = True) -> int:
+    """Use a file of ``save_package`` for ``compiled``: its calls are served without tracing; how many entries there are.
+
+    The file is code, and is run: load only what you trust as you trust a program. Every digest in it is verified
+    before anything is decoded. Raises PackageError that names the difference when it is for another function, source,
+    torch, Python, CPU or GPU; ``check_source=False`` overrides the check of sources alone.
+    """
+    from precompiled.package import portable
+
+    return portable.load(compiled, path, check_source=check_source)
 
 
 def _forget_settings() -> None:

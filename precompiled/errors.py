@@ -70,3 +70,9 @@ class CompileFailed(PrecompiledError):
     """A worker could not turn a graph into an artifact."""
 
     code = "compile-failed"
+
+
+class PackageError(PrecompiledError):
+    """A package file cannot be made, or is not for this function, source or machine; ``code`` says which."""
+
+    code = "package"

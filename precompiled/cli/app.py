@@ -31,6 +31,7 @@ COMMANDS = {
     "ls": "precompiled.cli.store",
     "show": "precompiled.cli.store",
     "explain": "precompiled.cli.explain",
+    "package": "precompiled.cli.package",
     "clear": "precompiled.cli.store",
     "gc": "precompiled.cli.store",
     "doctor": "precompiled.cli.doctor",

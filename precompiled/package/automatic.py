@@ -70,11 +70,12 @@ def name_graph(function: Callable[..., Any], report: GraphReport, program: captu
 _packages: Automatic | None = None
 
 
-def switch_on() -> None:
+def switch_on() -> Automatic:
     global _packages  # noqa: PLW0603
     if _packages is None:
         _packages = Automatic()
     frames.install(_packages)
+    return _packages
 
 
 def switch_off() -> None:
@@ -99,6 +100,8 @@ class Automatic:
         self.publisher = Publisher()
         self._counter = 0
         self._read: dict[str, Entry] = {}  # by name: what was read and verified once
+        # Given by load_package(check_source=False): by module, qualified name and fullgraph=, whatever the code is.
+        self.unchecked: dict[tuple[str, str, bool], list[Entry]] = {}
 
     # ------------------------------------------------------------------ using
 
@@ -131,15 +134,16 @@ class Automatic:
     def _find(self, session: sessions.Session, frame: Frame, reasons: list[str]) -> tuple[Any, FunctionReport] | None:
         store = PackageStore(session.store.root)
         function = _function_key(frame)
-        names = store.names(function)
+        names: list[str | Entry] = [*store.names(function)]
+        names += self.unchecked.get((frame.module, frame.qualname, frame.one_graph), [])
         if not names:
             return None
-        here = _requirements(frame)
+        here = requirements(frame.options)
         described = Descriptions()
         tried = 0
         for name in names:
             try:
-                entry = self._entry(store, function, name)
+                entry = self._entry(store, function, name) if isinstance(name, str) else name
                 _check_requirements(entry.header.requires, here)
                 if (differs := frames.passed_over(entry.header.locals, frame)) is not None:
                     raise Mismatch(differs)
@@ -150,7 +154,8 @@ class Automatic:
                 if entry.header.kind == "skipped":
                     result, guards = self._skip(entry, frame), 0
                 else:
-                    result, guards = self._use(session, entry, frame, described), entry.header.guards
+                    result = self._use(session, entry, frame, described, check_source=isinstance(name, str))
+                    guards = entry.header.guards
             except FileNotFoundError:
                 continue  # evicted meanwhile
             except (Mismatch, StoreError) as reason:
@@ -158,6 +163,7 @@ class Automatic:
                 log.info("%s.%s: %s", frame.module, frame.qualname, reason)
                 continue
             store.touch(entry)
+            frames.entries_of(frame.owner).append((entry.header.function, entry.name))
             state = "skipped" if entry.header.kind == "skipped" else "used"
             return result, FunctionReport(f"{frame.module}.{frame.qualname}", state, guards=guards)
         return None
@@ -174,7 +180,9 @@ class Automatic:
             raise Mismatch("it is called with other types than when it was left alone")
         return frames.skipped(frame, kept["reason"])
 
-    def _use(self, session: sessions.Session, entry: Entry, frame: Frame, described: Descriptions) -> Any:
+    def _use(
+        self, session: sessions.Session, entry: Entry, frame: Frame, described: Descriptions, *, check_source: bool
+    ) -> Any:
         self._counter += 1
         number = self._counter
 
@@ -182,7 +190,7 @@ class Automatic:
             return f"__precompiled_{number}_{placeholder}"
 
         body = package_code.decode(entry.body, name)
-        rebuilder = frames.usable(body, frame, described, name)
+        rebuilder = frames.usable(body, frame, described, name, check_source=check_source)
         install = frames.rebuilt(frame, rebuilder)
         return install([self._graph(session, graph) for graph in body.graphs], body, name)
 
@@ -232,33 +240,43 @@ class Automatic:
             if traced.problem is not None:
                 raise traced.problem
             session = sessions.current()
+            if not session.settings.packages:
+                raise NotPortable("packages are not recorded (PRECOMPILED_PACKAGES=1 does)", code="package-off")
             store = PackageStore(session.store.root)
-            function, requires = _function_key(frame), _requirements(frame)
+            function, requires = _function_key(frame), requirements(frame.options)
             if traced.skip is not None:
                 report.message = traced.skip
                 body = json.dumps(
                     {"reason": traced.skip, "locals": locals_digest(frame.local), "tensors": frames.has_tensors(frame)},
                     sort_keys=True,
                 ).encode()
-                header = fmt.Header(function, frame.module, frame.qualname, "skipped", requires)
-                self.publisher.publish(lambda: store.publish(header, body), report)
+                header = fmt.Header(
+                    function, frame.module, frame.qualname, code_digest(frame.code), "skipped", requires
+                )
+                self._publish(store, header, body, frame, report)
                 return
             kept = traced.body
             assert kept is not None
             report.guards = len(kept.guards.guards)
             header = fmt.Header(
-                function, frame.module, frame.qualname, "compiled", requires, [graph.key for graph in kept.graphs],
-                traced.locals, report.guards,
+                function, frame.module, frame.qualname, code_digest(frame.code), "compiled", requires,
+                [graph.key for graph in kept.graphs], traced.locals, report.guards,
             )  # fmt: skip
             # Bytes now: the sources hold nothing of the user's, but who knows what the user's thread does next.
             body = package_code.encode(kept, traced.names)
-            self.publisher.publish(lambda: store.publish(header, body), report)
+            self._publish(store, header, body, frame, report)
         except Exception as error:  # noqa: BLE001 - the trace went well; keeping it is our own affair
             report.state = "traced"
             report.reason = error.code if isinstance(error, PrecompiledError) else "package-internal-error"
             report.message = str(error)
             self._count("bypassed", report.reason)
             log.info("%s is not kept (%s): %s", report.name, report.reason, error)
+
+    def _publish(
+        self, store: PackageStore, header: fmt.Header, body: bytes, frame: Frame, report: FunctionReport
+    ) -> None:
+        entries = frames.entries_of(frame.owner)
+        self.publisher.publish(lambda: entries.append((header.function, store.publish(header, body))), report)
 
     @staticmethod
     def _count(kind: str, code: str) -> None:
@@ -269,10 +287,22 @@ def _function_key(frame: Frame) -> str:
     return fmt.function_key(frame.module, frame.qualname, code_digest(frame.code), one_graph=frame.one_graph)
 
 
-def _requirements(frame: Frame) -> dict[str, str]:
+def decoded(entry: Entry) -> frames.Body:
+    """What an entry holds, under the names of no process. Its digest is verified; its pickle is code."""
+    body: frames.Body = package_code.decode(entry.body, lambda placeholder: f"__precompiled_0_{placeholder}")
+    return body
+
+
+def requirements(options: dict[str, Any]) -> dict[str, str]:
     """What must be equal in both processes, beside the guards: short texts as they are, the rest as digests."""
-    settings = configs.snapshot(frame.options)
-    facts = {name: _shown(value) for name, value in _facts().items()}
+    settings = configs.snapshot(options)
+    facts = _facts()
+    # The artifacts are compiled already: which compiler is here, and what it would find, changes nothing of them.
+    facts.pop("compiler", None)
+    facts["variables"] = {
+        name: value for name, value in facts["variables"].items() if name.startswith(("TORCHINDUCTOR_", "TRITON_"))
+    }
+    facts = {name: _shown(value) for name, value in facts.items()}
     return {
         **facts,
         **package_guards.process_state(),

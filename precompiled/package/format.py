@@ -42,6 +42,7 @@ class Header:
     function: str  # the key of the function: the name of the directory
     module: str
     qualname: str
+    code: str  # digest of its code
     kind: str  # "compiled" or "skipped"
     # What must be equal in the process that uses it: name -> text or digest. Their names are what people are shown.
     requires: dict[str, str] = field(default_factory=dict)

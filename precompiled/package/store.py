@@ -127,7 +127,37 @@ class PackageStore:
         return removed
 
     def clear(self) -> int:
+        """Remove all; how many entries there were."""
         return sum(self.remove(function) for function in self._functions())
+
+    def weigh(self) -> int:
+        """Bytes of all entries."""
+        return sum(size for _used, size, _path in self._files())
+
+    def evict(self, max_bytes: int) -> int:
+        """Remove least recently used entries until ``max_bytes`` hold; how many. Their artifacts have an age of their own."""
+        files = sorted(self._files(), key=lambda item: item[0])
+        total, removed = sum(size for _used, size, _path in files), 0
+        for _used, size, path in files:
+            if total <= max_bytes:
+                break
+            with suppress(OSError):
+                path.unlink()
+                total, removed = total - size, removed + 1
+        for function in self._functions():
+            with suppress(OSError):
+                (self.packages / function).rmdir()  # where it is empty
+        return removed
+
+    def _files(self) -> list[tuple[float, int, Path]]:
+        found = []
+        for function in self._functions():
+            with suppress(OSError):
+                for item in os.scandir(self.packages / function):
+                    with suppress(OSError):
+                        status = item.stat(follow_symlinks=False)
+                        found.append((status.st_mtime, status.st_size, Path(item.path)))
+        return found
 
     # ------------------------------------------------------------------ inside
 

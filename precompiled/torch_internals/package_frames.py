@@ -46,12 +46,13 @@ from torch._dynamo.types import ConvertFrameReturn, FrameAction, GuardedCode, wr
 from torch._dynamo.utils import CleanupHook, CleanupManager
 from torch._guards import CompileContext, compile_context
 
-from precompiled.package.identity import Descriptions, NotPortable
+from precompiled.package.identity import Descriptions, NotPortable, Places, code_digest, codes_at
 from precompiled.torch_internals import package_guards, route
 from precompiled.torch_internals.package_guards import Guards, Mismatch, Rebuilder, look
 
 # Set on what backend.py gives to Dynamo: with which artifact a graph runs (a Graph below).
 MARK = "_precompiled_graph"
+_ENTRIES = "_precompiled_entries"
 _SKIPS = (FrameAction.SKIP, FrameAction.DEFAULT)
 _STANDARD_LIBRARY = os.path.dirname(os.__file__) + os.sep
 _RESUME = "torch_dynamo_resume_in"
@@ -79,6 +80,7 @@ class Frame:
     scope: dict[str, Any]
     one_graph: bool
     options: dict[str, Any]  # Inductor's, of torch.compile
+    owner: Any  # the backend object, of which each torch.compile() has its own
 
     @property
     def module(self) -> str:
@@ -260,7 +262,8 @@ def _frame(converter: Any, frame: Any, hooks: Any) -> Frame | None:
         return None
     if hooks is not None and (hooks.guard_filter_fn is not None or hooks.guard_export_fn is not None):
         return None
-    options = _options(converter)
+    owner = _innermost(converter)
+    options = _options(owner)
     code = frame.f_code
     if options is None or code in convert_frame.output_codes or package_guards.in_a_mode():
         return None
@@ -273,18 +276,53 @@ def _frame(converter: Any, frame: Any, hooks: Any) -> Frame | None:
         return None
     if len(torch._C._dynamo.eval_frame._debug_get_cache_entry_list(code)) >= torch._dynamo.config.recompile_limit:
         return None  # Dynamo gives up on it
-    return Frame(code, frame.f_locals, frame.f_globals, bool(inner._one_graph), options)
+    return Frame(code, frame.f_locals, frame.f_globals, bool(inner._one_graph), options, owner)
 
 
-def _options(converter: Any) -> dict[str, Any] | None:
+def _innermost(converter: Any) -> Any:
     backend = converter
     while hasattr(backend, "_torchdynamo_orig_backend"):
         backend = backend._torchdynamo_orig_backend
+    return backend
+
+
+def _options(backend: Any) -> dict[str, Any] | None:
     if type(backend) is torch._TorchCompileInductorWrapper:
         return dict(backend.config)
     if type(backend) is torch._TorchCompileWrapper and backend.compiler_name == "precompiled":
         return route.inductor_options(backend.kwargs.get("mode"), backend.kwargs.get("options"))
     return None
+
+
+def entries_of(owner: Any) -> list[tuple[str, str]]:
+    """(function, name) of the entries that were made or used for one torch.compile()."""
+    if not hasattr(owner, _ENTRIES):
+        setattr(owner, _ENTRIES, [])
+    found: list[tuple[str, str]] = getattr(owner, _ENTRIES)
+    return found
+
+
+def compiled(function: Any) -> tuple[Any, types.FunctionType]:
+    """What torch.compile() was given, as a function, and its owner; raises NotPortable for anything else."""
+    context = vars(function).get("dynamo_ctx") if isinstance(function, torch.nn.Module) else None
+    if isinstance(function, torch.nn.Module):
+        target = type(vars(function)["_modules"]["_orig_mod"]).forward if context is not None else None
+    else:
+        cells = getattr(function, "__closure__", None) or ()
+        contexts = [cell.cell_contents for cell in cells if hasattr(cell.cell_contents, "callback")]
+        context = contexts[0] if contexts else None
+        target = getattr(function, "_torchdynamo_orig_callable", None)
+    if isinstance(target, torch.nn.Module):
+        target = type(target).forward
+    target = getattr(target, "__func__", target)
+    if isinstance(target, functools.partial):
+        target = target.func
+    if context is None or not isinstance(target, types.FunctionType):
+        raise NotPortable("this is not what torch.compile() gives for a function or a module", code="package-not-compiled")
+    owner = _innermost(context.callback)
+    if _options(owner) is None:
+        raise NotPortable("it is compiled with another backend than inductor", code="package-not-compiled")
+    return owner, target
 
 
 def trace_configuration() -> str:
@@ -347,8 +385,6 @@ class _Recording(convert_frame.CheckFunctionManager):  # type: ignore[misc, unus
 
 
 def _record(traced: Traced, builder: Any, guards: Any, output: Any, shapes: Any) -> None:
-    from precompiled.package.identity import Places, code_digest
-
     described = Descriptions()
     graphs: list[Graph] = []
     installed: list[tuple[str, str, Any]] = []
@@ -447,13 +483,20 @@ def passed_over(locals_: dict[str, str], frame: Frame) -> str | None:
     return None
 
 
-def usable(body: Body, frame: Frame, described: Descriptions, name: Callable[[str], str]) -> Rebuilder:
-    """Check all that an entry took for granted against the live frame; raises Mismatch with the first difference."""
-    from precompiled.package.identity import codes_at
-
+def changed_source(body: Body) -> str | None:
+    """What was inlined and has another source by now; None when nothing has."""
     for place, digest in body.inlined:
         if digest not in codes_at(place):
-            raise Mismatch(f"the source of {place[0]}.{'.'.join(place[1])} has changed")
+            return f"{place[0]}.{'.'.join(place[1])}"
+    return None
+
+
+def usable(
+    body: Body, frame: Frame, described: Descriptions, name: Callable[[str], str], *, check_source: bool = True
+) -> Rebuilder:
+    """Check all that an entry took for granted against the live frame; raises Mismatch with the first difference."""
+    if check_source and (changed := changed_source(body)) is not None:
+        raise Mismatch(f"the source of {changed} has changed")
     for module, qualname, values, named, before in body.asked:
         importlib.import_module(module)
         now = Descriptions().value(_found(module, qualname)(*values, **named))
@@ -461,7 +504,7 @@ def usable(body: Body, frame: Frame, described: Descriptions, name: Callable[[st
             raise Mismatch(f"{module}.{qualname} gives {now}, and gave {before} when it was traced")
     with _aliases(body, frame.scope, name) as installed:
         rebuilder = Rebuilder(body.guards, frame.code, frame.local, frame.scope)
-        rebuilder.verify(described)
+        rebuilder.verify(described, check_source=check_source)
         installed.clear()  # they stay
     return rebuilder
 
