@@ -127,9 +127,9 @@ class Descriptions:
         if kind in (set, frozenset):
             self._check_size(value)
             return [kind.__name__, sorted((self.value(item, depth + 1) for item in value), key=repr)]
-        if kind is dict:
+        if kind in (dict, types.MappingProxyType):
             self._check_size(value)
-            return ["dict", [[self.value(k, depth + 1), self.value(v, depth + 1)] for k, v in value.items()]]
+            return [kind.__name__, [[self.value(k, depth + 1), self.value(v, depth + 1)] for k, v in value.items()]]
         if kind in (slice, range):
             return [kind.__name__, repr(value)]
         return self.thing(value, depth)
@@ -159,7 +159,7 @@ class Descriptions:
         if isinstance(value, functools.partial):
             return ["partial", self.thing(value.func, depth + 1), self.value(value.args, depth + 1),
                     self.value(dict(value.keywords), depth + 1)]  # fmt: skip
-        if kind in (tuple, list, dict, set, frozenset, slice, range):
+        if kind in (tuple, list, dict, types.MappingProxyType, set, frozenset, slice, range):
             return self.value(value, depth)
         named = self._named(value)
         if named is not None:
@@ -183,13 +183,15 @@ class Descriptions:
     @staticmethod
     def _state(value: Any) -> dict[str, Any] | None:
         """All that an object of a class statement holds; None where it may hold more than can be read."""
+        state = dict(getattr(value, "__dict__", {}))
         for base in type(value).__mro__[:-1]:
-            if not _is_heap(base) or "__slots__" in vars(base):
+            if not _is_heap(base):
                 return None
-        state = getattr(value, "__dict__", None)
-        if type(state) is not dict or "_parameters" in state:  # a module's tensors are no constants
-            return None
-        return state
+            slots = vars(base).get("__slots__", ())
+            for name in (slots,) if isinstance(slots, str) else tuple(slots):
+                if name not in ("__dict__", "__weakref__"):
+                    state[name] = getattr(value, name, "absent")
+        return None if "_parameters" in state else state  # a module's tensors are no constants
 
     def _named(self, value: Any) -> list[Any] | None:
         """What C or torch made, and an import leads to: builtins, operators, dtypes, devices."""
@@ -228,6 +230,10 @@ class Descriptions:
             raise NotPortable(f"a {type(value).__qualname__} of {len(value)} items is too large to be compared")
 
     # ------------------------------------------------------------------ code
+
+    def code_of(self, function: types.FunctionType) -> list[Any]:
+        """Its place and its code alone: where defaults and closure have guards of their own."""
+        return ["code of", function.__module__, function.__qualname__, self._code(function.__code__)]
 
     def function(self, function: types.FunctionType, depth: int = 0) -> list[Any]:
         """Its place, its code, its defaults and what its closure holds."""

@@ -191,7 +191,10 @@ def _noticed(original: Callable[..., Any]) -> Callable[..., Any]:
 
         found = original(tx, asked, name, args, kwargs)
         try:
-            if not answered or _found(fn.__module__, fn.__qualname__) is not fn:
+            here = _found(fn.__module__, fn.__qualname__)
+            if not answered or not callable(here) or code_digest(fn.__code__) not in codes_at(
+                [fn.__module__, fn.__qualname__.split(".")]
+            ):
                 raise NotPortable("no name leads to it")
             values, named, result = answered
             shown = Descriptions().value([list(values), named, result])

@@ -191,6 +191,8 @@ def _fact(kind: str, parameters: dict[str, Any], guard: Guard, builder: Any, des
     value = builder.get(guard)
     if kind in _VALUES:
         return described.value(value)
+    if kind == "CLOSURE_MATCH" and isinstance(value, types.FunctionType):  # which is a guard on its __code__
+        return [described.code_of(value), described.number(value)]
     if kind in _THINGS:
         return [described.thing(value), described.number(value)]
     if kind == "TYPE_MATCH":
