@@ -3,7 +3,7 @@
 Names that Dynamo made up for one process (``__compiled_fn_3_5f1c...``, ``__builtins_dict___7``) are written as numbers,
 and read as the names that the later process gives; they occur in bytecode, sources and guard expressions alike.
 
-Private names: torch._guards.{Source, ChainedSource}, torch._dynamo.source.*,
+Private names: torch._guards.{Source, GuardEnvExpr, TracingContext, tracing}, torch._dynamo.source.*,
 torch._dynamo.bytecode_transformation.get_code_keys, torch._dynamo.guards.{ShapeCodeParts, _ShapeGuardsHelper,
 _CppShapeGuardsHelper}, torch._C._dynamo.guards. Checked on 2.11.0, 2.13.0, 2.15.0.
 """
@@ -45,7 +45,9 @@ def decode(data: bytes, name: Callable[[str], str]) -> Any:
     """``name``: what stands for a name -> the name here. The bytes are code: the caller has verified them."""
     unpickler = _Unpickler(io.BytesIO(data))
     unpickler.name = name
-    return unpickler.load()
+    # Some sources (ClosureSource's kin) install a guard where they are made: into a context that nobody looks at.
+    with torch._guards.tracing(torch._guards.TracingContext(None)):
+        return unpickler.load()
 
 
 class _Pickler(pickle.Pickler):

@@ -34,7 +34,7 @@ import torch.utils._device
 from torch._dynamo.guards import CheckFunctionManager, GuardBuilder
 from torch._dynamo.source import LocalSource
 from torch._dynamo.output_graph import OutputGraphCommon, OutputGraphGuardsState
-from torch._guards import Guard, GuardsSet
+from torch._guards import Guard, GuardsSet, TracingContext, tracing
 from torch.utils import _pytree as pytree
 from torch.utils._ordered_set import OrderedSet
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
@@ -326,7 +326,8 @@ class Rebuilder:
             name_of_builtins_dict_key_in_fglobals=kept.builtins_name,
             **kept.extra,
         )
-        with torch._C.DisableTorchFunction():  # as Dynamo does; not around the check, which is of the state as it is
+        # A context with nothing in it: some guards ask it for constants that a trace made.
+        with tracing(TracingContext(None)), torch._C.DisableTorchFunction():  # as Dynamo does; not around the check, which is of the state as it is
             manager = CheckFunctionManager(
                 self._code, OutputGraphCommon(state), None, fail, None, shape_code_parts=shapes
             ).guard_manager
