@@ -53,7 +53,7 @@ def report() -> "list[GraphReport]":
 
 
 def save_package(compiled: "object", path: "str") -> None:
-    """Write all that ``compiled`` (what torch.compile gave) was compiled to into one file, for another host of this kind.
+    """Write what ``compiled`` (what torch.compile gave) was compiled to into one file, for another host of this kind.
 
     Guards, bytecode and artifacts of what was called so far, with packages on (PRECOMPILED_PACKAGES=1). The file is
     code: whoever loads it runs it. Raises PackageError.
@@ -64,7 +64,7 @@ def save_package(compiled: "object", path: "str") -> None:
 
 
 def load_package(compiled: "object", path: "str", *, check_source: bool = True) -> int:
-    """Use a file of ``save_package`` for ``compiled``: its calls are served without tracing; how many entries there are.
+    """Use a file of ``save_package`` for ``compiled``: its calls need no tracing; gives the number of its entries.
 
     The file is code, and is run: load only what you trust as you trust a program. Every digest in it is verified
     before anything is decoded. Raises PackageError that names the difference when it is for another function, source,

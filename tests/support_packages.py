@@ -3,10 +3,11 @@
 The graphs are made of matrix products, which Inductor compiles without a C++ compiler: the cases are about frames.
 """
 
+# ruff: noqa: E501 - programs as text
 from __future__ import annotations
 
 import textwrap
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 USED, TRACED = "used", "traced"
@@ -21,8 +22,6 @@ class Case:
     after: str
     expected: str
     helper: tuple[str, str] = ("", "")
-    # How many frames are served from the package in the later process; None: all.
-    options: dict[str, str] = field(default_factory=dict)
 
 
 CASES: dict[str, Case] = {}

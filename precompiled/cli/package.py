@@ -34,9 +34,9 @@ def inspect_command(out: Output, settings: Settings, file: Path) -> None:
     def show() -> None:
         pairs(
             [
-                ("function", document["function"]),
+                ("function", f"{index.module}.{index.qualname}"),
                 ("size", human_bytes(size)),
-                ("artifacts", f"{len(artifacts)}, with {document['native']} native files"),
+                ("artifacts", f"{len(artifacts)}"),
                 *sorted(index.requires.items()),
             ]
         )

@@ -44,8 +44,8 @@ MAX_TRIED = 16
 class FunctionReport:
     """What became of one frame that Dynamo had no code for.
 
-    ``state``: "used" (from a package), "skipped" (a package says that it stays as it is), "recorded" (traced, and kept),
-    "traced" (and not kept: ``reason``). ``reasons``: why each entry that was there was not used.
+    ``state``: "used" (from a package), "skipped" (a package says that it stays as it is), "recorded" (traced,
+    and kept), "traced" (and not kept: ``reason``). ``reasons``: why each entry that was there was not used.
     """
 
     name: str  # module.qualified name
@@ -149,7 +149,9 @@ class Automatic:
                     raise Mismatch(differs)
                 tried += 1
                 if tried > MAX_TRIED:
-                    reasons.append(f"{len(names)} entries are there, and none of the {MAX_TRIED} newest is for this call")
+                    reasons.append(
+                        f"{len(names)} entries are there, and none of the {MAX_TRIED} newest is for this call"
+                    )
                     return None
                 if entry.header.kind == "skipped":
                     result, guards = self._skip(entry, frame), 0
@@ -199,7 +201,9 @@ class Automatic:
         state = modes.capture(uses_cpu=graph.device == "cpu")
         changed = [name for name in state if state[name] != graph.modes.get(name)]
         if changed:
-            raise Mismatch(f"{changed[0]} is {state[changed[0]]!r} here, {graph.modes.get(changed[0])!r} when it was traced")
+            raise Mismatch(
+                f"{changed[0]} is {state[changed[0]]!r} here, {graph.modes.get(changed[0])!r} when it was traced"
+            )
         for module, digest in graph.modules.items():
             user_modules.import_modules(module, digest)
         started = time.perf_counter()
@@ -251,7 +255,7 @@ class Automatic:
                     sort_keys=True,
                 ).encode()
                 header = fmt.Header(
-                    function, frame.module, frame.qualname, code_digest(frame.code), "skipped", requires
+                    function, frame.module, frame.qualname, code_digest(frame.code), frame.one_graph, "skipped", requires
                 )
                 self._publish(store, header, body, frame, report)
                 return
@@ -259,7 +263,7 @@ class Automatic:
             assert kept is not None
             report.guards = len(kept.guards.guards)
             header = fmt.Header(
-                function, frame.module, frame.qualname, code_digest(frame.code), "compiled", requires,
+                function, frame.module, frame.qualname, code_digest(frame.code), frame.one_graph, "compiled", requires,
                 [graph.key for graph in kept.graphs], traced.locals, report.guards,
             )  # fmt: skip
             # Bytes now: the sources hold nothing of the user's, but who knows what the user's thread does next.
@@ -296,7 +300,7 @@ def decoded(entry: Entry) -> frames.Body:
 def requirements(options: dict[str, Any]) -> dict[str, str]:
     """What must be equal in both processes, beside the guards: short texts as they are, the rest as digests."""
     settings = configs.snapshot(options)
-    facts = _facts()
+    facts = environment.facts(package_guards.first_device())
     # The artifacts are compiled already: which compiler is here, and what it would find, changes nothing of them.
     facts.pop("compiler", None)
     facts["variables"] = {
@@ -306,24 +310,9 @@ def requirements(options: dict[str, Any]) -> dict[str, str]:
     return {
         **facts,
         **package_guards.process_state(),
-        "devices": _devices(),
         "inductor": _digest(settings),
         "dynamo": frames.trace_configuration(),
     }
-
-
-def _facts() -> dict[str, Any]:
-    import torch
-
-    return environment.facts("cuda:0" if torch.cuda.is_available() else "cpu")
-
-
-def _devices() -> str:
-    """What torch.cuda.is_available(), device_count() and so on are in a trace: constants."""
-    import torch
-
-    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    return ", ".join(torch.cuda.get_device_name(index) for index in range(count)) or "none"
 
 
 def _shown(value: Any) -> str:
@@ -353,7 +342,7 @@ def _eager(session: sessions.Session, entry: Any) -> Callable[..., Any]:
             raise StoreError("the artifact does not say what it was compiled from", code="artifact-program")
         return codec.decode(capture.parse(program)["graph"])
 
-    return lambda *args: graph()(*args)
+    return lambda *args: graph()(*args)  # noqa: PLW0108 - not before the first call
 
 
 class Publisher:

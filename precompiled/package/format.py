@@ -37,12 +37,13 @@ _NAME = re.compile(r"[0-9a-f]{64}\.entry")
 
 @dataclass(frozen=True)
 class Header:
-    """What can be read of an entry without running its code. No times or process ids: equal entries have equal names."""
+    """What can be read of an entry without running its code. No times, no process ids: equal entries are one."""
 
     function: str  # the key of the function: the name of the directory
     module: str
     qualname: str
     code: str  # digest of its code
+    one_graph: bool  # fullgraph=True
     kind: str  # "compiled" or "skipped"
     # What must be equal in the process that uses it: name -> text or digest. Their names are what people are shown.
     requires: dict[str, str] = field(default_factory=dict)

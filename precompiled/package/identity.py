@@ -33,8 +33,8 @@ _ATOMS = (bool, int, float, complex, str, bytes, type(None), type(...), type(Not
 # Written by the interpreter or by abc, different in each process or class body, and of no meaning to a trace.
 _NOT_OF_A_CLASS = frozenset(
     {"__dict__", "__weakref__", "__module__", "__doc__", "__qualname__", "__firstlineno__", "__static_attributes__",
-     "_abc_impl", "__abstractmethods__", "__annotations__", "__annotate__", "__annotate_func__", "__annotations_cache__",
-     "__parameters__", "__orig_bases__"}
+     "_abc_impl", "__abstractmethods__", "__annotations__", "__annotate__", "__annotate_func__",
+     "__annotations_cache__", "__parameters__", "__orig_bases__"}
 )  # fmt: skip
 
 

@@ -43,9 +43,13 @@ def save(compiled: Any, path: str | Path) -> None:
         try:
             entries.append(packages.read(function, name))
         except FileNotFoundError as error:
-            raise PackageError(f"the entry {name[:12]} was evicted", "Call it once more", code="package-evicted") from error
+            raise PackageError(
+                f"the entry {name[:12]} was evicted", "Call it once more", code="package-evicted"
+            ) from error
     if not any(entry.header.kind == "compiled" for entry in entries):
-        reasons = [f"{report.name}: {report.reason}: {report.message}" for report in automatic.reports() if report.reason]
+        reasons = [
+            f"{report.name}: {report.reason}: {report.message}" for report in automatic.reports() if report.reason
+        ]
         raise PackageError(
             "nothing of it was recorded" + (f" ({reasons[-1]})" if reasons else ""),
             "Call it with packages on (PRECOMPILED_PACKAGES=1) before it is saved",
@@ -113,12 +117,8 @@ def load(compiled: Any, path: str | Path, *, check_source: bool = True) -> int:
         if check_source:
             store.publish(entry.header, entry.body)
         else:
-            one_graphs = [
-                one for one in (False, True)
-                if entry.header.function == fmt.function_key(entry.header.module, entry.header.qualname, entry.header.code, one_graph=one)
-            ]  # fmt: skip
-            for one in one_graphs:
-                packages.unchecked.setdefault((entry.header.module, entry.header.qualname, one), []).append(entry)
+            header = entry.header
+            packages.unchecked.setdefault((header.module, header.qualname, header.one_graph), []).append(entry)
     return len(entries)
 
 

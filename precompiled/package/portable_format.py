@@ -93,7 +93,9 @@ def _opened(path: Path) -> io.BytesIO:
     try:
         return io.BytesIO(trust.read_file(path.name, fd, MAX_BYTES, shown=str(path)))
     except StoreError as error:
-        raise PackageError(f"{error.message}: a package file is code", error.action, code="package-untrusted") from error
+        raise PackageError(
+            f"{error.message}: a package file is code", error.action, code="package-untrusted"
+        ) from error
     finally:
         os.close(fd)
 

@@ -67,7 +67,9 @@ class PackageStore:
         """Make an entry visible, whole and durable; returns its file's name. The same entry again changes nothing."""
         name, content = fmt.seal(header, body)
         if len(content) > fmt.MAX_ENTRY_BYTES:
-            raise StoreError(f"the package entry of {header.qualname} has {len(content)} bytes", code="package-too-large")
+            raise StoreError(
+                f"the package entry of {header.qualname} has {len(content)} bytes", code="package-too-large"
+            )
         directory = self.packages / header.function
         target = directory / name
         try:
@@ -94,7 +96,8 @@ class PackageStore:
             raise
         except OSError as error:
             raise StoreError(
-                f"a package entry cannot be written to {directory}: {error}", "Free some space, or run `precompiled gc`",
+                f"a package entry cannot be written to {directory}: {error}",
+                "Free some space, or run `precompiled gc`",
                 code="store-unwritable",
             ) from error
         self._keep_newest(header.function)
@@ -135,7 +138,7 @@ class PackageStore:
         return sum(size for _used, size, _path in self._files())
 
     def evict(self, max_bytes: int) -> int:
-        """Remove least recently used entries until ``max_bytes`` hold; how many. Their artifacts have an age of their own."""
+        """Remove least recently used entries until ``max_bytes`` hold; how many. Artifacts have an age of their own."""
         files = sorted(self._files(), key=lambda item: item[0])
         total, removed = sum(size for _used, size, _path in files), 0
         for _used, size, path in files:

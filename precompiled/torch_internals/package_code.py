@@ -71,7 +71,7 @@ class _Pickler(pickle.Pickler):
         kind = type(value)
         if isinstance(value, types.CodeType):
             return _code, ({key: getattr(value, key) for key in get_code_keys()},)
-        if isinstance(value, type) or isinstance(value, (types.FunctionType, types.BuiltinFunctionType)):
+        if isinstance(value, (type, types.FunctionType, types.BuiltinFunctionType)):
             if (value.__module__ or "").split(".")[0] in ("torch", "builtins", "collections", "copyreg", "precompiled"):
                 return NotImplemented  # by name
             raise NotPortable(f"{value.__module__}.{value.__qualname__} is part of a guard")

@@ -38,10 +38,10 @@ from typing import Any, Protocol
 
 import torch
 import torch._dynamo.config
-import torch._dynamo.convert_frame as convert_frame
 import torch._dynamo.decorators
 import torch._dynamo.trace_rules
 import torch._dynamo.variables.functions as dynamo_functions
+from torch._dynamo import convert_frame
 from torch._dynamo.types import ConvertFrameReturn, FrameAction, GuardedCode, wrap_guarded_code
 from torch._dynamo.utils import CleanupHook, CleanupManager
 from torch._guards import CompileContext, compile_context
@@ -175,7 +175,7 @@ _NEEDED = ("ConvertFrame", "ConvertFrameAssert", "DynamoOutput", "CheckFunctionM
 
 
 def _noticed(original: Callable[..., Any]) -> Callable[..., Any]:
-    """The result of torch._dynamo.assume_constant_result is in the trace without a guard: it is asked for again later."""
+    """What a function under assume_constant_result gave is in the trace without a guard: it is asked again later."""
 
     @functools.wraps(original)
     def invoke_and_store_as_constant(tx: Any, fn: Any, name: str, args: Any, kwargs: Any) -> Any:
@@ -192,8 +192,10 @@ def _noticed(original: Callable[..., Any]) -> Callable[..., Any]:
         found = original(tx, asked, name, args, kwargs)
         try:
             here = _found(fn.__module__, fn.__qualname__)
-            if not answered or not callable(here) or code_digest(fn.__code__) not in codes_at(
-                [fn.__module__, fn.__qualname__.split(".")]
+            if (
+                not answered
+                or not callable(here)
+                or code_digest(fn.__code__) not in codes_at([fn.__module__, fn.__qualname__.split(".")])
             ):
                 raise NotPortable("no name leads to it")
             values, named, result = answered
@@ -204,7 +206,9 @@ def _noticed(original: Callable[..., Any]) -> Callable[..., Any]:
                 fn.__module__, fn.__qualname__, values, named, shown[1][2],
             )  # fmt: skip
         except NotPortable as reason:
-            traced.problem = NotPortable(f"{name} is assumed to give a constant: {reason}", code="package-assumed-constant")
+            traced.problem = NotPortable(
+                f"{name} is assumed to give a constant: {reason}", code="package-assumed-constant"
+            )
         return found
 
     return invoke_and_store_as_constant
@@ -223,7 +227,9 @@ def _found(module: str, qualname: str) -> Any:
 
 def _routed(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
-    def convert(self: Any, frame: Any, cache_entry: Any, hooks: Any, frame_state: Any, *args: Any, **kwargs: Any) -> Any:
+    def convert(
+        self: Any, frame: Any, cache_entry: Any, hooks: Any, frame_state: Any, *args: Any, **kwargs: Any
+    ) -> Any:
         def trace() -> Any:
             return original(self, frame, cache_entry, hooks, frame_state, *args, **kwargs)
 
@@ -321,7 +327,9 @@ def compiled(function: Any) -> tuple[Any, types.FunctionType]:
     if isinstance(target, functools.partial):
         target = target.func
     if context is None or not isinstance(target, types.FunctionType):
-        raise NotPortable("this is not what torch.compile() gives for a function or a module", code="package-not-compiled")
+        raise NotPortable(
+            "this is not what torch.compile() gives for a function or a module", code="package-not-compiled"
+        )
     owner = _innermost(context.callback)
     if _options(owner) is None:
         raise NotPortable("it is compiled with another backend than inductor", code="package-not-compiled")
@@ -425,9 +433,13 @@ def _check_code(code: types.CodeType) -> None:
     But for the standard library's: there it is the key of a memo (inspect.unwrap, copy), and which object is which
     is described anyway (Descriptions.number).
     """
-    if "id" in code.co_names and not code.co_filename.startswith(_STANDARD_LIBRARY) and any(
-        instruction.argval == "id" and instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME")
-        for instruction in dis.get_instructions(code)
+    if (
+        "id" in code.co_names
+        and not code.co_filename.startswith(_STANDARD_LIBRARY)
+        and any(
+            instruction.argval == "id" and instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME")
+            for instruction in dis.get_instructions(code)
+        )
     ):
         raise NotPortable(f"{code.co_name} asks for id(), a number of this process", code="package-id")
 
@@ -540,7 +552,9 @@ def _aliases(body: Body, scope: dict[str, Any], name: Callable[[str], str]) -> I
             scope.pop(alias, None)
 
 
-def rebuilt(frame: Frame, rebuilder: Rebuilder) -> Callable[[list[Callable[..., Any]], Body, Callable[[str], str]], Any]:
+def rebuilt(
+    frame: Frame, rebuilder: Rebuilder
+) -> Callable[[list[Callable[..., Any]], Body, Callable[[str], str]], Any]:
     """Build the guards; what comes back gives Dynamo the entry, once the callables of its graphs are there.
 
     Raises Mismatch when the guards do not accept the frame.

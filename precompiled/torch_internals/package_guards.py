@@ -1,15 +1,16 @@
 """Dynamo's guards of one frame: described when they are made, and made again in another process.
 
 Upstream saves pickled copies of what the guards are about, and rebuilds them from these copies; guards on identity
-cannot be saved so and are dropped. Here nothing of the user's is saved. A guard is its *source* (``L['self'].training``),
-its kind, and a description of what was found there (package/identity.py). In the later process the frame is live: each
-source is read, what is found is described again, and only when all descriptions agree are the guards built, by Dynamo's
-own GuardBuilder, on the live objects. So they are the guards that tracing here would have made, those on identity
-included, and none is dropped.
+cannot be saved so and are dropped. Here nothing of the user's is saved. A guard is its *source*
+(``L['self'].training``), its kind, and a description of what was found there (package/identity.py). In the later
+process the frame is live: each source is read, what is found is described again, and only when all descriptions agree
+are the guards built, by Dynamo's own GuardBuilder, on the live objects. So they are the guards that tracing here would
+have made, those on identity included, and none is dropped.
 
 What has no description, or a kind that is not known here, raises NotPortable.
 
-Private names: torch._dynamo.guards.{CheckFunctionManager, GuardBuilder, convert_int_to_concrete_values, _get_closure_vars},
+Private names: torch._dynamo.guards.{CheckFunctionManager, GuardBuilder, convert_int_to_concrete_values,
+_get_closure_vars}, torch._guards.{TracingContext, tracing}, torch._dynamo.source.LocalSource,
 torch._dynamo.output_graph.{OutputGraphCommon, OutputGraphGuardsState}, torch._guards.{Guard, GuardsSet, Source},
 torch._C._dynamo.guards.GlobalStateGuard, torch._C.{_dispatch_keys, _len_torch_function_stack},
 torch.utils._device.CURRENT_DEVICE, torch.utils._ordered_set.OrderedSet, torch.utils._pytree,
@@ -32,8 +33,8 @@ import torch._dynamo.guards as dynamo_guards
 import torch._functorch.pyfunctorch
 import torch.utils._device
 from torch._dynamo.guards import CheckFunctionManager, GuardBuilder
-from torch._dynamo.source import LocalSource
 from torch._dynamo.output_graph import OutputGraphCommon, OutputGraphGuardsState
+from torch._dynamo.source import LocalSource
 from torch._guards import Guard, GuardsSet, TracingContext, tracing
 from torch.utils import _pytree as pytree
 from torch.utils._ordered_set import OrderedSet
@@ -148,9 +149,10 @@ def sizes_differ(kept: Guards, local: dict[str, Any]) -> str | None:
         if type(source) is LocalSource and isinstance(value := local.get(source.local_name), torch.Tensor):
             size = known.get("size")
             if size is not None and (
-                len(size) != value.dim() or any(w is not None and w != h for w, h in zip(size, value.shape, strict=True))
+                len(size) != value.dim()
+                or any(w is not None and w != h for w, h in zip(size, value.shape, strict=True))
             ):
-                return f"L[{source.local_name!r}]: TENSOR_MATCH: sizes {list(value.shape)} here, {list(size)} when it was traced"
+                return f"L[{source.local_name!r}]: sizes {list(value.shape)} here, {list(size)} when it was traced"
     return None
 
 
@@ -250,16 +252,25 @@ def process_state() -> dict[str, str]:
 
     return {
         "device": str(torch.utils._device.CURRENT_DEVICE),
+        # What torch.cuda.is_available(), device_count() and so on are in a trace: constants.
+        "devices": ", ".join(torch.cuda.get_device_name(index) for index in range(_devices())) or "none",
         "module hooks": str([len(getattr(module, name, ())) for name in _GLOBAL_HOOKS]),
         "forward-mode level": str(torch.autograd.forward_ad._current_level),
     }
 
 
+def _devices() -> int:
+    return torch.cuda.device_count() if torch.cuda.is_available() else 0
+
+
+def first_device() -> str:
+    return "cuda:0" if _devices() else "cpu"
+
+
 def in_a_mode() -> bool:
     """Whether a torch function mode or a functorch transform is active: no package is used or made."""
     return bool(
-        torch._C._len_torch_function_stack()
-        or torch._functorch.pyfunctorch.retrieve_all_functorch_interpreters()
+        torch._C._len_torch_function_stack() or torch._functorch.pyfunctorch.retrieve_all_functorch_interpreters()
     )
 
 
@@ -293,10 +304,12 @@ class Rebuilder:
             guard = Guard(source, getattr(GuardBuilder, kind))
             try:
                 found = _fact(kind, parameters, guard, reader, described)
-            except Exception as error:  # noqa: BLE001 - there is nothing at that source, or nothing describable
+            except Exception as error:
                 raise Mismatch(f"{source.name}: {kind}: {type(error).__name__}: {error}") from error
             if found != fact and (check_source or without_code(found) != without_code(fact)):
-                raise Mismatch(f"{source.name}: {kind}: {_shortened(found)} here, {_shortened(fact)} when it was traced")
+                raise Mismatch(
+                    f"{source.name}: {kind}: {_shortened(found)} here, {_shortened(fact)} when it was traced"
+                )
 
     def build(self, fail: Callable[..., None] | None) -> Any:
         """The guard manager, as CheckFunctionManager makes it; raises Mismatch when it does not accept the frame."""
@@ -327,7 +340,10 @@ class Rebuilder:
             **kept.extra,
         )
         # A context with nothing in it: some guards ask it for constants that a trace made.
-        with tracing(TracingContext(None)), torch._C.DisableTorchFunction():  # as Dynamo does; not around the check, which is of the state as it is
+        with (
+            tracing(TracingContext(None)),
+            torch._C.DisableTorchFunction(),
+        ):  # as Dynamo does; not around the check, which is of the state as it is
             manager = CheckFunctionManager(
                 self._code, OutputGraphCommon(state), None, fail, None, shape_code_parts=shapes
             ).guard_manager

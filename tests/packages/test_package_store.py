@@ -19,7 +19,7 @@ FUNCTION = fmt.function_key("program", "f", "0" * 64, one_graph=False)
 
 
 def header(**more: object) -> fmt.Header:
-    return fmt.Header(FUNCTION, "program", "f", "0" * 64, "compiled", {"torch": "2.13.0"}, **more)  # type: ignore[arg-type]
+    return fmt.Header(FUNCTION, "program", "f", "0" * 64, False, "compiled", {"torch": "2.13.0"}, **more)  # type: ignore[arg-type]
 
 
 def publish_all(root: str, writer: int) -> None:
@@ -77,7 +77,7 @@ PackageStore(Path({str(tmp_path)!r})).publish(header("other"), b"after" * 1000)
     (tmp_path / "tests_header.py").write_text(
         "from precompiled.package import format as fmt\n"
         "def header(name):\n"
-        f"    return fmt.Header({FUNCTION!r}, 'program', name, '0' * 64, 'compiled', {{}})\n"
+        f"    return fmt.Header({FUNCTION!r}, 'program', name, '0' * 64, False, 'compiled', {{}})\n"
     )
     done = subprocess.run([sys.executable, "-c", program], env={**os.environ, "PYTHONPATH": str(tmp_path)}, check=False)
     assert done.returncode == -signal.SIGKILL

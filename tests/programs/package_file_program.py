@@ -27,7 +27,9 @@ def main() -> None:
     found: dict[str, Any] = {"error": None}
     try:
         if SPEC["do"] == "load":
-            found["entries"] = precompiled.load_package(compiled, SPEC["file"], check_source=SPEC.get("check_source", True))
+            found["entries"] = precompiled.load_package(
+                compiled, SPEC["file"], check_source=SPEC.get("check_source", True)
+            )
         torch._dynamo.utils.counters.clear()
         found["equal"] = all(torch.allclose(compiled(*call), function(*call), atol=1e-4) for call in calls)
         if SPEC["do"] == "save":
