@@ -255,7 +255,13 @@ class Automatic:
                     sort_keys=True,
                 ).encode()
                 header = fmt.Header(
-                    function, frame.module, frame.qualname, code_digest(frame.code), frame.one_graph, "skipped", requires
+                    function,
+                    frame.module,
+                    frame.qualname,
+                    code_digest(frame.code),
+                    frame.one_graph,
+                    "skipped",
+                    requires,
                 )
                 self._publish(store, header, body, frame, report)
                 return
