@@ -574,8 +574,7 @@ def rebuilt(
             elif kind == "resume":
                 cleanups.append(CleanupHook.create(frame.scope, alias, _resume(what, frame.scope, alias)))
             else:  # put there for the guards already
-                CleanupManager.count += 1
-                cleanups.append(CleanupHook(frame.scope, alias))
+                cleanups.append(CleanupHook.create(frame.scope, alias, frame.scope.pop(alias)))
         code = body.code
         convert_frame.input_codes.add(frame.code)
         convert_frame.output_codes.add(code)

@@ -190,6 +190,12 @@ def _how(guard: Guard) -> tuple[str, dict[str, Any]]:
 def _fact(kind: str, parameters: dict[str, Any], guard: Guard, builder: Any, described: Descriptions) -> Any:
     if kind in _NO_FACT:
         return None
+    if kind == "HASATTR" and "attr" not in parameters:  # 2.11: it is the last part of the source
+        source = guard.originating_source
+        base = getattr(source, "base", None)
+        if base is None or not hasattr(source, "member"):
+            raise NotPortable(f"the guard HASATTR on {guard.name} has no attribute", code="package-guard")
+        return hasattr(builder.get(Guard(base, GuardBuilder.TYPE_MATCH)), source.member)
     value = builder.get(guard)
     if kind in _VALUES:
         return described.value(value)
@@ -242,7 +248,9 @@ def _codes(guards: list[Guard]) -> str:
     lines = set()
     for guard in guards:
         for code in guard.code_list or ():
-            lines.add(f"{guard.create_fn_name()} {_NUMBERS.sub('#', _MADE_UP.sub('@', code))}")
+            # Not the type that is shown behind: it may be a code object, with its file and line.
+            shown = code.partition(", type=")[0]
+            lines.add(f"{guard.create_fn_name()} {_NUMBERS.sub('#', _MADE_UP.sub('@', shown))}")
     return hashlib.sha256("\n".join(sorted(lines)).encode()).hexdigest()
 
 
