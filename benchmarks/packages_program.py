@@ -38,13 +38,13 @@ def main() -> None:
         got = _step(compiled, model, inputs, training)
         seconds.append(time.perf_counter() - started)
         found["different"] += [f"step {step}: {text}" for text in _differences(got, expected)]
-    from precompiled.package import automatic
-
-    automatic.flush()
+    automatic = sys.modules.get("precompiled.package.automatic")  # where packages are on
+    if automatic is not None:
+        automatic.flush()
     found["seconds"] = seconds
     found["frames"] = dict(counters["frames"])
     found["traced"] = {kind: counters["stats"][kind] for kind in ("calls_captured", "unique_graphs")}
-    found["functions"] = [asdict(report) for report in automatic.reports()]
+    found["functions"] = [asdict(report) for report in automatic.reports()] if automatic else []
     found["graphs"] = [vars(graph) for graph in precompiled.report()]
     print(json.dumps(found), flush=True)
 
