@@ -10,8 +10,9 @@ from precompiled.version import VERSION as __version__
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from precompiled.ledger import GraphReport
+    from precompiled.package.automatic import FunctionReport
 
-__all__ = ["__version__", "disable", "enable", "load_package", "report", "save_package", "wait"]
+__all__ = ["__version__", "disable", "enable", "load_package", "package_report", "report", "save_package", "wait"]
 
 
 def enable(mode: "str | None" = None) -> bool:
@@ -50,6 +51,14 @@ def report() -> "list[GraphReport]":
     sessions = sys.modules.get("precompiled.session")
     session = sessions.existing() if sessions is not None else None
     return [] if session is None else session.ledger.reports()
+
+
+def package_report() -> "list[FunctionReport]":
+    """What became of each frame that Dynamo met while packages were on, in order; with the guards that failed."""
+    import sys
+
+    automatic = sys.modules.get("precompiled.package.automatic")
+    return [] if automatic is None else automatic.reports()
 
 
 def save_package(compiled: "object", path: "str") -> None:

@@ -401,7 +401,7 @@ def _record(traced: Traced, builder: Any, guards: Any, output: Any, shapes: Any)
     installed: list[tuple[str, str, Any]] = []
     for name in sorted(output.installed_globals):
         kind, what = _installed(name, output.global_scope[name], output.global_scope, graphs)
-        traced.names[name] = f"{kind}{len(traced.names)}"
+        traced.names[name] = f"{kind.replace(' ', '_')}{len(traced.names)}"
         installed.append((traced.names[name], kind, what))
     kept = package_guards.capture(builder, guards, output, shapes, described)
     places = Places()
@@ -459,6 +459,8 @@ def _installed(name: str, value: Any, scope: dict[str, Any], graphs: list[Graph]
                      if isinstance(cell.cell_contents, types.CodeType)), None)  # fmt: skip
         if code is not None:
             return "resume", code
+    if isinstance(value, types.CodeType) and value.co_name.startswith(_RESUME):
+        return "resume code", value  # 2.11: the bytecode makes the function itself
     if isinstance(value, types.ModuleType):
         return "module", value.__name__
     if value is scope:
@@ -573,6 +575,8 @@ def rebuilt(
                 cleanups.append(CleanupHook.create(frame.scope, alias, value))
             elif kind == "resume":
                 cleanups.append(CleanupHook.create(frame.scope, alias, _resume(what, frame.scope, alias)))
+            elif kind == "resume code":
+                cleanups.append(CleanupHook.create(frame.scope, alias, what))
             else:  # put there for the guards already
                 cleanups.append(CleanupHook.create(frame.scope, alias, frame.scope.pop(alias)))
         code = body.code
