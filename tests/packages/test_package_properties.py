@@ -1,6 +1,6 @@
 """Random programs and random single edits: never another answer than eager's, and used wherever nothing has changed.
 
-"Exactly where a trace would give the same" is decided by a third process: it traces the edited program with the packages
+"Exactly where a trace would give the same" is decided by a third process: it traces the edited program, the packages
 of the first out of sight, and records. Where its guards, their descriptions and the bytecode are the first's own, the
 second process must have used them.
 """
