@@ -6,9 +6,16 @@ The graphs are made of matrix products, which Inductor compiles without a C++ co
 # ruff: noqa: E501 - programs as text
 from __future__ import annotations
 
+import json
+import subprocess
 import textwrap
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+from support_host import TIMEOUT_S, Host
+
+PROGRAM = Path(__file__).parent / "programs" / "packages_program.py"
 
 USED, TRACED = "used", "traced"
 
@@ -67,6 +74,18 @@ def write(folder: Path, *, after: bool) -> None:
         (folder / f"{item.name}.py").write_text(item.after if after else item.before)
         if any(item.helper):
             (folder / f"{item.name}_helper.py").write_text(_HEAD + textwrap.dedent(item.helper[after]))
+
+
+def run(host: Host, python: str, folder: Path, cases: list[str]) -> dict[str, Any]:
+    """Run cases in one process; what became of each."""
+    environment = host.environment({"PRECOMPILED_PACKAGES": "1", "PRECOMPILED_MODE": "wait", "OMP_NUM_THREADS": "1"})
+    done = subprocess.run(
+        [python, str(PROGRAM), json.dumps({"folder": str(folder), "cases": cases})],
+        env=environment, cwd=host.root, capture_output=True, text=True, timeout=3 * TIMEOUT_S, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return answer
 
 
 # ---------------------------------------------------------------- the same again
@@ -744,3 +763,21 @@ class Net(nn.Module):
 def build():
     return Net(), [(torch.randn(4, 4),)]
 """, None, TRACED)
+
+case("changed_source_of_what_broke_the_graph", """
+from changed_source_of_what_broke_the_graph_helper import g
+def f(x):
+    x = torch.mm(x, x)
+    return torch.mm(g(x), x)
+def build():
+    return f, [(torch.randn(4, 4),)]
+""", None, TRACED, helper=("def g(x):\n    torch._dynamo.graph_break()\n    return torch.mm(x, x)\n",
+                            "def g(x):\n    return torch.mm(x, x)\n"))
+case("changed_source_of_what_was_left_alone", """
+from changed_source_of_what_was_left_alone_helper import g
+def f(x):
+    return g(x)
+def build():
+    return f, [(torch.randn(4, 4),)]
+""", None, TRACED, helper=("def g(x):\n    try:\n        torch._dynamo.graph_break()\n        return torch.mm(x, x)\n    finally:\n        pass\n",
+                            "def g(x):\n    return torch.mm(x, x)\n"))

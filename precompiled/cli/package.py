@@ -13,7 +13,7 @@ from precompiled.config import Settings
 
 @click.group("package")
 def package_command() -> None:
-    """Look at package files (precompiled.save_package)."""
+    """Look at package files (precompiled.save_package). Each command takes --json."""
 
 
 @command("inspect")

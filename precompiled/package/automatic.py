@@ -178,6 +178,8 @@ class Automatic:
 
     def _skip(self, entry: Entry, frame: Frame) -> Any:
         kept = json.loads(entry.body)
+        if (changed := frames.changed_source(kept["inlined"])) is not None:
+            raise Mismatch(f"the source of {changed} has changed")
         if kept["locals"] != locals_digest(frame.local) or kept["tensors"] != frames.has_tensors(frame):
             raise Mismatch("it is called with other types than when it was left alone")
         return frames.skipped(frame, kept["reason"])
@@ -250,10 +252,13 @@ class Automatic:
             function, requires = _function_key(frame), requirements(frame.options)
             if traced.skip is not None:
                 report.message = traced.skip
-                body = json.dumps(
-                    {"reason": traced.skip, "locals": locals_digest(frame.local), "tensors": frames.has_tensors(frame)},
-                    sort_keys=True,
-                ).encode()
+                kept = {
+                    "reason": traced.skip,
+                    "locals": locals_digest(frame.local),
+                    "tensors": frames.has_tensors(frame),
+                    "inlined": frames.sources(traced, frame.code),
+                }
+                body = json.dumps(kept, sort_keys=True).encode()
                 header = fmt.Header(
                     function,
                     frame.module,
@@ -265,15 +270,15 @@ class Automatic:
                 )
                 self._publish(store, header, body, frame, report)
                 return
-            kept = traced.body
-            assert kept is not None
-            report.guards = len(kept.guards.guards)
+            made = traced.body
+            assert made is not None
+            report.guards = len(made.guards.guards)
             header = fmt.Header(
                 function, frame.module, frame.qualname, code_digest(frame.code), frame.one_graph, "compiled", requires,
-                [graph.key for graph in kept.graphs], traced.locals, report.guards,
+                [graph.key for graph in made.graphs], traced.locals, report.guards,
             )  # fmt: skip
             # Bytes now: the sources hold nothing of the user's, but who knows what the user's thread does next.
-            body = package_code.encode(kept, traced.names)
+            body = package_code.encode(made, traced.names)
             self._publish(store, header, body, frame, report)
         except Exception as error:  # noqa: BLE001 - the trace went well; keeping it is our own affair
             report.state = "traced"

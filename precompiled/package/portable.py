@@ -152,7 +152,7 @@ def _check_function(
 def _check_inlined(entries: list[Entry], path: Path) -> None:
     for entry in entries:
         if entry.header.kind == "compiled":
-            changed = frames.changed_source(automatic.decoded(entry))
+            changed = frames.changed_source(automatic.decoded(entry).inlined)
             if changed is not None:
                 raise PackageError(
                     f"the source of {changed} has changed since {path} was saved",

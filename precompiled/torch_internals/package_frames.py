@@ -16,7 +16,8 @@ FrameExecStrategy, FrameAction}, torch._dynamo.utils.{CleanupHook, CleanupManage
 torch._dynamo.decorators._nonrecursive_disable_wrapper_code, torch._guards.{compile_context, CompileContext},
 torch._C._dynamo.eval_frame._debug_get_cache_entry_list, torch._TorchCompileInductorWrapper, torch._TorchCompileWrapper,
 torch._dynamo.resume_execution.TORCH_DYNAMO_RESUME_IN_PREFIX, OutputGraph.{installed_globals, import_sources,
-tracing_context, graph, export}, torch._dynamo.variables.functions.invoke_and_store_as_constant.
+__init__, tracing_context, export}, TracingContext.traced_code,
+torch._dynamo.variables.functions.invoke_and_store_as_constant.
 Checked on 2.11.0, 2.13.0, 2.15.0.
 """
 
@@ -32,7 +33,7 @@ import os
 import sys
 import threading
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -41,7 +42,7 @@ import torch._dynamo.config
 import torch._dynamo.decorators
 import torch._dynamo.trace_rules
 import torch._dynamo.variables.functions as dynamo_functions
-from torch._dynamo import convert_frame
+from torch._dynamo import convert_frame, output_graph
 from torch._dynamo.types import ConvertFrameReturn, FrameAction, GuardedCode, wrap_guarded_code
 from torch._dynamo.utils import CleanupHook, CleanupManager
 from torch._guards import CompileContext, compile_context
@@ -115,6 +116,8 @@ class Traced:
     locals: dict[str, str] = field(default_factory=dict)  # what a look tells of those with guards
     problem: NotPortable | None = None
     asked: dict[str, Any] = field(default_factory=dict)
+    # Of each attempt (Dynamo begins anew where it finds that it must break the graph): the code that it met.
+    attempts: list[list[types.CodeType]] = field(default_factory=list)
     skip: str | None = None  # why the frame runs as it is; None when it was compiled
 
 
@@ -152,6 +155,8 @@ def install(packages: Packages) -> None:
     convert_frame.ConvertFrameAssert.__call__ = _routed(_originals["convert_assert"])
     convert_frame.DynamoOutput.build_guards = _recorded(_originals["build_guards"])
     convert_frame.CheckFunctionManager = _Recording
+    _originals["output_init"] = output_graph.OutputGraph.__init__
+    output_graph.OutputGraph.__init__ = _attempted(output_graph.OutputGraph.__init__)
     store_constant = getattr(dynamo_functions, "invoke_and_store_as_constant", None)
     if store_constant is not None:
         _originals["store_constant"] = store_constant
@@ -165,6 +170,7 @@ def remove() -> None:
         convert_frame.ConvertFrameAssert.__call__ = _originals["convert_assert"]
         convert_frame.DynamoOutput.build_guards = _originals["build_guards"]
         convert_frame.CheckFunctionManager = _originals["manager"]
+        output_graph.OutputGraph.__init__ = _originals["output_init"]
         if "store_constant" in _originals:
             dynamo_functions.invoke_and_store_as_constant = _originals["store_constant"]
         _originals.clear()
@@ -172,6 +178,29 @@ def remove() -> None:
 
 _NEEDED = ("ConvertFrame", "ConvertFrameAssert", "DynamoOutput", "CheckFunctionManager", "has_tensor_in_frame",
            "get_compile_id", "input_codes", "output_codes", "orig_code_map")  # fmt: skip
+
+
+def _attempted(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        traced = getattr(_local, "tracing", None)
+        if traced is not None:
+            traced.attempts.append(self.tracing_context.traced_code)
+
+    return init
+
+
+def sources(traced: Traced, root: types.CodeType) -> list[tuple[list[Any], str]]:
+    """Where all code is found that any attempt met: it decided where the graph breaks, and what is left alone.
+
+    What no name leads to is left out here; ``_record`` refuses it where it is part of the result.
+    """
+    places = Places()
+    own = code_digest(root)
+    codes = {code_digest(code): code for attempt in traced.attempts for code in attempt}
+    found = [(places.place(code), digest) for digest, code in codes.items() if digest != own]
+    return sorted((place, digest) for place, digest in found if place is not None)
 
 
 def _noticed(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -404,18 +433,15 @@ def _record(traced: Traced, builder: Any, guards: Any, output: Any, shapes: Any)
         traced.names[name] = f"{kind.replace(' ', '_')}{len(traced.names)}"
         installed.append((traced.names[name], kind, what))
     kept = package_guards.capture(builder, guards, output, shapes, described)
-    places = Places()
-    inlined = []
+    inlined = sources(traced, builder.f_code)
+    known = {digest for _place, digest in inlined}
     codes = {code_digest(code): code for code in output.tracing_context.traced_code}
     root = code_digest(builder.f_code)
     for digest, code in codes.items():
         if digest == root:
             continue
         _check_code(code)
-        place = places.place(code)
-        if place is not None:
-            inlined.append((place, digest))
-        elif digest not in described.covered:
+        if digest not in known and digest not in described.covered:
             raise NotPortable(
                 f"{getattr(code, 'co_qualname', code.co_name)} was inlined, and no name leads to its code",
                 code="package-inlined",
@@ -423,7 +449,7 @@ def _record(traced: Traced, builder: Any, guards: Any, output: Any, shapes: Any)
     _check_code(builder.f_code)
     local = output.local_scope
     traced.locals = {name: look(local[name]) for name in package_guards.guarded_locals(guards) if name in local}
-    traced.body = Body(kept, builder.f_code, dict(output.import_sources), installed, sorted(inlined), graphs,
+    traced.body = Body(kept, builder.f_code, dict(output.import_sources), installed, inlined, graphs,
                        [traced.asked[name] for name in sorted(traced.asked)])  # fmt: skip
 
 
@@ -500,9 +526,9 @@ def passed_over(locals_: dict[str, str], frame: Frame) -> str | None:
     return None
 
 
-def changed_source(body: Body) -> str | None:
-    """What was inlined and has another source by now; None when nothing has."""
-    for place, digest in body.inlined:
+def changed_source(inlined: Iterable[tuple[list[Any], str]]) -> str | None:
+    """What a trace met and has another source by now; None when nothing has."""
+    for place, digest in inlined:
         if digest not in codes_at(place):
             return f"{place[0]}.{'.'.join(place[1])}"
     return None
@@ -512,7 +538,7 @@ def usable(
     body: Body, frame: Frame, described: Descriptions, name: Callable[[str], str], *, check_source: bool = True
 ) -> Rebuilder:
     """Check all that an entry took for granted against the live frame; raises Mismatch with the first difference."""
-    if check_source and (changed := changed_source(body)) is not None:
+    if check_source and (changed := changed_source(body.inlined)) is not None:
         raise Mismatch(f"the source of {changed} has changed")
     for module, qualname, values, named, before in body.asked:
         importlib.import_module(module)

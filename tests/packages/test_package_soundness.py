@@ -5,41 +5,25 @@ All cases are recorded by one process and offered to one other (tests/support_pa
 
 from __future__ import annotations
 
-import json
-import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
-from support_host import TIMEOUT_S, Host
-from support_packages import CASES, NEVER, USED, write
-
-PROGRAM = Path(__file__).parent.parent / "programs" / "packages_program.py"
-
-
-def run(host: Host, folder: Path, cases: list[str]) -> dict[str, Any]:
-    environment = host.environment({"PRECOMPILED_PACKAGES": "1", "PRECOMPILED_MODE": "wait", "OMP_NUM_THREADS": "1"})
-    done = subprocess.run(
-        [sys.executable, str(PROGRAM), json.dumps({"folder": str(folder), "cases": cases})],
-        env=environment, cwd=host.root, capture_output=True, text=True, timeout=3 * TIMEOUT_S, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
-    answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return answer
+from support_host import Host
+from support_packages import CASES, NEVER, USED, run, write
 
 
 @pytest.fixture(scope="module")
 def recorded(shared_host: Host) -> tuple[Host, dict[str, Any]]:
     write(shared_host.root / "before", after=False)
-    return shared_host, run(shared_host, shared_host.root / "before", list(CASES))
+    return shared_host, run(shared_host, sys.executable, shared_host.root / "before", list(CASES))
 
 
 @pytest.fixture(scope="module")
 def later(recorded: tuple[Host, dict[str, Any]]) -> dict[str, Any]:
     host, _first = recorded
     write(host.root / "after", after=True)
-    return run(host, host.root / "after", list(CASES))
+    return run(host, sys.executable, host.root / "after", list(CASES))
 
 
 @pytest.mark.parametrize("name", CASES)
