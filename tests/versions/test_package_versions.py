@@ -27,10 +27,7 @@ def test_packages(host: Host, python_of: Callable[[str], str], version: str) -> 
         kept = {"traced"} if name in NEVER else {"recorded"}
         used = set(after["states"]) <= {"used", "skipped"}
         right = before["equal"] and after["equal"] and set(before["states"]) == kept
-        if case.expected == USED:
-            right = right and used and after["frames"] == {}
-        else:
-            right = right and not used
+        right = right and used == (case.expected == USED) and (not used or after["frames"] == {})
         if not right:
             wrong[name] = (before, after)
     assert not wrong, wrong
