@@ -781,3 +781,13 @@ def build():
     return f, [(torch.randn(4, 4),)]
 """, None, TRACED, helper=("def g(x):\n    try:\n        torch._dynamo.graph_break()\n        return torch.mm(x, x)\n    finally:\n        pass\n",
                             "def g(x):\n    return torch.mm(x, x)\n"))
+case("assumed_constant_again", """
+ALPHA = 2.0
+@torch._dynamo.assume_constant_result
+def alpha():
+    return ALPHA
+def f(x):
+    return torch.addmm(x, x, x, alpha=alpha())
+def build():
+    return f, [(torch.randn(4, 4),)]
+""", None, USED)

@@ -47,7 +47,7 @@ from torch._dynamo.types import ConvertFrameReturn, FrameAction, GuardedCode, wr
 from torch._dynamo.utils import CleanupHook, CleanupManager
 from torch._guards import CompileContext, compile_context
 
-from precompiled.package.identity import Descriptions, NotPortable, Places, code_digest, codes_at
+from precompiled.package.identity import Descriptions, NotPortable, Places, code_digest, codes_at, codes_within
 from precompiled.torch_internals import package_guards, route
 from precompiled.torch_internals.package_guards import Guards, Mismatch, Rebuilder, look
 
@@ -287,6 +287,7 @@ def _routed(original: Callable[..., Any]) -> Callable[..., Any]:
         elif traced.body is not None or traced.problem is not None:
             if traced.body is not None:
                 traced.body.code = result.guarded_code.code
+                _check_globals(traced, known)
             _packages.traced(known, traced)
         return result
 
@@ -470,6 +471,27 @@ def _check_code(code: types.CodeType) -> None:
         raise NotPortable(f"{code.co_name} asks for id(), a number of this process", code="package-id")
 
 
+def _loaded(code: types.CodeType) -> set[str]:
+    """Names that code reads from its globals."""
+    return {
+        instruction.argval
+        for inner in codes_within(code)
+        for instruction in dis.get_instructions(inner)
+        if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME")
+    }
+
+
+def _check_globals(traced: Traced, frame: Frame) -> None:
+    """Refuse bytecode that reads a global which neither the program has nor we can put there (``alpha_1``)."""
+    assert traced.body is not None
+    written = {name for attempt in traced.attempts for code in attempt for name in code.co_names}
+    known = {*traced.names, *traced.body.imports, *written, *frame.code.co_names, *vars(builtins)}
+    unknown = _loaded(traced.body.code) - known
+    if unknown:
+        traced.body = None
+        traced.problem = NotPortable(f"Dynamo put {sorted(unknown)[0]} into the globals", code="package-global")
+
+
 def _installed(name: str, value: Any, scope: dict[str, Any], graphs: list[Graph]) -> tuple[str, Any]:
     """What Dynamo put into the frame's globals, as something that can be put there again."""
     if value is vars(builtins):
@@ -593,6 +615,10 @@ def rebuilt(
         manager = rebuilder.build(hooks.guard_fail_fn if hooks else None)
 
     def install(functions: list[Callable[..., Any]], body: Body, name: Callable[[str], str]) -> ConvertFrameReturn:
+        ours = {name(placeholder) for placeholder, _kind, _what in body.installed}
+        absent = _loaded(body.code) - ours - frame.scope.keys() - vars(builtins).keys()
+        if absent:
+            raise Mismatch(f"the bytecode needs the global {sorted(absent)[0]}, which is not here")
         cleanups = []
         for placeholder, kind, what in body.installed:
             alias = name(placeholder)
