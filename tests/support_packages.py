@@ -791,3 +791,6 @@ def f(x):
 def build():
     return f, [(torch.randn(4, 4),)]
 """, None, USED)
+
+# Last: what it disallows stays disallowed in its process.
+CASES["allowed_in_graph"] = CASES.pop("allowed_in_graph")
