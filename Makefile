@@ -14,6 +14,7 @@ VENV ?= .venv
 # the index that pip is configured with.
 TORCH ?= 2.13.0
 
+ARGS ?=
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed-torch-$(TORCH)
 # Copies of the sources in the layout that they are installed in: service/ is precompiled.service there, and linters
@@ -46,11 +47,15 @@ $(STAMP): pyproject.toml .ci/prerequisites.py
 demo: $(STAMP) ## A model trains without waiting for its compile, beside plain torch.compile (under 4 minutes)
 	@$(BIN)/python examples/demo/demo.py
 
-.PHONY: bench bench-quick
-bench: $(STAMP) ## All measures against their goals, side by side with torch.compile (about half an hour)
-	@$(BIN)/python -m benchmarks
-bench-quick: $(STAMP) ## The same with smaller models and fewer repeats: does it work, not what it is (minutes)
-	@$(BIN)/python -m benchmarks --quick
+.PHONY: bench bench-quick bench-full bench-scale
+bench: $(STAMP) ## All measures against their goals, side by side with torch.compile (about 40 minutes; ARGS=--help)
+	@$(BIN)/python -m benchmarks $(ARGS)
+bench-quick: $(STAMP) ## The same with small models and fewer repeats: does it work, not what it is (minutes)
+	@$(BIN)/python -m benchmarks --quick $(ARGS)
+bench-full: $(STAMP) ## Starts of six models by all contenders, trained or not, static or dynamic (hours; ARGS=--help)
+	@$(BIN)/python -m benchmarks.starts $(ARGS)
+bench-scale: $(STAMP) ## How costs grow with artifacts, clients and jobs (about ten minutes; ARGS=--help)
+	@$(BIN)/python -m benchmarks.scale $(ARGS)
 
 .PHONY: architectures
 architectures: $(STAMP) ## A table of 27 architectures: by the daemon, hit the next time, equal to eager (half an hour)

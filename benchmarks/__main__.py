@@ -6,21 +6,21 @@ import argparse
 import signal
 import sys
 import time
+from dataclasses import asdict, replace
 
 from rich.console import Console
 from rich.table import Table
 
 from benchmarks.hosts import BenchmarkError
 from benchmarks.measures import FULL, MEASURES, QUICK
-from benchmarks.result import HEADERS, RAW_HEADERS, Result, machine, markdown, save
-
-QUIET_LOAD = 0.5
+from benchmarks.result import HEADERS, RAW_HEADERS, Result, banner, markdown, save
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="small models, few repeats: no figures to be quoted")
     parser.add_argument("--only", default="".join(MEASURES), metavar="abc", help="letters of the measures to take")
+    parser.add_argument("--ranks", type=int, default=4, metavar="N", help="how many processes (d) starts at once")
     parser.add_argument("--markdown", action="store_true", help="print the tables for docs/benchmarks.md as well")
     arguments = parser.parse_args()
     letters = [letter for letter in arguments.only if letter != ","]
@@ -28,29 +28,22 @@ def main() -> int:
         parser.error(f"there is no measure {', '.join(sorted(unknown))}; there are {', '.join(MEASURES)}")
     # As Ctrl-C does: daemons and directories of the sample in hand are cleaned up on the way out.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    effort = QUICK if arguments.quick else FULL
+    effort = replace(QUICK if arguments.quick else FULL, ranks=arguments.ranks)
     console = Console()
     console = console if console.is_terminal else Console(width=140)
-    facts = machine()
-    console.print(
-        f"{facts['cores']} cores, {facts['cpu']}; torch {facts['torch']} with {facts['threads']} threads, "
-        f"Python {facts['python']}, {facts['commit']}",
-        highlight=False,
-    )
-    if facts["load"] > QUIET_LOAD:
-        console.print(f"The machine is not quiet (load {facts['load']:.1f}): these figures are noise.", style="yellow")
+    banner(console)
 
     results: list[Result] = []
     broken = []
-    for letter in letters:
-        measure = MEASURES[letter]
+    # What stands for several letters is taken once.
+    for measure in dict.fromkeys(MEASURES[letter] for letter in letters):
         started = time.monotonic()
         console.print(f"\n[bold]{measure.__doc__}[/]")
         try:
-            results += measure(effort, lambda text: console.print(f"    {text}", highlight=False))
+            results += measure(effort, lambda text: console.print(f"    {text}", markup=False, highlight=False))
         except BenchmarkError as error:
             # The other measures still count; this one is told again at the end.
-            broken.append(letter)
+            broken.append(str(measure.__doc__))
             console.print(f"    {error}", style="bold red", markup=False, highlight=False)
         console.print(f"    {time.monotonic() - started:.0f} s", style="bright_black")
 
@@ -64,9 +57,10 @@ def main() -> int:
         console.print(table)
     if arguments.markdown:
         print(f"\n{markdown(HEADERS, rows)}\n\n{markdown(RAW_HEADERS, raw_rows)}")
-    console.print(f"\nRaw samples: {save(results, facts, arguments.quick)}", highlight=False)
-    if broken:
-        console.print(f"Not measured: {', '.join(broken)} (see above).", style="bold red")
+    path = save({"results": [asdict(result) for result in results]}, arguments.quick, "measures")
+    console.print(f"\nRaw samples: {path}", highlight=False)
+    for title in broken:
+        console.print(f"Not measured (see above): {title}", style="bold red", markup=False)
     return 0 if not broken and all(result.met for result in results) else 1
 
 

@@ -11,21 +11,16 @@ import json
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 import transformers
 
 import precompiled
+from benchmarks.compare import differences, tensors
 from benchmarks.zoo import ARCHITECTURES, Example
 
-# As torch's own tests of Inductor compare (test_torchinductor.py: atol 1e-4, rtol 1e-4 and up).
-RTOL, ATOL = 1e-3, 1e-4
-# Small models have gradients far below ATOL, and zeros would pass for them: no element may be off by more than this
-# part of its tensor's largest. Nor is rounding to count where a gradient is zero but for it (the bias of an
-# attention's keys): below this part of the largest gradient, nothing is a difference.
-OF_ITS_TENSOR, OF_LARGEST_GRADIENT = 1e-2, 1e-6
 # After the swap another graph may turn up (Dynamo compiles anew when what it guards on has changed): as often.
 ROUNDS = 3
 
@@ -60,16 +55,16 @@ def _examine(example: Example, training: bool, wait_s: float, found: dict[str, A
     model = example.model.train(training)
     inputs = {**example.inputs, **(example.targets if training else {})}
     expected = _step(model, model, inputs, training)
-    if unsteady := _differences(_step(model, model, inputs, training), expected):
+    if unsteady := differences(_step(model, model, inputs, training), expected):
         raise AssertionError(f"eager differs from itself: {unsteady}")
     compiled = torch.compile(model)
     before = len(precompiled.report())
-    first = _differences(_step(compiled, model, inputs, training), expected)
+    first = differences(_step(compiled, model, inputs, training), expected)
     found["different"] += [f"at first: {text}" for text in first]
     for _ in range(ROUNDS):
         known = len(precompiled.report())
         found["waited"] = precompiled.wait(wait_s)
-        again = _differences(_step(compiled, model, inputs, training), expected)
+        again = differences(_step(compiled, model, inputs, training), expected)
         found["different"] += [f"after the swap: {text}" for text in again]
         if len(precompiled.report()) == known:
             break
@@ -86,7 +81,7 @@ def _step(
     kept = {name: buffer.clone() for name, buffer in model.named_buffers()}
     with torch.set_grad_enabled(training):
         output = function(**inputs)
-    found = {f"output{name}": tensor.detach() for name, tensor in _tensors(output)}
+    found = {f"output{name}": tensor.detach() for name, tensor in tensors(output)}
     if training:
         # Every part of the model has a loss here; its other outputs are compared, not differentiated.
         output["loss"].backward()
@@ -97,43 +92,6 @@ def _step(
         for name, buffer in model.named_buffers():
             buffer.copy_(kept[name])
     return found
-
-
-def _tensors(value: Any, name: str = "") -> Iterator[tuple[str, torch.Tensor]]:
-    """The tensors in what a model returns, key-value caches included."""
-    if isinstance(value, torch.Tensor):
-        yield name, value
-    elif isinstance(value, Mapping):
-        for key, item in value.items():
-            yield from _tensors(item, f"{name}.{key}")
-    elif isinstance(value, (list, tuple)):
-        for position, item in enumerate(value):
-            yield from _tensors(item, f"{name}[{position}]")
-    elif value is not None and type(value).__module__.startswith("transformers."):
-        yield from _tensors(vars(value), name)
-
-
-def _differences(got: dict[str, torch.Tensor | None], expected: dict[str, torch.Tensor | None]) -> list[str]:
-    """One line for each tensor that is not what it should be."""
-    found = [f"{name} is there once only" for name in sorted(got.keys() ^ expected.keys())]
-    gradients = [_largest(tensor) for name, tensor in expected.items() if name.startswith("gradient")]
-    noise = OF_LARGEST_GRADIENT * max(gradients, default=0.0)
-    for name in expected.keys() & got.keys():
-        left, right = got[name], expected[name]
-        if left is None or right is None:
-            if left is not right:
-                found.append(f"{name} is None once only")
-            continue
-        try:
-            atol = min(ATOL, max(noise, OF_ITS_TENSOR * _largest(right)))
-            torch.testing.assert_close(left, right, rtol=RTOL, atol=atol)
-        except AssertionError as error:
-            found.append(f"{name}: {' '.join(str(error).split())}")
-    return found
-
-
-def _largest(tensor: torch.Tensor | None) -> float:
-    return float(tensor.abs().max()) if tensor is not None and tensor.numel() else 0.0
 
 
 if __name__ == "__main__":

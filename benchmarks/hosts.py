@@ -8,18 +8,21 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from precompiled import client, config, start, wire
+from precompiled.cli import probe
 from precompiled.config import Settings
 
-PROGRAM = Path(__file__).parent / "program.py"
+ROOT = Path(__file__).parent.parent
 # Far above what anything takes: nothing hangs for ever.
 LIMIT_S = 1200.0
+
+Command = dict[str, Any]  # argv, env, cwd
 
 
 class BenchmarkError(Exception):
@@ -27,32 +30,21 @@ class BenchmarkError(Exception):
 
 
 @dataclass(frozen=True)
-class Model:
-    """GPT-2, as benchmarks/program.py builds it."""
-
-    layers: int
-    width: int
-    vocabulary: int
-    batch: int
-    length: int
-
-    def spec(self, **more: Any) -> dict[str, Any]:
-        return {**vars(self), **more}
-
-
-@dataclass(frozen=True)
 class Host:
-    """Directories like a fresh machine's, and what runs with them."""
+    """Directories like a fresh machine's, and what runs with them; ``flags``: settings of its daemon's."""
 
     root: Path
+    flags: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def settings(self) -> Settings:
-        return config.load({"cache_dir": self.root / "store", "runtime_dir": self.root / "run"})
+        return config.load({**self.flags, "cache_dir": self.root / "store", "runtime_dir": self.root / "run"})
 
     def environment(self, *, hook: bool, extra: Mapping[str, str] | None = None) -> dict[str, str]:
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(("PRECOMPILED", "TORCHIND"))}
-        return {
+        """Of a process on this host; ``hook``: with precompiled switched on."""
+        ours = ("PRECOMPILED", "TORCHIND", "TORCH_CACHING")
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
+        found = {
             **kept,
             "HF_HUB_OFFLINE": "1",
             "PRECOMPILED_CACHE_DIR": str(self.root / "store"),
@@ -62,15 +54,30 @@ class Host:
             **({} if hook else {"PRECOMPILED": "0"}),
             **(extra or {}),
         }
+        return probe.with_hook(found) if hook else found
 
-    @staticmethod
-    def command(spec: Mapping[str, Any], *, hook: bool) -> list[str]:
-        switched_on = [sys.executable, "-m", "precompiled", "run", "--"] if hook else []
-        return [*switched_on, sys.executable, str(PROGRAM), json.dumps(spec)]
+    def command(self, spec: Mapping[str, Any], *, hook: bool, extra: Mapping[str, str] | None = None) -> Command:
+        """benchmarks/program.py with ``spec``, in a process of its own."""
+        environment = self.environment(hook=hook, extra=extra)
+        return {"argv": program("program", spec), "env": environment, "cwd": str(ROOT)}
 
     def run(self, spec: Mapping[str, Any], *, hook: bool, extra: Mapping[str, str] | None = None) -> dict[str, Any]:
         """The program in a fresh process; its result."""
-        return run_json(self.command(spec, hook=hook), self.environment(hook=hook, extra=extra))
+        return run_json(program("program", spec), self.environment(hook=hook, extra=extra))
+
+    def tree(self, commands: Sequence[Command], *, daemon: bool | None, limit_s: float = LIMIT_S) -> dict[str, Any]:
+        """What tree.py says of ``commands``, started at once, and of all that they leave in the background.
+
+        ``daemon``: whether one is started before, and stopped at the end; None: the commands start it, if any.
+        """
+        own = {"env": self.environment(hook=True), "cwd": str(ROOT)}
+        spec = {
+            "before": {"argv": self.daemon_command("start"), **own} if daemon else None,
+            "commands": list(commands),
+            "stop": None if daemon is False else {"argv": self.daemon_command("stop"), **own},
+            "limit_s": limit_s,
+        }
+        return run_json(program("tree", spec), dict(os.environ), limit_s + 120.0)
 
     def start_daemon(self) -> int:
         outcome = start.start_daemon(self.settings, LIMIT_S)
@@ -82,13 +89,15 @@ class Host:
         reply: wire.StatusReply = client.request(self.settings, wire.Status(), 60.0)
         return reply
 
-    def stop_command(self) -> list[str]:
-        return [sys.executable, "-m", "precompiled", "stop"]
+    @staticmethod
+    def daemon_command(verb: str) -> list[str]:
+        return [sys.executable, "-m", "precompiled", verb]
 
     def stop_daemon(self) -> None:
         subprocess.run(
-            self.stop_command(), env=self.environment(hook=True), stdout=subprocess.DEVNULL, check=True, timeout=LIMIT_S
-        )
+            self.daemon_command("stop"), env=self.environment(hook=True), stdout=subprocess.DEVNULL, check=True,
+            timeout=LIMIT_S,
+        )  # fmt: skip
 
 
 @contextmanager
@@ -104,11 +113,17 @@ def fresh_host() -> Iterator[Host]:
         shutil.rmtree(root)
 
 
-def run_json(command: list[str], environment: Mapping[str, str]) -> dict[str, Any]:
+def program(name: str, spec: Mapping[str, Any]) -> list[str]:
+    """The command line of one of the benchmarks' programs; its working directory is ROOT."""
+    return [sys.executable, "-m", f"benchmarks.{name}", json.dumps(spec)]
+
+
+def run_json(command: list[str], environment: Mapping[str, str], limit_s: float = LIMIT_S) -> dict[str, Any]:
     """Run a command; the JSON of its last line."""
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=LIMIT_S)
+    done = subprocess.run(
+        command, env=environment, cwd=ROOT, capture_output=True, text=True, check=False, timeout=limit_s
+    )
     if done.returncode != 0:
-        program = next(Path(item).name for item in command if item.endswith(".py"))
-        raise BenchmarkError(f"{program} ended with {done.returncode}:\n{done.stderr[-4000:]}")
+        raise BenchmarkError(f"{command[2]} ended with {done.returncode}:\n{done.stderr[-4000:]}")
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found

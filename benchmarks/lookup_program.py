@@ -1,8 +1,9 @@
-"""The process that looks one large graph up: our lookup, or the key that torch's own cache makes of it.
+"""The process that looks one graph up: our lookup, or the key that torch's own cache makes of it.
 
-Usage: lookup_program.py SPEC, a JSON object: ``placeholders``, how many inputs the graph has; ``side``, "ours" or
-"torch"; ``repeats``, how often it is done again in the same process. Prints one line of JSON: ``seconds``, the first
-lookup in the process and then the repeated ones.
+Usage: python -m benchmarks.lookup_program SPEC, a JSON object: ``placeholders``, how many inputs the graph has, or
+``model`` and ``size``, whose training graph it is (models.py); ``side``, "ours" or "torch"; ``repeats``, how often it
+is done again in the same process. Prints one line of JSON: ``seconds``, the first lookup in the process and then the
+repeated ones.
 
 Either side gets the graph where it gets every graph: as Dynamo's backend, with Dynamo's fake tensors. All of torch
 that either side needs is imported before, so that no import of torch's counts for or against anybody.
@@ -101,8 +102,14 @@ def main() -> None:
         raise _Measured  # Dynamo's guards for 5,000 inputs are nobody's lookup
 
     torch.manual_seed(0)
+    if "model" in spec:
+        from benchmarks import models
+
+        module, (inputs,) = models.build(spec["model"], spec["size"], "training", "static")
+    else:
+        module, inputs = _Layers(spec["placeholders"]), {"x": torch.randn(2, WIDTH)}
     try:
-        torch.compile(_Layers(spec["placeholders"]), backend=backend)(torch.randn(2, WIDTH))
+        torch.compile(module, backend=backend)(**inputs)
     except _Measured:
         pass
     print(json.dumps(result), flush=True)

@@ -6,7 +6,6 @@ import json
 import os
 import statistics
 import subprocess
-import sys
 import time
 import venv
 from collections.abc import Callable
@@ -18,88 +17,50 @@ from typing import Any
 import psutil
 
 import precompiled
-from benchmarks.hosts import LIMIT_S, BenchmarkError, Host, Model, fresh_host, run_json
+from benchmarks import starts
+from benchmarks.hosts import LIMIT_S, BenchmarkError, Host, fresh_host
+from benchmarks.load import load
 from benchmarks.lookup import lookup
 from benchmarks.result import Result
 from precompiled.cli import probe, pth
-
-GPT2 = Model(layers=12, width=768, vocabulary=50257, batch=2, length=64)
-SMALL = Model(layers=2, width=128, vocabulary=1024, batch=2, length=64)
 
 
 @dataclass(frozen=True)
 class Effort:
     """How much is measured."""
 
-    model: Model
+    size: str  # of the models: models.SIZES
     repeats: int  # fresh processes of each kind
     steady_rounds: int
     start_rounds: int  # of each block of (e)
+    ranks: int = 4  # of (d)
+
+    @property
+    def quick(self) -> bool:
+        return self.size == "small"
+
+    def spec(self, **more: Any) -> dict[str, Any]:
+        """GPT-2 in training, for program.py."""
+        return {"model": "gpt2", "size": self.size, "task": "training", "shapes": "static", "way": "compile", **more}
 
 
-FULL = Effort(GPT2, repeats=5, steady_rounds=40, start_rounds=30)
-QUICK = Effort(SMALL, repeats=2, steady_rounds=10, start_rounds=10)
+FULL = Effort("full", repeats=3, steady_rounds=15, start_rounds=30)
+QUICK = Effort("small", repeats=1, steady_rounds=10, start_rounds=10)
 
 Say = Callable[[str], None]
 
 
-def first_call_cold(effort: Effort, say: Say) -> list[Result]:
-    """(a) The first training step, nothing cached; and what we add over Dynamo's tracing plus one eager step."""
-    ratio = Result("a", "first call, nothing cached: ours / torch.compile", "", 0.2)
-    added = Result("a", "first call, nothing cached: ours - (Dynamo + eager step)", "s", 0.1)
-    spec = effort.model.spec(task="first")
-
-    def ours() -> float:
-        with fresh_host() as host:
-            host.start_daemon()
-            result = host.run(spec, hook=True)
-            _expect(result["first"], "pending", None)
-            _expect(result["reports"], "compiled", "swap")
-            return float(result["first_s"])
-
-    def plain() -> float:
-        with fresh_host() as host:
-            return float(host.run(spec, hook=False)["first_s"])
-
-    def traced() -> float:
-        with fresh_host() as host:
-            return float(host.run({**spec, "backend": "eager"}, hook=False)["first_s"])
-
-    raw = _interleaved({"ours": ours, "torch.compile": plain, "Dynamo + eager": traced}, effort.repeats, say)
-    ratio.raw = {f"{name}, first call (s)": values for name, values in raw.items()}
-    ratio.samples = [left / right for left, right in zip(raw["ours"], raw["torch.compile"], strict=True)]
-    added.samples = [left - right for left, right in zip(raw["ours"], raw["Dynamo + eager"], strict=True)]
-    return [ratio, added]
-
-
-def first_call_warm(effort: Effort, say: Say) -> list[Result]:
-    """(b) The first training step with the artifact present, and torch.compile's with its own cache filled."""
-    result = Result("b", "first call, artifact present: ours / torch.compile warm", "", 0.75)
-    spec = effort.model.spec(task="first")
-    with fresh_host() as our_host, fresh_host() as plain_host:
-        our_host.start_daemon()
-        our_host.run(spec, hook=True)
-        plain_host.run(spec, hook=False)
-        say("both caches are filled")
-
-        def ours() -> float:
-            found = our_host.run(spec, hook=True)
-            _expect(found["first"], "compiled", "hit")
-            return float(found["first_s"])
-
-        def plain() -> float:
-            return float(plain_host.run(spec, hook=False)["first_s"])
-
-        raw = _interleaved({"ours": ours, "torch.compile": plain}, 2 * effort.repeats, say)
-    result.raw = {f"{name}, first call (s)": values for name, values in raw.items()}
-    result.samples = [left / right for left, right in zip(raw["ours"], raw["torch.compile"], strict=True)]
-    return [result]
+def first_calls(effort: Effort, say: Say) -> list[Result]:
+    """(a, b, h) Starts, cold and warm, and the swap: all contenders on GPT-2, the main ones on the other models."""
+    samples = starts.run(starts.default_plans(effort.repeats, quick=effort.quick), effort.size, say)
+    starts.publish(samples, effort.quick, say)
+    return starts.goals(samples)
 
 
 def steady_state(effort: Effort, say: Say) -> list[Result]:
     """(c) Steps after the swap: two processes that live side by side take turns, a few steps each."""
-    result = Result("c", "steady state after the swap: ours / torch.compile", "", 1.02)
-    spec = effort.model.spec(task="steady")
+    result = Result("c", "steady state after the swap: ours / torch.compile", "", 1.01)
+    spec = effort.spec(pending="wait", serve=True)
     turn = 5
     with fresh_host() as host, ExitStack() as stack:
         host.start_daemon()
@@ -125,37 +86,70 @@ def steady_state(effort: Effort, say: Say) -> list[Result]:
     return [result]
 
 
-def four_at_once(effort: Effort, say: Say) -> list[Result]:
-    """(d) CPU seconds of four processes that start cold at once, beyond the same four warm."""
-    result = Result("d", "CPU s of 4 processes cold, beyond 4 warm: ours / torch.compile", "", 0.5)
-    spec = effort.model.spec(task="work", steps=5)
+def ranks_at_once(effort: Effort, say: Say) -> list[Result]:
+    """(d) Ranks that start cold at once: their CPU seconds beyond warm ones, and when all of them run compiled."""
+    count = effort.ranks
+    # A goal that was set for four and eight: between them one compile is shared by more.
+    goal = 0.45 if count < 8 else 0.3
+    beyond = Result("d", f"CPU s of {count} processes cold, beyond {count} warm: ours / torch.compile", "", goal)
+    until = Result("d", f"time until all {count} run compiled: ours / one torch.compile, cold", "", 1.15)
+    calls = Result("d", "the same, from the first call on", "", None)
+    spec = effort.spec(pending="wait", steps=5)
     raw: dict[str, list[float]] = {}
+
+    def take(title: str, host: Host, number: int, *, hook: bool) -> _Ranks:
+        found = _at_once(host, spec, number, hook)
+        for unit, value in (("CPU s", found.cpu_s), ("s until compiled", found.compiled_s)):
+            raw.setdefault(f"{title} ({unit})", []).append(value)
+        say(f"{title}: {found.cpu_s:.1f} CPU s, compiled after {found.compiled_s:.1f} s")
+        return found
+
     for _ in range(max(1, effort.repeats // 2)):
-        beyond = {}
+        more = {}
+        cold = {}
         for name, hook in (("ours", True), ("torch.compile", False)):
             with fresh_host() as host:
-                seconds = {}
-                for temperature in ("cold", "warm"):
-                    seconds[temperature] = _four(host, spec, hook)
-                    raw.setdefault(f"{name}, {temperature} (CPU s)", []).append(seconds[temperature])
-                    say(f"{name}, {temperature}: {seconds[temperature]:.1f} CPU s")
-                beyond[name] = seconds["cold"] - seconds["warm"]
-        result.samples.append(beyond["ours"] / beyond["torch.compile"])
-    result.raw = raw
-    return [result]
+                cold[name] = take(f"{name}, cold", host, count, hook=hook)
+                more[name] = cold[name].cpu_s - take(f"{name}, warm", host, count, hook=hook).cpu_s
+        with fresh_host() as host:
+            alone = take("one torch.compile, cold", host, 1, hook=False)
+        beyond.samples.append(more["ours"] / more["torch.compile"])
+        until.samples.append(cold["ours"].compiled_s / alone.compiled_s)
+        calls.samples.append(cold["ours"].after_call_s / alone.after_call_s)
+    beyond.raw = raw
+    return [beyond, until, calls]
 
 
-def _four(host: Host, spec: dict[str, Any], hook: bool) -> float:
+@dataclass(frozen=True)
+class _Ranks:
+    """Processes that were started at once."""
+
+    cpu_s: float  # of everything that came of them
+    compiled_s: float  # from the start of the first to the end of the last one's first compiled step
+    after_call_s: float  # to there from the first one's first call
+
+
+def _at_once(host: Host, spec: dict[str, Any], count: int, hook: bool) -> _Ranks:
     # One thread each: with more, they would spin against each other, and their CPU seconds say nothing.
-    environment = host.environment(hook=hook, extra={"OMP_NUM_THREADS": "1"})
-    command = {"argv": host.command(spec, hook=hook), "env": environment}
-    stop = {"argv": host.stop_command(), "env": environment} if hook else None
-    tree = str(Path(__file__).parent / "tree_cpu.py")
-    found = run_json([sys.executable, tree, json.dumps({"commands": [command] * 4, "stop": stop})], dict(os.environ))
-    if hook:
-        for client_result in found["results"]:
-            _expect(client_result["reports"], "compiled", None)
-    return float(found["cpu_s"])
+    command = host.command(spec, hook=hook, extra={"OMP_NUM_THREADS": "1"})
+    found = host.tree([command] * count, daemon=None if hook else False)
+    for client in found["clients"]:
+        if client["result"] is None:
+            raise BenchmarkError(f"one of {count} processes ended with {client['status']}:\n{client['errors']}")
+        if hook:
+            _expect(client["result"]["reports"], "compiled", None)
+    programs = [client["result"] for client in found["clients"]]
+    ends = []
+    for program in programs:
+        # The first step is a compiled one with plain torch.compile (which has no reports) and on a hit.
+        at_once = all(graph["state"] == "compiled" for graph in program["first"])
+        step = program["steps"][0 if at_once else program["later"]]
+        ends.append(step["at"] + step["s"])
+    return _Ranks(
+        found["cpu_s"],
+        max(ends) - min(client["started"] for client in found["clients"]),
+        max(ends) - min(program["marks"]["dynamo"] for program in programs),
+    )
 
 
 def start_up(effort: Effort, say: Say) -> list[Result]:
@@ -218,7 +212,7 @@ def daemon_memory(effort: Effort, say: Say) -> list[Result]:
             daemon = psutil.Process(host.start_daemon())
             time.sleep(2.0)
             fresh.append(daemon.memory_info().rss / 1e6)
-            host.run(SMALL.spec(task="first"), hook=True)
+            host.run(QUICK.spec(pending="wait"), hook=True)
             time.sleep(2.0)
             used.append(daemon.memory_info().rss / 1e6)
             say(f"{fresh[-1]:.1f} MB, after a compile {used[-1]:.1f} MB")
@@ -227,30 +221,21 @@ def daemon_memory(effort: Effort, say: Say) -> list[Result]:
     return [result]
 
 
+# One of them may stand for several letters.
 MEASURES: dict[str, Callable[[Effort, Say], list[Result]]] = {
-    "a": first_call_cold,
-    "b": first_call_warm,
+    "a": first_calls,
+    "b": first_calls,
     "c": steady_state,
-    "d": four_at_once,
+    "d": ranks_at_once,
     "e": start_up,
     "f": daemon_memory,
     "g": lookup,
+    "h": first_calls,
+    "i": load,
 }
 
 
 # ---------------------------------------------------------------- inside
-
-
-def _interleaved(kinds: dict[str, Callable[[], float]], repeats: int, say: Say) -> dict[str, list[float]]:
-    """One sample of each kind after the other, in turns, each time beginning with another."""
-    found: dict[str, list[float]] = {name: [] for name in kinds}
-    names = list(kinds)
-    for number in range(repeats):
-        first = number % len(names)
-        for name in names[first:] + names[:first]:
-            found[name].append(kinds[name]())
-        say(", ".join(f"{name} {values[-1]:.2f} s" for name, values in found.items()))
-    return found
 
 
 def _expect(reports: list[dict[str, Any]], state: str, source: str | None) -> None:
@@ -266,8 +251,9 @@ class _Stepping:
     """A process that steps when it is told to."""
 
     def __init__(self, host: Host, spec: dict[str, Any], hook: bool) -> None:
+        command = host.command(spec, hook=hook)
         self.process = subprocess.Popen(
-            host.command(spec, hook=hook), env=host.environment(hook=hook),
+            command["argv"], env=command["env"], cwd=command["cwd"],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
         )  # fmt: skip
 

@@ -9,21 +9,27 @@ import statistics
 import subprocess
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
+
 RESULTS = Path(__file__).parent / "results"
+QUIET_LOAD = 0.5
 
 
 @dataclass
 class Result:
-    """One figure with its goal: at most ``goal``, by the median of its samples. ``raw``: what it was computed from."""
+    """One figure with its goal: at most ``goal`` (None: for the record), by the median of its samples.
+
+    ``raw``: what it was computed from.
+    """
 
     measure: str  # the letter of its measure
     title: str
     unit: str  # "" for a ratio
-    goal: float
+    goal: float | None
     samples: list[float] = field(default_factory=list)
     raw: dict[str, list[float]] = field(default_factory=dict)
 
@@ -33,15 +39,17 @@ class Result:
 
     @property
     def met(self) -> bool:
-        return self.median <= self.goal
+        return self.goal is None or self.median <= self.goal
 
     def row(self) -> list[str]:
-        verdict = "met" if self.met else f"missed by {self.median - self.goal:.3g}{self.unit and ' ' + self.unit}"
         unit = self.unit and f" {self.unit}"
+        verdict = "" if self.goal is None else "met"
+        if self.goal is not None and not self.met:
+            verdict = f"missed by {self.median - self.goal:.3g}{unit}"
         return [
             self.measure,
             self.title,
-            f"≤ {self.goal:g}{unit}",
+            "" if self.goal is None else f"≤ {self.goal:g}{unit}",
             f"{self.median:.3g}{unit}",
             f"{min(self.samples):.3g} .. {max(self.samples):.3g}",
             str(len(self.samples)),
@@ -52,6 +60,7 @@ class Result:
         return [
             [self.measure, name, f"{statistics.median(values):.3f}", f"{min(values):.3f} .. {max(values):.3f}"]
             for name, values in self.raw.items()
+            if values
         ]
 
 
@@ -91,9 +100,29 @@ def machine() -> dict[str, Any]:
     }
 
 
-def save(results: Sequence[Result], facts: dict[str, Any], quick: bool) -> Path:
+def spread(values: Sequence[float]) -> str:
+    """The median, with the extremes where there are several; "" for none."""
+    if not values:
+        return ""
+    middle = f"{statistics.median(values):.3g}"
+    return middle if len(values) == 1 else f"{middle} ({min(values):.3g} .. {max(values):.3g})"
+
+
+def banner(console: Console) -> None:
+    """Say what is measured on, and whether it is fit for it."""
+    facts = machine()
+    console.print(
+        f"{facts['cores']} cores, {facts['cpu']}; torch {facts['torch']} with {facts['threads']} threads, "
+        f"Python {facts['python']}, {facts['commit']}",
+        highlight=False,
+    )
+    if facts["load"] > QUIET_LOAD:
+        console.print(f"The machine is not quiet (load {facts['load']:.1f}): these figures are noise.", style="yellow")
+
+
+def save(found: dict[str, Any], quick: bool, name: str) -> Path:
+    """``found``, as JSON, to benchmarks/results/; the file."""
     RESULTS.mkdir(exist_ok=True)
-    path = RESULTS / time.strftime("%Y%m%d-%H%M%S.json")
-    document = {"machine": facts, "quick": quick, "results": [asdict(result) for result in results]}
-    path.write_text(json.dumps(document, indent=1) + "\n")
+    path = RESULTS / time.strftime(f"%Y%m%d-%H%M%S-{name}.json")
+    path.write_text(json.dumps({"machine": machine(), "quick": quick, **found}, indent=1) + "\n")
     return path

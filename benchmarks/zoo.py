@@ -54,18 +54,27 @@ def _architecture(kind: str) -> Callable[[Callable[[], Example]], Callable[[], E
     return register
 
 
-def _tokens(length: int = LENGTH) -> torch.Tensor:
+def _tokens(length: int = LENGTH, *, batch: int = BATCH, vocabulary: int = VOCABULARY) -> torch.Tensor:
     # Above the special tokens, which some models look for.
-    return torch.randint(8, VOCABULARY, (BATCH, length))
+    return torch.randint(8, vocabulary, (batch, length))
 
 
 # ---------------------------------------------------------------- decoders
 
 
-def _causal(model: type, config: type, **settings: Any) -> Example:
+def causal(
+    model: type,
+    config: type,
+    *,
+    vocabulary: int = VOCABULARY,
+    batch: int = BATCH,
+    length: int = LENGTH,
+    **settings: Any,
+) -> Example:
+    """A language model, and ``batch`` texts of ``length`` tokens, which it is to predict in training."""
     special = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
-    tokens = _tokens()
-    built = model(config(**{"vocab_size": VOCABULARY, **special, **settings}))
+    tokens = _tokens(length, batch=batch, vocabulary=vocabulary)
+    built = model(config(**{"vocab_size": vocabulary, **special, **settings}))
     return Example(built, {"input_ids": tokens}, {"labels": tokens})
 
 
@@ -77,67 +86,77 @@ _LLAMA_LIKE = {
 
 @_architecture("decoder")
 def gpt2() -> Example:
-    return _causal(transformers.GPT2LMHeadModel, transformers.GPT2Config, n_layer=LAYERS, n_head=HEADS, n_embd=WIDTH,
+    return causal(transformers.GPT2LMHeadModel, transformers.GPT2Config, n_layer=LAYERS, n_head=HEADS, n_embd=WIDTH,
                    n_positions=64, initializer_range=SPREAD, resid_pdrop=0.0, embd_pdrop=0.0,
                    attn_pdrop=0.0)  # fmt: skip
 
 
 @_architecture("decoder")
 def llama() -> Example:
-    return _causal(transformers.LlamaForCausalLM, transformers.LlamaConfig, num_key_value_heads=1, **_LLAMA_LIKE)
+    return causal(transformers.LlamaForCausalLM, transformers.LlamaConfig, num_key_value_heads=1, **_LLAMA_LIKE)
 
 
 @_architecture("decoder")
 def mistral() -> Example:
     # A window shorter than the sequence, so that it is there.
-    return _causal(transformers.MistralForCausalLM, transformers.MistralConfig, num_key_value_heads=1,
+    return causal(transformers.MistralForCausalLM, transformers.MistralConfig, num_key_value_heads=1,
                    sliding_window=8, **_LLAMA_LIKE)  # fmt: skip
 
 
 @_architecture("decoder")
 def qwen2() -> Example:
-    return _causal(transformers.Qwen2ForCausalLM, transformers.Qwen2Config, num_key_value_heads=1, **_LLAMA_LIKE)
+    return causal(transformers.Qwen2ForCausalLM, transformers.Qwen2Config, num_key_value_heads=1, **_LLAMA_LIKE)
 
 
 @_architecture("decoder")
 def gemma() -> Example:
-    return _causal(transformers.GemmaForCausalLM, transformers.GemmaConfig, num_key_value_heads=1, head_dim=32,
+    return causal(transformers.GemmaForCausalLM, transformers.GemmaConfig, num_key_value_heads=1, head_dim=32,
                    **_LLAMA_LIKE)  # fmt: skip
 
 
 @_architecture("decoder")
 def gpt_neox() -> Example:
-    return _causal(transformers.GPTNeoXForCausalLM, transformers.GPTNeoXConfig, **_LLAMA_LIKE)
+    return causal(transformers.GPTNeoXForCausalLM, transformers.GPTNeoXConfig, **_LLAMA_LIKE)
 
 
 @_architecture("decoder")
 def opt() -> Example:
-    return _causal(transformers.OPTForCausalLM, transformers.OPTConfig, hidden_size=WIDTH, word_embed_proj_dim=WIDTH,
+    return causal(transformers.OPTForCausalLM, transformers.OPTConfig, hidden_size=WIDTH, word_embed_proj_dim=WIDTH,
                    ffn_dim=INNER, num_hidden_layers=LAYERS, num_attention_heads=HEADS, max_position_embeddings=64,
                    init_std=SPREAD, dropout=0.0)  # fmt: skip
 
 
 @_architecture("mixture of experts")
 def mixtral() -> Example:
-    return _causal(transformers.MixtralForCausalLM, transformers.MixtralConfig, num_key_value_heads=1,
+    return causal(transformers.MixtralForCausalLM, transformers.MixtralConfig, num_key_value_heads=1,
                    num_local_experts=4, num_experts_per_tok=2, **_LLAMA_LIKE)  # fmt: skip
 
 
 @_architecture("state space")
 def mamba() -> Example:
-    return _causal(transformers.MambaForCausalLM, transformers.MambaConfig, hidden_size=WIDTH, state_size=8,
+    return causal(transformers.MambaForCausalLM, transformers.MambaConfig, hidden_size=WIDTH, state_size=8,
                    num_hidden_layers=LAYERS)  # fmt: skip
 
 
 # ---------------------------------------------------------------- encoders
 
 
-def _classifier(model: type, config: type, **settings: Any) -> Example:
-    tokens = _tokens()
+def classifier(
+    model: type,
+    config: type,
+    *,
+    vocabulary: int = VOCABULARY,
+    batch: int = BATCH,
+    length: int = LENGTH,
+    **settings: Any,
+) -> Example:
+    """A classifier of texts, and ``batch`` of them, each second one of half the length."""
+    tokens = _tokens(length, batch=batch, vocabulary=vocabulary)
     mask = torch.ones_like(tokens)
-    mask[1, LENGTH // 2 :] = 0  # the second text is shorter
-    built = model(config(**{"vocab_size": VOCABULARY, "pad_token_id": 0, "num_labels": LABELS, **settings}))
-    return Example(built, {"input_ids": tokens, "attention_mask": mask}, {"labels": torch.tensor([0, 3])})
+    mask[1::2, length // 2 :] = 0
+    built = model(config(**{"vocab_size": vocabulary, "pad_token_id": 0, "num_labels": LABELS, **settings}))
+    labels = torch.arange(batch) * (LABELS - 1) % LABELS
+    return Example(built, {"input_ids": tokens, "attention_mask": mask}, {"labels": labels})
 
 
 _BERT_LIKE = {
@@ -149,17 +168,17 @@ _BERT_LIKE = {
 
 @_architecture("encoder")
 def bert() -> Example:
-    return _classifier(transformers.BertForSequenceClassification, transformers.BertConfig, **_BERT_LIKE)
+    return classifier(transformers.BertForSequenceClassification, transformers.BertConfig, **_BERT_LIKE)
 
 
 @_architecture("encoder")
 def roberta() -> Example:
-    return _classifier(transformers.RobertaForSequenceClassification, transformers.RobertaConfig, **_BERT_LIKE)
+    return classifier(transformers.RobertaForSequenceClassification, transformers.RobertaConfig, **_BERT_LIKE)
 
 
 @_architecture("encoder")
 def distilbert() -> Example:
-    return _classifier(transformers.DistilBertForSequenceClassification, transformers.DistilBertConfig, dim=WIDTH,
+    return classifier(transformers.DistilBertForSequenceClassification, transformers.DistilBertConfig, dim=WIDTH,
                        hidden_dim=INNER, n_layers=LAYERS, n_heads=HEADS, max_position_embeddings=64,
                        initializer_range=SPREAD, dropout=0.0, attention_dropout=0.0,
                        seq_classif_dropout=0.0)  # fmt: skip
@@ -167,13 +186,13 @@ def distilbert() -> Example:
 
 @_architecture("encoder")
 def electra() -> Example:
-    return _classifier(transformers.ElectraForSequenceClassification, transformers.ElectraConfig, embedding_size=32,
+    return classifier(transformers.ElectraForSequenceClassification, transformers.ElectraConfig, embedding_size=32,
                        **_BERT_LIKE)  # fmt: skip
 
 
 @_architecture("encoder")
 def albert() -> Example:
-    return _classifier(transformers.AlbertForSequenceClassification, transformers.AlbertConfig, embedding_size=32,
+    return classifier(transformers.AlbertForSequenceClassification, transformers.AlbertConfig, embedding_size=32,
                        classifier_dropout_prob=0.0, **_BERT_LIKE)  # fmt: skip
 
 
@@ -206,7 +225,8 @@ def bart() -> Example:
 # ---------------------------------------------------------------- images
 
 
-def _images(model: type, config: type, *, size: int = IMAGE, batch: int = BATCH, **settings: Any) -> Example:
+def images(model: type, config: type, *, size: int = IMAGE, batch: int = BATCH, **settings: Any) -> Example:
+    """A classifier of images, and ``batch`` of them, ``size`` by ``size``."""
     built = model(config(**{"num_labels": LABELS, **settings}))
     labels = torch.arange(batch) % LABELS
     return Example(built, {"pixel_values": torch.randn(batch, 3, size, size)}, {"labels": labels})
@@ -221,12 +241,12 @@ _VIT_LIKE = {
 
 @_architecture("vision transformer")
 def vit() -> Example:
-    return _images(transformers.ViTForImageClassification, transformers.ViTConfig, **_VIT_LIKE)
+    return images(transformers.ViTForImageClassification, transformers.ViTConfig, **_VIT_LIKE)
 
 
 @_architecture("vision transformer")
 def deit() -> Example:
-    made = _images(transformers.DeiTForImageClassification, transformers.DeiTConfig, **_VIT_LIKE)
+    made = images(transformers.DeiTForImageClassification, transformers.DeiTConfig, **_VIT_LIKE)
     # Zeros at first: a vector without variance, from which a layer norm (eps 1e-12) makes gradients of a million times.
     embeddings = made.model.deit.embeddings
     for parameter in (embeddings.cls_token, embeddings.position_embeddings):
@@ -237,33 +257,33 @@ def deit() -> Example:
 @_architecture("vision transformer")
 def swin() -> Example:
     # Windows of 4 x 4 in 16 x 16 and 8 x 8 patches: the second layer of each stage shifts them.
-    return _images(transformers.SwinForImageClassification, transformers.SwinConfig, image_size=IMAGE, patch_size=2,
+    return images(transformers.SwinForImageClassification, transformers.SwinConfig, image_size=IMAGE, patch_size=2,
                    embed_dim=32, depths=[2, 2], num_heads=[2, 4], window_size=4, initializer_range=SPREAD,
                    drop_path_rate=0.0)  # fmt: skip
 
 
 @_architecture("vision transformer")
 def beit() -> Example:
-    return _images(transformers.BeitForImageClassification, transformers.BeitConfig, use_relative_position_bias=True,
+    return images(transformers.BeitForImageClassification, transformers.BeitConfig, use_relative_position_bias=True,
                    drop_path_rate=0.0, **_VIT_LIKE)  # fmt: skip
 
 
 @_architecture("convolution")
 def resnet() -> Example:
-    return _images(transformers.ResNetForImageClassification, transformers.ResNetConfig, batch=4, embedding_size=16,
+    return images(transformers.ResNetForImageClassification, transformers.ResNetConfig, batch=4, embedding_size=16,
                    hidden_sizes=[32, 64], depths=[1, 1], layer_type="basic")  # fmt: skip
 
 
 @_architecture("convolution")
 def convnext() -> Example:
     # The layers' own scale is 1e-6 at first, which would hide what they compute.
-    return _images(transformers.ConvNextForImageClassification, transformers.ConvNextConfig, num_stages=2,
+    return images(transformers.ConvNextForImageClassification, transformers.ConvNextConfig, num_stages=2,
                    hidden_sizes=[32, 64], depths=[1, 1], layer_scale_init_value=0.5)  # fmt: skip
 
 
 @_architecture("convolution")
 def mobilenet_v2() -> Example:
-    made = _images(transformers.MobileNetV2ForImageClassification, transformers.MobileNetV2Config, size=64, batch=8,
+    made = images(transformers.MobileNetV2ForImageClassification, transformers.MobileNetV2Config, size=64, batch=8,
                    image_size=64, depth_multiplier=0.25, classifier_dropout_prob=0.0)  # fmt: skip
     # In double precision: of its many values some lie so near to ReLU6's kinks that rounding decides about gradients.
     # In single precision eager is as far from the truth as any compile of it, and farther than all tolerances.

@@ -9,10 +9,14 @@ from precompiled.version import VERSION as __version__
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
     from precompiled.ledger import GraphReport
     from precompiled.package.automatic import FunctionReport
 
-__all__ = ["__version__", "disable", "enable", "load_package", "package_report", "report", "save_package", "wait"]
+__all__ = ["__version__", "disable", "enable", "entry_point", "load_package", "package_report", "report",
+           "save_package", "wait"]  # fmt: skip
 
 
 def enable(mode: "str | None" = None) -> bool:
@@ -82,6 +86,28 @@ def load_package(compiled: "object", path: "str", *, check_source: bool = True) 
     from precompiled.package import portable
 
     return portable.load(compiled, path, check_source=check_source)
+
+
+def entry_point(
+    function: "Callable[..., Any] | None" = None,
+    *,
+    files: "tuple[str, ...] | list[str]" = (),
+    fake: bool = True,
+    compile: bool = True,
+) -> "Callable[..., Any]":
+    """Mark a factory for `precompiled watch pkg.module`, as ``@entry_point`` or ``@entry_point(files=["model.yaml"])``.
+
+    The factory takes nothing. It returns, or yields one after the other, pairs of a callable and its example inputs
+    (docs/watch.md). ``files``: what else it depends on, relative to its own file's folder. ``fake=False``: needs real
+    tensors. ``compile=False``: the callable calls ``torch.compile`` itself, inside. Nothing changes for other callers.
+    """
+
+    def mark(factory: "Callable[..., Any]") -> "Callable[..., Any]":
+        marks = {"files": [str(path) for path in files], "fake": fake, "compile": compile}
+        factory.__precompiled_entry_point__ = marks  # type: ignore[attr-defined]
+        return factory
+
+    return mark if function is None else mark(function)
 
 
 def _forget_settings() -> None:

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import sys
@@ -13,7 +14,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch.fx
 
@@ -21,15 +22,20 @@ from precompiled import session as sessions
 from precompiled.artifact.load import load
 from precompiled.artifact.store import Entry
 from precompiled.dispatch import Compiled, Dispatch, counting
-from precompiled.errors import Bypass, CompileFailed, PrecompiledError, StoreError
+from precompiled.errors import Bypass, CompileFailed, NotServed, PrecompiledError, StoreError
 from precompiled.graph import capture, environment, key
 from precompiled.ledger import GraphCalls, GraphReport
 from precompiled.pending import Awaited
 from precompiled.session import Session
 from precompiled.swap import Event, State, Swap
-from precompiled.torch_internals import lowering, sources
+from precompiled.torch_internals import lowering, sources, stand_in, traced
 from precompiled.torch_internals.naming import graph_name
 from precompiled.torch_internals.sizes import guard_check, install_guards
+
+if TYPE_CHECKING:
+    from precompiled.artifact.format import Failure
+    from precompiled.client import OnReply
+    from precompiled.watch.recorder import Recorder
 
 log = logging.getLogger("precompiled.backend")
 
@@ -49,8 +55,8 @@ def compile_or_swap(
 ) -> Compiled:
     """What Dynamo calls for ``module``: compiled on a hit, swappable on a miss. Raises only what ``in_process`` does.
 
-    ``options``: Inductor's configuration on top of the process's own. In strict mode (PRECOMPILED_STRICT=1) our own
-    errors are raised instead of falling back.
+    ``options``: Inductor's configuration on top of the process's own. In strict mode (PRECOMPILED_STRICT=1) raises
+    NotServed where it would have left the graph to ``in_process``, or to an eager run for good.
     """
     if os.environ.get("PRECOMPILED") == "0":
         return in_process()
@@ -63,27 +69,39 @@ def compile_or_swap(
     if session.settings.mode == "off":
         return in_process()
     session.ledger.add(calls)
+    if session.recorder is not None:
+        # A watch's capture wants to know what a run would look up, and runs nothing compiled.
+        in_process = functools.partial(_recorded, session.recorder, calls, module)
     try:
         graph = lowering.plain(module)
         with graph.modes():
-            return graph.taking_all(_Graph(session, graph, options, calls).serve())
+            found = _Graph(session, graph, options, calls)
+            return graph.taking_all(found.serve() if session.recorder is None else found.record(session.recorder))
     except Bypass as reason:
-        if session.settings.strict:
-            raise
         session.ledger.count_reason("bypassed", reason.code)
         log.info("graph %s bypassed (%s): %s", calls.mutable.name, reason.code, reason)
+        cause: Exception = reason
         code, message = reason.code, str(reason)
     except Exception as error:
-        if session.settings.strict:
-            raise
+        cause = error
         code = error.code if isinstance(error, PrecompiledError) else "internal-error"
         message = str(error) or type(error).__name__
         session.ledger.count_reason("fallbacks", code)
         # One warning of a kind and process, for people; every case, with its traceback, for those who log.
-        session.warn_once(code, f"torch.compile compiles in process ({code}): {message}")
+        if not session.settings.strict:
+            session.warn_once(code, f"torch.compile compiles in process ({code}): {message}")
         log.info("graph %s is compiled in process (%s)", calls.mutable.name, code, exc_info=True)
+    if session.settings.strict:
+        calls.mutable.reason, calls.mutable.message = code, message
+        raise NotServed(code, message) from cause
     # Outside of the handlers: what torch raises here is the user's, with no error of ours as its context.
     return _inline(calls, in_process, code, message)
+
+
+def _recorded(recorder: Recorder, calls: GraphCalls, module: torch.fx.GraphModule) -> Compiled:
+    report = calls.mutable
+    recorder.graph(report, "bypassed", files=traced.files(module))
+    return stand_in.eager(module).forward
 
 
 def _inline(calls: GraphCalls, in_process: Callable[[], Compiled], code: str, message: str) -> Compiled:
@@ -105,15 +123,10 @@ class _Graph:
     calls: GraphCalls
 
     def serve(self) -> Compiled:
-        started = time.perf_counter()
         if self.session.settings.mode != "lookup":
             self.session.begin_daemon()
-        program = capture.capture(self.graph.module, self.options)
+        program, entries, failure = self._look_up()
         report = self.calls.mutable
-        report.key = key.key(program)
-        entries = self.session.store.lookup(report.key)
-        failure = None if entries else self.session.store.failure(report.key)
-        report.lookup_s = time.perf_counter() - started
 
         for entry in entries:
             if not self._serves(program, entry):
@@ -135,6 +148,31 @@ class _Graph:
         if problem is not None:
             raise PrecompiledError(problem, "Run `precompiled doctor`", code="no-daemon")
         return self._miss(program)
+
+    def record(self, recorder: Recorder) -> Compiled:
+        """For a watch: what ``serve`` would find is told, what it would miss is submitted; the graph runs eager."""
+        program, entries, failure = self._look_up()
+        report = self.calls.mutable
+        state = "reused" if any([self._serves(program, entry) for entry in entries]) else "compiling"
+        if failure is not None:
+            report.reason, report.message, state = failure.reason, failure.message, "failed"
+        slots = [entry.slot for entry in entries]
+        files = traced.files(self.graph.as_given)
+        # Told before it is submitted: whoever ends this process can cancel what it asked for.
+        recorder.graph(report, state, files=files, slots=slots, dynamic=bool(program.size_inputs))
+        if state == "compiling":
+            self._submit(program, program.hints, report.id, recorder.on_reply)
+        return counting(self.calls, self.graph.eager())
+
+    def _look_up(self) -> tuple[capture.Program, list[Entry], Failure | None]:
+        started = time.perf_counter()
+        program = capture.capture(self.graph.module, self.options)
+        report = self.calls.mutable
+        report.key = key.key(program)
+        entries = self.session.store.lookup(report.key)
+        failure = None if entries else self.session.store.failure(report.key)
+        report.lookup_s = time.perf_counter() - started
+        return program, entries, failure
 
     def _serves(self, program: capture.Program, entry: Entry) -> bool:
         """Whether a variant's guards hold here; if so, Dynamo guards on them from now on, as after a compile."""
@@ -160,6 +198,8 @@ class _Graph:
         report.reason, report.message = failure.reason, failure.message
         if failure.advice == "inline" or program.no_stand_in:  # which must not run eager, whatever the record advises
             raise Bypass(failure.message, code=failure.reason)
+        if self.session.settings.strict:
+            raise PrecompiledError(failure.message, code=failure.reason)
         self.session.ledger.count_reason("fallbacks", failure.reason)
         first_line = (failure.message.splitlines() or [""])[0]
         self.session.warn_once(failure.reason, f"a graph stays eager ({failure.reason}): {first_line}")
@@ -214,7 +254,7 @@ class _Graph:
             program=program,
             hints=hints,
             swap=swap,
-            submit=self._submit,
+            submit=lambda item: self._submit(item.program, item.hints, item.id, self.session.pending.on_reply),
             dispatch=dispatch,
             compile_inline=lambda: _compile_inline(program, hints),
             id=id,
@@ -222,29 +262,29 @@ class _Graph:
         # Watched before it is submitted: an answer must find whom it is for.
         self.session.pending.watch(awaited)
         try:
-            self._submit(awaited)
+            awaited.submit(awaited)
         except BaseException:
             self.session.pending.abandon(awaited)
             raise
         return awaited
 
-    def _submit(self, awaited: Awaited) -> None:
+    def _submit(self, program: capture.Program, hints: list[int], id: str, on_reply: OnReply) -> None:
         from precompiled import wire
 
         session, report = self.session, self.calls.mutable
         message = wire.Submit(
-            id=awaited.id,
+            id=id,
             key=report.key,
             store=str(session.store.root),
-            environment=worker_environment(awaited.program.modules),
-            device=worker_device(awaited.program.device),
+            environment=worker_environment(program.modules),
+            device=worker_device(program.device),
             name=report.name,
-            waiting=session.settings.mode == "wait" or bool(awaited.program.no_stand_in),
+            waiting=session.settings.mode == "wait" or bool(program.no_stand_in),
         )
-        graph = awaited.program.to_bytes(awaited.hints, sources.about(self.graph.module))
+        graph = program.to_bytes(hints, sources.about(self.graph.module))
         if len(graph) > session.settings.max_graph_bytes:
-            graph = awaited.program.to_bytes(awaited.hints)  # what people are shown must not keep it from being sent
-        session.connection.submit(message, graph, session.pending.on_reply)
+            graph = program.to_bytes(hints)  # what people are shown must not keep it from being sent
+        session.connection.submit(message, graph, on_reply)
 
 
 def _compile_inline(program: capture.Program, hints: list[int]) -> tuple[Compiled, str] | None:

@@ -30,6 +30,8 @@ def install() -> None:
         return
     if _state != "off":
         return
+    if "PRECOMPILED_CAPTURE" in os.environ:
+        _record()
     if _torch_is_whole():
         _state = "fired"
         _route()
@@ -140,6 +142,16 @@ def _fire() -> None:
     if _claim():
         _state = "fired"
         _route()
+
+
+def _record() -> None:
+    """This is a watch's capture (docs/watch.md): what is imported from here on is noted."""
+    try:
+        from precompiled.watch import recorder
+
+        recorder.begin()
+    except Exception as error:  # noqa: BLE001 - the run goes on, and the watch says that nothing was captured
+        note("this capture is not recorded", error)
 
 
 def _route() -> None:

@@ -102,7 +102,7 @@ def _import_zmq() -> Any:
 # ---------------------------------------------------------------- one question, one answer
 
 
-def request(settings: Settings, message: wire.Status | wire.Stats | wire.Stop, timeout_s: float = 5.0) -> Any:
+def request(settings: Settings, message: wire.ClientMessage, timeout_s: float = 5.0) -> Any:
     """Ask the daemon and wait for its reply, for at most ``timeout_s`` seconds.
 
     Raises DaemonError: "no-daemon" where none listens, "no-reply" when it does not answer, else the code

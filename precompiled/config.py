@@ -25,7 +25,7 @@ class Settings:
     # -- clients
     mode: str = "eager"  # eager | wait | lookup | off
     wait_s: float = 600.0  # mode "wait": seconds until a client gives up and runs eager
-    strict: bool = False  # raise instead of falling back (for tests)
+    strict: bool = False  # raise NotServed instead of a bypass or a fallback (for tests)
     autostart: bool = True  # start a daemon on demand where none runs
     packages: bool = False  # keep what Dynamo traced, so that later processes skip tracing too (being proved)
     # -- both

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 
 class PrecompiledError(Exception):
-    """Base of everything this project raises on purpose."""
+    """Base of everything this project raises on purpose. ``code``: the class's own, or given where it has none."""
 
-    code = "error"
+    code: str
 
     def __init__(self, message: str, action: str = "", *, code: str | None = None) -> None:
         super().__init__(message)
@@ -45,13 +45,9 @@ class DaemonError(PrecompiledError):
 class Bypass(PrecompiledError):
     """This graph is not sent to the daemon; ``code`` is the stable reason."""
 
-    code = "bypass"
-
 
 class StoreError(PrecompiledError):
     """The store cannot be read or written."""
-
-    code = "store"
 
 
 class UntrustedStore(StoreError):
@@ -69,10 +65,23 @@ class CorruptArtifact(StoreError):
 class CompileFailed(PrecompiledError):
     """A worker could not turn a graph into an artifact."""
 
-    code = "compile-failed"
 
 
 class PackageError(PrecompiledError):
     """A package file cannot be made, or is not for this function, source or machine; ``code`` says which."""
 
-    code = "package"
+
+class NotServed(PrecompiledError):
+    """In strict mode (``PRECOMPILED_STRICT=1``), instead of a bypass or a fallback; ``code`` is its reason.
+
+    Raised by the call that compiles a graph (Dynamo wraps it: ``torch._dynamo.exc.BackendCompilerFailed``, with this as
+    its ``inner_exception``) or, where the reason turns up later, by the graph's next call.
+    """
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(
+            f"a graph is not served ({code}): {message.rstrip('.')}",
+            f"See `{code}` in docs/reasons.md for what can be done about it. Without PRECOMPILED_STRICT=1 the program "
+            "would go on, as plain torch.compile or eager",
+            code=code,
+        )

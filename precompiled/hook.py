@@ -99,7 +99,8 @@ def _route() -> None:
 
     route.install()
     _routed = True
-    if settings().packages:
+    # A watch's capture is there to trace.
+    if settings().packages and "PRECOMPILED_CAPTURE" not in os.environ:
         from precompiled.torch_internals import package_switch
 
         package_switch.install()

@@ -20,10 +20,10 @@ from precompiled import forking
 from precompiled.artifact.load import load
 from precompiled.artifact.store import FAILED_SUFFIX, Entry
 from precompiled.dispatch import Dispatch
-from precompiled.errors import StoreError
+from precompiled.errors import NotServed, StoreError
 from precompiled.graph.capture import Program
 from precompiled.ledger import GraphCalls
-from precompiled.swap import Event, Instruction, Swap
+from precompiled.swap import Event, Instruction, State, Swap
 from precompiled.torch_internals.sizes import guard_check
 
 if TYPE_CHECKING:
@@ -130,9 +130,7 @@ class Pending:
             self.watch(item)
             item.submit(item)
         except Exception as error:  # noqa: BLE001 - we are in the user's call, which runs eager
-            self._session.ledger.count_reason("fallbacks", "submit-failed")
-            log.warning("graph %s stays eager in this child: %s", item.calls.mutable.name, error)
-            self.abandon(item)
+            self._fail(item, "submit-failed", f"a child of a fork cannot submit it: {error}", "eager")
 
     def on_reply(self, reply: wire.DaemonMessage) -> None:
         """What the daemon says of a submitted graph; in the connection's thread."""
@@ -183,7 +181,7 @@ class Pending:
                 with self._changed:
                     if self._awaited and not self._closing and not self._hint:
                         self._changed.wait(LOOK_WATCHED_S if watcher.active else LOOK_S)
-        except Exception:
+        except Exception as error:
             log.exception("the swap thread broke down; pending graphs stay eager")
             self._session.ledger.count_reason("fallbacks", "swap-thread")
             with self._changed:
@@ -191,6 +189,8 @@ class Pending:
                 for item in self._awaited.values():
                     item.swap.on(Event.FAILED)
                     item.calls.mutable.reason = "swap-thread"
+                    item.calls.mutable.message = f"the thread that awaits artifacts broke down: {error}"
+                    self._raise_if_strict(item)
                     item.done.set()
                 self._awaited.clear()
                 self._changed.notify_all()
@@ -304,12 +304,23 @@ class Pending:
                 item.dispatch.before_next_call(functools.partial(_compile_now, item))
         self._finish(item)
 
+    def _raise_if_strict(self, item: Awaited) -> None:
+        """In strict mode, let the next call of a graph that is not served raise why."""
+        report = item.calls.mutable
+        if self._session.settings.strict and item.swap.state in (State.FAILED, State.BYPASSED):
+            item.dispatch.before_next_call(functools.partial(_raise, NotServed(report.reason, report.message)))
+
     def _finish(self, item: Awaited) -> None:
+        self._raise_if_strict(item)
         self._session.connection.forget(item.id)
         with self._changed:
             self._awaited.pop(item.id, None)
             item.done.set()
             self._changed.notify_all()
+
+
+def _raise(error: Exception) -> None:
+    raise error
 
 
 def _compile_now(item: Awaited) -> None:

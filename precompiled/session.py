@@ -13,11 +13,12 @@ import threading
 import warnings
 from typing import TYPE_CHECKING
 
-from precompiled import hook
+from precompiled import hook, last_run
 from precompiled.artifact.store import Store
 from precompiled.client import Connection, daemon_reachable
 from precompiled.ledger import Ledger
 from precompiled.pending import Pending
+from precompiled.watch import recorder
 
 if TYPE_CHECKING:
     from precompiled.start import Starting
@@ -40,6 +41,8 @@ class Session:
         self.ledger = Ledger()
         self.connection = Connection(self.settings)
         self.pending = Pending(self)
+        # Set where this process is a watch's capture (docs/watch.md): graphs are captured, and not served.
+        self.recorder = recorder.current()
         self._starting: Starting | None = None
         self._without_daemon: str | None = None
         self._warned: set[str] = set()
@@ -120,6 +123,8 @@ def current() -> Session:
             if _session is None:
                 _configure_log()
                 _session = Session()
+                if _session.recorder is None:
+                    last_run.note(_session.settings)
                 atexit.register(_at_exit)
                 _at_exit_of_worker()
     return _session

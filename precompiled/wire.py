@@ -7,7 +7,8 @@ Client and daemon (ZeroMQ DEALER to ROUTER over ``ipc://``), each way, two or th
     blob        opaque bytes                        only after Submit: the encoded graph, never decoded by the daemon
 
 Daemon and worker (a Unix stream socket inherited by the worker), each way: a 4-byte big-endian length, then a
-msgpack map with a "type", one of PoolMessage or WorkerMessage below.
+msgpack map with a "type", one of PoolMessage or WorkerMessage below. Daemon and watcher alike, with ToWatcher and
+FromWatcher.
 
 A peer with another protocol version is answered with ``Rejected(code="protocol-version")``, whose form is frozen.
 Sizes are capped before anything is allocated: ``MAX_MESSAGE_BYTES`` for messages, the daemon's ``max_graph_bytes``
@@ -89,7 +90,38 @@ class Stop(_Message, frozen=True):
     """Finish nothing more, stop the workers, exit. Only the daemon's own uid and root may ask."""
 
 
-ClientMessage = Submit | Tally | Status | Stats | Stop
+class Registration(msgspec.Struct, frozen=True):
+    """What is captured again after an edit (docs/watch.md). It names code that is run as the user who registers it."""
+
+    kind: Literal["entry", "run"]
+    command: list[str]  # ["pkg.module:factory"] or ["pkg.module"]; of a run: its argv
+    executable: str  # the interpreter that entry points are called in
+    directory: str  # working directory
+    store: str  # where the runs of this user look their artifacts up
+    variables: dict[str, str]  # the whole environment: the command is the user's own
+    files: list[str] = []  # absolute paths that it was told of: configuration
+    time_limit_s: float = 600.0  # of one capture
+    memory_limit_bytes: int = 0  # resident, of a capture's process tree; 0: half of the memory
+    steps: int = 3  # of a run: optimizer steps without a new graph, after which it is ended
+
+
+class Watch(_Message, frozen=True):
+    """Register, or replace what has the same id; answered with Watching, or Rejected."""
+
+    registration: Registration
+
+
+class Unwatch(_Message, frozen=True):
+    """Forget these; answered with Watching: those that were known."""
+
+    ids: list[str]
+
+
+class Watches(_Message, frozen=True):
+    """Ask for WatchesReply."""
+
+
+ClientMessage = Submit | Tally | Status | Stats | Stop | Watch | Unwatch | Watches
 
 
 # ---------------------------------------------------------------- daemon -> client
@@ -140,6 +172,45 @@ class WorkerStatus(msgspec.Struct, frozen=True):
     job_s: float = 0.0  # seconds it has been running
 
 
+class WatchedGraph(msgspec.Struct, frozen=True):
+    """``state``: "reused" (the artifact was there), "compiling", "ready", "failed", "bypassed"."""
+
+    name: str
+    key: str
+    state: str
+    reason: str = ""
+
+
+class WatchStatus(msgspec.Struct, frozen=True):
+    """Field names are public: `precompiled watch --json`. Times of day in seconds since the epoch.
+
+    ``state``: "waiting" (for the edits to end), "capturing", "compiling", "ready", or "failed" (``error`` says why;
+    what was compiled before stays).
+    """
+
+    id: str
+    name: str
+    kind: str
+    directory: str
+    state: str
+    error: str = ""
+    note: str = ""  # what is worth knowing of a capture that went well
+    edited: str = ""  # the file of the last edit
+    edited_at: float = 0.0
+    captured: int = 0
+    reused: int = 0
+    compiling: int = 0
+    ready: int = 0
+    failed: int = 0
+    bypassed: int = 0
+    graphs: list[WatchedGraph] = []
+    files: int = 0  # that it depends on
+    captures: int = 0  # since the daemon started
+    capture_s: float = 0.0  # of the last one
+    ready_s: float = 0.0  # from the last save to ready
+    fake: bool = False  # captured without the memory of its tensors
+
+
 class StatusReply(_Message, frozen=True):
     """Field names are public: `precompiled status --json`."""
 
@@ -153,6 +224,7 @@ class StatusReply(_Message, frozen=True):
     workers: list[WorkerStatus]
     rss_bytes: int = 0
     degraded: list[str] = []  # sentences: what does not work as it should, and what to do
+    watches: list[WatchStatus] = []
 
 
 class StatsReply(_Message, frozen=True):
@@ -179,7 +251,20 @@ class Stopping(_Message, frozen=True):
     pid: int
 
 
-DaemonMessage = Accepted | Busy | Rejected | StatusReply | StatsReply | Stopping
+class Watching(_Message, frozen=True):
+    """These are registered (answer to Watch), or were (to Unwatch)."""
+
+    ids: list[str]
+
+
+class WatchesReply(_Message, frozen=True):
+    """The asking user's watches."""
+
+    watches: list[WatchStatus]
+    degraded: list[str] = []
+
+
+DaemonMessage = Accepted | Busy | Rejected | StatusReply | StatsReply | Stopping | Watching | WatchesReply
 
 
 # ---------------------------------------------------------------- daemon -> worker
@@ -234,6 +319,48 @@ class Finished(_Message, frozen=True):
 
 
 WorkerMessage = Ready | Finished
+
+
+# ---------------------------------------------------------------- daemon <-> watcher, framed as with a worker
+
+
+class Ask(_Message, frozen=True):
+    """A peer's request; the answer carries its number."""
+
+    number: int
+    request: Watch | Unwatch
+
+
+class JobEnded(_Message, frozen=True):
+    """A job of this user's ended: "published", "failed", "quarantined" or "dropped"."""
+
+    key: str
+    state: str
+    why: str = ""
+
+
+ToWatcher = Ask | JobEnded | Exit
+
+
+class Answer(_Message, frozen=True):
+    number: int
+    reply: Watching | Rejected
+
+
+class Cancel(_Message, frozen=True):
+    """Nobody waits for these submits any more. A job is given up, queued or running, when all of its submits are."""
+
+    ids: list[str]
+
+
+class Watched(_Message, frozen=True):
+    """How the watches are now; sent after every change."""
+
+    watches: list[WatchStatus]
+    degraded: list[str] = []
+
+
+FromWatcher = Answer | Cancel | Watched
 
 _encoder = msgspec.msgpack.Encoder()
 _sorting_encoder = msgspec.msgpack.Encoder(order="deterministic")

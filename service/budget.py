@@ -47,7 +47,8 @@ def limits(settings: Settings, cores: int | None = None, memory: int | None = No
         slots=slots,
         # Two environments at least: somebody who works in two would otherwise restart workers all day.
         processes=max(slots + 1, min(4 * slots, memory // IDLE_WORKER_BYTES // 4)),
-        compile_threads=settings.compile_threads or max(1, cores // slots),
+        cores=cores,
+        compile_threads=settings.compile_threads,
         max_queue=settings.max_queue,
         max_queue_per_uid=settings.max_queue_per_uid,
         max_queue_bytes=max(settings.max_graph_bytes, min(2 * GIB, memory // 8)),

@@ -1,9 +1,10 @@
-"""The daemon's end of a worker's control stream: framed messages over a non-blocking Unix stream socket."""
+"""The end of a control stream that must not block: framed messages over a Unix stream socket (worker, watcher)."""
 
 from __future__ import annotations
 
 import socket
 from collections import deque
+from typing import Any
 
 from precompiled import wire
 from precompiled.errors import WireError
@@ -14,8 +15,10 @@ READ_BYTES = 1 << 16
 class Channel:
     """Never blocks. Reads are capped before they are kept, writes wait in memory until the worker takes them."""
 
-    def __init__(self, sock: socket.socket) -> None:
+    def __init__(self, sock: socket.socket, kind: object = wire.WorkerMessage) -> None:
+        """``kind``: the union of the messages that the other end may send."""
         sock.setblocking(False)
+        self._kind = kind
         self._sock = sock
         self._incoming = bytearray()
         self._outgoing: deque[memoryview] = deque()
@@ -28,7 +31,7 @@ class Channel:
     def wants_write(self) -> bool:
         return bool(self._outgoing) and not self.closed
 
-    def send(self, message: wire.PoolMessage) -> None:
+    def send(self, message: Any) -> None:
         """Queue a message and write what can be written now."""
         self._outgoing.append(memoryview(wire.frame(message)))
         self.flush()
@@ -48,7 +51,7 @@ class Channel:
             else:
                 self._outgoing[0] = data[sent:]
 
-    def receive(self) -> list[wire.WorkerMessage]:
+    def receive(self) -> list[Any]:
         """The messages that have come whole; raises WireError for anything else."""
         while not self.closed:
             try:
@@ -63,15 +66,15 @@ class Channel:
             self._incoming += data
             if len(self._incoming) > wire.MAX_MESSAGE_BYTES + wire.LENGTH_BYTES:
                 break  # enough for one message at least; the rest stays in the kernel
-        messages: list[wire.WorkerMessage] = []
+        messages: list[Any] = []
         while len(self._incoming) >= wire.LENGTH_BYTES:
             length = int.from_bytes(self._incoming[: wire.LENGTH_BYTES], "big")
             if length > wire.MAX_MESSAGE_BYTES:
-                raise WireError(f"a worker announced a message of {length} bytes", code="too-large")
+                raise WireError(f"a message of {length} bytes was announced", code="too-large")
             end = wire.LENGTH_BYTES + length
             if len(self._incoming) < end:
                 break
-            messages.append(wire.decode(bytes(self._incoming[wire.LENGTH_BYTES : end]), wire.WorkerMessage))
+            messages.append(wire.decode(bytes(self._incoming[wire.LENGTH_BYTES : end]), self._kind))
             del self._incoming[:end]
         return messages
 

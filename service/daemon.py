@@ -24,6 +24,7 @@ import psutil
 from precompiled.service import budget
 from precompiled.service.devices import DeviceError, Devices
 from precompiled.service.events import (
+    Cancelled,
     Count,
     Event,
     Instruction,
@@ -42,6 +43,7 @@ from precompiled.service.notify import Notifier
 from precompiled.service.pool import Pool, become_subreaper
 from precompiled.service.scheduler import Scheduler, SchedulerError
 from precompiled.service.server import Lock, Peer, Request, Server, prepare_runtime_dir
+from precompiled.service.watching import REFUSED, Watching
 
 from precompiled import wire
 from precompiled.config import Settings
@@ -55,6 +57,7 @@ MAX_WAIT_S = 30.0  # of one round without anything to do
 SELF_CHECK_S = 5.0  # between two looks at the lock and the socket
 STOP_GRACE_S = 3.0  # for workers to leave, at the end
 POLL_ERROR_PAUSE_S = 0.1
+ENDED = frozenset({"published", "failed", "quarantined", "dropped"})  # states of a job that has ended
 
 
 class AlreadyRunning(DaemonError):
@@ -80,6 +83,7 @@ class Daemon:
             system=system, job_memory_bytes=self._memory_limit, devices=self._devices,
             cache_dir=settings.cache_dir if system else None,
         )  # fmt: skip
+        self._watching = None if system else Watching(settings.runtime_dir, settings.cache_dir)
         self._metrics = Metrics()
         self._notifier = notifier or Notifier()
         self._wake = (-1, -1)
@@ -99,7 +103,11 @@ class Daemon:
         try:
             locked = self._lock.acquire()
         except OSError as error:
-            raise DaemonError(f"the lock {self._lock.path} cannot be taken: {error}", "", code="lock") from error
+            raise DaemonError(
+                f"the lock {self._lock.path} cannot be taken: {error}",
+                "Remove it, or set PRECOMPILED_RUNTIME_DIR to another directory",
+                code="lock",
+            ) from error
         if not locked:
             raise AlreadyRunning(f"another daemon serves {self._settings.runtime_dir}")
         if self._system:
@@ -125,6 +133,8 @@ class Daemon:
 
     def close(self) -> None:
         """Leave no process, no socket and no lock."""
+        if self._watching is not None:
+            self._watching.close()
         self._pool.close()
         self._server.close()
         self._lock.release()
@@ -138,7 +148,11 @@ class Daemon:
         try:
             self._settings.cache_dir.mkdir(mode=0o755, parents=True, exist_ok=True)
         except OSError as error:
-            raise DaemonError(f"the cache directory cannot be made: {error}", "", code="cache-dir") from error
+            raise DaemonError(
+                f"the cache directory cannot be made: {error}",
+                "Correct the modes of its parent, or set cache_dir to another directory",
+                code="cache-dir",
+            ) from error
 
     def _watch_signals(self) -> None:
         """A signal writes a byte to a pipe that the loop polls, so none is lost between two rounds."""
@@ -160,6 +174,8 @@ class Daemon:
     def _round(self, limit_s: float = MAX_WAIT_S) -> None:
         """Wait for something, and do what follows from it."""
         fds = self._pool.fds()
+        if self._watching is not None:
+            fds |= self._watching.fds()
         fds[self._wake[0]] = select.POLLIN
         for fd, events in self._server.poll(fds, min(limit_s, self._wait_s())):
             if fd == self._wake[0]:
@@ -169,6 +185,7 @@ class Daemon:
         for request in self._server.requests():
             self._request(request)
         self._pool.check()
+        self._watch()
         self._do(Tick())
         # Until nothing more follows: what is carried out may fail at once (an interpreter that is none), and the next
         # round may wait for long.
@@ -177,12 +194,25 @@ class Daemon:
                 self._do(event)
         self._look_after_ourselves()
 
+    def _watch(self) -> None:
+        """Take what the watcher says: answers for peers, and submits that nobody waits for any more."""
+        watching = self._watching
+        if watching is None:
+            return
+        watching.check()
+        for peer, reply in watching.replies:
+            self._server.send(peer, reply)
+        if watching.cancelled:
+            self._do(Cancelled(os.geteuid(), tuple(watching.cancelled)))
+        watching.replies, watching.cancelled = [], []
+
     def _wait_s(self) -> float:
         now = time.monotonic()
         waits = [MAX_WAIT_S, max(0.0, self._next_check - now)]
         if self._settings.daemon_idle_s > 0:
             waits.append(self._last_work + self._settings.daemon_idle_s - now)
-        for wait in (self._scheduler.next_wake(now), self._pool.next_wake(now)):
+        watcher = self._watching.next_wake(now) if self._watching is not None else None
+        for wait in (self._scheduler.next_wake(now), self._pool.next_wake(now), watcher):
             if wait is not None:
                 waits.append(wait)
         return max(0.0, min(waits))
@@ -222,12 +252,14 @@ class Daemon:
             case Moved(job, key, uid, state, why):
                 self._last_work = time.monotonic()
                 log.info("job %s key %s uid %d: %s %s", job, key, uid, state, why)
+                if self._watching is not None and state in ENDED:
+                    self._watching.job_ended(key, state, why)
 
     def _look_after_ourselves(self) -> None:
         """Feed the watchdog if, and only if, clients can reach us and the loop goes round."""
         now = time.monotonic()
         idle = self._settings.daemon_idle_s
-        if self._scheduler.busy:
+        if self._scheduler.busy or (self._watching is not None and self._watching.active):
             self._last_work = now
         elif idle > 0 and now - self._last_work >= idle:
             self._stop_reason = self._stop_reason or f"idle for {idle:g} s"
@@ -264,9 +296,23 @@ class Daemon:
                 self._server.send(peer.identity, self._status(peer))
             case wire.Stats():
                 self._server.send(peer.identity, self._metrics.reply(self._seen_by(peer)))
+            case wire.Watch() | wire.Unwatch() | wire.Watches():
+                self._asked_to_watch(peer, message)
             case wire.Stop():
                 self._server.send(peer.identity, wire.Stopping(os.getpid()))
                 self._stop_reason = self._stop_reason or f"asked by uid {peer.uid}, pid {peer.pid}"
+
+    def _asked_to_watch(self, peer: Peer, message: wire.Watch | wire.Unwatch | wire.Watches) -> None:
+        watching = self._watching
+        if watching is None:
+            self._server.send(peer.identity, REFUSED)
+        elif isinstance(message, wire.Watches):
+            watching.ask_for_watches(peer.identity)
+        elif peer.uid != os.geteuid():  # root: what he registers would be run as this user
+            text = f"this daemon watches for uid {os.geteuid()} alone"
+            self._server.send(peer.identity, wire.Rejected("not-permitted", text, "Ask a daemon of your own"))
+        else:
+            watching.ask(peer.identity, message)
 
     @staticmethod
     def _seen_by(peer: Peer) -> int | None:
@@ -276,6 +322,7 @@ class Daemon:
     def _status(self, peer: Peer) -> wire.StatusReply:
         uid = self._seen_by(peer)
         cache_dir = self._settings.cache_dir
+        watching = self._watching
         depth = self._scheduler.queue_depth if uid is None else self._scheduler.queue_depth_of(uid)
         return wire.StatusReply(
             running=not self._stop_reason,
@@ -287,7 +334,8 @@ class Daemon:
             queue_depth=depth,
             workers=self._pool.statuses(uid),
             rss_bytes=psutil.Process().memory_info().rss,
-            degraded=[self._lost] if self._lost else [],
+            degraded=[*([self._lost] if self._lost else []), *(watching.degraded if watching else [])],
+            watches=watching.watches if watching else [],
         )
 
 

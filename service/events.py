@@ -13,7 +13,8 @@ class Limits:
 
     slots: int = 1  # workers that use the processors at the same time
     processes: int = 4  # workers that exist at the same time
-    compile_threads: int = 2  # of one compile
+    cores: int = 2  # shared out among the compiles that run
+    compile_threads: int = 0  # of one compile; 0: its share of the cores
     max_queue: int = 1000
     max_queue_per_uid: int = 500
     max_queue_bytes: int = 2 << 30  # graphs held in the daemon's memory, over all users; half of it for one
@@ -66,6 +67,14 @@ class WorkerGone:
 
 
 @dataclass(frozen=True)
+class Cancelled:
+    """The user does not want these submits any more (a watch whose sources have changed)."""
+
+    uid: int
+    ids: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Tick:
     """Time went by."""
 
@@ -75,7 +84,7 @@ class ShutDown:
     """Take nothing more, give up everything."""
 
 
-Event = Submitted | WorkerReady | WorkerDone | WorkerGone | Tick | ShutDown
+Event = Submitted | WorkerReady | WorkerDone | WorkerGone | Cancelled | Tick | ShutDown
 
 # ---------------------------------------------------------------- instructions
 

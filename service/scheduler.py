@@ -8,6 +8,7 @@ A job::
       |                     '--quarantine---> quarantined     (it killed two workers, or ran out of time)
       |--expire--> dropped                                    (nobody wants it any more)
       '--refuse--> failed                                     (its environment cannot start a worker)
+    queued, running --cancel--> dropped                       (a watch's, whose sources have changed)
     queued, running --shut-down--> dropped
 
 A worker::
@@ -31,6 +32,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from precompiled.service.events import (
+    Cancelled,
     Count,
     Event,
     Instruction,
@@ -62,11 +64,13 @@ _JOB_MOVES = {
     ("queued", "dispatch"): "running",
     ("queued", "expire"): "dropped",
     ("queued", "refuse"): "failed",
+    ("queued", "cancel"): "dropped",
     ("queued", "shut-down"): "dropped",
     ("running", "publish"): "published",
     ("running", "fail"): "failed",
     ("running", "lose-worker"): "queued",
     ("running", "quarantine"): "quarantined",
+    ("running", "cancel"): "dropped",
     ("running", "shut-down"): "dropped",
 }
 _WORKER_MOVES = {
@@ -240,6 +244,8 @@ class Scheduler:
                 self._done(number, finished, now, out)
             case WorkerGone():
                 self._gone(event, now, out)
+            case Cancelled(uid, ids):
+                self._cancelled(uid, set(ids), now, out)
             case Tick():
                 self._tick(now, out)
             case ShutDown():
@@ -330,7 +336,7 @@ class Scheduler:
             out.append(job.move("fail", now, finished.reason))
             out.append(Count(job.uid, "failed"))
             why = finished.message or finished.reason
-            self._end(job, out, wire.Rejected("compile-failed", why, "The graph stays eager", key=job.submit.key))
+            self._end(job, out, wire.Rejected("compile-failed", why, "It is compiled in process", key=job.submit.key))
         else:
             out.append(job.move("publish", now, finished.outcome))
             if finished.outcome == "published":
@@ -396,6 +402,29 @@ class Scheduler:
             self._end(
                 job, out, wire.Rejected("worker-cannot-start", text, "See `precompiled doctor`", key=job.submit.key)
             )
+
+    def _cancelled(self, uid: int, ids: set[str], now: float, out: list[Instruction]) -> None:
+        """Give up the jobs that only these submits asked for.
+
+        A running one's worker is killed: a compile cannot be interrupted, and it holds the slot that the new source's
+        graphs wait for.
+        """
+        for job in [job for job in self.jobs.values() if job.uid == uid and ids & job.interested.keys()]:
+            for name in ids & job.interested.keys():
+                del job.interested[name]
+            if job.interested:
+                continue
+            if job.state == "queued":
+                self._dequeue(job)
+            else:
+                assert job.worker is not None
+                worker = self.workers[job.worker]
+                worker.job = None
+                if worker.state == "busy":  # or it is being ended already, for its time or its memory
+                    self._kill(worker, "cancelled", now, out)
+            out.append(job.move("cancel", now))
+            self._end(job, out, _CANCELLED)
+        self._dispatch(now, out)
 
     def _tick(self, now: float, out: list[Instruction]) -> None:
         limits = self.limits
@@ -519,11 +548,20 @@ class Scheduler:
         submit = job.submit
         order = wire.Job(
             id=submit.id, key=submit.key, store=submit.store, device=submit.device, graph=job.blob,
-            compile_threads=self.limits.compile_threads, failure_ttl_s=self.limits.failure_ttl_s,
+            compile_threads=self._threads(), failure_ttl_s=self.limits.failure_ttl_s,
             name=submit.name, attempt=job.attempt, cache_max_bytes=self.limits.cache_max_bytes,
             cache_max_inodes=self.limits.cache_max_inodes,
         )  # fmt: skip
         out.append(RunJob(worker.number, order, self._yields_until(job)))
+
+    def _threads(self) -> int:
+        """Of a compile that starts now: all cores where it is alone, a slot's share where others run or queue.
+
+        One that was given many keeps them while others start: that passes with its compile.
+        """
+        limits = self.limits
+        compiles = min(limits.slots, self._slots_used() + self.queue_depth)
+        return limits.compile_threads or max(1, limits.cores // max(1, compiles))
 
     def _start(self, job: Job, now: float, out: list[Instruction]) -> None:
         self._sequence += 1
@@ -611,6 +649,9 @@ class Scheduler:
 
 
 _STOPPING = wire.Rejected("stopping", "The daemon is stopping", "Submit again when it is back")
+
+
+_CANCELLED = wire.Rejected("cancelled", "The watch that asked for it has newer sources", "")
 
 
 def _rejected(event: Submitted, code: str, message: str, action: str) -> Reply:

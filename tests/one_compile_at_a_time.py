@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
-COMPILING = ("tests/e2e/", "tests/chaos/", "tests/gpu/")
+COMPILING = ("tests/e2e/", "tests/chaos/", "tests/gpu/", "tests/watch/")
 
 
 class OneCompileAtATime(LoadScopeScheduling):

@@ -79,6 +79,7 @@ def status_command(out: Output, settings: Settings, timeout: float) -> int:
         document: dict[str, Any] = {
             "running": False, "pid": None, "version": None, "socket": _socket(settings),
             "cache_dir": str(settings.cache_dir), "uptime_s": None, "queue_depth": 0, "workers": [],
+            "watches": [],
         }  # fmt: skip
         out.result(document, f"No daemon runs at {document['socket']}. `precompiled start` starts one.")
         return 1
@@ -206,6 +207,15 @@ def _show_status(reply: dict[str, Any]) -> None:
             *(("degraded", text) for text in reply["degraded"]),
         ]
     )
+    _show_workers(reply)
+    if reply["watches"]:
+        from precompiled.cli.watch import show_watches
+
+        click.echo()
+        show_watches(reply["watches"])
+
+
+def _show_workers(reply: dict[str, Any]) -> None:
     if not reply["workers"]:
         click.echo("no workers (they are started when the first graph comes)")
         return

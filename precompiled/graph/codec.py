@@ -7,7 +7,8 @@ them alone, so nothing can change what is compiled without changing the key.
 A graph is a list of nodes in order, each ``[op, target, args, kwargs]``, with a fifth entry for annotations
 (node.meta["custom"]: torch.fx.traceback.annotate, and torch's own, which Inductor obeys); placeholders are ``["p"]``,
 graphs that a higher-order operator takes ``["g", number]``, or ``["g", number, policy]`` for those that are
-checkpointed selectively (torch_internals/checkpointing.py). What is encoded is the list of all graphs, outermost
+checkpointed selectively (torch_internals/checkpointing.py). Launches of user Triton kernels have targets of their own
+(torch_internals/user_kernels.py). What is encoded is the list of all graphs, outermost
 first. Arguments::
 
     null, true, 1, 0.5, "text"      themselves (JSON keeps 1 and 1.0 apart)
@@ -28,7 +29,7 @@ import torch
 import torch.fx
 
 from precompiled.errors import Bypass
-from precompiled.torch_internals import checkpointing, stand_in, targets
+from precompiled.torch_internals import checkpointing, stand_in, targets, user_kernels
 
 _OPS = {"call_function": "f", "call_method": "m", "output": "o"}
 _ATOMS = frozenset({bool, int, float, str, type(None)})
@@ -50,7 +51,8 @@ def modules(graphs: list[list[list[Any]]]) -> dict[str, str]:
     for graph in graphs:
         for node in graph:
             if node[0] == "f":
-                found.update(targets.modules_of(node[1]))
+                of = user_kernels if node[1][0] == user_kernels.KIND else targets
+                found.update(of.modules_of(node[1]))
             elif node[0] == "g" and len(node) > 2:
                 found.update(checkpointing.modules_of(node[2]))
     return found
@@ -128,12 +130,15 @@ class _Encoder:
         if code is None:
             raise Bypass(f"the graph has a node of kind {node.op}", code="unsupported-node")
         target: Any = None
-        if code == "f":
+        keywords: Any = node.kwargs
+        if code == "f" and user_kernels.is_launch(node.target):
+            target, keywords = user_kernels.encode(node)
+        elif code == "f":
             target = targets.encode(node.target)
         elif code == "m":
             target = node.target
         args = [_encode_argument(argument, index) for argument in node.args]
-        kwargs = [[name, _encode_argument(value, index)] for name, value in node.kwargs.items()]
+        kwargs = [[name, _encode_argument(value, index)] for name, value in keywords.items()]
         marks = node.meta.get("custom")
         if not marks:
             return [code, target, args, kwargs]
@@ -223,7 +228,10 @@ def _decode_graph(
         target, args, kwargs, *marks = rest
         decoded_args = tuple(_decode_argument(argument, nodes) for argument in args)
         decoded_kwargs = {name: _decode_argument(value, nodes) for name, value in kwargs}
-        if code == "f":
+        if code == "f" and target[0] == user_kernels.KIND:
+            operator, numbers = user_kernels.decode(target)
+            nodes.append(graph.call_function(operator, decoded_args, {**numbers, **decoded_kwargs}))
+        elif code == "f":
             nodes.append(graph.call_function(targets.decode(target), decoded_args, decoded_kwargs))
         elif code == "m":
             nodes.append(graph.call_method(target, decoded_args, decoded_kwargs))

@@ -96,6 +96,8 @@ def operation(node: list[Any]) -> str:
     if node[0] == "m" and shown:
         before = f"{shown.pop(0)}.{before}"
     shown += [f"{name}={argument(value)}" for name, value in kwargs]
+    if node[0] == "f" and node[1][0] == "kernel":
+        shown += [f"{name}={argument(value)}" for name, value in node[1][4]]  # what is compiled into it
     return f"{before}({', '.join(shown)})" + "".join(f", annotated {argument(item)}" for item in annotations)
 
 
@@ -117,6 +119,9 @@ def target(name: list[str]) -> str:
         return ".".join(rest)
     if kind in ("op", "cop"):
         return ".".join((rest[0], rest[1], rest[2] or "default"))
+    if kind == "kernel":
+        module, qualname, _digest = rest[1]
+        return f"{module}.{qualname}[grid]"
     return rest[0]
 
 
@@ -134,7 +139,9 @@ def argument(value: Any) -> str:
     if kind == "c":
         return repr(complex(*content))
     if kind == "x":
-        return f"device({content[1]!r})" if content[0] == "device" else f"torch.{content[1]}"
+        if content[0] == "device":
+            return f"device({content[1]!r})"
+        return f"tl.{content[1]}" if content[0] == "tl" else f"torch.{content[1]}"
     if kind == "d":
         return "{" + ", ".join(f"{argument(key)}: {argument(item)}" for key, item in content) + "}"
     items = [argument(item) for item in content]

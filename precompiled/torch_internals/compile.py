@@ -77,11 +77,11 @@ def compile_graph(
     context = TracingContext(metadata.new_fake_mode())
     with tracing(context), _serializable(), kernels.recorded() as recorder:
         compiled, _symints = _compile(module, inputs, hints, floats, context)
+        _refuse_input_guards(context)
         serialize = getattr(compiled, "serialize", None)
         if serialize is None:
             raise CompileFailed("torch gave a result that cannot be kept", code="not-serializable")
         entry = serialize()
-    _refuse_input_guards(context)
     shares = any("shares" in item for item in inputs["args"])
     if shares and any(info.mutates_data or info.mutates_metadata for info in entry.runtime_metadata.input_info):
         # What AOTAutograd makes of that depends on which input is a view of which, and Dynamo does not guard on it.

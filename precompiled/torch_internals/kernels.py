@@ -72,24 +72,41 @@ def _handled(handler: Callable[[AsyncCompile, list[str], str], Any], *, alone: b
         _current.handler, _current.alone = before
 
 
+class _Kernel:
+    """A kernel that is being built in another thread. Not one of Inductor's futures, which it would wait for."""
+
+    def __init__(self, building: Any) -> None:
+        self._building = building
+
+    def built(self) -> Callable[..., Any]:
+        """Waits for the compiler; raises what it said."""
+        found: Callable[..., Any] = self._building.result() if hasattr(self._building, "result") else self._building
+        return found
+
+    def __call__(self, *args: Any) -> Any:
+        return self.built()(*args)
+
+
 class Recorder:
-    """The kernels that were built while ``recorded`` was open."""
+    """The kernels that were built while ``recorded`` was open.
+
+    Inductor waits for a graph's kernels where it executes the graph's wrapper. Here the kernels of the forward are
+    built while the backward is being lowered, and what one of them fails with comes out of ``files``.
+    """
 
     def __init__(self) -> None:
-        self._built: dict[str, Any] = {}
+        self._kernels: dict[str, _Kernel] = {}
 
     def __call__(self, compiler: AsyncCompile, argtypes: list[str], source: str) -> Any:
-        kernel = _original(compiler, argtypes, source)
-        self._built[kernel_name(argtypes, source)] = kernel
-        return kernel
+        kernel = _Kernel(_original(compiler, argtypes, source))
+        return self._kernels.setdefault(kernel_name(argtypes, source), kernel)
 
     def files(self) -> dict[str, bytes]:
         """The contents of each kernel's ``.so``, by kernel name."""
-        contents = {}
-        for name, kernel in self._built.items():
-            function = kernel.result() if hasattr(kernel, "result") else kernel
-            contents[name] = Path(function.__self__.__file__).read_bytes()
-        return contents
+        return {
+            name: Path(kernel.built().__self__.__file__).read_bytes()  # type: ignore[attr-defined]
+            for name, kernel in self._kernels.items()
+        }
 
 
 @contextmanager

@@ -24,19 +24,9 @@ from precompiled.graph import codec
 from precompiled.torch_internals import user_modules
 from precompiled.torch_internals.sizes import SizeMaker, Symbols
 
-# Flags that Dynamo sets on an input's tensor_dict and that AOTAutograd or Inductor read.
+# Flags that Dynamo sets on an input's tensor_dict and that AOTAutograd or Inductor read. There is but one more in there
+# ("tag", torch/_dynamo/utils.py _extract_tensor_dict), which nobody reads.
 _TENSOR_FLAGS = ("_dynamo_static_input_type",)
-# Those that say which sizes are symbolic: the sizes themselves say it too. Anything else of Dynamo's in there changes
-# what is compiled in ways that are not carried over.
-_KNOWN_FLAGS = frozenset(
-    {
-        *_TENSOR_FLAGS,
-        "_dynamo_dynamic_indices",
-        "_dynamo_weak_dynamic_indices",
-        "_dynamo_static_indices",
-        "_dynamo_hint_overrides",
-    }
-)
 
 
 @dataclass(frozen=True)
@@ -155,15 +145,10 @@ def _describe_subclass(
 
 
 def _describe(value: FakeTensor, flags: dict[str, Any], position: int, symbols: Symbols) -> dict[str, Any]:
-    if value.layout is not torch.strided:
-        raise Bypass(f"input {position} has the layout {value.layout}", code="unsupported-layout")
-    if value.is_quantized or value.is_conj() or value.is_neg() or value.is_nested:
+    if value.layout is not torch.strided or value.is_quantized or value.is_conj() or value.is_neg() or value.is_nested:
         raise Bypass(
-            f"input {position} is quantized, nested, or a lazy conjugate or negative", code="unsupported-input"
+            f"input {position} is sparse, quantized, nested, or a lazy conjugate or negative", code="unsupported-input"
         )
-    odd = [name for name in flags if name.startswith("_dynamo") and name not in _KNOWN_FLAGS]
-    if odd:
-        raise Bypass(f"input {position} is marked {', '.join(sorted(odd))}", code="marked-input")
     return {
         "dtype": str(value.dtype).removeprefix("torch."),
         "shape": [symbols.size(size) for size in value.shape],

@@ -5,7 +5,7 @@ holds mode= and options= as ``config``; its ``__call__`` is Dynamo's backend. Re
 routes every compiled function of the process, also those made before, and taking it back restores them all. The
 wrapper itself (its equality, ``get_compiler_config``, ``reset``) stays torch's own.
 
-Private names: torch._TorchCompileInductorWrapper.{__call__, config}, torch._inductor.compile_fx.compile_fx.
+Private names: torch._TorchCompileInductorWrapper.{__init__, __call__, config}, torch._inductor.compile_fx.compile_fx.
 Checked on 2.11.0, 2.13.0, 2.15.0.
 """
 
@@ -19,16 +19,17 @@ from typing import Any
 import torch
 
 from precompiled.errors import PrecompiledError
-from precompiled.torch_internals import NEWEST, OLDEST, supported
+from precompiled.torch_internals import NEWEST, OLDEST, collection, supported
 
 log = logging.getLogger("precompiled.route")
 
 _original: Callable[..., Any] | None = None
+_original_init: Callable[..., None] | None = None
 
 
 def install() -> None:
     """Route from now on; idempotent. Raises PrecompiledError on a torch that this was not checked on."""
-    global _original  # noqa: PLW0603
+    global _original, _original_init  # noqa: PLW0603
     if _original is not None:
         return
     wrapper = getattr(torch, "_TorchCompileInductorWrapper", None)
@@ -39,12 +40,22 @@ def install() -> None:
             f"Install a torch between {oldest} and {newest}; until then torch.compile works as without precompiled",
             code="unsupported-torch",
         )
-    original = wrapper.__call__
+    original, original_init = wrapper.__call__, wrapper.__init__
+
+    @functools.wraps(original_init)
+    def made(self: Any, *args: Any, **kwargs: Any) -> None:
+        original_init(self, *args, **kwargs)
+        # torch.compile makes it, and imports Dynamo next. Before the first trace, so not with the first graph.
+        try:
+            collection.install()
+        except Exception as error:  # noqa: BLE001 - torch.compile traces as ever
+            log.info("the garbage collector runs as usual while Dynamo traces: %s", error)
 
     @functools.wraps(original)
     def routed(self: Any, model_: Any, inputs_: Any, **kwargs: Any) -> Any:
         def in_process() -> Any:
-            return original(self, model_, inputs_, **kwargs)
+            with collection.as_usual():
+                return original(self, model_, inputs_, **kwargs)
 
         # Only torch's own wrapper, not what derives from it (AOTInductor's); and only calls of the plain form.
         patches = kwargs.get("config_patches") or {}
@@ -56,22 +67,24 @@ def install() -> None:
             return in_process()
         # Imported on the first graph: switching on must cost nothing in programs that never compile.
         try:
+            collection.install()
             from precompiled import backend
         except Exception as error:  # noqa: BLE001 - a private name that this torch lacks
             log.warning("torch.compile compiles in process: %s: %s", type(error).__name__, error)
             return in_process()
         return backend.compile_or_swap(model_, {**self.config, **patches}, in_process)
 
-    wrapper.__call__ = routed
-    _original = original
+    wrapper.__call__, wrapper.__init__ = routed, made
+    _original, _original_init = original, original_init
 
 
 def remove() -> None:
     """Give torch.compile back its own backend; idempotent."""
-    global _original  # noqa: PLW0603
+    global _original, _original_init  # noqa: PLW0603
     if _original is not None:
         torch._TorchCompileInductorWrapper.__call__ = _original
-        _original = None
+        torch._TorchCompileInductorWrapper.__init__ = _original_init
+        _original = _original_init = None
 
 
 def inductor_options(mode: str | None, options: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -85,4 +98,5 @@ def compile_in_process(
     """Exactly what plain torch.compile does with a graph."""
     from torch._inductor.compile_fx import compile_fx
 
-    return compile_fx(module, inputs, config_patches=dict(options))  # type: ignore[no-any-return, unused-ignore]
+    with collection.as_usual():
+        return compile_fx(module, inputs, config_patches=dict(options))  # type: ignore[no-any-return, unused-ignore]

@@ -33,7 +33,7 @@ _STANDARD_MODULES = frozenset({"_operator", "operator", "math", "builtins"})
 _TORCH_FOLDER = os.path.join(os.path.realpath(os.path.dirname(torch.__file__)), "")
 
 # Operators that take graphs, and whose other arguments are data: what they do is all in the encoded graphs. Not those
-# that take code by reference (user Triton kernels: an index into a table of the process) or have effects.
+# that take code by reference (user Triton kernels: user_kernels.py) or have effects.
 _HIGHER_ORDER = frozenset(
     {
         "tag_activation_checkpoint",

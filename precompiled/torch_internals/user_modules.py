@@ -18,7 +18,6 @@ import os
 import sys
 import sysconfig
 import time
-from collections.abc import Callable
 from functools import cache
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
@@ -36,13 +35,16 @@ _INSTALLED = tuple(
 # Types of values that say all by their repr.
 _PLAIN = frozenset({bool, int, float, complex, str, bytes, torch.dtype, torch.device})
 
-# A function or class at the top level of a module: module, qualified name, digest of the sources ("" for torch's own).
+# Something at the top level of a module: module, qualified name, digest of the sources ("" for torch's own).
 Name = list[str]
 
 
-def name_of(thing: Callable[..., Any], *, code: str) -> Name:
-    """How a worker finds a function or class. Raises Bypass (``code``) for one that an import does not lead to."""
-    module, qualname = thing.__module__, thing.__qualname__
+def name_of(thing: Any, module: str | None = None, qualname: str | None = None, *, code: str) -> Name:
+    """How a worker finds a function or class. Raises Bypass (``code``) for one that an import does not lead to.
+
+    ``module`` and ``qualname``: for what does not say so itself.
+    """
+    module, qualname = module or thing.__module__, qualname or thing.__qualname__
     found: Any = sys.modules.get(module)
     for part in qualname.split("."):
         found = getattr(found, part, None)

@@ -103,6 +103,7 @@ def test_show_has_the_lines(shared_host: Host, base: str) -> None:
     assert "program.json.gz" in kept
 
 
+@pytest.mark.reason("aliased-mutation")
 def test_a_compile_that_fails_is_explained(shared_host: Host, base: str) -> None:
     """Two inputs over one memory, one of them changed: the worker refuses, and its record has the graph."""
     program = PROGRAM.replace("def scaled(x):", "def scaled(x, y):").replace(

@@ -69,6 +69,10 @@ def test_a_model_swaps_in_and_hits_in_the_next_process(
     assert {entry.manifest.device for entry in shared_host.store.entries() if entry.manifest.key in keys} == {"cuda"}
 
 
+def test_user_triton_kernels(shared_host: Host, tmp_path: Path) -> None:
+    swapped_then_hit(shared_host, tmp_path, {"model": "user-kernels", "device": "cuda"})
+
+
 def test_a_client_with_empty_caches_starts_no_compiler(shared_host: Host, tmp_path: Path) -> None:
     _first, second = swapped_then_hit(shared_host, tmp_path, {"model": "gpt2", "training": True, "device": "cuda"})
     # No g++ or gcc (triton's launchers), no ptxas, none of Inductor's compile workers.
@@ -129,6 +133,7 @@ def test_a_cpu_graph_of_a_gpu_host_has_a_worker_without_a_gpu(host: Host, tmp_pa
     assert psutil.Process(worker.pid).environ()["CUDA_VISIBLE_DEVICES"] == ""
 
 
+@pytest.mark.reason("device-index")
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="there is one GPU")
 def test_another_gpu_than_the_first_is_refused_with_a_reason() -> None:
     with pytest.raises(Bypass) as refused:

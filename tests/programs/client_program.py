@@ -28,6 +28,11 @@ def build(name: str, training: bool) -> tuple[torch.nn.Module, dict[str, Any]]:
     elif name == "broken":
         model = _Broken()
         inputs = {"x": torch.randn(8, 16)}
+    elif name == "user-kernels":
+        from user_kernels import Launches
+
+        model = Launches()
+        inputs = {"x": torch.randn(8, 16)}
     elif name == "gpt2":
         from transformers import GPT2Config, GPT2LMHeadModel
 

@@ -329,6 +329,7 @@ def test_a_thread_that_cannot_be_started_is_tried_again_but_not_all_the_time(
     wait_until(replies.published)
 
 
+@pytest.mark.reason("no-daemon")
 def test_asking_without_a_daemon(tmp_path: Path) -> None:
     daemon = DaemonUnderTest(tmp_path)
     with pytest.raises(DaemonError) as caught:
@@ -336,6 +337,7 @@ def test_asking_without_a_daemon(tmp_path: Path) -> None:
     assert caught.value.code == "no-daemon" and "precompiled start" in caught.value.action
 
 
+@pytest.mark.reason("no-reply")
 def test_asking_a_daemon_that_is_stopped_by_a_signal(daemon: DaemonUnderTest) -> None:
     psutil.Process(daemon.pid).suspend()
     try:

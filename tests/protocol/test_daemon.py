@@ -101,6 +101,7 @@ def test_a_worker_killed_before_ready_is_started_again(daemon: DaemonUnderTest, 
         assert client.ended(message.id).state == "published"
 
 
+@pytest.mark.reason("worker-cannot-start")
 def test_an_interpreter_that_never_gets_ready(daemon: DaemonUnderTest) -> None:
     message = daemon.submit(environment=daemon.environment(FAKE_START="die"))
     with raw_client(daemon.settings) as client:
@@ -109,6 +110,7 @@ def test_an_interpreter_that_never_gets_ready(daemon: DaemonUnderTest) -> None:
     assert reply.code == "worker-cannot-start" and "cannot import torch" in reply.message
 
 
+@pytest.mark.reason("cannot-start")
 @pytest.mark.parametrize("executable", ["/nonexistent/python", "/etc/passwd", "/"])
 def test_an_interpreter_that_is_none(daemon: DaemonUnderTest, executable: str) -> None:
     environment = wire.Environment(executable, "/", "3.11", "2.13", "", {})
@@ -116,7 +118,7 @@ def test_an_interpreter_that_is_none(daemon: DaemonUnderTest, executable: str) -
     with raw_client(daemon.settings) as client:
         client.submit(message, graph())
         reply = client.ended(message.id)
-    assert reply.code == "worker-cannot-start" and executable in reply.message
+    assert reply.code == "worker-cannot-start" and executable in reply.message and "cannot-start:" in reply.message
 
 
 def test_an_idle_worker_that_is_killed_is_replaced(daemon: DaemonUnderTest) -> None:
@@ -157,6 +159,7 @@ def test_a_key_that_kills_two_workers_is_quarantined(daemon: DaemonUnderTest) ->
     assert daemon.stats().failed == 1
 
 
+@pytest.mark.reason("worker-error")
 @pytest.mark.parametrize(("do", "reason"), [("fail", "it does not compile"), ("raise", "user code went wrong")])
 def test_a_failed_compile_keeps_the_worker(daemon: DaemonUnderTest, do: str, reason: str) -> None:
     with raw_client(daemon.settings) as client:
@@ -166,6 +169,7 @@ def test_a_failed_compile_keeps_the_worker(daemon: DaemonUnderTest, do: str, rea
         assert reply.code == "compile-failed" and reason in reply.message
         (worker,) = daemon.status().workers
         assert (worker.state, worker.jobs_done) == ("idle", 1)
+        assert ("failed boom" if do == "fail" else "failed worker-error") in daemon.log()
 
 
 def test_what_user_code_prints_harms_nothing(daemon: DaemonUnderTest) -> None:
@@ -195,6 +199,7 @@ def test_a_worker_that_hangs_is_ended_with_all_its_children(tmp_path: Path) -> N
         wait_until(lambda: not psutil.Process(daemon.pid).children(), "no zombie is left")
 
 
+@pytest.mark.reason("key-quarantined", "memory")
 def test_a_worker_over_its_memory_is_ended(tmp_path: Path) -> None:
     with (
         running_daemon(tmp_path, job_memory_bytes=200 << 20) as daemon,
@@ -203,7 +208,7 @@ def test_a_worker_over_its_memory_is_ended(tmp_path: Path) -> None:
         message = daemon.submit()
         client.submit(message, graph("hog", bytes=400 << 20))
         reply = client.ended(message.id)
-        assert reply.code == "key-quarantined" and "MiB resident" in reply.message
+        assert reply.code == "key-quarantined" and "memory: " in reply.message and "MiB resident" in reply.message
 
 
 def test_a_daemon_killed_leaves_no_worker_and_its_place_is_free(tmp_path: Path) -> None:
@@ -230,6 +235,7 @@ def test_a_daemon_killed_leaves_no_worker_and_its_place_is_free(tmp_path: Path) 
             assert client.ended(message.id).state == "published"
 
 
+@pytest.mark.reason("stopping")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_with_jobs_running_leaves_nothing(tmp_path: Path, number: int) -> None:
     pids = tmp_path / "pids"
@@ -257,6 +263,7 @@ def test_stop_by_request(daemon: DaemonUnderTest) -> None:
     assert daemon.process is not None and daemon.process.wait(TIMEOUT_S) == 0
 
 
+@pytest.mark.reason("already-running")
 def test_a_second_daemon_hears_that_one_runs_and_harms_nothing(daemon: DaemonUnderTest) -> None:
     other = DaemonUnderTest(daemon.directory)
     other.start(expect="already-running")
@@ -277,14 +284,17 @@ def test_an_idle_daemon_leaves_when_told_so(tmp_path: Path) -> None:
         assert daemon.process.wait(TIMEOUT_S) == 0
 
 
+@pytest.mark.reason("idle")
 def test_idle_workers_are_released(tmp_path: Path) -> None:
     with running_daemon(tmp_path, worker_idle_s=0.3) as daemon, raw_client(daemon.settings) as client:
         message = daemon.submit()
         client.submit(message, graph())
         client.ended(message.id)
         wait_until(lambda: not daemon.status().workers)
+        assert "is gone: idle" in daemon.log()
 
 
+@pytest.mark.reason("no-such-device")
 def test_an_unknown_gpu_is_rejected(daemon: DaemonUnderTest) -> None:
     with raw_client(daemon.settings) as client:
         for device in ("tpu", "cuda:", "cuda:GPU-1;rm"):

@@ -40,6 +40,7 @@ def lives(daemon: DaemonUnderTest) -> Iterator[None]:
     assert daemon.status().pid == daemon.pid
 
 
+@pytest.mark.reason("protocol-version")
 def test_a_wrong_version_is_told_what_to_do(daemon: DaemonUnderTest) -> None:
     with raw_client(daemon.settings) as client:
         client.send(b"precompiled/999", b"whatever that version says", b"blob", b"more")
@@ -47,6 +48,7 @@ def test_a_wrong_version_is_told_what_to_do(daemon: DaemonUnderTest) -> None:
     assert (reply.code, "restart" in reply.action) == ("protocol-version", True)
 
 
+@pytest.mark.reason("bad-message")
 @pytest.mark.parametrize(
     "frames",
     [
@@ -80,6 +82,7 @@ def test_a_message_over_its_cap_is_too_large(daemon: DaemonUnderTest) -> None:
         assert client.receive().code == "too-large"
 
 
+@pytest.mark.reason("too-large")
 def test_a_graph_over_its_cap_is_too_large(daemon: DaemonUnderTest) -> None:
     with raw_client(daemon.settings) as client:
         message = daemon.submit()
@@ -146,6 +149,7 @@ def test_a_peer_that_does_not_read_blocks_nobody(daemon: DaemonUnderTest) -> Non
         assert client.ended(message.id).state == "published"
 
 
+@pytest.mark.reason("not-permitted")
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs another uid")
 def test_a_user_daemon_serves_its_own_user_alone(daemon: DaemonUnderTest) -> None:
     # What the socket's mode forbids anyway: made reachable, to see the kernel's word used.
@@ -221,6 +225,7 @@ def test_the_lock_excludes_and_notices_that_it_was_replaced(tmp_path: Path) -> N
     second.release()
 
 
+@pytest.mark.reason("runtime-dir-untrusted")
 def test_a_directory_that_others_may_write_to_is_refused(tmp_path: Path) -> None:
     from precompiled.errors import DaemonError
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, precondition, rule
 from precompiled.service import scheduler as module
 from precompiled.service.events import (
+    Cancelled,
     Count,
     KillWorker,
     Limits,
@@ -111,6 +112,22 @@ def test_a_job_goes_its_way() -> None:
     assert [step.split()[0] for _, step in host.scheduler.finished[0].story] == ["submit", "dispatch", "publish"]
 
 
+def test_the_cores_are_shared_by_the_compiles_that_run_or_could() -> None:
+    host = Host(slots=4, processes=4, cores=16)
+
+    def threads(start: StartWorker) -> int:
+        found: int = host.only(RunJob, host.tell(WorkerReady(start.worker))).job.compile_threads
+        return found
+
+    assert threads(host.only(StartWorker, host.submit("alone"))) == 16
+    starts = [host.only(StartWorker, host.submit(key)) for key in ("b", "c", "d")]
+    host.submit("queued")
+    assert [threads(start) for start in starts] == [4, 4, 4], "no slot's share is less"
+    fixed = Host(slots=4, cores=16, compile_threads=3)
+    start = fixed.only(StartWorker, fixed.submit("a"))
+    assert fixed.only(RunJob, fixed.tell(WorkerReady(start.worker))).job.compile_threads == 3
+
+
 def test_one_flight_per_key_and_user() -> None:
     host = Host()
     host.submit("k")
@@ -198,6 +215,7 @@ def test_background_jobs_do_not_starve() -> None:
     raise AssertionError("it starved")
 
 
+@pytest.mark.reason("busy")
 def test_a_full_queue_says_busy() -> None:
     host = Host(max_queue=3, max_queue_per_uid=2)
     for key in ("a", "b"):
@@ -208,6 +226,7 @@ def test_a_full_queue_says_busy() -> None:
     assert host.reply(host.submit("a")).state == "deduplicated", "joining needs no room"
     assert isinstance(host.reply(host.submit("d", uid=2)), wire.Accepted)
     assert isinstance(host.reply(host.submit("e", uid=3)), wire.Busy)
+    assert [item.reason for item in host.all(Count) if item.counter == "rejected"] == ["busy"] * 2
 
 
 def test_the_bytes_of_queued_graphs_are_bounded() -> None:
@@ -216,6 +235,7 @@ def test_the_bytes_of_queued_graphs_are_bounded() -> None:
     assert isinstance(host.reply(host.submit("b", blob=b"x")), wire.Busy)
 
 
+@pytest.mark.reason("expired")
 def test_a_deadline_drops_a_queued_job_when_the_last_one_has_passed() -> None:
     host = Host()
     host.submit("blocker")
@@ -239,6 +259,7 @@ def test_without_a_deadline_somebody_always_wants_it() -> None:
     assert host.scheduler.jobs
 
 
+@pytest.mark.reason("died")
 def test_a_job_is_retried_once_when_its_worker_dies_then_quarantined() -> None:
     host = Host()
     host.warm()
@@ -255,6 +276,7 @@ def test_a_job_is_retried_once_when_its_worker_dies_then_quarantined() -> None:
     assert (host.counted("retried"), host.counted("failed")) == (1, 1)
 
 
+@pytest.mark.reason("timeout")
 def test_a_job_that_takes_too_long_is_killed_and_not_tried_again() -> None:
     host = Host(job_timeout_s=100)
     host.warm()
@@ -287,6 +309,7 @@ def test_an_environment_that_cannot_start_fails_its_jobs_and_is_refused_for_a_wh
     assert isinstance(host.reply(host.submit("k4")), wire.Accepted)
 
 
+@pytest.mark.reason("start-timeout")
 def test_a_start_that_hangs_is_ended() -> None:
     host = Host(start_timeout_s=10)
     host.submit("k")
@@ -307,6 +330,7 @@ def test_a_device_gets_its_worker_when_its_first_graph_comes() -> None:
     assert {start.device for start in host.all(StartWorker)} == {"cpu"}
 
 
+@pytest.mark.reason("evicted")
 def test_the_least_recently_used_idle_worker_makes_room() -> None:
     host = Host(processes=2)
     old, new = host.warm("a"), (setattr(host, "now", host.now + 1), host.warm("b"))[1]
@@ -335,6 +359,7 @@ def test_idle_workers_are_released() -> None:
     host.only(StopWorker, host.tell(Tick()))
 
 
+@pytest.mark.reason("recycled")
 def test_a_worker_is_recycled_after_its_last_job_and_replaced_when_there_is_work() -> None:
     host = Host(jobs_per_worker=3)
     number = host.warm()
@@ -373,6 +398,7 @@ def test_never_more_slots_than_allowed() -> None:
     assert len(host.all(StartWorker)) == 2
 
 
+@pytest.mark.reason("shut-down")
 def test_shut_down_tells_everybody() -> None:
     host = Host()
     host.warm()
@@ -385,6 +411,7 @@ def test_shut_down_tells_everybody() -> None:
     assert not host.scheduler.jobs
 
 
+@pytest.mark.reason("protocol")
 def test_a_worker_that_answers_for_another_job_is_killed() -> None:
     host = Host()
     host.warm()
@@ -423,11 +450,53 @@ def test_the_table_of_transitions_is_all_there_is(state: str, trigger: str) -> N
         assert caught.value.story == [(1.0, "submit"), (2.0, trigger)], "the error tells the story"
 
 
+@pytest.mark.reason("scheduler")
 def test_a_wrong_worker_transition_is_an_error_with_its_story() -> None:
     message = wire.Submit("i", "k", "/s", environment(), "cpu")
     worker = Worker(1, module.Seat.of(1, message), environment())
-    with pytest.raises(SchedulerError, match="cannot done when it is starting"):
+    with pytest.raises(SchedulerError, match="cannot done when it is starting") as caught:
         worker.move("done", 1.0)
+    assert caught.value.code == "scheduler"
+
+
+def test_a_queued_job_is_dropped_when_nobody_wants_it_any_more() -> None:
+    host = Host()
+    host.warm()
+    host.submit("running", id="r")
+    host.submit("queued", id="q")
+    said = host.tell(Cancelled(1, ("q",)))
+    assert {job.submit.key for job in host.scheduler.jobs.values()} == {"running"}
+    assert not [item for item in said if isinstance(item, (KillWorker, Reply))]
+    assert host.scheduler.finished[-1].state == "dropped"
+
+
+def test_a_running_job_is_ended_with_its_worker_and_the_next_one_gets_its_place() -> None:
+    host = Host()
+    worker = host.warm()
+    host.submit("old", id="o")
+    host.submit("new", id="n")
+    said = host.tell(Cancelled(1, ("o",)))
+    assert host.only(KillWorker, said) == KillWorker(worker, "cancelled")
+    host.tell(WorkerGone(worker, "cancelled"))
+    starts = [item for item in host.said if isinstance(item, StartWorker)]
+    run = host.only(RunJob, host.tell(WorkerReady(starts[-1].worker)))
+    assert run.job.key == "new"
+    assert host.counted("failed") == 0, "neither is it quarantined"
+    host.done(run)
+    host.submit("old", id="again")
+    assert host.all(RunJob)[-1].job.key == "old"
+
+
+def test_a_job_that_somebody_else_waits_for_is_not_cancelled() -> None:
+    host = Host()
+    host.warm()
+    host.submit("k", id="watch")
+    host.submit("k", id="client")
+    assert not [item for item in host.tell(Cancelled(1, ("watch",))) if isinstance(item, KillWorker)]
+    (job,) = host.scheduler.jobs.values()
+    assert set(job.interested) == {"client"}
+    host.tell(Cancelled(2, ("client",)))
+    assert host.scheduler.jobs, "another user's word counts for his own jobs"
 
 
 class AnyHistory(RuleBasedStateMachine):
@@ -461,6 +530,7 @@ class AnyHistory(RuleBasedStateMachine):
         self.doomed: set[int] = set()
         self.open: set[str] = set()  # ids that were accepted and not yet ended
         self.deadlines: set[str] = set()
+        self.uid_of_id: dict[str, int] = {}
 
     def carry_out(self, event: Any) -> None:
         for item in self.scheduler.handle(event, self.now):
@@ -478,6 +548,9 @@ class AnyHistory(RuleBasedStateMachine):
                 case StopWorker(worker) | KillWorker(worker):
                     assert worker in self.processes
                     self.doomed.add(worker)
+                    if isinstance(item, KillWorker) and item.reason == "cancelled":
+                        self.running.pop(worker)  # killed before anything else is carried out
+                        self.flights.pop(worker)
                 case Reply(_, wire.Accepted(id=id, state=state)):
                     if state == "published":
                         assert id in self.open
@@ -499,7 +572,16 @@ class AnyHistory(RuleBasedStateMachine):
         message = wire.Submit(
             f"i{self.number}", key, "/s", environment(env), "cpu", waiting=waiting, deadline_s=deadline
         )
+        self.uid_of_id[message.id] = uid
         self.carry_out(Submitted(b"c", uid, uid, message, b"g"))
+
+    @precondition(lambda self: self.open)
+    @rule(data=st.data())
+    def cancel(self, data: st.DataObject) -> None:
+        ids = data.draw(st.lists(st.sampled_from(sorted(self.open)), unique=True))
+        uid = data.draw(st.integers(1, 3))
+        self.open -= {id for id in ids if self.uid_of_id[id] == uid}
+        self.carry_out(Cancelled(uid, tuple(ids)))
 
     @precondition(lambda self: self.starting)
     @rule(data=st.data())

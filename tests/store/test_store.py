@@ -117,6 +117,7 @@ def test_the_same_variant_is_kept_once(store: Store) -> None:
     assert len(store.lookup(KEY)) == 1 and os.listdir(store.tmp) == []
 
 
+@pytest.mark.reason("too-many-variants")
 def test_all_slots_taken(store: Store) -> None:
     for number in range(fmt.MAX_VARIANTS):
         store.publish(payload(guards=str(number)))
@@ -137,6 +138,7 @@ def test_a_slot_held_by_something_else_is_passed_over(store: Store, plant: str, 
     assert store.publish(payload()).slot == 1
 
 
+@pytest.mark.reason("bad-key")
 @pytest.mark.parametrize("key", ["", "abc", "../" + "a" * 61, "A" * 64, KEY + "\n", KEY + ".0/../x"])
 def test_only_keys_become_file_names(store: Store, key: str) -> None:
     outside = store.root.parent / "x.failed"
@@ -183,6 +185,7 @@ def test_a_store_that_cannot_be_written_is_a_store_error(store: Store, where: st
             publish()
 
 
+@pytest.mark.reason("store-unwritable")
 def test_no_space_is_a_store_error_and_leaves_nothing(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
@@ -292,12 +295,16 @@ def test_one_corrupt_variant_does_not_hide_the_others(store: Store) -> None:
     assert [entry.manifest.guards for entry in store.lookup(KEY)] == ["a", "c"]
 
 
+@pytest.mark.reason("artifact-format")
 def test_another_format_is_a_miss_but_stays(store: Store) -> None:
     path = store.publish(payload()).path / fmt.MANIFEST
     mine, other = (b'"format":%d' % version for version in (fmt.FORMAT, fmt.FORMAT + 1))
     path.write_bytes(path.read_bytes().replace(mine, other))
     record = store.artifacts / f"{KEY}.failed"
     record.write_bytes(fmt.encode_failure(failure()).replace(mine, other))
+    with pytest.raises(CorruptArtifact) as caught:
+        fmt.open_manifest(path.read_bytes(), KEY)
+    assert caught.value.code == "artifact-format" and f"this is format {fmt.FORMAT}" in caught.value.message
     assert store.lookup(KEY) == [] and store.failure(KEY) is None
     assert path.exists() and record.exists() and _quarantined(store) == []
     assert store.publish(payload()).slot == 1
@@ -613,6 +620,7 @@ def test_a_writer_killed_at_any_point_leaves_a_whole_store(tmp_path: Path, monke
     assert step > 15 and outcomes == {True, False}
 
 
+@pytest.mark.reason("store-unreadable")
 def test_an_unreadable_store_is_a_store_error_for_another_user(tmp_path: Path) -> None:
     if os.geteuid() != 0:
         pytest.skip("needs root, to become another user")
@@ -625,11 +633,18 @@ def test_an_unreadable_store_is_a_store_error_for_another_user(tmp_path: Path) -
             os.setgroups([])
             os.setgid(65534)
             os.setuid(65534)
-            for call in (lambda: store.lookup(KEY), lambda: store.failure(KEY), lambda: store.publish(payload())):
+            code = 0
+            for call, expected in (
+                (lambda: store.lookup(KEY), "store-unreadable"),
+                (lambda: store.failure(KEY), "store-unreadable"),
+                (lambda: store.publish(payload()), "store-unwritable"),
+            ):
                 try:
                     call()
+                    code = 1
                 except PrecompiledError as error:
-                    code = 0 if error.code in ("store-unreadable", "store-unwritable") else 2
+                    if error.code != expected or not error.action:
+                        code = 2
             assert list(store.entries()) == [] and store.evict(0, 0).entries == 0
         except BaseException:
             code = 3

@@ -147,6 +147,7 @@ def test_a_failed_compile_is_explained_and_shown(store: Store) -> None:
     assert answer("explain", "--last")["nearest"]["state"] == "failed"
 
 
+@pytest.mark.reason("graph-not-kept")
 def test_what_was_kept_without_its_graph(store: Store) -> None:
     publish(store, "bare", PROGRAM, 20, without=True)
     assert answer("explain", "--last", status=1)["error"]["code"] == "graph-not-kept"

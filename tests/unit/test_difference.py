@@ -270,10 +270,18 @@ def test_arguments(value: Any, text: str) -> None:
         (["fn", "torch.nn.functional", "gelu"], "torch.nn.functional.gelu"), (["op", "aten", "add"], "aten.add"),
         (["op", "aten", "add", "Tensor"], "aten.add.Tensor"), (["op", "aten", "relu", ""], "aten.relu.default"),
         (["cop", "mine", "op", "", "mine.ops", "d"], "mine.op.default"), (["hop", "cond"], "cond"),
+        (["kernel", "triton_kernel_wrapper_mutation", ["mine", "k", "d"], "f", [["B", 16]]], "mine.k[grid]"),
     ],
 )  # fmt: skip
 def test_targets(name: list[str], text: str) -> None:
     assert listing.target(name) == text
+
+
+def test_a_launch_of_a_kernel_shows_what_is_compiled_into_it() -> None:
+    constants = [["B", 16], ["T", {"x": ["tl", "fp32"]}]]
+    target = ["kernel", "triton_kernel_wrapper_mutation", ["mine", "k", "d"], "f", constants]
+    launch = ["f", target, [], [["kwargs", {"d": [["x", {"n": 0}]]}]]]
+    assert listing.operation(launch) == "mine.k[grid](kwargs={'x': %0}, B=16, T=tl.fp32)"
 
 
 def test_no_torch_is_imported() -> None:

@@ -106,6 +106,7 @@ def test_an_altered_file_is_put_right(interpreter: Interpreter) -> None:
     assert interpreter.ask() == "waiting"
 
 
+@pytest.mark.reason("hook")
 def test_enable_is_believed_only_when_it_works(interpreter: Interpreter) -> None:
     # Found by this command, but not by other shells, which lack its PYTHONPATH.
     (interpreter.site / "a_sources.pth").unlink()
@@ -114,11 +115,13 @@ def test_enable_is_believed_only_when_it_works(interpreter: Interpreter) -> None
     assert not (interpreter.site / "precompiled.pth").exists()
 
 
+@pytest.mark.reason("no-user-site")
 def test_no_user_site_in_a_virtual_environment(interpreter: Interpreter) -> None:
     error = interpreter.precompiled("enable", "--user", status=1)["error"]
     assert isinstance(error, dict) and error["code"] == "no-user-site" and "--user" in error["action"]
 
 
+@pytest.mark.reason("not-writable")
 def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(PrecompiledError) as caught:

@@ -463,7 +463,7 @@ def mark(module: torch.fx.GraphModule, name: str, value: Any) -> None:
 REFUSALS: dict[str, tuple[str | None, dict[str, Any]]] = {
     "none": (None, {}),
     "a marked node": ("marked-node", {}),
-    "a marked input": ("marked-input", {}),
+    "an odd input": ("unsupported-input", {}),
     "an option": ("cpp-wrapper", {"cpp_wrapper": True}),
 }
 
@@ -478,12 +478,14 @@ def test_capture_changes_nothing_of_the_callers(written: Written, program: Progr
         first = next(iter(module.graph.nodes))
         if refusal == "a marked node":
             mark(module, "recompute", CheckpointPolicy.MUST_SAVE)
-        elif refusal == "a marked input":
-            first.meta["tensor_dict"] = {**first.meta.get("tensor_dict", {}), "_dynamo_of_a_later_torch": True}
+        described = first.meta["example_value"]
+        if refusal == "an odd input":
+            first.meta["example_value"] = None
         before = snapshot(module)
         with refusing(code):
             capture.capture(module, options)
         pairs.append((before, snapshot(module)))
+        first.meta["example_value"] = described
         return module.forward
 
     torch._dynamo.reset()

@@ -116,7 +116,7 @@ def test_a_sparse_input_is_refused() -> None:
         sparse = torch.sparse_coo_tensor(torch.zeros(1, 2, dtype=torch.int64), torch.zeros(2), (4,))
     with pytest.raises(Bypass) as refused:
         metadata.describe_inputs([placeholder(sparse)])
-    assert refused.value.code == "unsupported-layout"
+    assert refused.value.code == "unsupported-input"
 
 
 def placeholder(value: Any, **flags: Any) -> torch.fx.Node:
@@ -149,10 +149,3 @@ def test_a_float_that_dynamo_makes_symbolic_is_refused() -> None:
     with pytest.raises(Bypass) as refused:
         captured(torch.nn.LayerNorm(6), X, dynamic=True)
     assert refused.value.code == "symbolic-scalar"
-
-
-def test_a_mark_of_dynamos_that_is_not_known_is_refused() -> None:
-    with pytest.raises(Bypass) as refused:
-        metadata.describe_inputs([placeholder(fake(), _dynamo_of_tomorrow=True)])
-    assert refused.value.code == "marked-input"
-    metadata.describe_inputs([placeholder(fake(), _dynamo_static_input_type="unguarded", of_the_user=1)])

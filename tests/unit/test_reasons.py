@@ -1,9 +1,12 @@
-"""docs/reasons.md lists every stable code of the sources, and no other."""
+"""docs/reasons.md lists every stable code of the sources, and no other; and each is provoked by a test.
+
+A test that provokes a code says so with ``@pytest.mark.reason("code", ...)``, and names it in what it asserts."""
 
 from __future__ import annotations
 
 import ast
 import re
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -91,6 +94,59 @@ def test_the_table_has_no_code_that_is_gone() -> None:
 def test_the_table_has_each_code_once() -> None:
     table = in_the_table()
     assert len(table) == len(set(table)), sorted({code for code in table if table.count(code) > 1})
+
+
+# ---------------------------------------------------------------- an error's code
+
+# They have no code of their own: each raise says which.
+_CODE_MUST_BE_GIVEN = {"PrecompiledError", "Bypass", "StoreError", "CompileFailed"}
+
+
+def without_a_code(tree: ast.AST) -> Iterator[int]:
+    """The lines that make an error without a code."""
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call) or _called(node) not in _CODE_MUST_BE_GIVEN:
+            continue
+        if not any(keyword.arg == "code" for keyword in node.keywords):
+            yield node.lineno
+
+
+def test_every_error_has_a_code() -> None:
+    found = [f"{path}:{line}" for path in SOURCES for line in without_a_code(ast.parse(path.read_text()))]
+    assert not found, f"errors without a code: {found}"
+    assert list(without_a_code(ast.parse('raise Bypass("text")'))) == [1]
+
+
+# ---------------------------------------------------------------- a test for each code
+
+
+def provoked(tree: ast.AST) -> tuple[set[str], set[str]]:
+    """The codes that marks of a file's tests claim; and those of them that the file names nowhere else."""
+    claims = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and ast.unparse(node.func) == _MARK]
+    of_marks = [argument for claim in claims for argument in claim.args if isinstance(argument, ast.Constant)]
+    claimed = {str(argument.value) for argument in of_marks}
+    texts = [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+    named = Counter(code for text in texts for code in claimed if re.search(rf"(?<![\w-]){code}(?![\w-])", text))
+    return claimed, {code for code in claimed if named[code] <= sum(node.value == code for node in of_marks)}
+
+
+_MARK = "pytest.mark.reason"
+
+
+def test_every_code_is_provoked_by_a_test() -> None:
+    found = {path: provoked(ast.parse(path.read_text())) for path in (ROOT / "tests").rglob("test_*.py")}
+    claimed = set().union(*(codes for codes, _ in found.values()))
+    missing = set(in_the_table()) - claimed
+    assert not missing, f"no test is marked to provoke {', '.join(sorted(missing))}"
+    unknown = claimed - set(in_the_table())
+    assert not unknown, f"docs/reasons.md has no {', '.join(sorted(unknown))}, which tests provoke"
+    unasserted = {path.name: codes for path, (_, codes) in found.items() if codes}
+    assert not unasserted, f"claimed by a mark and named nowhere else: {unasserted}"
+
+
+def test_a_mark_alone_is_no_test() -> None:
+    source = '@pytest.mark.reason("a-code", "b-code")\ndef test_it() -> None:\n    assert error.code == "a-code"\n'
+    assert provoked(ast.parse(source)) == ({"a-code", "b-code"}, {"b-code"})
 
 
 def test_the_collection_sees() -> None:

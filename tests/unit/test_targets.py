@@ -144,10 +144,8 @@ def test_functional_collectives_are_served_and_known_as_such_and_others_are_refu
     assert refusal(torch.ops.c10d.allreduce_.default) == "collective"
 
 
-def test_an_operator_that_takes_code_by_reference_is_refused() -> None:
-    from torch._higher_order_ops.triton_kernel_wrap import triton_kernel_wrapper_mutation
-
-    assert refusal(triton_kernel_wrapper_mutation) == "higher-order-operator"
+def test_an_operator_with_effects_is_refused() -> None:
+    assert refusal(torch.ops.higher_order.with_effects) == "higher-order-operator"
 
 
 @pytest.mark.parametrize(

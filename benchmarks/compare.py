@@ -1,0 +1,72 @@
+"""Is what compiled code gives equal to what eager gives? One tolerance for all of the benchmarks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+
+# As torch's own tests of Inductor compare (test_torchinductor.py: atol 1e-4, rtol 1e-4 and up).
+RTOL, ATOL = 1e-3, 1e-4
+# Small models have gradients far below ATOL, and zeros would pass for them: no element may be off by more than this
+# part of its tensor's largest. Nor is rounding to count where a gradient is zero but for it (the bias of an
+# attention's keys): below this part of the largest gradient, nothing is a difference.
+OF_ITS_TENSOR, OF_LARGEST_GRADIENT = 1e-2, 1e-6
+# Of models in their real size, whose gradients are sums of so many terms that single elements say nothing: a tensor as
+# a whole may be off by this part of its norm, or of a hundredth of the largest gradient's. What is wrong is off by all.
+OF_ITS_NORM, OF_LARGEST_NORM = 5e-2, 1e-2
+
+
+def tensors(value: Any, name: str = "") -> Iterator[tuple[str, torch.Tensor]]:
+    """The tensors in what a model returns, key-value caches included."""
+    if isinstance(value, torch.Tensor):
+        yield name, value
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from tensors(item, f"{name}.{key}")
+    elif isinstance(value, (list, tuple)):
+        for position, item in enumerate(value):
+            yield from tensors(item, f"{name}[{position}]")
+    elif value is not None and type(value).__module__.startswith("transformers."):
+        yield from tensors(vars(value), name)
+
+
+def differences(got: dict[str, torch.Tensor | None], expected: dict[str, torch.Tensor | None]) -> list[str]:
+    """One line for each tensor that is not what it should be; names that begin with "gradient" set the noise level."""
+    found = [f"{name} is there once only" for name in sorted(got.keys() ^ expected.keys())]
+    gradients = [_largest(tensor) for name, tensor in expected.items() if name.startswith("gradient")]
+    noise = OF_LARGEST_GRADIENT * max(gradients, default=0.0)
+    for name in expected.keys() & got.keys():
+        left, right = got[name], expected[name]
+        if left is None or right is None:
+            if left is not right:
+                found.append(f"{name} is None once only")
+            continue
+        try:
+            atol = min(ATOL, max(noise, OF_ITS_TENSOR * _largest(right)))
+            torch.testing.assert_close(left, right, rtol=RTOL, atol=atol)
+        except AssertionError as error:
+            found.append(f"{name}: {' '.join(str(error).split())}")
+    return found
+
+
+def unlike(got: Mapping[str, torch.Tensor | None], expected: Mapping[str, torch.Tensor | None]) -> list[str]:
+    """The same for models in their real size, by the norms of whole tensors."""
+    found = [f"{name} is there once only" for name in sorted(got.keys() ^ expected.keys())]
+    norms = {name: float(tensor.double().norm()) for name, tensor in expected.items() if tensor is not None}
+    floor = OF_LARGEST_NORM * max((norm for name, norm in norms.items() if name.startswith("gradient")), default=0.0)
+    for name in expected.keys() & got.keys():
+        left, right = got[name], expected[name]
+        if left is None or right is None:
+            if left is not right:
+                found.append(f"{name} is None once only")
+            continue
+        off = float((left.double() - right.double()).norm())
+        if not off <= OF_ITS_NORM * max(norms[name], floor):  # also NaN
+            found.append(f"{name}: off by {off:.3g}, its norm is {norms[name]:.3g}")
+    return found
+
+
+def _largest(tensor: torch.Tensor | None) -> float:
+    return float(tensor.abs().max()) if tensor is not None and tensor.numel() else 0.0

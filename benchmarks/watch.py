@@ -1,0 +1,218 @@
+"""Watch mode (`python -m benchmarks.watch`): from a save to ready, and the next run beside plain torch.compile's.
+
+(w) A GPT-2 in training as an entry point: a constant in its source is edited, again and again. What a save costs
+beyond the capture (Python, torch and the user's modules are imported, the graph is traced) and the compile is ours,
+and has a goal.
+
+(x) examples/watch/train.py as a recorded run, unmodified: one hyperparameter is edited that changes no shape, and one
+that does. The next run's first step, beside that of plain torch.compile, whose cache is warm from before the edit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.hosts import LIMIT_S, BenchmarkError, Host, fresh_host
+from benchmarks.result import HEADERS, RAW_HEADERS, Result, machine, markdown, save
+from precompiled import client, wire
+from precompiled.artifact.store import Store
+
+EXAMPLE = Path(__file__).resolve().parent.parent / "examples" / "watch"
+MODEL = """
+import torch
+from transformers import GPT2Config, GPT2Model
+
+SCALE = {scale}
+
+class Loss(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.model = GPT2Model(GPT2Config(
+            n_layer={layers}, n_embd={width}, n_head=4, vocab_size=1024, n_positions=128,
+            resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, bos_token_id=0, eos_token_id=0))
+
+    def forward(self, tokens):
+        return self.model(tokens).last_hidden_state.square().mean() * SCALE
+
+def factory():
+    return Loss(), torch.randint(0, 1024, (2, 64))
+"""
+GOAL_S = 1.0
+
+Say = Callable[[str], None]
+
+
+def register(host: Host, directory: Path, kind: str, command: list[str], files: list[Path]) -> str:
+    registration = wire.Registration(
+        kind=kind, command=command, executable=sys.executable, directory=str(directory),  # type: ignore[arg-type]
+        store=str(host.root / "store"), variables=host.environment(hook=True), files=[str(file) for file in files],
+    )  # fmt: skip
+    (id,) = client.request(host.settings, wire.Watch(registration), LIMIT_S).ids
+    return str(id)
+
+
+def until_ready(host: Host, id: str, since: float) -> wire.WatchStatus:
+    """Until the watch is ready with an edit not older than ``since``."""
+    deadline = time.monotonic() + LIMIT_S
+    while time.monotonic() < deadline:
+        for watch in client.request(host.settings, wire.Watches(), LIMIT_S).watches:
+            if watch.id == id and watch.edited_at >= since:
+                if watch.state == "failed":
+                    raise BenchmarkError(watch.error)
+                if watch.state == "ready":
+                    found: wire.WatchStatus = watch
+                    return found
+        time.sleep(0.05)
+    raise BenchmarkError(f"the watch is not ready after {LIMIT_S:g} s")
+
+
+def save_to_ready(layers: int, width: int, repeats: int, say: Say) -> Result:
+    """(w)"""
+    result = Result("w", "save to ready, less capture and compile", "s", GOAL_S)
+    raw: dict[str, list[float]] = {"save to ready (s)": [], "capture (s)": [], "compile (s)": []}
+    with fresh_host() as host:
+        host.start_daemon()
+        directory = host.root / "project"
+        directory.mkdir()
+        source = directory / "model.py"
+        source.write_text(MODEL.format(scale=1.0, layers=layers, width=width))
+        id = register(host, directory, "entry", ["model:factory"], [])
+        until_ready(host, id, 0.0)
+        say("the worker is warm")
+        store = Store(host.root / "store")
+        for number in range(repeats):
+            time.sleep(1.5)  # whoever edits is slower than any machinery
+            since = time.time() - 0.1
+            source.write_text(MODEL.format(scale=2.0 + number, layers=layers, width=width))
+            watch = until_ready(host, id, since)
+            if (watch.captured, watch.ready) != (1, 1):
+                raise BenchmarkError(f"{watch.captured} graphs were captured, {watch.ready} compiled, not one")
+            (entry,) = store.lookup(watch.graphs[0].key)
+            compiled = entry.manifest.compile_s
+            result.samples.append(watch.ready_s - watch.capture_s - compiled)
+            for name, value in zip(raw, (watch.ready_s, watch.capture_s, compiled), strict=True):
+                raw[name].append(value)
+            say(
+                f"ready {watch.ready_s:.2f} s after the save: capture {watch.capture_s:.2f} s, compile {compiled:.2f} s"
+            )
+    result.raw = raw
+    return result
+
+
+def first_step(command: list[str], environment: dict[str, str], directory: Path) -> float:
+    done = subprocess.run(
+        command, cwd=directory, env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=False
+    )
+    found = re.search(r"^step 0: .*, ([\d.]+) s$", done.stdout, re.MULTILINE)
+    if done.returncode != 0 or found is None:
+        raise BenchmarkError(f"{' '.join(command)} failed:\n{done.stderr[-2000:]}")
+    return float(found[1])
+
+
+def recorded_run(layers: int, width: int, say: Say) -> list[dict[str, Any]]:
+    """(x)"""
+    rows = []
+    with fresh_host() as host, fresh_host() as plain:
+        host.start_daemon()
+        directory = host.root / "project"
+        shutil.copytree(EXAMPLE, directory, ignore=shutil.ignore_patterns("__pycache__"))
+        hparams = directory / "hparams.json"
+        values = {"layers": layers, "width": width, "batch": 2, "lr": 0.001}
+        hparams.write_text(json.dumps(values))
+        command = [sys.executable, "train.py"]
+        id = register(host, directory, "run", command, [hparams])
+        first = until_ready(host, id, 0.0)
+        say(f"recorded: {first.captured} graphs")
+        short = [sys.executable, "train.py", "1"]
+        hooked = [sys.executable, "-m", "precompiled", "run", "--", *short]
+        first_step(short, plain.environment(hook=False), directory)
+        say("torch.compile's own cache is warm, too")
+        for name, value in (("lr", 0.002), ("batch", 4)):
+            since = time.time() - 0.1
+            values[name] = value
+            swap = directory / ".hparams.json.swp"
+            swap.write_text(json.dumps(values))
+            os.replace(swap, hparams)
+            watch = until_ready(host, id, since)
+            compiled = host_stats(host)
+            ours = first_step(hooked, host.environment(hook=True), directory)
+            if host_stats(host) != compiled:
+                raise BenchmarkError("the run after the save was not served from what the watch had compiled")
+            theirs = first_step(short, plain.environment(hook=False), directory)
+            rows.append({
+                "edit": f"{name} = {value}", "captured": watch.captured, "recompiled": watch.ready,
+                "reused": watch.reused, "ready_s": watch.ready_s, "ours_s": ours, "plain_s": theirs,
+            })  # fmt: skip
+            say(
+                f"{name}: {watch.ready} recompiled, {watch.reused} reused; first step {ours:.2f} s, {theirs:.2f} plain"
+            )
+    return rows
+
+
+def host_stats(host: Host) -> int:
+    """Graphs that were submitted."""
+    return int(client.request(host.settings, wire.Stats(), LIMIT_S).submitted)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.watch", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="a small model, few repeats: no figures to be quoted")
+    parser.add_argument("--only", default="wx", metavar="wx", help="letters of the measures to take")
+    parser.add_argument("--markdown", action="store_true", help="print the tables for docs/benchmarks.md as well")
+    options = parser.parse_args()
+    layers, width, repeats = (2, 128, 3) if options.quick else (12, 256, 5)
+    console = Console()
+    console = console if console.is_terminal else Console(width=140)
+    facts = machine()
+    console.print(f"{facts['cores']} cores, torch {facts['torch']}, load {facts['load']:.1f}", highlight=False)
+
+    def say(text: str) -> None:
+        console.print(f"    {text}", highlight=False)
+
+    status = 0
+    results = []
+    if "w" in options.only:
+        result = save_to_ready(layers, width, repeats, say)
+        results.append(result)
+        for headers, lines in ((HEADERS, [result.row()]), (RAW_HEADERS, result.raw_row())):
+            table = Table(*headers, box=None, pad_edge=False, header_style="bold")
+            for line in lines:
+                table.add_row(*line)
+            console.print(table)
+        if options.markdown:
+            print(f"\n{markdown(HEADERS, [result.row()])}\n\n{markdown(RAW_HEADERS, result.raw_row())}\n")
+        status = 0 if result.met else 1
+        console.print(f"Raw samples: {save(results, facts, options.quick)}", highlight=False)
+    if "x" in options.only:
+        rows = recorded_run(layers, width, say)
+        columns = ["edit", "graphs captured", "recompiled", "reused", "save to ready", "first step of the next run",
+                   "plain torch.compile's", "ratio"]  # fmt: skip
+        lines = [
+            [row["edit"], str(row["captured"]), str(row["recompiled"]), str(row["reused"]), f"{row['ready_s']:.1f} s",
+             f"{row['ours_s']:.2f} s", f"{row['plain_s']:.2f} s", f"{row['ours_s'] / row['plain_s']:.2f}"]
+            for row in rows
+        ]  # fmt: skip
+        table = Table(*columns, box=None, pad_edge=False, header_style="bold")
+        for line in lines:
+            table.add_row(*line)
+        console.print(table)
+        if options.markdown:
+            print(f"\n{markdown(columns, lines)}")
+    return status
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

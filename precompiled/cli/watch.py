@@ -1,0 +1,355 @@
+"""watch: register what is captured again after each save, and look on."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from precompiled.cli.app import command
+from precompiled.cli.output import Output, human_seconds, table
+from precompiled.config import Settings
+from precompiled.errors import ConfigError, DaemonError, PrecompiledError
+
+if TYPE_CHECKING:
+    from precompiled import wire
+
+ANSWER_S = 10.0
+START_S = 30.0
+LOOK_S = 0.2
+AT_REST = ("ready", "failed")
+ERROR_LINES = 30  # of a traceback, in the live view
+
+
+class _WithCommand(click.Command):
+    """Keeps what stands behind ``--`` apart: it is a program to be run, and not the name of an entry point."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if "--" in args:
+            at = args.index("--")
+            ctx.meta["precompiled.command"] = args[at + 1 :]
+            args = args[:at]
+        return super().parse_args(ctx, args)
+
+
+@command("watch", cls=_WithCommand)
+@click.option("--last", is_flag=True, help="Watch the run that used the hook last.")
+@click.option("--list", "listing", is_flag=True, help="Show what is registered, and end.")
+@click.option("--remove", is_flag=True, help="Forget the named watches (or ids); with --all, every one.")
+@click.option("--all", "everything", is_flag=True, help="With --remove: all of them.")
+@click.option("--detach", is_flag=True, help="Register, and do not look on.")
+@click.option("--once", is_flag=True, help="Look on until all are ready or failed: exit status 0 or 1.")
+@click.option("--file", "files", multiple=True, metavar="PATH", help="It depends on this file, too (configuration).")
+@click.option("--time-limit", type=click.FloatRange(min=1.0), default=600.0, show_default=True, metavar="SECONDS",
+              help="Of one capture.")  # fmt: skip
+@click.option("--memory-limit", type=click.FloatRange(min=0.1), metavar="GIB",
+              help="Resident memory of one capture; half of the machine's without this.")  # fmt: skip
+@click.option("--steps", type=click.IntRange(min=1), default=3, show_default=True,
+              help="Of a run: it ends after this many optimizer steps without a new graph.")  # fmt: skip
+@click.argument("targets", nargs=-1, metavar="[PKG.MODULE[:FACTORY]]... [-- CMD...]")
+@click.pass_context
+def watch_command(
+    ctx: click.Context, out: Output, settings: Settings, targets: tuple[str, ...], last: bool, listing: bool,
+    remove: bool, everything: bool, detach: bool, once: bool, **how: Any,
+) -> int:  # fmt: skip
+    """Compile in the background what a save has changed, so that the next run finds it.
+
+    PKG.MODULE:FACTORY is an entry point; PKG.MODULE stands for all that @precompiled.entry_point marks in it; without
+    any, those that [tool.precompiled] in pyproject.toml lists under "watch". A command behind `--` is run itself after
+    each save, up to its first steps. What is registered stays so when this command ends: `--remove` takes it back.
+    """
+    argv: list[str] = ctx.meta.get("precompiled.command", [])
+    chosen = sum([bool(targets), bool(argv), last])
+    if chosen > 1 and not remove:
+        raise click.UsageError("entry points, `-- CMD...` and --last go by themselves: one at a time")
+    if listing or remove:
+        if remove:
+            _remove(out, settings, [*targets, *([" ".join(argv)] if argv else [])], everything)
+        else:
+            _list(out, settings)
+        return 0
+    registrations = list(_registrations(settings, targets, argv, last, how))
+    if registrations:
+        _ensure_daemon(settings)
+    ids = [id for registration in registrations for id in _register(settings, registration)]
+    if not ids and not _watches(settings).watches:
+        raise PrecompiledError(
+            "there is nothing to watch", "Name an entry point (pkg.module:factory) or a command (-- python train.py)",
+            code="nothing-to-watch",
+        )  # fmt: skip
+    if detach:
+        out.result({"watching": ids}, f"Watching {len(ids)}: `precompiled watch` shows them.")
+        return 0
+    return _look_on(out, settings, set(ids), once)
+
+
+# ---------------------------------------------------------------- what is registered
+
+
+def _registrations(
+    settings: Settings, targets: Sequence[str], argv: list[str], last: bool, how: dict[str, Any]
+) -> Iterator[wire.Registration]:
+    from precompiled import wire
+
+    directory = os.getcwd()
+    files = list(how["files"])
+    if last:
+        from precompiled import last_run
+
+        run = last_run.read(settings)
+        common = {"executable": run.executable, "directory": run.directory, "variables": run.variables}
+        kind, commands = "run", [run.argv]
+    elif argv:
+        found = shutil.which(argv[0])
+        if found is None:
+            raise PrecompiledError(f"{argv[0]} is no command", "Check its spelling and PATH", code="command-not-found")
+        common = {"executable": sys.executable, "directory": directory, "variables": dict(os.environ)}
+        kind, commands = "run", [argv]
+    else:
+        if not targets:
+            targets, more, directory = _of_project(Path(directory))
+            files += more
+        common = {"executable": sys.executable, "directory": directory, "variables": dict(os.environ)}
+        kind, commands = "entry", [[target] for target in targets]
+    told = [os.path.abspath(os.path.join(str(common["directory"]), path)) for path in files]
+    for path in told:
+        if not os.path.isfile(path):
+            raise click.UsageError(f"--file {path}: there is no such file")
+    memory = int((how["memory_limit"] or 0) * (1 << 30))
+    for words in commands:
+        yield wire.Registration(
+            kind=kind, command=list(words), store=str(settings.cache_dir), files=told,  # type: ignore[arg-type]
+            time_limit_s=how["time_limit"], memory_limit_bytes=memory, steps=how["steps"], **common,  # type: ignore[arg-type]
+        )  # fmt: skip
+
+
+def _of_project(start: Path) -> tuple[list[str], list[str], str]:
+    """``watch`` and ``watch-files`` of [tool.precompiled] in the nearest pyproject.toml, and its folder."""
+    from precompiled.config import _read_toml
+
+    for directory in (start, *start.parents):
+        path = directory / "pyproject.toml"
+        if not path.is_file():
+            continue
+        section = _read_toml(path).get("tool", {}).get("precompiled", {})
+        lists = [section.get(name, []) for name in ("watch", "watch-files")]
+        for found in lists:
+            if not isinstance(found, list) or not all(isinstance(item, str) for item in found):
+                raise ConfigError(f"[tool.precompiled] in {path} takes lists of text", 'watch = ["pkg.module:factory"]')
+        return lists[0], lists[1], str(directory)
+    return [], [], str(start)
+
+
+def _ensure_daemon(settings: Settings) -> None:
+    from precompiled.client import daemon_reachable
+    from precompiled.start import start_daemon
+
+    if daemon_reachable(settings) or not settings.starts_daemon:
+        return
+    outcome = start_daemon(settings, START_S)
+    if not outcome.runs:
+        raise DaemonError(
+            f"the daemon did not start: {outcome.reason}", "Run `precompiled doctor`", code="start-failed"
+        )
+
+
+def _register(settings: Settings, registration: wire.Registration) -> list[str]:
+    from precompiled import client, wire
+
+    ids: list[str] = client.request(settings, wire.Watch(registration), ANSWER_S).ids
+    return ids
+
+
+def _watches(settings: Settings) -> wire.WatchesReply:
+    from precompiled import client, wire
+
+    reply: wire.WatchesReply = client.request(settings, wire.Watches(), ANSWER_S)
+    return reply
+
+
+def _remove(out: Output, settings: Settings, names: list[str], everything: bool) -> None:
+    from precompiled import client, wire
+
+    if not names and not everything:
+        raise click.UsageError("--remove takes the names or ids of watches, or --all")
+    known = _watches(settings).watches
+    ids = [w.id for w in known if everything or w.id in names or (w.name in names and w.directory == os.getcwd())]
+    ids += [w.id for w in known if w.name in names and w.id not in ids and sum(o.name == w.name for o in known) == 1]
+    missing = [name for name in names if not any(name in (w.id, w.name) for w in known)]
+    if missing:
+        raise PrecompiledError(
+            f"there is no watch {', '.join(missing)}", "See `precompiled watch --list`", code="no-such-watch"
+        )
+    removed = client.request(settings, wire.Unwatch(ids), ANSWER_S).ids
+    out.result({"removed": removed}, f"Removed {len(removed)}.")
+
+
+def _list(out: Output, settings: Settings) -> None:
+    reply = _watches(settings)
+
+    def show() -> None:
+        if not reply.watches:
+            click.echo("Nothing is watched.")
+            return
+        show_watches([_fields(watch) for watch in reply.watches])
+        for text in reply.degraded:
+            click.echo(f"degraded: {text}", err=True)
+
+    out.result({"watches": [_fields(w) for w in reply.watches], "degraded": reply.degraded}, show)
+
+
+# ---------------------------------------------------------------- looking on
+
+
+def _look_on(out: Output, settings: Settings, ids: set[str], once: bool) -> int:
+    """Show every change, until Ctrl-C; with ``once`` until all are at rest."""
+    view: Callable[[wire.WatchesReply, str], None]
+    close: Callable[[], None]
+    view, close = _json_lines() if out.as_json else _live() if sys.stdout.isatty() else _plain_lines()
+    try:
+        while True:
+            problem, reply = "", None
+            try:
+                reply = _watches(settings)
+            except DaemonError as error:
+                if error.code not in ("no-daemon", "no-reply"):
+                    raise
+                problem = f"{error.message}: what is registered goes on when it is back"
+            if reply is not None or problem:
+                from precompiled import wire
+
+                shown = reply or wire.WatchesReply([])
+                mine = [watch for watch in shown.watches if not ids or watch.id in ids]
+                view(wire.WatchesReply(mine, shown.degraded), problem)
+                known = {watch.id for watch in shown.watches}
+                if once and reply is not None and ids <= known and all(watch.state in AT_REST for watch in mine):
+                    return 0 if all(watch.state == "ready" for watch in mine) else 1
+            time.sleep(LOOK_S)
+    except KeyboardInterrupt:
+        close()
+        if not out.as_json:
+            out.note("Still watching in the background; `precompiled watch --remove --all` ends that.")
+        return 0
+    finally:
+        close()
+
+
+def _fields(watch: wire.WatchStatus) -> dict[str, Any]:
+    import msgspec
+
+    fields: dict[str, Any] = msgspec.to_builtins(watch)
+    return fields
+
+
+def _json_lines() -> tuple[Callable[[Any, str], None], Callable[[], None]]:
+    """One line of JSON for each change of a watch: {"event": "watch", ...}; {"event": "daemon", "problem"}."""
+    import json
+
+    told: dict[str, Any] = {}
+
+    def say(name: str, document: dict[str, Any]) -> None:
+        if told.get(name) != document:
+            told[name] = document
+            click.echo(json.dumps(document))
+            sys.stdout.flush()
+
+    def view(reply: wire.WatchesReply, problem: str) -> None:
+        for watch in reply.watches:
+            say(watch.id, {"event": "watch", **_fields(watch)})
+        if problem or "" in told:
+            say("", {"event": "daemon", "problem": problem})
+        if reply.degraded or "degraded" in told:
+            say("degraded", {"event": "degraded", "degraded": reply.degraded})
+
+    return view, lambda: None
+
+
+def _plain_lines() -> tuple[Callable[[Any, str], None], Callable[[], None]]:
+    """Without a terminal: one line for each change."""
+    told: dict[str, str] = {}
+
+    def view(reply: wire.WatchesReply, problem: str) -> None:
+        for watch in reply.watches:
+            cells = _cells(_fields(watch), with_ages=False)
+            text = "  ".join(cell for cell in cells if cell)
+            if watch.error:
+                text += "\n" + _indented(watch.error)
+            if told.get(watch.id) != text:
+                told[watch.id] = text
+                click.echo(text)
+        for text in ([problem] if problem else []) + reply.degraded:
+            if told.get(text) is None:
+                told[text] = text
+                click.echo(text)
+        sys.stdout.flush()
+
+    return view, lambda: None
+
+
+COLUMNS = ("ID", "WATCH", "LAST EDIT", "STATE", "GRAPHS", "SAVE TO READY")
+
+
+def _cells(watch: dict[str, Any], *, with_ages: bool = True) -> tuple[str, ...]:
+    edit = ""
+    if watch["edited"]:
+        edit = os.path.relpath(watch["edited"], watch["directory"])
+        if with_ages:
+            edit += f", {human_seconds(max(0.0, time.time() - watch['edited_at']))} ago"
+    counts = ", ".join(
+        f"{watch[name]} {name}"
+        for name in ("captured", "reused", "compiling", "ready", "failed", "bypassed")
+        if watch[name]
+    )
+    took = human_seconds(watch["ready_s"]) if watch["ready_s"] and watch["state"] == "ready" else ""
+    return watch["id"], watch["name"], edit, watch["state"], counts, took
+
+
+def show_watches(watches: list[dict[str, Any]]) -> None:
+    """For `status` and `--list`: a table, and the tracebacks."""
+    table(COLUMNS, [_cells(watch) for watch in watches])
+    for watch in watches:
+        if watch["error"]:
+            click.echo(f"\n{watch['name']} failed; what was compiled before stays:\n{_indented(watch['error'])}")
+
+
+def _indented(text: str) -> str:
+    lines = text.splitlines()
+    return "\n".join(f"    {line}" for line in lines[-ERROR_LINES:])
+
+
+STYLES = {"ready": "green", "failed": "bold red", "compiling": "yellow", "capturing": "cyan", "waiting": "bright_black"}
+
+
+def _live() -> tuple[Callable[[Any, str], None], Callable[[], None]]:
+    from rich.console import Console, Group
+    from rich.live import Live
+    from rich.table import Table
+    from rich.text import Text
+
+    live = Live(console=Console(highlight=False), refresh_per_second=4, transient=False)
+    live.start()
+
+    def view(reply: wire.WatchesReply, problem: str) -> None:
+        shown = Table(box=None, pad_edge=False, header_style="bold")
+        for column in COLUMNS:
+            shown.add_column(column, overflow="fold")
+        parts: list[Any] = [shown]
+        for watch in reply.watches:
+            cells = _cells(_fields(watch))
+            shown.add_row(*(Text(cell, style=STYLES.get(cell, "") if at == 3 else "") for at, cell in enumerate(cells)))
+            if watch.error:
+                parts.append(Text(f"\n{watch.name} failed; what was compiled before stays:", style="red"))
+                parts.append(Text(_indented(watch.error)))
+            elif watch.note:
+                parts.append(Text(f"\n{watch.name}: {watch.note}", style="bright_black"))
+        parts += [Text(f"\n{text}", style="yellow") for text in (problem, *reply.degraded) if text]
+        parts.append(Text("\nCtrl-C ends this view; the watches stay.", style="bright_black"))
+        live.update(Group(*parts))
+
+    return view, live.stop

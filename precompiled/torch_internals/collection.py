@@ -1,0 +1,62 @@
+"""Python's garbage collector while Dynamo traces: seldom, instead of hundreds of times.
+
+Tracing makes objects by the hundred thousand that stay until it ends, so that each collection looks at all of them and
+finds next to nothing: a sixth of a warm start of GPT-2 (benchmarks, measure b). The thresholds are raised, not the
+collector switched off: a trace that does leave cycles behind is still collected.
+
+Dynamo calls back before and after each frame that it compiles (torch/_dynamo/callback.py, which counts frames that
+overlap in several threads). What is compiled in process runs under the program's own thresholds.
+
+Names: torch._dynamo.callback.callback_handler.{start_callbacks, register_start_callback, register_end_callback}.
+Checked on 2.11.0, 2.13.0, 2.15.0.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+# Of CPython's three generations; the program's own are 700, 10, 10 unless it has set others.
+SELDOM = (100_000, 20, 100)
+
+_before: tuple[int, ...] | None = None
+
+
+def install() -> None:
+    """From now on; idempotent. ``torch.compiler.reset()`` forgets it: called again with each graph."""
+    from torch._dynamo.callback import callback_handler
+
+    if _begin not in callback_handler.start_callbacks:
+        callback_handler.register_start_callback(_begin)
+        callback_handler.register_end_callback(_end)
+
+
+def _begin(_frame: Any = None) -> None:
+    global _before  # noqa: PLW0603
+    now = gc.get_threshold()
+    # 0: the program has switched it off its own way.
+    if _before is None and gc.isenabled() and 0 < now[0] < SELDOM[0]:
+        _before = now
+        gc.set_threshold(*SELDOM)
+
+
+def _end(_frame: Any = None) -> None:
+    global _before  # noqa: PLW0603
+    if _before is not None:
+        if gc.get_threshold() == SELDOM:  # else it was set while Dynamo traced: theirs
+            gc.set_threshold(*_before)
+        _before = None
+
+
+@contextmanager
+def as_usual() -> Iterator[None]:
+    """For a compile in process, in the middle of a trace: minutes of allocations that are not a trace's."""
+    raised = _before is not None
+    _end()
+    try:
+        yield
+    finally:
+        if raised:
+            _begin()

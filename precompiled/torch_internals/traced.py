@@ -1,0 +1,30 @@
+"""The files that a graph was traced from: those of every function that Dynamo inlined, and of every operation.
+
+Private names: torch._guards.TracingContext.{try_get, traced_code} (the code objects that Dynamo has inlined for the
+frame in hand), read with what node.stack_trace says (sources.py). Checked on 2.11.0, 2.13.0, 2.15.0; where traced_code
+is missing, functions that leave no operation behind are known by their imported modules only
+(precompiled/watch/recorder.py).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+
+import torch
+import torch.fx
+from torch._guards import TracingContext
+
+from precompiled.torch_internals import sources
+
+_TORCH = os.path.join(os.path.dirname(torch.__file__), "")
+
+
+def files(module: torch.fx.GraphModule) -> set[str]:
+    """Absolute paths, without torch's own, which the key names by torch's version."""
+    context = TracingContext.try_get()
+    found = {code.co_filename for code in getattr(context, "traced_code", None) or ()}
+    about = sources.about(module)
+    if about:
+        found |= {place[0] for place in json.loads(about)["places"]}
+    return {path for path in found if os.path.isabs(path) and not path.startswith(_TORCH)}

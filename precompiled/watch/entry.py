@@ -1,0 +1,195 @@
+"""``python -m precompiled.watch.entry pkg.module:factory``: capture the graphs of entry points; started by the watcher.
+
+Fake tensors first. Where the factory or what it returns cannot run with them, the process starts anew (exec) with
+``--real``: whatever holds fake tensors by then must not meet real ones.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib
+import inspect
+import os
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NoReturn
+
+from precompiled.errors import PrecompiledError
+from precompiled.watch import VARIABLE
+from precompiled.watch import recorder as recording
+
+MARK = "__precompiled_entry_point__"  # set by precompiled.entry_point
+_HERE = os.path.dirname(os.path.abspath(__file__))
+
+
+class EntryPointError(PrecompiledError):
+    """The target names no factory, or the factory returns something else than it should."""
+
+    code = "entry-point"
+
+
+class _NotWithFakes(Exception):
+    """Carries what went wrong with fake tensors."""
+
+
+def main(argv: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m precompiled.watch.entry", description=__doc__)
+    parser.add_argument("target", help="pkg.module:factory, or pkg.module for all that @precompiled.entry_point marks")
+    parser.add_argument("--real", metavar="WHY", help="use real tensors")
+    options = parser.parse_args(argv)
+    recorder = recording.begin()
+    if recorder is None:
+        parser.error(f"{VARIABLE} is not set: it is the watcher that starts this")
+    try:
+        _capture(options.target, options.real, recorder)
+    except _NotWithFakes as error:
+        recorder.flush()
+        _again_with_real_tensors(options.target, str(error))
+    except BaseException as error:  # noqa: BLE001 - SystemExit too: a module that exits when it is imported has captured nothing
+        missing = _missing_module_files(error)
+        recorder.flush()
+        recorder.tell("done", ok=False, error=_trimmed(error), note=options.real or "", fake=options.real is None,
+                      missing=missing)  # fmt: skip
+        return 1
+    recorder.flush()
+    recorder.tell("done", ok=True, error="", note=options.real or "", fake=options.real is None, missing=[])
+    return 0
+
+
+def _capture(target: str, real: str | None, recorder: recording.Recorder) -> None:
+    import precompiled
+
+    precompiled.enable()
+    name, _, attribute = target.partition(":")
+    module = importlib.import_module(name)
+    for factory in _factories(module, attribute, target):
+        marks = {"files": [], "fake": True, "compile": True, **getattr(factory, MARK, {})}
+        base = Path(inspect.getfile(inspect.unwrap(factory))).parent
+        told = {os.path.abspath(base / path): "" for path in marks["files"]}
+        if told:
+            recorder.tell("files", files=told)
+        if real is not None or not marks["fake"]:
+            _run(factory, marks["compile"])
+            continue
+        from precompiled.torch_internals.fake_run import fake_tensors
+
+        try:
+            with fake_tensors():
+                _run(factory, marks["compile"])
+        except Exception as error:
+            raise _NotWithFakes(
+                f"with real tensors, since with fake ones {type(error).__name__}: {error}"[:500]
+            ) from error
+
+
+def _factories(module: ModuleType, attribute: str, target: str) -> list[Callable[[], Any]]:
+    if attribute:
+        found: Any = module
+        for part in attribute.split("."):
+            found = getattr(found, part, None)
+        if not callable(found):
+            raise EntryPointError(f"{target} is no function", "Name a factory: pkg.module:function")
+        return [found]
+    marked = [value for value in vars(module).values() if callable(value) and MARK in getattr(value, "__dict__", {})]
+    marked = list({id(value): value for value in marked}.values())  # one may have several names
+    if not marked:
+        raise EntryPointError(f"nothing in {target} is marked", "Mark a factory with @precompiled.entry_point")
+    return marked
+
+
+def _run(factory: Callable[[], Any], compile: bool) -> None:
+    """Call what the factory gives with its example inputs, so that Dynamo traces it."""
+    import torch
+
+    compiled: dict[int, tuple[Any, Any]] = {}  # by identity: two pairs of one callable are calls of one, as in a run
+    for function, examples in _pairs(factory()):
+        known = compiled.get(id(function))
+        if known is None:
+            known = compiled[id(function)] = (function, _compiled(torch, function) if compile else function)
+        for arguments, keywords in _calls(examples):
+            known[1](*arguments, **keywords)
+
+
+def _compiled(torch: ModuleType, function: Any) -> Any:
+    """As torch.compile would have it; what is compiled already stays as the user wants it."""
+    marks = ("_orig_mod", "_torchdynamo_orig_callable")  # of torch.compile(module), torch.compile(function)
+    if any(hasattr(function, name) for name in marks) or getattr(function, "_compiled_call_impl", None) is not None:
+        return function
+    return torch.compile(function)
+
+
+def _pairs(made: Any) -> Iterator[tuple[Any, Any]]:
+    """One pair, several, or a generator of them: each is run before the next is asked for."""
+    if isinstance(made, tuple) and len(made) == 2 and callable(made[0]):
+        made = [made]
+    if isinstance(made, (str, bytes)) or not hasattr(made, "__iter__"):
+        raise EntryPointError(
+            f"the factory returned a {type(made).__name__}", "Return (callable, example inputs), or several such pairs"
+        )
+    for pair in made:
+        if not isinstance(pair, tuple) or len(pair) != 2 or not callable(pair[0]):
+            raise EntryPointError(
+                "the factory gave something that is no pair", "Return (callable, example inputs), or several such pairs"
+            )
+        yield pair
+
+
+def _calls(examples: Any) -> Iterator[tuple[tuple[Any, ...], dict[str, Any]]]:
+    """A tuple: positional arguments; a dict: keywords; a list: several of these; anything else: the one argument."""
+    for example in examples if isinstance(examples, list) else [examples]:
+        if isinstance(example, tuple):
+            yield example, {}
+        elif isinstance(example, dict) or (hasattr(example, "keys") and hasattr(example, "__getitem__")):
+            yield (), dict(example)
+        else:
+            yield (example,), {}
+
+
+# ---------------------------------------------------------------- ends
+
+
+def _again_with_real_tensors(target: str, why: str) -> NoReturn:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execv(sys.executable, [sys.executable, "-m", "precompiled.watch.entry", target, "--real", why])
+
+
+def _missing_module_files(error: BaseException) -> list[str]:
+    """Where a module that was not found would be looked for: it may be saved any moment."""
+    if not isinstance(error, ModuleNotFoundError) or not error.name:
+        return []
+    parts = error.name.split(".")
+    found = []
+    for entry in sys.path:
+        base = os.path.abspath(os.path.join(entry, *parts))
+        if recording.is_users(base):
+            found += [f"{base}.py", os.path.join(base, "__init__.py")]
+    return found[:50]
+
+
+def _trimmed(error: BaseException) -> str:
+    """The traceback as the user wants it: without our own frames at its top."""
+    frames = error.__traceback__
+    while frames is not None and (
+        os.path.dirname(frames.tb_frame.f_code.co_filename) == _HERE
+        or frames.tb_frame.f_code.co_filename.startswith("<frozen importlib")
+        or frames.tb_frame.f_code.co_filename == importlib.__file__
+    ):
+        frames = frames.tb_next
+    if isinstance(error, EntryPointError):
+        return str(error)
+    lines = traceback.format_exception(type(error), error, frames)
+    return "".join(lines).strip()[-recording.ERROR_CHARS :]
+
+
+if __name__ == "__main__":
+    with contextlib.suppress(BrokenPipeError):
+        status = main(sys.argv[1:])
+        sys.stdout.flush()
+        sys.stderr.flush()
+    # Everything is told; taking the interpreter down takes as long as a small capture.
+    os._exit(status)

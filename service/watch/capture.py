@@ -1,0 +1,257 @@
+"""One capture: a fresh process of the user's interpreter, in a session of its own, with limits.
+
+A capture is nothing but a client: it submits graphs over the socket as every program does. What it tells us comes as
+datagrams (precompiled/watch/recorder.py); its output is a pipe, whose last part is what people see of a crash.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from precompiled import paths, wire
+from precompiled.cli import probe
+from precompiled.watch import VARIABLE
+
+TAIL_BYTES = 64 << 10
+ERROR_CHARS = 8000
+NICENESS = "5"  # the programs that run go first, but somebody waits for this as well
+MEMORY_LOOK_S = 0.1  # between two looks at the memory: a process can fill a gigabyte in less than a second
+TREE_LOOK_S = 1.0  # between two looks for its processes, which read all of the host's
+SETTLE_S = 10.0  # how long other ranks may take after the first has settled
+GUARD = Path(__file__).with_name("guard.py")
+
+
+@dataclass
+class Graph:
+    """As told by the capture; ``state`` as in wire.WatchedGraph. ``slots``: the variants that were there before."""
+
+    id: str
+    name: str
+    key: str
+    state: str
+    reason: str = ""
+    slots: tuple[int, ...] = ()
+    dynamic: bool = False
+
+
+@dataclass
+class End:
+    """How a capture ended. ``error``: "" when it went well."""
+
+    error: str = ""
+    note: str = ""
+    fake: bool = False
+    missing: list[str] = field(default_factory=list)
+
+
+class Capture:
+    """Raises OSError when it cannot be started."""
+
+    def __init__(
+        self, token: str, registration: wire.Registration, runtime_dir: Path, report_path: str, memory_limit: int,
+        real: str,
+    ) -> None:  # fmt: skip
+        self.token = token
+        self.registration = registration
+        self.memory_limit = registration.memory_limit_bytes or memory_limit
+        self.started = time.monotonic()
+        self.graphs: dict[str, Graph] = {}  # by id
+        self.sources: dict[str, str] = {}  # path -> digest as it was read; "": to be taken
+        self.written: set[str] = set()
+        self.end: End | None = None
+        self.rss = 0
+        self._capturing: set[int] = set()  # pids that have captured graphs
+        self._settled: set[int] = set()
+        self._settled_at: float | None = None
+        self._memory_at = self._tree_at = 0.0
+        self._members: list[psutil.Process] = []
+        self._tail = bytearray()
+        self.output_ended = False
+        held, self._hold = os.pipe()  # the guard holds the other end's death
+        self.output, writing = os.pipe()
+        try:
+            self._popen = subprocess.Popen(
+                [sys.executable, "-I", "-S", str(GUARD), "--fd", str(held), "--nice", NICENESS, "--",
+                 *command(registration, real)],
+                cwd=registration.directory, env=variables(registration, runtime_dir, token, report_path),
+                stdin=subprocess.DEVNULL, stdout=writing, stderr=writing, pass_fds=(held,), start_new_session=True,
+            )  # fmt: skip
+        except BaseException:
+            os.close(self._hold)
+            os.close(self.output)
+            raise
+        finally:
+            os.close(held)
+            os.close(writing)
+        os.set_blocking(self.output, False)
+        self.pidfd = os.pidfd_open(self._popen.pid)
+        self._ps: psutil.Process | None = None
+        with contextlib.suppress(psutil.Error):
+            self._ps = psutil.Process(self._popen.pid)
+
+    # ------------------------------------------------ what it says
+
+    def told(self, message: Mapping[str, Any]) -> None:
+        """A datagram of this capture's."""
+        match message:
+            case {"event": "files", "files": dict(files)}:
+                self.sources.update({str(path): str(digest) for path, digest in files.items()})
+            case {"event": "graph", "id": str(id), "pid": int(pid)}:
+                self._capturing.add(pid)
+                self._settled.discard(pid)
+                self.graphs[id] = Graph(
+                    id, str(message.get("name", ""))[:200], str(message.get("key", ""))[:200],
+                    str(message.get("state", "")), str(message.get("reason", ""))[:1000],
+                    tuple(int(slot) for slot in message.get("slots", ())), bool(message.get("dynamic")),
+                )  # fmt: skip
+            case {"event": "written", "path": str(path)}:
+                self.written.add(path)
+            case {"event": "rejected", "id": str(id)} if id in self.graphs:
+                graph = self.graphs[id]
+                graph.state, graph.reason = "failed", f"{message.get('code')}: {message.get('message')}"[:1000]
+            case {"event": "settled", "pid": int(pid)}:
+                self._settled.add(pid)
+                self._settled_at = self._settled_at or time.monotonic()
+            case {"event": "done"}:
+                ok = bool(message.get("ok"))
+                error = str(message.get("error", ""))[-ERROR_CHARS:] or "it failed"
+                self.end = End("" if ok else error, str(message.get("note", ""))[:1000], bool(message.get("fake")),
+                               [str(path) for path in message.get("missing", ())][:50])  # fmt: skip
+
+    def read_output(self) -> None:
+        """Keep the tail."""
+        try:
+            data = os.read(self.output, 1 << 16)
+        except BlockingIOError:
+            return
+        self._tail += data
+        del self._tail[:-TAIL_BYTES]
+        self.output_ended = not data
+
+    # ------------------------------------------------ how it goes
+
+    def check(self, now: float) -> End | None:
+        """Its end, once there is one."""
+        if self.end is None:
+            self.end = self._limits(now)
+        if self.end is None and (status := self._popen.poll()) is not None:
+            self.end = self._exited(status)
+        return self.end
+
+    def _limits(self, now: float) -> End | None:
+        limit = self.registration.time_limit_s
+        if self._capturing and self._capturing <= self._settled:
+            return End()
+        if self._settled_at is not None and now - self._settled_at > SETTLE_S:
+            return End(note="some of its processes had not come to the end of their first steps")
+        if now - self.started > limit:
+            if self.registration.kind == "run" and self.graphs:
+                return End(note=f"it was ended after {limit:g} s, before its first steps had ended")
+            return End(f"it captured nothing within {limit:g} s, and was ended{self._last_words()}")
+        if now - self._memory_at >= MEMORY_LOOK_S:
+            self._memory_at = now
+            if now - self._tree_at >= TREE_LOOK_S:
+                self._tree_at, self._members = now, self._tree()
+            self.rss = self._resident()
+            if self.rss > self.memory_limit:
+                return End(
+                    f"it had {self.rss >> 20} MiB resident, over the {self.memory_limit >> 20} MiB that a capture may "
+                    f"take, and was ended{self._last_words()}"
+                )
+        return None
+
+    def _exited(self, status: int) -> End:
+        self._drain()
+        if status == 0 and self.registration.kind == "run":
+            if self.graphs:
+                return End()
+            return End("the command ended without a graph: it calls no torch.compile, or its Python lacks precompiled"
+                       + self._last_words())  # fmt: skip
+        told = f"signal {signal.Signals(status - 128).name}" if 128 < status < 160 else f"exit status {status}"
+        return End(f"the capture ended with {told}{self._last_words()}")
+
+    def _last_words(self) -> str:
+        text = bytes(self._tail).decode(errors="replace").strip()
+        at = text.rfind("Traceback (most recent call last)")
+        return f"; its last words:\n{text[max(at, len(text) - ERROR_CHARS, 0) :]}" if text else ""
+
+    def _drain(self) -> None:
+        while not self.output_ended and _readable(self.output):
+            self.read_output()
+
+    def _resident(self) -> int:
+        total = 0
+        for member in self._members:
+            with contextlib.suppress(psutil.Error):
+                total += member.memory_info().rss
+        return total
+
+    def _tree(self) -> list[psutil.Process]:
+        with contextlib.suppress(psutil.Error):
+            if self._ps is not None:
+                return [self._ps, *self._ps.children(recursive=True)]
+        return []
+
+    # ------------------------------------------------ its end
+
+    def close(self) -> None:
+        """End whatever is left of it, and wait until it is gone."""
+        members = self._tree()
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            # Not reaped before, unless by poll(): then its group may still have members, and the number is not reused.
+            os.killpg(self._popen.pid, signal.SIGKILL)
+        for member in members:
+            with contextlib.suppress(psutil.Error):
+                member.kill()
+        self._popen.wait()
+        psutil.wait_procs(members, 2.0)
+        for fd in (self.output, self._hold, self.pidfd):
+            os.close(fd)
+
+
+def command(registration: wire.Registration, real: str) -> list[str]:
+    if registration.kind == "run":
+        return list(registration.command)
+    return [registration.executable, "-m", "precompiled.watch.entry", registration.command[0],
+            *(["--real", real] if real else [])]  # fmt: skip
+
+
+def variables(registration: wire.Registration, runtime_dir: Path, token: str, report_path: str) -> dict[str, str]:
+    """The user's own environment, with the hook on, and told that it is a capture."""
+    found = {name: value for name, value in registration.variables.items() if name != "PRECOMPILED"}
+    if registration.kind == "run":
+        found = probe.with_hook(found)
+    found.update(
+        PRECOMPILED_MODE="eager",
+        PRECOMPILED_AUTOSTART="0",
+        PRECOMPILED_CACHE_DIR=registration.store,
+        PRECOMPILED_RUNTIME_DIR=str(runtime_dir),
+        PYTHONUNBUFFERED="1",
+    )
+    found[VARIABLE] = f"{token}:{registration.steps if registration.kind == 'run' else 0}:{report_path}"
+    return found
+
+
+def report_path(runtime_dir: Path) -> Path:
+    return runtime_dir / "watch"
+
+
+def _readable(fd: int) -> bool:
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    return bool(poll.poll(0))  # also at the end of the pipe
+
+
+assert len("watch") <= len(paths.SOCKET_NAME)  # so its path is no longer than the daemon's socket's, which was checked

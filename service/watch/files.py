@@ -1,0 +1,89 @@
+"""The truth about sources: content digests, read again only where stat says that something may have changed."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+ABSENT = ""  # the digest of a file that is not there
+# A file that was saved this short before it was read may be saved again without a change that stat can show: the
+# kernel's file times are as coarse as its tick (git calls such entries "racily clean").
+RACY_S = 0.05
+CHUNK = 1 << 20
+
+
+@dataclass(frozen=True)
+class _Known:
+    signature: tuple[int, ...] | None  # None: read it again in any case
+    digest: str
+
+
+class Files:
+    """Digests by absolute path."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, _Known] = {}
+
+    def digest(self, path: str) -> str:
+        """SHA-256 of the contents now; ABSENT where no regular file can be read."""
+        try:
+            signature = _signature(os.stat(path))
+        except OSError:
+            self._known.pop(path, None)
+            return ABSENT
+        known = self._known.get(path)
+        if known is not None and known.signature == signature:
+            return known.digest
+        while True:
+            digest = _read(path)
+            try:
+                status = os.stat(path)
+            except OSError:
+                self._known.pop(path, None)
+                return ABSENT
+            if _signature(status) == signature or digest == ABSENT:
+                break
+            signature = _signature(status)  # saved while it was read
+        racy = abs(time.time() - max(status.st_ctime, status.st_mtime)) < RACY_S
+        self._known[path] = _Known(None if racy else signature, digest)
+        return digest
+
+    def changed(self, expected: Mapping[str, str]) -> list[str]:
+        """The paths whose contents are others than expected."""
+        return [path for path, digest in expected.items() if self.digest(path) != digest]
+
+    def keep(self, paths: set[str]) -> None:
+        """Forget all others."""
+        for path in self._known.keys() - paths:
+            del self._known[path]
+
+
+def saved_at(path: str) -> float:
+    """When a file was saved, seconds since the epoch; now, where its times cannot be told."""
+    now = time.time()
+    try:
+        status = os.stat(path)
+    except OSError:
+        return now
+    saved = max(status.st_mtime, status.st_ctime)
+    return saved if now - 60 < saved <= now else now
+
+
+def _signature(status: os.stat_result) -> tuple[int, ...]:
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+
+
+def _read(path: str) -> str:
+    state = hashlib.sha256()
+    try:
+        # Not a FIFO or a device, which would block.
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open(fd, "rb") as file:
+            while data := file.read(CHUNK):
+                state.update(data)
+    except OSError:
+        return ABSENT
+    return state.hexdigest()

@@ -1,0 +1,159 @@
+"""When to look at the sources: inotify through watchdog, of their directories; and polling where there is none.
+
+An event is a hint and no more: what has changed is what files.py finds. Directories are watched, not files: editors
+that save by rename leave a watch on the old file behind. Events can be lost (a full queue, a directory that is
+replaced), so the watcher looks by itself as well: every SWEEP_S, or POLL_S where events are known to be missing.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from typing import Any
+
+import psutil
+from watchdog.events import FileSystemEvent, FileSystemEventHandler
+from watchdog.observers import Observer
+
+log = logging.getLogger("precompiled.watch")
+
+SWEEP_S = 1.0
+POLL_S = 0.5
+RETRY_S = 10.0  # between two tries to have inotify back
+# File systems whose files change on other machines, without an event here.
+REMOTE = frozenset({"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "lustre", "gpfs", "beegfs",
+                    "fuse.sshfs", "fuse.rclone", "fuse.s3fs", "virtiofs", "vboxsf"})  # fmt: skip
+
+
+class Hints:
+    """``on_hint`` is called in watchdog's threads, when a watched path may have changed."""
+
+    def __init__(self, on_hint: Callable[[], None]) -> None:
+        self._on_hint = on_hint
+        self._observer: Any = None
+        self._watched: dict[str, tuple[tuple[int, int], Any]] = {}  # directory -> its inode, watchdog's watch
+        self._paths: frozenset[str] = frozenset()
+        self._gone: set[str] = set()  # directories that were deleted or moved; their inodes may be used again
+        self._retry_at = 0.0
+        self._remote: dict[str, bool] = {}
+        self.problem = ""  # why files are polled; "": events come
+        _Overflow(self._on_hint).install()
+
+    @property
+    def interval_s(self) -> float:
+        """Between two looks without a hint."""
+        return POLL_S if self.problem else SWEEP_S
+
+    def watch(self, paths: set[str], now: float) -> None:
+        """Hint at changes of these files from now on. Called at every look: a directory may have been replaced."""
+        self._paths = frozenset(paths)
+        wanted = {}
+        problem = ""
+        for directory in {os.path.dirname(path) for path in paths}:
+            try:
+                status = os.stat(directory)
+            except OSError:
+                continue  # until it is back, looks find what is in it
+            if self._is_remote(directory):
+                problem = f"{directory} is on a network file system"
+                continue
+            wanted[directory] = (status.st_dev, status.st_ino)
+        gone, self._gone = self._gone, set()
+        for directory in [
+            name for name, (inode, _) in self._watched.items() if wanted.get(name) != inode or name in gone
+        ]:
+            _, watch = self._watched.pop(directory)
+            self._drop(watch)
+        missing = wanted.keys() - self._watched.keys()
+        if missing and (not self.problem or now >= self._retry_at):
+            problem = self._add(missing, wanted) or problem
+            if problem:
+                self._retry_at = now + RETRY_S
+        elif missing:
+            problem = self.problem
+        if problem != self.problem:
+            log.warning("%s", problem or "inotify is back")
+        self.problem = problem
+
+    def close(self) -> None:
+        if self._observer is not None:
+            self._observer.stop()
+            self._observer.join(2.0)
+
+    def _add(self, directories: set[str], inodes: dict[str, tuple[int, int]]) -> str:
+        handler = _Handler(self)
+        for directory in sorted(directories):
+            try:
+                if self._observer is None:
+                    observer = Observer()
+                    observer.daemon = True
+                    observer.start()
+                    self._observer = observer
+                self._watched[directory] = (inodes[directory], self._observer.schedule(handler, directory))
+            except OSError as error:
+                # ENOSPC: max_user_watches; EMFILE: max_user_instances, or descriptors.
+                return (
+                    f"{len(directories - self._watched.keys())} directories of sources have no inotify watch "
+                    f"({error.strerror or error}): files are looked at every {POLL_S} s. Raise "
+                    "fs.inotify.max_user_watches and fs.inotify.max_user_instances"
+                )
+            except Exception as error:  # watchdog's own state: the looks go on without it
+                log.exception("no watch on %s", directory)
+                return f"watchdog does not watch {directory} ({error}): files are looked at every {POLL_S} s"
+        return ""
+
+    def _drop(self, watch: Any) -> None:
+        try:
+            self._observer.unschedule(watch)
+        except (KeyError, OSError):
+            pass  # it has ended with its directory
+
+    def _is_remote(self, directory: str) -> bool:
+        found = self._remote.get(directory)
+        if found is None:
+            found = self._remote[directory] = file_system(directory) in REMOTE
+        return found
+
+    def _saw(self, event: FileSystemEvent) -> None:
+        """In a thread of watchdog's."""
+        if event.event_type in ("opened", "closed_no_write"):
+            return  # also our own reading
+        if event.is_directory and event.event_type in ("deleted", "moved"):
+            self._gone = {*self._gone, str(event.src_path)}
+        if event.is_directory or str(event.src_path) in self._paths or str(event.dest_path or "") in self._paths:
+            self._on_hint()
+
+
+class _Handler(FileSystemEventHandler):
+    def __init__(self, hints: Hints) -> None:
+        self._hints = hints
+
+    def on_any_event(self, event: FileSystemEvent) -> None:
+        self._hints._saw(event)
+
+
+class _Overflow(logging.Handler):
+    """watchdog (7) only logs that the kernel's queue was full (watchdog#654): then look at everything."""
+
+    def __init__(self, on_hint: Callable[[], None]) -> None:
+        super().__init__(logging.WARNING)
+        self._on_hint = on_hint
+
+    def install(self) -> None:
+        logging.getLogger("watchdog").addHandler(self)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if "overflow" in record.getMessage().lower():
+            self._on_hint()
+
+
+def file_system(directory: str) -> str:
+    """The type of the file system that holds a directory, as /proc/mounts names it."""
+    best, kind = "", ""
+    for part in psutil.disk_partitions(all=True):
+        mount = part.mountpoint
+        inside = directory == mount or directory.startswith(mount.rstrip("/") + "/")
+        if inside and len(mount) >= len(best):
+            best, kind = mount, part.fstype
+    return kind

@@ -1,0 +1,99 @@
+"""What survives a restart: one file a watch, ``<cache_dir>/watch/<id>.json``, replaced by a rename.
+
+It holds the registration, with its whole environment, and what the last good capture found. It names commands that are
+run: so it is read only from a directory and a file that nobody else can write, as everything that is executed
+(precompiled/artifact/trust.py).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from precompiled import wire
+from precompiled.artifact import trust
+from precompiled.errors import StoreError
+
+log = logging.getLogger("precompiled.watch")
+
+DIRECTORY = "watch"
+MAX_BYTES = 16 << 20
+MAX_WATCHES = 64
+
+
+class Good(msgspec.Struct):
+    """The last capture that went well. ``sources``: path -> digest; ``complete``: all of its graphs were ready."""
+
+    sources: dict[str, str]
+    graphs: list[wire.WatchedGraph]
+    fake: bool
+    note: str = ""
+    complete: bool = False
+    edited: str = ""
+    edited_at: float = 0.0
+
+
+class Record(msgspec.Struct):
+    registration: wire.Registration
+    good: Good | None = None
+
+
+def identify(registration: wire.Registration) -> str:
+    """The same watch, registered again, has the same id."""
+    named = [registration.kind, registration.executable, registration.directory, *registration.command]
+    return hashlib.sha256("\0".join(named).encode()).hexdigest()[:8]
+
+
+def any_registered(cache_dir: Path) -> bool:
+    """Whether there is anything to load."""
+    try:
+        return any(name.endswith(".json") for name in os.listdir(cache_dir / DIRECTORY))
+    except OSError:
+        return False
+
+
+class Registry:
+    def __init__(self, cache_dir: Path) -> None:
+        self._root = cache_dir / DIRECTORY
+
+    def load(self) -> Iterator[tuple[str, Record]]:
+        """All that can be read and trusted; what cannot is named in the log, and left where it is."""
+        try:
+            names = sorted(name for name in os.listdir(self._root) if name.endswith(".json"))
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            log.error("the registered watches cannot be read: %s", error)
+            return
+        for name in names[:MAX_WATCHES]:
+            try:
+                with trust.open_directory(self._root) as fd:
+                    data = trust.read_file(name, fd, MAX_BYTES, shown=str(self._root / name))
+                record = msgspec.json.decode(data, type=Record)
+                yield identify(record.registration), record
+            except (StoreError, OSError, msgspec.MsgspecError, ValueError) as error:
+                log.error("the watch in %s is left out: %s", self._root / name, error)
+
+    def save(self, id: str, record: Record) -> None:
+        """Raises OSError or StoreError."""
+        self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        trust.check_stat(os.lstat(self._root), str(self._root), directory=True)
+        fd, path = tempfile.mkstemp(dir=self._root, prefix=".")  # 0600
+        try:
+            with open(fd, "wb") as file:
+                file.write(msgspec.json.encode(record))
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(path, self._root / f"{id}.json")
+        except BaseException:
+            Path(path).unlink(missing_ok=True)
+            raise
+
+    def remove(self, id: str) -> None:
+        (self._root / f"{id}.json").unlink(missing_ok=True)

@@ -1,0 +1,338 @@
+"""One watch: its registration, its sources, its captures, and how it stands."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from precompiled.service.watch.capture import Capture, End, Graph
+from precompiled.service.watch.files import ABSENT, Files, saved_at
+from precompiled.service.watch.plan import Plan
+from precompiled.service.watch.registry import Good, Record
+
+from precompiled import wire
+
+log = logging.getLogger("precompiled.watch")
+
+MAX_VERIFICATIONS = 2  # captures after one that submitted graphs with symbolic sizes
+GRAPHS_SHOWN = 100
+ENDED_BADLY = ("failed", "quarantined", "dropped")
+
+
+@dataclass
+class Outcome:
+    """What a capture found, until the next good one takes its place."""
+
+    sources: dict[str, str]
+    graphs: dict[str, Graph]  # by id
+    fake: bool = False
+    note: str = ""
+    complete: bool = False
+
+    def keys(self) -> set[str]:
+        return {graph.key for graph in self.graphs.values()}
+
+
+@dataclass
+class Tools:
+    """What the loop lends to its watches."""
+
+    files: Files
+    begin_capture: Callable[[Watch], Capture]  # raises OSError
+    cancel: Callable[[list[str]], None]
+    save: Callable[[Watch], None]
+
+
+@dataclass(eq=False)
+class Watch:
+    id: str
+    registration: wire.Registration
+    tools: Tools
+    plan: Plan = field(default_factory=Plan)
+    capture: Capture | None = None
+    good: Outcome | None = None
+    error: str = ""  # of the last capture, if it went wrong
+    edited: str = ""
+    edited_at: float = 0.0
+    ready_s: float = 0.0
+    capture_s: float = 0.0
+    captures: int = 0
+    real: str = ""  # why the last capture needed real tensors
+    _expected: dict[str, str] = field(default_factory=dict)  # what the last capture has seen of the sources
+    _awaited: dict[str, str] = field(default_factory=dict)  # id -> key: submitted, and not ended
+    _verifications: int = 0
+    _written: set[str] = field(default_factory=set)  # by its own captures: no sources
+
+    # ------------------------------------------------ sources
+
+    @property
+    def sources(self) -> set[str]:
+        return set(self._expected)
+
+    @property
+    def name(self) -> str:
+        return " ".join(self.registration.command)
+
+    def named_files(self) -> list[str]:
+        """What the registration itself names: files that it was told of, and the arguments of a run that are files."""
+        found = list(self.registration.files)
+        if self.registration.kind == "run":
+            # The program itself is no source: another interpreter is another environment.
+            for argument in self.registration.command[1:]:
+                for text in (argument, argument.partition("=")[2]):
+                    path = os.path.normpath(os.path.join(self.registration.directory, text))
+                    if text and os.path.isfile(path):
+                        found.append(path)
+        return [path for path in found if path not in self._written]
+
+    def restore(self, record: Record, is_there: Callable[[str], bool]) -> None:
+        """After a restart: what was captured counts while nothing has changed and every artifact is there."""
+        good = record.good
+        if good is None:
+            self.plan.begin(time.monotonic())
+            return
+        graphs = {
+            f"{number}": Graph(str(number), g.name, g.key, g.state, g.reason) for number, g in enumerate(good.graphs)
+        }
+        self.good = Outcome(good.sources, graphs, good.fake, good.note, good.complete)
+        self.edited, self.edited_at = good.edited, good.edited_at
+        self._expected = dict(good.sources)
+        changed = self.tools.files.changed(self._expected)
+        if changed:
+            self._note_edit(changed)
+        served = [graph.key for graph in graphs.values() if graph.state in ("reused", "ready")]
+        self.good.complete = good.complete and all(map(is_there, served))
+        if changed or not self.good.complete:
+            self.plan.begin(time.monotonic())
+
+    def look(self, now: float) -> bool:
+        """Compare the sources with what was captured; whether something has changed."""
+        changed = self.tools.files.changed(self._expected)
+        if not changed:
+            return False
+        self._note_edit(changed)
+        # From here on this is what is known: the next difference is the next edit.
+        self._expected.update({path: self.tools.files.digest(path) for path in changed})
+        if self.plan.edited(now):
+            log.info("watch %s: %s was saved again, its capture is ended", self.id, self.edited)
+            self._drop_capture()
+        return True
+
+    def _note_edit(self, changed: list[str]) -> None:
+        self.edited_at, self.edited = max((saved_at(path), path) for path in changed)
+        self._verifications = 0
+
+    # ------------------------------------------------ captures
+
+    def tick(self, now: float) -> bool:
+        """Begin what is due; whether anything has changed."""
+        if not self.plan.is_due(now):
+            return False
+        if self.good is not None and self.good.complete and not self.tools.files.changed(self.good.sources):
+            # Changed and changed back, a checkout for instance: what was captured is still so.
+            self.plan.unneeded()
+            self._expected = dict(self.good.sources)
+            self.error = ""
+            self.ready_s = time.time() - self.edited_at if self.edited_at else 0.0
+            return True
+        self._begin()
+        return True
+
+    def _begin(self) -> None:
+        self.plan.started()
+        known = {*self._expected, *self.named_files(), *(self.good.sources if self.good else ())}
+        self._expected = {path: self.tools.files.digest(path) for path in known}
+        try:
+            self.capture = self.tools.begin_capture(self)
+        except OSError as error:
+            self.plan.ended()
+            self.error = f"the capture cannot be started: {error}"
+            return
+        self.captures += 1
+        log.info("watch %s: capture %d begins (%s)", self.id, self.captures, self.edited or "first")
+
+    def check(self, now: float) -> bool:
+        """Whether the capture under way has ended."""
+        if self.capture is None:
+            return False
+        end = self.capture.check(now)
+        if end is None:
+            return False
+        capture = self._drop_capture()
+        self.plan.ended()
+        self.capture_s = now - capture.started
+        if end.error:
+            self._went_wrong(capture, end)
+        else:
+            self._went_well(capture, end)
+        self.tools.save(self)
+        self.look(now)  # a source that was saved between its reading and now
+        return True
+
+    def _drop_capture(self) -> Capture:
+        capture = self.capture
+        assert capture is not None
+        self.capture = None
+        capture.close()
+        # Whatever it has submitted is ours to cancel, as soon as it is known not to be wanted.
+        self._awaited.update({g.id: g.key for g in capture.graphs.values() if g.state == "compiling"})
+        return capture
+
+    def told(self, message: Mapping[str, Any]) -> None:
+        """A report of the capture under way."""
+        assert self.capture is not None
+        self.capture.told(message)
+        for path in self.capture.written - self._written:
+            self._written.add(path)
+            self._expected.pop(path, None)
+            if self.good is not None:
+                self.good.sources.pop(path, None)
+
+    def _digests(self, capture: Capture) -> dict[str, str]:
+        return {
+            path: digest or self.tools.files.digest(path)
+            for path, digest in capture.sources.items()
+            if path not in self._written
+        }
+
+    def _went_wrong(self, capture: Capture, end: End) -> None:
+        self.error = end.error
+        self._expected.update(self._digests(capture))
+        self._expected.update({path: self.tools.files.digest(path) for path in end.missing})
+        log.info("watch %s: the capture failed: %s", self.id, end.error.strip().rpartition("\n")[2])
+
+    def _went_well(self, capture: Capture, end: End) -> None:
+        self.error = ""
+        self.real = end.note if self.registration.kind == "entry" and not end.fake else ""
+        sources = {path: self._expected[path] for path in self.named_files() if path in self._expected}
+        sources.update(self._digests(capture))
+        self.good = Outcome(sources, capture.graphs, end.fake, end.note)
+        self._expected = dict(sources)
+        # What earlier captures have asked for: what of it is still wanted, this one has asked for as well.
+        obsolete = [id for id in self._awaited if id not in capture.graphs]
+        if obsolete:
+            self.tools.cancel(obsolete)
+        self._awaited = {id: key for id, key in self._awaited.items() if id in capture.graphs}
+        log.info("watch %s: captured %d graphs, %d to be compiled", self.id, len(capture.graphs), len(self._awaited))
+        self._settle()
+
+    # ------------------------------------------------ jobs
+
+    def job_ended(self, key: str, state: str, why: str) -> bool:
+        """The daemon's word; whether it was one of ours."""
+        graphs = self._open_graphs(key)
+        if not graphs:
+            return False
+        for graph in graphs:
+            if state in ENDED_BADLY:
+                graph.state, graph.reason = "failed", why or state
+            else:
+                graph.state = "ready"
+        self._settle()
+        return True
+
+    def look_in(self, names: Callable[[str], set[str]]) -> bool:
+        """The store's word, should the daemon's have been lost; ``names``: its entries of a key."""
+        found = False
+        for graph in list(self._open_graphs(None)):
+            slots = {name.rpartition(".")[2] for name in names(graph.key)} - {str(slot) for slot in graph.slots}
+            if slots - {"failed"}:
+                found |= self.job_ended(graph.key, "published", "")
+        return found
+
+    @property
+    def waits_for_jobs(self) -> bool:
+        return bool(self._open_graphs(None))
+
+    def _open_graphs(self, key: str | None) -> list[Graph]:
+        held = [
+            *(self.good.graphs.values() if self.good else ()),
+            *(self.capture.graphs.values() if self.capture else ()),
+        ]
+        return [graph for graph in held if graph.state == "compiling" and (key is None or graph.key == key)]
+
+    def _settle(self) -> None:
+        """Nothing is compiling any more: ready, unless a variant's guards are still to be tried."""
+        good = self.good
+        if good is None or good.complete or any(graph.state == "compiling" for graph in good.graphs.values()):
+            return
+        self._awaited = {}
+        if any(graph.dynamic and graph.state == "ready" for graph in good.graphs.values()) and (
+            self._verifications < MAX_VERIFICATIONS
+        ):
+            # The sizes of a graph are guarded by what its compile found; a call that fails these guards asks for
+            # another variant, or is traced anew. Only another capture shows whether the next run does.
+            self._verifications += 1
+            self.plan.begin(time.monotonic())
+            return
+        good.complete = True
+        if not self.plan.due and not self.capture:
+            self.ready_s = time.time() - self.edited_at if self.edited_at else 0.0
+            log.info("watch %s: ready, %.2f s after the save", self.id, self.ready_s)
+        self.tools.save(self)
+
+    # ------------------------------------------------ ends
+
+    def close(self, *, cancel: bool) -> None:
+        if self.capture is not None:
+            self._drop_capture()
+        if cancel and self._awaited:
+            self.tools.cancel(list(self._awaited))
+
+    def record(self) -> Record:
+        good = self.good
+        if good is None:
+            return Record(self.registration)
+        graphs = [wire.WatchedGraph(g.name, g.key, g.state, g.reason) for g in good.graphs.values()]
+        return Record(self.registration, Good(good.sources, graphs, good.fake, good.note, good.complete, self.edited,
+                                              self.edited_at))  # fmt: skip
+
+    def status(self) -> wire.WatchStatus:
+        good, capture = self.good, self.capture
+        shown = list(capture.graphs.values()) if capture else list(good.graphs.values()) if good else []
+        counts = {state: sum(g.state == state for g in shown)
+                  for state in ("reused", "compiling", "ready", "failed", "bypassed")}  # fmt: skip
+        if capture is not None:
+            state = "capturing"
+        elif self.plan.due is not None:
+            state = "compiling" if self._verifications else "waiting"
+        elif self.error:
+            state = "failed"
+        elif counts["compiling"]:
+            state = "compiling"
+        elif counts["failed"]:
+            state = "failed"
+        else:
+            state = "ready" if good is not None else "waiting"
+        error = self.error
+        if not error and state == "failed":
+            error = "\n".join(f"{g.name}: {g.reason}" for g in shown if g.state == "failed")
+        return wire.WatchStatus(
+            id=self.id, name=self.name[:500], kind=self.registration.kind, directory=self.registration.directory,
+            state=state, error=error[-8000:], note=good.note if good else "", edited=self.edited,
+            edited_at=self.edited_at, captured=len(shown), **counts,
+            graphs=[wire.WatchedGraph(g.name, g.key, g.state, g.reason[:300]) for g in shown[:GRAPHS_SHOWN]],
+            files=sum(digest != ABSENT for digest in self._expected.values()), captures=self.captures,
+            capture_s=self.capture_s, ready_s=self.ready_s, fake=good.fake if good else False,
+        )  # fmt: skip
+
+
+def entries_of(artifacts: Path) -> Callable[[str], set[str]]:
+    """The names in a store's directory, read once, by key."""
+    names: Mapping[str, Any] | None = None
+
+    def of(key: str) -> set[str]:
+        nonlocal names
+        if names is None:
+            try:
+                names = dict.fromkeys(os.listdir(artifacts))
+            except OSError:
+                names = {}
+        return {name for name in names if name.startswith(f"{key}.")}
+
+    return of

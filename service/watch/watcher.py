@@ -1,0 +1,267 @@
+"""The loop: the daemon's requests, hints about files, captures' reports; one thread, and nothing in it waits."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import select
+import signal
+import socket
+import time
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from precompiled.service import budget
+from precompiled.service.channel import Channel
+from precompiled.service.pool import become_subreaper
+from precompiled.service.watch import capture as capturing
+from precompiled.service.watch.capture import Capture
+from precompiled.service.watch.files import Files
+from precompiled.service.watch.hints import Hints
+from precompiled.service.watch.registry import MAX_WATCHES, Record, Registry, identify
+from precompiled.service.watch.watch import Tools, Watch, entries_of
+
+from precompiled import wire
+from precompiled.errors import PrecompiledError, WireError
+
+log = logging.getLogger("precompiled.watch")
+
+DATAGRAM_BYTES = 1 << 18
+CHECK_S = 0.1  # between two looks at captures under way
+STORE_S = 1.0  # between two looks at the store while compiles are awaited
+TELL_S = 0.05  # between two reports to the daemon
+HINT_S = 0.02  # after a hint: a burst of events is one look
+IDLE_S = 60.0  # without any watch
+CAPTURES = 2  # at the same time
+
+
+class Watcher:
+    """``open``, then ``run`` until the daemon goes, then ``close``."""
+
+    def __init__(self, control: socket.socket, runtime_dir: Path, cache_dir: Path) -> None:
+        self._channel = Channel(control, wire.ToWatcher)
+        self._runtime_dir = runtime_dir
+        self._registry = Registry(cache_dir)
+        self._watches: dict[str, Watch] = {}
+        self._files = Files()
+        self._reading, self._writing = os.pipe()
+        self._hints = Hints(self._poke)
+        self._reports = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
+        self._tools = Tools(self._files, self._begin_capture, self._cancel, self._save)
+        self._memory_limit = budget.usable_memory() // 2
+        self._stopping = False
+        self._changed = True
+        self._look_at = self._store_at = self._tell_at = 0.0
+        self._problems: dict[str, str] = {}
+
+    def open(self) -> None:
+        become_subreaper()
+        for fd in (self._reading, self._writing):
+            os.set_blocking(fd, False)
+        for number in (signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)  # the daemon's terminal is not ours
+        signal.signal(signal.SIGTERM, self._on_signal)
+        signal.set_wakeup_fd(self._writing, warn_on_full_buffer=False)
+        path = capturing.report_path(self._runtime_dir)
+        path.unlink(missing_ok=True)  # a dead watcher's: the daemon has one at a time
+        self._reports.bind(str(path))
+        self._reports.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
+        for id, record in self._registry.load():
+            watch = Watch(id, record.registration, self._tools)
+            self._watches[id] = watch
+            names = entries_of(Path(record.registration.store) / "artifacts")
+            watch.restore(record, lambda key, names=names: bool(names(key)))  # type: ignore[misc]
+            log.info("watch %s: %s", id, watch.name)
+
+    def run(self) -> None:
+        while not self._stopping and not self._channel.closed:
+            self._round()
+
+    def close(self) -> None:
+        """End the captures. What they have submitted goes on: the next watcher captures again what was not ready."""
+        for watch in self._watches.values():
+            watch.close(cancel=False)
+        self._hints.close()
+        self._reports.close()
+        capturing.report_path(self._runtime_dir).unlink(missing_ok=True)
+
+    def _on_signal(self, number: int, frame: object) -> None:
+        del number, frame
+        self._stopping = True
+
+    def _poke(self) -> None:
+        """From any thread."""
+        try:
+            os.write(self._writing, b"h")
+        except BlockingIOError:
+            pass  # full of pokes
+
+    # ------------------------------------------------ the loop
+
+    def _round(self) -> None:
+        now = time.monotonic()
+        poll = select.poll()
+        poll.register(self._channel.fileno(), select.POLLIN | (select.POLLOUT if self._channel.wants_write else 0))
+        poll.register(self._reports.fileno(), select.POLLIN)
+        poll.register(self._reading, select.POLLIN)
+        outputs: dict[int, Capture] = {}
+        for capture in self._captures():
+            outputs[capture.output] = capture
+            if not capture.output_ended:
+                poll.register(capture.output, select.POLLIN)
+            poll.register(capture.pidfd, select.POLLIN)
+        for fd, _ in poll.poll(max(1, int(self._wait_s(now) * 1000) + 1)):
+            if fd == self._reading:
+                self._drain_pokes()
+            elif fd in outputs:
+                outputs[fd].read_output()
+        now = time.monotonic()
+        self._channel.flush()
+        self._take_reports()
+        self._take_requests()
+        if now >= self._look_at:
+            self._look(now)
+        for watch in self._watches.values():
+            if watch.check(now):
+                self._changed, self._look_at = True, 0.0  # it has told which files are to be watched
+            if len(list(self._captures())) < CAPTURES:
+                self._changed |= watch.tick(now)
+        if now >= self._store_at:
+            self._store_at = now + STORE_S
+            self._look_into_stores()
+        self._tell(now)
+
+    def _wait_s(self, now: float) -> float:
+        waits = [self._look_at - now]
+        if self._changed:
+            waits.append(self._tell_at - now)
+        busy = list(self._captures())
+        if busy:
+            waits.append(CHECK_S)
+        if any(watch.waits_for_jobs for watch in self._watches.values()):
+            waits.append(self._store_at - now)
+        if len(busy) < CAPTURES:
+            waits += [due for watch in self._watches.values() if (due := watch.plan.next_wake(now)) is not None]
+        return max(0.0, min(waits))
+
+    def _captures(self) -> list[Capture]:
+        return [watch.capture for watch in self._watches.values() if watch.capture is not None]
+
+    def _drain_pokes(self) -> None:
+        hinted = False
+        try:
+            while data := os.read(self._reading, 4096):
+                hinted |= b"h" in data
+        except BlockingIOError:
+            pass
+        if hinted:
+            self._look_at = min(self._look_at, time.monotonic() + HINT_S)
+
+    def _look(self, now: float) -> None:
+        """Compare all sources with what was captured."""
+        for watch in self._watches.values():
+            self._changed |= watch.look(now)
+        paths = {path for watch in self._watches.values() for path in watch.sources}
+        self._files.keep(paths)
+        before = self._hints.problem
+        self._hints.watch(paths, now)
+        self._changed |= before != self._hints.problem
+        self._look_at = time.monotonic() + (self._hints.interval_s if self._watches else IDLE_S)
+
+    def _look_into_stores(self) -> None:
+        for watch in self._watches.values():
+            if watch.waits_for_jobs:
+                self._changed |= watch.look_in(entries_of(Path(watch.registration.store) / "artifacts"))
+
+    # ------------------------------------------------ captures
+
+    def _begin_capture(self, watch: Watch) -> Capture:
+        return Capture(
+            uuid.uuid4().hex, watch.registration, self._runtime_dir, str(capturing.report_path(self._runtime_dir)),
+            self._memory_limit, watch.real,
+        )  # fmt: skip
+
+    def _take_reports(self) -> None:
+        while True:
+            try:
+                data = self._reports.recv(DATAGRAM_BYTES)
+            except BlockingIOError:
+                return
+            try:
+                message: Mapping[str, Any] = json.loads(data)
+                token = message["token"]
+            except (ValueError, TypeError, KeyError):
+                log.warning("a report that is none: %r", data[:100])
+                continue
+            for watch in self._watches.values():
+                if watch.capture is not None and watch.capture.token == token:  # one that was ended may have left some
+                    watch.told(message)
+                    self._changed = True
+
+    def _cancel(self, ids: list[str]) -> None:
+        self._channel.send(wire.Cancel(ids))
+
+    def _save(self, watch: Watch) -> None:
+        try:
+            self._registry.save(watch.id, watch.record())
+            self._problems.pop(watch.id, None)
+        except (OSError, PrecompiledError) as error:
+            self._problems[watch.id] = f"the watch {watch.id} is not saved, and is lost with the daemon: {error}"
+
+    # ------------------------------------------------ the daemon
+
+    def _take_requests(self) -> None:
+        try:
+            messages = self._channel.receive()
+        except WireError as error:
+            log.error("the daemon's stream broke: %s", error)
+            self._stopping = True
+            return
+        for message in messages:
+            match message:
+                case wire.Ask(number, request):
+                    self._channel.send(wire.Answer(number, self._answer(request)))
+                    self._tell_at = 0.0
+                case wire.JobEnded(key, state, why):
+                    for watch in self._watches.values():
+                        self._changed |= watch.job_ended(key, state, why)
+                case wire.Exit():
+                    self._stopping = True
+
+    def _answer(self, request: wire.Watch | wire.Unwatch) -> wire.Watching | wire.Rejected:
+        self._changed = True
+        if isinstance(request, wire.Unwatch):
+            known = [id for id in request.ids if id in self._watches]
+            for id in known:
+                self._watches.pop(id).close(cancel=True)
+                self._registry.remove(id)
+                self._problems.pop(id, None)
+            return wire.Watching(known)
+        registration = request.registration
+        id = identify(registration)
+        if id not in self._watches and len(self._watches) >= MAX_WATCHES:
+            return wire.Rejected(
+                "too-many-watches", f"there are {MAX_WATCHES} watches", "Remove some: `precompiled watch --remove`"
+            )
+        try:
+            self._registry.save(id, Record(registration))
+        except (OSError, PrecompiledError) as error:
+            return wire.Rejected("watch-not-saved", f"the watch cannot be saved: {error}", "See `precompiled doctor`")
+        old = self._watches.pop(id, None)
+        if old is not None:
+            old.close(cancel=False)
+        watch = self._watches[id] = Watch(id, registration, self._tools)
+        watch.plan.begin(time.monotonic())
+        self._look_at = 0.0
+        log.info("watch %s: %s", id, watch.name)
+        return wire.Watching([id])
+
+    def _tell(self, now: float) -> None:
+        if not self._changed or now < self._tell_at:
+            return
+        self._changed, self._tell_at = False, now + TELL_S
+        degraded = [f"watch: {text}" for text in (self._hints.problem, *self._problems.values()) if text]
+        self._channel.send(wire.Watched([watch.status() for watch in self._watches.values()], degraded))

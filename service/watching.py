@@ -1,0 +1,205 @@
+"""The daemon's side of the watcher (service/watch): starts it when there is something to watch, relays, restarts it.
+
+A process of its own: it hashes files, takes bursts of events and supervises users' code, and the daemon's loop must not
+wait for any of that. It runs as the daemon's user, so only a daemon that is the user's own has one.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+from precompiled.service.channel import Channel
+from precompiled.service.watch import registry
+
+from precompiled import wire
+from precompiled.errors import WireError
+
+log = logging.getLogger("precompiled.watching")
+
+RESTART_MIN_S, RESTART_MAX_S = 0.5, 60.0  # between a watcher's end and the next one's start; doubles
+STEADY_S = 60.0  # after this, its end is an accident and not how it is
+STOP_S = 3.0
+
+REFUSED = wire.Rejected(
+    "watch-needs-own-daemon",
+    "this daemon serves all users, and a watch runs commands of yours",
+    "Set PRECOMPILED_RUNTIME_DIR and PRECOMPILED_CACHE_DIR to directories of your own, for instance in "
+    "~/.config/precompiled/config.toml, and run `precompiled start`: watches, and runs, then use that daemon",
+)
+
+
+class Watching:
+    """Used from the daemon's one thread."""
+
+    def __init__(self, runtime_dir: Path, cache_dir: Path) -> None:
+        self._runtime_dir, self._cache_dir = runtime_dir, cache_dir
+        self._popen: subprocess.Popen[bytes] | None = None
+        self._channel: Channel | None = None
+        self._asked: dict[int, bytes] = {}  # number -> peer
+        self._curious: list[bytes] = []  # peers that asked for the watches before the watcher had told them
+        self._told_once = False
+        self._number = 0
+        self._started = 0.0
+        self._start_at: float | None = 0.0 if registry.any_registered(cache_dir) else None
+        self._pause = RESTART_MIN_S
+        self._problem = ""
+        self.watches: list[wire.WatchStatus] = []
+        self._degraded: list[str] = []
+        self.replies: list[tuple[bytes, wire.DaemonMessage]] = []
+        self.cancelled: list[str] = []
+
+    @property
+    def active(self) -> bool:
+        """Whether something is watched: a daemon that leaves when it idles stays for that."""
+        return bool(self.watches) or self._start_at is not None or (self._channel is not None and not self._told_once)
+
+    @property
+    def degraded(self) -> list[str]:
+        return [*self._degraded, *([self._problem] if self._problem else [])]
+
+    def ask(self, peer: bytes, request: wire.Watch | wire.Unwatch) -> None:
+        """Relay; the answer is in ``replies`` later."""
+        if self._channel is None:
+            self._start()
+        if self._channel is None:
+            self.replies.append((peer, wire.Rejected("no-watcher", self._problem, "See the daemon's log")))
+            return
+        self._number += 1
+        self._asked[self._number] = peer
+        self._channel.send(wire.Ask(self._number, request))
+
+    def ask_for_watches(self, peer: bytes) -> None:
+        """The answer is in ``replies``; later, where the watcher is just being started."""
+        self._curious.append(peer)
+        if self._told_once or not self.active:
+            self._satisfy()
+
+    def _satisfy(self) -> None:
+        reply = wire.WatchesReply(self.watches, self.degraded)
+        self.replies += [(peer, reply) for peer in self._curious]
+        self._curious = []
+
+    def job_ended(self, key: str, state: str, why: str) -> None:
+        if self._channel is not None and self.watches:
+            self._channel.send(wire.JobEnded(key, state, why[:1000]))
+
+    def fds(self) -> dict[int, int]:
+        if self._channel is None:
+            return {}
+        import select
+
+        return {self._channel.fileno(): select.POLLIN | (select.POLLOUT if self._channel.wants_write else 0)}
+
+    def next_wake(self, now: float) -> float | None:
+        return None if self._start_at is None else max(0.0, self._start_at - now)
+
+    def check(self) -> None:
+        """Take what it says; start it where it should run and does not."""
+        if self._channel is not None:
+            self._channel.flush()
+            try:
+                for message in self._channel.receive():
+                    self._told(message)
+            except WireError as error:
+                log.error("the watcher's stream broke: %s", error)
+                self._lost()
+                return
+            if self._channel.closed:
+                self._lost()
+        elif self._start_at is not None and time.monotonic() >= self._start_at:
+            self._start()
+
+    def close(self) -> None:
+        """End it, and with it what it has started."""
+        self._start_at = None
+        if self._popen is None or self._channel is None:
+            return
+        self._channel.close()  # the end of the stream: it ends its captures, and leaves
+        try:
+            self._popen.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            log.error("the watcher did not leave within %s s", STOP_S)
+        self._kill()
+
+    def _told(self, message: wire.Answer | wire.Cancel | wire.Watched) -> None:
+        match message:
+            case wire.Answer(number, reply):
+                peer = self._asked.pop(number, None)
+                if peer is not None:
+                    self.replies.append((peer, reply))
+            case wire.Cancel(ids):
+                self.cancelled += ids
+            case wire.Watched(watches, degraded):
+                self.watches, self._degraded, self._told_once = watches, degraded, True
+                self._satisfy()
+
+    def _start(self) -> None:
+        self._start_at = None
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            self._popen = subprocess.Popen(
+                [sys.executable, "-m", "precompiled.service.watch", "--control-fd", str(theirs.fileno()),
+                 "--runtime-dir", str(self._runtime_dir), "--cache-dir", str(self._cache_dir),
+                 "--log", logging.getLevelName(log.getEffectiveLevel())],
+                stdin=subprocess.DEVNULL, cwd="/", pass_fds=(theirs.fileno(),), start_new_session=True,
+                env={**os.environ, "PRECOMPILED": "0"},
+            )  # fmt: skip
+        except OSError as error:
+            ours.close()
+            self._problem = f"watch: the watcher cannot be started: {error}"
+            log.error("%s", self._problem)
+            self._again()
+            return
+        finally:
+            theirs.close()
+        self._channel = Channel(ours, wire.FromWatcher)
+        self._started = time.monotonic()
+        self._problem = ""
+        log.info("watcher: pid %d", self._popen.pid)
+
+    def _lost(self) -> None:
+        assert self._popen is not None and self._channel is not None
+        self._channel.close()
+        self._channel = None
+        self._kill()
+        if time.monotonic() - self._started > STEADY_S:
+            self._pause = RESTART_MIN_S
+        self._problem = f"watch: the watcher ended unexpectedly, and starts again within {self._pause:g} s"
+        log.error("%s", self._problem)
+        for peer in self._asked.values():
+            self.replies.append((peer, wire.Rejected("no-watcher", "the watcher ended unexpectedly", "Try again")))
+        self._asked.clear()
+        self._satisfy()
+        self._again()
+
+    def _again(self) -> None:
+        self._start_at = time.monotonic() + self._pause
+        self._pause = min(2 * self._pause, RESTART_MAX_S)
+
+    def _kill(self) -> None:
+        """Its captures lead sessions of their own, and die with their guards: by its end, or here."""
+        assert self._popen is not None
+        members: list[psutil.Process] = []
+        try:
+            members = psutil.Process(self._popen.pid).children(recursive=True)
+        except psutil.Error:
+            pass
+        try:
+            os.killpg(self._popen.pid, signal.SIGKILL)
+        except (ProcessLookupError, PermissionError):
+            pass
+        for member in members:
+            try:
+                member.kill()
+            except psutil.Error:
+                continue
+        self._popen.wait()
+        self._popen = None

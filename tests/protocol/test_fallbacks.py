@@ -1,0 +1,387 @@
+"""Each reason for doing without an artifact, in a client: told, counted, and the result is eager's all the same.
+
+This process is the client; its graphs are real, and so are the store, the socket and the daemon. The daemon's worker
+has no compiler (support_daemon.py): it cannot read a real graph, which is an error of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from support_daemon import DaemonUnderTest, running_daemon, wait_until
+from support_session import ThisProcess, this_process
+
+from precompiled import backend
+from precompiled.artifact import format as fmt
+from precompiled.artifact.store import Store
+from precompiled.errors import NotServed, PrecompiledError
+from precompiled.ledger import GraphReport
+from precompiled.torch_internals import route
+
+X = torch.randn(4, 6)
+
+
+def double(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
+
+
+def call(here: ThisProcess, **compile_arguments: Any) -> GraphReport:
+    """Compile and call ``double``; what is said of it. A warning of ours is expected, and not looked at."""
+    before = len(here.reports())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        torch.testing.assert_close(here.call(double, X, **compile_arguments), X * 2)
+    (graph,) = here.reports()[before:]
+    return graph
+
+
+def only(here: ThisProcess) -> GraphReport:
+    (graph,) = here.reports()
+    return graph
+
+
+@pytest.fixture
+def here() -> Iterator[ThisProcess]:
+    with this_process() as found:
+        yield found
+
+
+# ---------------------------------------------------------------- the store
+
+
+def plant(here: ThisProcess, **changes: Any) -> tuple[Store, Path]:
+    """An artifact of the graph of ``double`` that is well-formed, and that no torch can load."""
+    key = call(here).key
+    here.counted("bypassed")
+    manifest = fmt.Manifest(key=key, name="double", components={"graph": "x"}, environment={}, device="cpu", guards="",
+                            files={}, compile_s=1.0, created=1.0, compiled_by={}, **changes)  # fmt: skip
+    store = here.session.store
+    return store, store.publish(fmt.Payload(manifest, {fmt.ENTRY: b"no pickle of torch's"})).path
+
+
+def is_made_anew(here: ThisProcess, code: str) -> None:
+    """The artifact counts as ``code``, and the graph is a miss: which is a bypass in this mode."""
+    graph = call(here)
+    assert (graph.state, graph.source, graph.reason) == ("bypassed", "inline", "lookup-only")
+    assert here.counted("fallbacks") == {code: 1}
+
+
+@pytest.mark.reason("artifact-unloadable")
+def test_an_artifact_that_torch_cannot_load(here: ThisProcess) -> None:
+    store, path = plant(here)
+    is_made_anew(here, "artifact-unloadable")
+    assert not path.exists() and "torch cannot load" in next(store.quarantined.glob("*.reason")).read_text()
+
+
+@pytest.mark.reason("artifact-corrupt")
+def test_an_artifact_that_was_altered(here: ThisProcess) -> None:
+    store, path = plant(here)
+    (path / fmt.ENTRY).write_bytes(b"no pickle of torch'Z")
+    is_made_anew(here, "artifact-corrupt")
+    assert "digest" in next(store.quarantined.glob("*.reason")).read_text()
+
+
+@pytest.mark.reason("artifact-evicted")
+def test_an_artifact_that_is_evicted_while_it_is_loaded(here: ThisProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, path = plant(here)
+    read = Store.read_files
+
+    def late(self: Store, entry: Any) -> Any:
+        shutil.rmtree(path)
+        return read(self, entry)
+
+    monkeypatch.setattr(Store, "read_files", late)
+    is_made_anew(here, "artifact-evicted")
+
+
+@pytest.mark.reason("store-untrusted")
+def test_a_store_that_others_may_write_to(here: ThisProcess) -> None:
+    store, _ = plant(here)
+    store.artifacts.chmod(0o777)
+    graph = call(here)
+    assert (graph.state, graph.source, graph.reason) == ("bypassed", "inline", "store-untrusted")
+    assert "chmod" in graph.message and here.counted("fallbacks") == {"store-untrusted": 1}
+
+
+# ---------------------------------------------------------------- no daemon, and one that does not answer
+
+
+@pytest.mark.reason("no-daemon")
+def test_without_a_daemon_one_warning_and_plain_torch_compile() -> None:
+    with this_process({"PRECOMPILED_MODE": "eager"}) as here:
+        with pytest.warns(RuntimeWarning, match=r"compiles in process \(no-daemon\)") as warned:
+            for factor in (2, 3):
+                here.call(lambda x, factor=factor: x * factor, X)
+        assert len([item for item in warned if "precompiled" in str(item.message)]) == 1
+        assert [(graph.state, graph.source, graph.reason) for graph in here.reports()] == [
+            ("bypassed", "inline", "no-daemon")
+        ] * 2
+        assert "precompiled doctor" in here.reports()[0].message
+        assert here.counted("fallbacks") == {"no-daemon": 2}
+
+
+@contextmanager
+def deaf_daemon(**settings: str) -> Iterator[ThisProcess]:
+    """This process with a daemon that accepts connections and never says a word: graphs stay pending."""
+    with this_process({"PRECOMPILED_MODE": "eager", **settings}) as here:
+        runtime_dir = here.session.settings.runtime_dir
+        runtime_dir.mkdir(mode=0o700)
+        with socket.socket(socket.AF_UNIX) as listening:
+            listening.bind(str(runtime_dir / "socket"))
+            listening.listen(100)
+            yield here
+
+
+@pytest.mark.reason("compile-error", "aliased-mutation")
+@pytest.mark.parametrize("when", ["before", "while it is awaited"])
+@pytest.mark.parametrize(("code", "advice"), [("compile-error", "eager"), ("aliased-mutation", "inline")])
+def test_a_failure_record(code: str, advice: str, when: str) -> None:
+    """Eager where torch itself fails; in process where it is we who cannot keep the result."""
+    with this_process() as here:
+        key = call(here).key
+    with deaf_daemon() as here:
+        record = fmt.Failure(key, "double", code, "It failed.\nHere is where.", time.time(), 3600.0, 0.0, advice)
+        if when == "before":
+            here.session.store.publish_failure(record)
+        graph = call(here)
+        if when != "before":
+            assert graph.state == "pending"
+            here.session.store.publish_failure(record)
+            assert here.session.pending.wait(30)
+            graph = only(here)
+        assert (graph.key, graph.reason) == (key, code) and "Here is where" in graph.message
+        assert graph.state == ("failed" if advice == "eager" else "bypassed")
+        kind = "bypassed" if (when, advice) == ("before", "inline") else "fallbacks"
+        counts = here.session.ledger.take_counts()
+        assert counts is not None and getattr(counts, kind) == {code: 1}
+
+
+@pytest.mark.reason("internal-error")
+def test_an_error_of_ours_at_a_submit(monkeypatch: pytest.MonkeyPatch) -> None:
+    with deaf_daemon() as here:
+        monkeypatch.setattr(here.session.connection, "submit", _no_descriptors)
+        graph = call(here)
+        assert (graph.state, graph.source, graph.reason) == ("bypassed", "inline", "internal-error")
+        assert "Too many open files" in graph.message and here.counted("fallbacks") == {"internal-error": 1}
+
+
+def _no_descriptors(*_: Any) -> None:
+    raise OSError(24, "Too many open files")
+
+
+@pytest.mark.reason("swap-thread")
+def test_the_thread_that_awaits_artifacts_breaks_down(monkeypatch: pytest.MonkeyPatch) -> None:
+    with deaf_daemon() as here:
+        monkeypatch.setattr(here.session.connection, "ensure_running", _no_descriptors)
+        call(here)
+        assert here.session.pending.wait(30)
+        graph = only(here)
+        assert (graph.state, graph.source, graph.reason) == ("failed", None, "swap-thread")
+        assert "Too many open files" in graph.message and here.counted("fallbacks") == {"swap-thread": 1}
+
+
+@pytest.mark.reason("submit-failed")
+def test_a_child_of_a_fork_that_cannot_submit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    with deaf_daemon() as here:
+        torch._dynamo.reset()
+        compiled = torch.compile(double, backend="precompiled")
+        compiled(X)
+        assert only(here).state == "pending"
+        child = os.fork()
+        if child == 0:
+            try:
+                here.session.connection.submit = _no_descriptors  # type: ignore[method-assign, assignment]
+                warnings.simplefilter("ignore")
+                right = bool(compiled(X).equal(X * 2))
+                found = {"right": right, "waited": here.session.pending.wait(30), **vars(only(here)),
+                         "counted": here.counted("fallbacks")}  # fmt: skip
+                (tmp_path / "child.json").write_text(json.dumps(found))
+            finally:
+                os._exit(0)
+        os.waitpid(child, 0)
+        found = json.loads((tmp_path / "child.json").read_text())
+        assert found["right"] and found["waited"]
+        assert (found["state"], found["reason"]) == ("failed", "submit-failed")
+        assert "Too many open files" in found["message"] and found["counted"] == {"submit-failed": 1}
+
+
+# ---------------------------------------------------------------- a daemon that refuses
+
+
+@pytest.fixture(scope="module")
+def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonUnderTest]:
+    with running_daemon(tmp_path_factory.mktemp("d")) as running:
+        yield running
+
+
+@contextmanager
+def with_daemon(daemon: DaemonUnderTest, monkeypatch: pytest.MonkeyPatch, **settings: str) -> Iterator[ThisProcess]:
+    monkeypatch.setattr(backend, "worker_environment", lambda modules=None: daemon.environment())
+    settings = {"PRECOMPILED_MODE": "eager", "PRECOMPILED_RUNTIME_DIR": str(daemon.runtime_dir), **settings}
+    with this_process(settings) as here:
+        yield here
+
+
+@pytest.mark.reason("compile-failed")
+def test_what_the_daemon_refuses_is_compiled_in_process_and_stats_show_why(
+    daemon: DaemonUnderTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with with_daemon(daemon, monkeypatch) as here:
+        before = daemon.stats()
+        call(here)
+        assert here.session.pending.wait(30)
+        graph = only(here)
+        assert (graph.state, graph.reason) == ("bypassed", "compile-failed") and "KeyError" in graph.message
+        here.call(double, torch.randn(4, 6), options={"freezing": True})
+        assert here.reports()[-1].reason == "freezing"
+        here.session.tell_counts()
+        stats = wait_until(lambda: (found := daemon.stats()).bypassed != before.bypassed and found, "the counts arrive")
+        assert stats.fallbacks == {**before.fallbacks, "compile-failed": 1} and stats.bypassed == {"freezing": 1}
+
+
+@pytest.mark.reason("too-large")
+def test_a_graph_over_the_limit(daemon: DaemonUnderTest, monkeypatch: pytest.MonkeyPatch) -> None:
+    with with_daemon(daemon, monkeypatch, PRECOMPILED_MAX_GRAPH_BYTES="10") as here:
+        call(here)
+        assert here.session.pending.wait(30)
+        graph = only(here)
+        assert (graph.state, graph.reason) == ("bypassed", "too-large") and "max_graph_bytes" in graph.message
+        assert here.counted("fallbacks") == {"too-large": 1}
+
+
+# ---------------------------------------------------------------- graphs that must not run eager
+
+
+@pytest.fixture
+def one_rank(tmp_path: Path) -> Iterator[None]:
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path / 'rendezvous'}", rank=0, world_size=1)
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
+
+
+def reduced(x: torch.Tensor) -> torch.Tensor:
+    ours = torch.distributed._functional_collectives
+    return ours.all_reduce(x, "sum", torch.distributed.group.WORLD) + 1
+
+
+@pytest.mark.reason("no-stand-in")
+@pytest.mark.skipif(not torch.distributed.is_available(), reason="this torch has no torch.distributed")
+@pytest.mark.usefixtures("one_rank")
+def test_collectives_wait_for_their_artifact_and_are_compiled_in_process_at_last() -> None:
+    with deaf_daemon(PRECOMPILED_WAIT_S="0.01") as here:
+        torch.testing.assert_close(here.call(reduced, X), X + 1)
+        assert "ranks must not run eager and compiled mixes" in here.was_refused("no-stand-in")
+        assert here.session.pending.wait(30), "it is still awaited"
+
+
+@pytest.mark.reason("no-stand-in")
+@pytest.mark.skipif(not torch.distributed.is_available(), reason="this torch has no torch.distributed")
+@pytest.mark.usefixtures("one_rank")
+def test_collectives_over_symbolic_sizes_are_not_awaited() -> None:
+    with deaf_daemon(PRECOMPILED_WAIT_S="1000") as here:
+        x = X.clone()
+        torch._dynamo.mark_dynamic(x, 0)
+        torch.testing.assert_close(here.call(reduced, x), x + 1)
+        assert "symbolic sizes" in here.was_refused("no-stand-in")
+
+
+# ---------------------------------------------------------------- PRECOMPILED_STRICT=1
+
+
+def raised(here: ThisProcess, **compile_arguments: Any) -> NotServed:
+    with pytest.raises(torch._dynamo.exc.BackendCompilerFailed) as failed:
+        here.call(double, X, **compile_arguments)
+    error = failed.value.inner_exception
+    assert isinstance(error, NotServed) and str(error) in str(failed.value)
+    return error
+
+
+def says_what_to_do(error: NotServed, code: str) -> None:
+    assert error.code == code and f"({code})" in str(error) and "docs/reasons.md" in error.action
+
+
+def test_strict_mode_raises_a_bypass() -> None:
+    with this_process({"PRECOMPILED_STRICT": "1"}) as here:
+        error = raised(here, options={"freezing": True})
+        says_what_to_do(error, "freezing")
+        assert "puts the weights into the compiled code" in error.message
+        assert not here.in_process and here.counted("bypassed") == {"freezing": 1}
+        assert only(here).reason == "freezing"
+
+
+def test_strict_mode_raises_a_fallback() -> None:
+    with this_process({"PRECOMPILED_STRICT": "1", "PRECOMPILED_MODE": "eager"}) as here:
+        says_what_to_do(raised(here), "no-daemon")
+        assert not here.in_process and here.counted("fallbacks") == {"no-daemon": 1}
+
+
+def test_strict_mode_raises_an_error_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    with deaf_daemon(PRECOMPILED_STRICT="1") as here:
+        monkeypatch.setattr(here.session.connection, "submit", _no_descriptors)
+        error = raised(here)
+        says_what_to_do(error, "internal-error")
+        assert isinstance(error.__cause__, OSError)
+
+
+def test_strict_mode_raises_a_failure_record() -> None:
+    with this_process() as here:
+        key = call(here).key
+        here.session.store.publish_failure(
+            fmt.Failure(key, "double", "compile-error", "It failed.", time.time(), 3600.0)
+        )
+        here.session.settings = _strict(here)
+        says_what_to_do(raised(here), "compile-error")
+
+
+def _strict(here: ThisProcess) -> Any:
+    import dataclasses
+
+    return dataclasses.replace(here.session.settings, strict=True)
+
+
+@pytest.mark.parametrize("code", ["compile-failed", "swap-thread"])
+def test_strict_mode_raises_at_the_next_call_what_turns_up_later(
+    daemon: DaemonUnderTest, monkeypatch: pytest.MonkeyPatch, code: str
+) -> None:
+    with with_daemon(daemon, monkeypatch, PRECOMPILED_STRICT="1") as here:
+        if code == "swap-thread":
+            monkeypatch.setattr(here.session.connection, "ensure_running", _no_descriptors)
+        torch._dynamo.reset()
+        compiled = torch.compile(double, backend="precompiled")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)
+            with pytest.raises(NotServed) as caught:
+                compiled(X)  # which may be told already
+                assert here.session.pending.wait(30)
+                compiled(X)
+        says_what_to_do(caught.value, code)
+        assert not here.in_process
+
+
+# ---------------------------------------------------------------- no routing at all
+
+
+@pytest.mark.reason("unsupported-torch")
+def test_a_torch_that_this_was_not_checked_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = torch._TorchCompileInductorWrapper.__call__
+    monkeypatch.setattr(torch, "__version__", "1.13.0")
+    monkeypatch.setattr(route, "_original", None)
+    with pytest.raises(PrecompiledError, match=r"torch 1\.13\.0 is not supported") as caught:
+        route.install()
+    assert caught.value.code == "unsupported-torch" and "Install a torch between" in caught.value.action
+    assert torch._TorchCompileInductorWrapper.__call__ is plain

@@ -1,0 +1,116 @@
+"""This process as a client of its own host: ``torch.compile`` through our backend, and what it says and counts of it.
+
+Everything is real but for the last step: what is compiled in process is not compiled but runs eager, since these tests
+ask why a graph is not served, and not what Inductor makes of it (tests/e2e does).
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+import torch
+
+import precompiled
+from precompiled import backend
+from precompiled import session as sessions
+from precompiled.graph import codec
+from precompiled.graph.capture import Program
+from precompiled.ledger import GraphReport
+from precompiled.session import Session
+from precompiled.torch_internals import route
+
+
+@dataclass
+class ThisProcess:
+    """``session``: of these settings alone; ``in_process``: the graphs that were left to plain torch.compile."""
+
+    session: Session
+    in_process: list[torch.fx.GraphModule]
+
+    def call(self, function: Callable[..., Any], *inputs: Any, **compile_arguments: Any) -> Any:
+        """Call ``function`` once, compiled by ``backend="precompiled"``."""
+        torch._dynamo.reset()
+        return torch.compile(function, **{"backend": "precompiled", **compile_arguments})(*inputs)
+
+    def reports(self) -> list[GraphReport]:
+        return precompiled.report()
+
+    def counted(self, kind: str) -> dict[str, int]:
+        """What was counted since the last look, as the daemon would be told."""
+        counts = self.session.ledger.take_counts()
+        return {} if counts is None else getattr(counts, kind)
+
+    def refuses(
+        self, code: str, function: Callable[..., Any], *inputs: Any, compare: bool = True, **compile: Any
+    ) -> str:
+        """Check that one graph of ``function`` is bypassed for ``code``, says so and counts it; its sentence.
+
+        Its result is eager's, but where the eager run itself is none here (``compare=False``: there is no such device).
+        """
+        before = len(self.reports())
+        if compare:
+            torch.testing.assert_close(self.call(function, *inputs, **compile), function(*inputs))
+        else:
+            with pytest.raises((RuntimeError, AssertionError, NotImplementedError)):
+                self.call(function, *inputs, **compile)
+        return self.was_refused(code, since=before)
+
+    def was_refused(self, code: str, *, since: int = 0) -> str:
+        """Check that just one graph of those reported after the first ``since`` was bypassed for ``code``."""
+        found = [graph for graph in self.reports()[since:] if graph.reason != "lookup-only" or code == "lookup-only"]
+        assert [(graph.state, graph.source, graph.reason) for graph in found] == [("bypassed", "inline", code)], found
+        counted = self.counted("bypassed")
+        assert counted.pop("lookup-only", None) == 1 if code == "lookup-only" else counted.get(code) == 1, counted
+        assert len(found[0].message.split()) > 2, "it says nothing to people"
+        return found[0].message
+
+
+def _runs_eager(left: list[torch.fx.GraphModule], module: torch.fx.GraphModule, *_: Any) -> Callable[..., Any]:
+    left.append(module)
+    return module.forward
+
+
+def _runs_program_eager(program: Program, _: list[int]) -> tuple[Callable[..., Any], str]:
+    return codec.decode(json.loads(program.sections["graph"])).forward, ""
+
+
+@contextmanager
+def this_process(settings: Mapping[str, str] | None = None) -> Iterator[ThisProcess]:
+    """A session of its own in an empty place, without a daemon: mode "lookup" unless ``settings`` say otherwise."""
+    left: list[torch.fx.GraphModule] = []
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("PRECOMPILED")}
+    with (
+        tempfile.TemporaryDirectory(prefix="pc-") as directory,
+        mock.patch.dict(
+            os.environ,
+            {
+                **kept,
+                "PRECOMPILED_CACHE_DIR": str(Path(directory) / "store"),
+                "PRECOMPILED_RUNTIME_DIR": str(Path(directory) / "run"),
+                "PRECOMPILED_AUTOSTART": "0",
+                "PRECOMPILED_MODE": "lookup",
+                **(settings or {}),
+            },
+            clear=True,
+        ),
+        mock.patch.object(sessions, "_session", None),
+        mock.patch.object(route, "compile_in_process", functools.partial(_runs_eager, left)),
+        mock.patch.object(backend, "_compile_inline", _runs_program_eager),
+    ):
+        session = sessions.current()
+        try:
+            yield ThisProcess(session, left)
+        finally:
+            torch._dynamo.reset()
+            session.pending.close(10)
+            session.connection.close()

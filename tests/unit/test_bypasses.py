@@ -1,0 +1,359 @@
+"""Each reason for not sending a graph: provoked by a program, told in a sentence, counted, and the result is eager's.
+
+Those that come from the inside of a graph alone, and not from the program around it, are in test_targets.py,
+test_codec.py, test_metadata.py and test_key.py as well, with all their forms.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import sys
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from support_session import ThisProcess, this_process
+from torch.autograd.graph import saved_tensors_hooks
+from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
+
+from precompiled import backend
+
+X = torch.randn(4, 6)
+
+
+@pytest.fixture
+def here() -> Iterator[ThisProcess]:
+    with this_process() as found:
+        yield found
+
+
+def double(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
+
+
+@pytest.mark.reason("lookup-only")
+def test_a_miss_where_nothing_may_be_submitted(here: ThisProcess) -> None:
+    here.refuses("lookup-only", double, X)
+    assert len(here.in_process) == 1
+
+
+# ---------------------------------------------------------------- mode= and options=, and configuration
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "freezing": {"freezing": True},
+    "cpp-wrapper": {"cpp_wrapper": True},
+    "fx-wrapper": {"fx_wrapper": True},
+    "custom-pass": {"post_grad_custom_post_pass": double},
+    "unpicklable-option": {"pre_grad_fusion_options": {"a pass": {1: 2}}},
+}
+
+
+@pytest.mark.reason("freezing", "cpp-wrapper", "fx-wrapper", "custom-pass", "unpicklable-option")
+@pytest.mark.parametrize("code", OPTIONS)
+def test_an_option_that_no_artifact_can_hold(here: ThisProcess, code: str) -> None:
+    here.refuses(code, double, X, options=OPTIONS[code])
+
+
+@pytest.mark.reason("caches-disabled")
+def test_inductors_caches_are_off(here: ThisProcess) -> None:
+    with torch._inductor.config.patch(force_disable_caches=True):
+        here.refuses("caches-disabled", double, X)
+
+
+# ---------------------------------------------------------------- inputs
+
+
+@pytest.mark.reason("unsupported-input")
+def test_a_lazy_conjugate(here: ThisProcess) -> None:
+    here.refuses("unsupported-input", double, torch.randn(4, dtype=torch.complex64).conj())
+
+
+@pytest.mark.reason("symbolic-scalar")
+def test_a_float_that_dynamo_makes_symbolic(here: ThisProcess) -> None:
+    here.refuses("symbolic-scalar", torch.nn.LayerNorm(6), X, dynamic=True)
+
+
+@pytest.mark.reason("unbacked-size")
+def test_a_size_that_may_be_anything(here: ThisProcess) -> None:
+    x = X.clone()
+    torch._dynamo.decorators.mark_unbacked(x, 0)
+    here.refuses("unbacked-size", double, x)
+
+
+# ---------------------------------------------------------------- devices: traced with fake tensors, wherever this runs
+
+
+@pytest.mark.reason("device-index")
+@pytest.mark.skipif(torch.cuda.device_count() > 1, reason="there is a cuda:1: tests/gpu has it")
+def test_another_gpu_than_the_first(here: ThisProcess) -> None:
+    message = here.refuses("device-index", lambda x: x.to("cuda:1") * 2, X, compare=False)
+    assert "CUDA_VISIBLE_DEVICES" in message
+
+
+@pytest.mark.reason("several-devices")
+@pytest.mark.skipif(torch.cuda.is_available(), reason="it would go as far as to use the GPU")
+def test_two_accelerators(here: ThisProcess) -> None:
+    message = here.refuses("several-devices", lambda x: (x.to("cuda:0") * 2).to("xpu:0"), X, compare=False)
+    assert "cuda:0, xpu:0" in message
+
+
+@pytest.mark.reason("unsupported-device")
+def test_an_accelerator_that_is_no_gpu_of_ours(here: ThisProcess) -> None:
+    here.refuses("unsupported-device", lambda x: x.to("xpu:0") * 2, X, compare=False)
+
+
+# ---------------------------------------------------------------- operators and arguments
+
+
+@torch._dynamo.allow_in_graph
+def of_the_user(x: torch.Tensor) -> torch.Tensor:
+    return x * 3
+
+
+@pytest.mark.reason("user-function")
+def test_a_function_of_the_users_in_the_graph(here: ThisProcess) -> None:
+    assert "of_the_user" in here.refuses("user-function", lambda x: of_the_user(x) + 1, X)
+
+
+@pytest.mark.reason("higher-order-operator")
+def test_an_operator_that_is_not_known_to_be_all_data(here: ThisProcess) -> None:
+    from torch._higher_order_ops.strict_mode import strict_mode
+
+    message = here.refuses("higher-order-operator", lambda x: strict_mode(lambda y: y * 2, (x,)), X)
+    assert "strict_mode" in message
+
+
+@pytest.mark.reason("unsupported-argument")
+def test_an_argument_without_a_canonical_form(here: ThisProcess) -> None:
+    product = functools.partial(torch.ops.higher_order.out_dtype, torch.ops.aten.mm.default, torch.int32)
+    ones = torch.ones(4, 4, dtype=torch.int8)
+    here.refuses("unsupported-argument", lambda x: product(x, x), ones)
+
+
+@pytest.mark.reason("marked-node")
+def test_an_operation_on_another_stream(here: ThisProcess) -> None:
+    def on_stream(x: torch.Tensor) -> torch.Tensor:
+        with torch.fx.traceback.annotate({"stream": 1}):  # as Dynamo does for torch.cuda.stream
+            return x * 2
+
+    assert "streams" in here.refuses("marked-node", on_stream, X)
+
+
+@pytest.mark.reason("checkpoint-context")
+def test_a_policy_of_checkpointing_inside_of_a_function(here: ThisProcess) -> None:
+    def contexts() -> Any:
+        return create_selective_checkpoint_contexts([torch.ops.aten.mm.default])
+
+    def checkpointed(x: torch.Tensor) -> torch.Tensor:
+        return checkpoint(torch.sin, x, use_reentrant=False, context_fn=contexts)
+
+    message = here.refuses("checkpoint-context", checkpointed, X)
+    assert "top level of a module" in message
+
+
+@pytest.mark.reason("saved-tensors-hooks")
+def test_hooks_that_torch_compiles_into_the_graph(here: ThisProcess) -> None:
+    pack = torch.fx.symbolic_trace(lambda x: x.to(torch.float64))
+    unpack = torch.fx.symbolic_trace(lambda x: x.to(torch.float32))
+    with saved_tensors_hooks(pack, unpack):
+        here.refuses("saved-tensors-hooks", lambda x: x.sin().sum(), X.clone().requires_grad_())
+
+
+@pytest.mark.reason("double-backward")
+def test_a_captured_backward_that_is_differentiated(here: ThisProcess) -> None:
+    def gradient_of_a_gradient(around: Callable[[], AbstractContextManager[Any]]) -> Any:
+        x, w = (tensor.clone().requires_grad_() for tensor in (X[0], X[1]))
+        with around():
+            (gradient,) = torch.autograd.grad((x.sin() * w).sum(), x, create_graph=True)
+            gradient.sum().backward()
+        return w.grad
+
+    expected = gradient_of_a_gradient(torch.enable_grad)
+    torch._dynamo.reset()
+    compiler = torch.compile(backend="precompiled")
+    got = gradient_of_a_gradient(lambda: torch._dynamo.compiled_autograd._enable(compiler))
+    torch.testing.assert_close(got, expected)
+    here.was_refused("double-backward")
+
+
+# ---------------------------------------------------------------- custom ops
+
+
+@pytest.mark.reason("custom-op")
+def test_a_custom_op_without_a_python_definition(here: ThisProcess) -> None:
+    library = torch.library.Library("precompiled_bypasses", "DEF")
+    library.define("opaque(Tensor x) -> Tensor")
+    library.impl("opaque", lambda x: x * 2, "CPU")
+    library.impl("opaque", torch.empty_like, "Meta")
+    assert "opaque" in here.refuses("custom-op", torch.ops.precompiled_bypasses.opaque, X)
+
+
+def _doubled(name: str) -> Callable[..., Any]:
+    def doubled(x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    doubled.__module__ = "__main__"
+    defined = torch.library.custom_op(f"precompiled_bypasses::{name}", doubled, mutates_args=())
+    defined.register_fake(torch.empty_like)
+    return defined
+
+
+@pytest.mark.reason("custom-op-in-main")
+def test_a_custom_op_of_the_program_itself(here: ThisProcess) -> None:
+    doubled = _doubled("in_main")
+    assert "Move it to a module" in here.refuses("custom-op-in-main", doubled, X)
+
+
+EDITED = """\
+import torch
+
+@torch.library.custom_op("precompiled_bypasses::edited", mutates_args=())
+def edited(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
+
+@edited.register_fake
+def _(x):
+    return torch.empty_like(x)
+"""
+
+
+@pytest.mark.reason("custom-op-edited")
+def test_a_custom_op_whose_source_is_newer_than_the_process(
+    here: ThisProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = f"edited_{uuid.uuid4().hex[:8]}"
+    (tmp_path / f"{name}.py").write_text(EDITED)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    module = importlib.import_module(name)
+    try:
+        assert name in here.refuses("custom-op-edited", module.edited, X)
+    finally:
+        del sys.modules[name]
+
+
+# ---------------------------------------------------------------- collectives
+
+
+@pytest.fixture
+def one_rank(tmp_path: Path) -> Iterator[None]:
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path / 'rendezvous'}", rank=0, world_size=1)
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
+
+
+@pytest.mark.reason("collective")
+@pytest.mark.skipif(not dist.is_available(), reason="this torch has no torch.distributed")
+@pytest.mark.usefixtures("one_rank")
+def test_a_collective_that_is_none_of_the_functional_ones(here: ThisProcess) -> None:
+    def reduced(x: torch.Tensor) -> torch.Tensor:
+        pending = torch.ops.c10d_functional.all_reduce(x, "sum", "", [0], 1)
+        return torch.ops.c10d_functional.wait_tensor(pending)
+
+    assert "c10d_functional::all_reduce" in here.refuses("collective", reduced, X)
+
+
+# ---------------------------------------------------------------- what only another backend hands to ours
+# "precompiled" is a backend like any other: one of the user's own may change Dynamo's graph, and call it.
+
+
+def through(change: Callable[[torch.fx.GraphModule, list[Any]], torch.fx.GraphModule]) -> Callable[..., Any]:
+    def of_the_users(module: torch.fx.GraphModule, inputs: list[Any]) -> Any:
+        return backend.precompiled(change(module, inputs), inputs)
+
+    return of_the_users
+
+
+def _with_its_own(held: Any, op: str) -> Callable[..., Any]:
+    def change(module: torch.fx.GraphModule, _: list[Any]) -> torch.fx.GraphModule:
+        """Double by what the graph holds, instead of by a number."""
+        if isinstance(held, torch.Tensor) and not isinstance(held, torch.nn.Parameter):
+            module.register_buffer("held", held)
+        else:
+            module.held = held
+        graph = module.graph
+        (node,) = (node for node in graph.nodes if node.op == "call_function")
+        with graph.inserting_before(node):
+            made = graph.get_attr("held") if op == "get_attr" else graph.call_module("held", (node.args[0],))
+        if op == "get_attr":
+            node.args = (node.args[0], made)
+        else:
+            node.replace_all_uses_with(made)
+        module.recompile()
+        return module
+
+    return change
+
+
+class Doubling(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+
+@pytest.mark.reason("graph-attribute")
+@pytest.mark.parametrize("kind", ["tensor", "parameter"])
+def test_a_graph_with_a_tensor_of_its_own(here: ThisProcess, kind: str) -> None:
+    held = torch.tensor(2.0) if kind == "tensor" else torch.nn.Parameter(torch.tensor(2.0))
+    here.refuses("graph-attribute", double, X, backend=through(_with_its_own(held, "get_attr")))
+
+
+@pytest.mark.reason("unsupported-node")
+def test_a_graph_that_calls_a_module(here: ThisProcess) -> None:
+    message = here.refuses("unsupported-node", double, X, backend=through(_with_its_own(Doubling(), "call_module")))
+    assert "call_module" in message
+
+
+@pytest.mark.reason("exported-graph")
+def test_a_graph_of_torch_export(here: ThisProcess) -> None:
+    class Exported(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor]:
+            return (x * 2,)
+
+    def exported(_: torch.fx.GraphModule, inputs: list[Any]) -> Any:
+        return torch.export.export(Exported(), tuple(inputs)).module()
+
+    here.refuses("exported-graph", double, X, backend=through(exported))
+
+
+@pytest.mark.reason("unsupported-size")
+def test_a_piece_of_a_graph_whose_input_has_a_size_of_an_odd_form(here: ThisProcess) -> None:
+    """As DDPOptimizer splits graphs: the second piece takes what the first one gives."""
+
+    def second_half(module: torch.fx.GraphModule, inputs: list[Any]) -> Any:
+        cut = next(node for node in module.graph.nodes if node.name.startswith("half"))
+        graph = torch.fx.Graph()
+        taken = graph.placeholder("half")
+        taken.meta = {"example_value": cut.meta["example_value"]}
+        graph.output((graph.call_function(torch.mul, (taken, 2)),))
+        piece = backend.precompiled(torch.fx.GraphModule({}, graph), [taken.meta["example_value"]])
+
+        def run(*args: Any) -> Any:
+            return piece(torch.fx.Interpreter(_until(module, cut)).run(*args))
+
+        return run
+
+    def halved(x: torch.Tensor) -> torch.Tensor:
+        half = x[: int(x.shape[0] * 0.5)]
+        return half * 2
+
+    x = torch.randn(9, 6)
+    torch._dynamo.mark_dynamic(x, 0)
+    here.refuses("unsupported-size", halved, x, backend=second_half)
+
+
+def _until(module: torch.fx.GraphModule, last: torch.fx.Node) -> torch.fx.GraphModule:
+    graph = torch.fx.Graph()
+    copies: dict[torch.fx.Node, torch.fx.Node] = {}
+    for node in module.graph.nodes:
+        copies[node] = graph.node_copy(node, copies.__getitem__)
+        if node is last:
+            break
+    graph.output(copies[last])
+    return torch.fx.GraphModule(module, graph)

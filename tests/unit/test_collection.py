@@ -1,0 +1,80 @@
+"""The garbage collector's thresholds around a trace: raised while Dynamo traces, the program's own otherwise."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from precompiled.torch_internals import collection, route
+
+OWN = (700, 11, 12)
+
+
+@pytest.fixture(autouse=True)
+def thresholds() -> Iterator[None]:
+    before = gc.get_threshold()
+    gc.set_threshold(*OWN)
+    route.install()
+    yield
+    route.remove()
+    torch._dynamo.reset()
+    gc.set_threshold(*before)
+
+
+def seen_by(trace: Callable[[], Any] = lambda: None) -> list[tuple[int, ...]]:
+    """The thresholds that a backend sees in the middle of a trace."""
+    seen = []
+
+    def backend(module: torch.fx.GraphModule, _inputs: list[Any]) -> Callable[..., Any]:
+        seen.append(gc.get_threshold())
+        trace()
+        return module.forward
+
+    torch.compile(lambda: None)  # never called; it makes the wrapper that is routed, as the one below does not
+    torch.compile(lambda x: x + 1, backend=backend)(torch.ones(2))
+    return seen
+
+
+def test_raised_while_dynamo_traces_and_given_back() -> None:
+    assert seen_by() == [collection.SELDOM]
+    assert gc.get_threshold() == OWN
+    torch._dynamo.reset()  # forgets who is called back
+    assert seen_by() == [collection.SELDOM]
+    assert gc.get_threshold() == OWN
+
+
+def test_given_back_where_a_trace_raises() -> None:
+    def refuse() -> None:
+        raise RuntimeError("no")
+
+    with pytest.raises(Exception, match="no"):
+        seen_by(refuse)
+    assert gc.get_threshold() == OWN
+
+
+def test_what_the_program_sets_in_the_middle_stays() -> None:
+    seen_by(lambda: gc.set_threshold(1, 2, 3))
+    assert gc.get_threshold() == (1, 2, 3)
+
+
+@pytest.mark.parametrize("own", [(0, 10, 10), (1_000_000, 10, 10)])
+def test_a_program_that_collects_less_still_is_left_alone(own: tuple[int, int, int]) -> None:
+    gc.set_threshold(*own)
+    assert seen_by() == [own]
+    assert gc.get_threshold() == own
+
+
+def test_a_compile_in_process_runs_under_the_programs_own() -> None:
+    seen = []
+
+    def compile_in_process() -> None:
+        with collection.as_usual():
+            seen.append(gc.get_threshold())
+
+    assert seen_by(compile_in_process) == [collection.SELDOM]
+    assert seen == [OWN]
+    assert gc.get_threshold() == OWN

@@ -1,0 +1,125 @@
+"""Why a worker makes no artifact of a graph: each reason, from a graph that a client would send, in a failure record.
+
+``compiler.run_job`` is all that a worker does with a job (tests/e2e runs it in real workers). Nothing of it comes as
+far as a C++ compiler.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from support_graphs import captures
+from torch._inductor.output_code import MockFXGraphCacheOutput
+
+from precompiled import compiler, wire
+from precompiled.artifact.store import Store
+from precompiled.graph import capture
+from precompiled.torch_internals import compile as compiling
+
+X = torch.randn(4, 6)
+Y = torch.randn(4, 6)
+
+
+def double(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
+
+
+def of_call(number: int, function: Callable[..., Any], *calls: tuple[Any, ...], **arguments: Any) -> capture.Program:
+    """The program that Dynamo gives at a call of several: it makes symbolic what changes between them."""
+    found: list[capture.Program] = []
+
+    def backend(module: torch.fx.GraphModule, _: list[Any]) -> Callable[..., Any]:
+        found.append(capture.capture(module, {}))
+        return module.forward
+
+    torch._dynamo.reset()
+    compiled = torch.compile(function, backend=backend, **arguments)
+    for inputs in calls:
+        compiled(*inputs)
+    return found[number]
+
+
+def run(store: Store, graph: bytes) -> tuple[str, str]:
+    """The reason and the advice of the failure record, which says the same as the answer to the daemon."""
+    name = uuid.uuid4().hex
+    job = wire.Job(id=name, key=name * 2, store=str(store.root), device="cpu", graph=graph, compile_threads=1,
+                   failure_ttl_s=60.0, name="graph")  # fmt: skip
+    finished = compiler.run_job(job)
+    record = store.failure(job.key)
+    assert finished.outcome == "failed" and record is not None and record.message.strip()
+    assert (finished.reason, finished.message) == (record.reason, record.message)
+    return record.reason, record.advice
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "")  # a job sets it: it must not outlive the test
+    return Store(tmp_path / "store")
+
+
+@pytest.mark.reason("compile-error")
+def test_what_torch_raises(store: Store) -> None:
+    (found,) = captures(torch.mm, X, Y.T)
+    program = json.loads(found.program.to_bytes())
+    program["inputs"]["args"][1]["shape"] = [5, 4]  # no such graph was ever captured, and torch says so
+    assert run(store, json.dumps(program).encode()) == ("compile-error", "eager")
+
+
+@pytest.mark.reason("fixed-float")
+def test_what_would_hold_for_one_value_of_a_float_only(store: Store) -> None:
+    program = of_call(1, lambda x, weight: torch.lerp(x, Y, weight), (X, 0.25), (X, 0.75))
+    assert program.floats == [0.75]
+    assert run(store, program.to_bytes()) == ("fixed-float", "inline")
+
+
+@pytest.mark.reason("aotautograd-guards")
+def test_inputs_over_one_memory_that_are_changed(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is AOTAutograd that guards on how they overlap: what it gives to Inductor is not compiled here."""
+
+    def change(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+        left.add_(1)
+        return left + right
+
+    def uncompiled(module: torch.fx.GraphModule, _: list[Any], **__: Any) -> MockFXGraphCacheOutput:
+        return MockFXGraphCacheOutput(module)
+
+    monkeypatch.setattr(compiling, "compile_fx", functools.partial(compiling.compile_fx, inner_compile=uncompiled))
+    whole = torch.randn(8, 6)
+    program = of_call(0, change, (whole[:4], whole[4:]), dynamic=True)
+    assert run(store, program.to_bytes()) == ("aotautograd-guards", "inline")
+
+
+@pytest.mark.reason("environment-differs")
+def test_a_worker_that_is_not_what_the_client_is(store: Store) -> None:
+    (found,) = captures(double, X)
+    program = json.loads(found.program.to_bytes())
+    program["environment"]["torch"] = "1.0.0"
+    assert run(store, json.dumps(program).encode()) == ("environment-differs", "inline")
+
+
+@pytest.mark.reason("undecodable-graph")
+@pytest.mark.parametrize("change", ["bytes", "program", "operator"])
+def test_bytes_that_are_no_graph(store: Store, change: str) -> None:
+    (found,) = captures(double, X)
+    program = json.loads(found.program.to_bytes())
+    if change == "program":
+        del program["modes"]
+    elif change == "operator":
+        program["graph"][0][1][1] = ["fn", "os", "system"]
+    graph = b"\x80junk" if change == "bytes" else json.dumps(program).encode()
+    assert run(store, graph) == ("undecodable-graph", "inline")
+
+
+@pytest.mark.reason("not-serializable")
+def test_a_result_that_torch_cannot_keep(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No graph is known that comes so far and has such a result: a callable of another kind stands for it."""
+    monkeypatch.setattr(compiling, "compile_fx", lambda module, inputs: module.forward)
+    (found,) = captures(double, X)
+    assert run(store, found.program.to_bytes()) == ("not-serializable", "inline")

@@ -1,0 +1,135 @@
+"""What keeps a daemon from starting, and from being told to stop: a code, a sentence, and what to do."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import threading
+from pathlib import Path
+
+import pytest
+import zmq
+from click.testing import CliRunner
+from precompiled.service.daemon import Daemon
+from precompiled.service.server import Server, prepare_runtime_dir
+
+from precompiled import wire
+from precompiled.cli import app
+from precompiled.config import Settings
+from precompiled.errors import DaemonError
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return Settings(runtime_dir=tmp_path / "r", cache_dir=tmp_path / "store")
+
+
+def refuses(code: str, daemon: Daemon) -> DaemonError:
+    """``daemon`` does not open, and leaves nothing behind."""
+    try:
+        with pytest.raises(DaemonError) as caught:
+            daemon.open()
+    finally:
+        daemon.close()
+    assert caught.value.code == code and caught.value.message
+    return caught.value
+
+
+@pytest.mark.reason("not-root")
+def test_a_system_daemon_of_somebody_else(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    assert "--system" in refuses("not-root", Daemon(settings, system=True)).action
+
+
+@pytest.mark.reason("runtime-dir")
+def test_a_runtime_directory_that_cannot_be_made(settings: Settings, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    daemon = Daemon(dataclasses.replace(settings, runtime_dir=tmp_path / "file" / "r"))
+    assert "PRECOMPILED_RUNTIME_DIR" in refuses("runtime-dir", daemon).action
+
+
+@pytest.mark.reason("lock")
+def test_a_lock_that_is_no_file(settings: Settings) -> None:
+    (settings.runtime_dir / "lock").mkdir(parents=True)
+    settings.runtime_dir.chmod(0o700)
+    assert "PRECOMPILED_RUNTIME_DIR" in refuses("lock", Daemon(settings)).action
+
+
+@pytest.mark.reason("cache-dir")
+def test_a_cache_directory_of_the_system_daemon_that_cannot_be_made(settings: Settings, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    daemon = Daemon(dataclasses.replace(settings, cache_dir=tmp_path / "file" / "store"), system=True)
+    with pytest.raises(DaemonError) as caught:
+        daemon._prepare_cache_dir()  # before it, open() asks whether this is root
+    assert caught.value.code == "cache-dir" and "cache_dir" in caught.value.action
+
+
+@pytest.mark.reason("bind")
+def test_a_socket_that_cannot_be_bound(settings: Settings) -> None:
+    server = Server(settings.runtime_dir, system=False, max_graph_bytes=100)  # whose directory nobody has made
+    try:
+        with pytest.raises(DaemonError) as caught:
+            server.open()
+    finally:
+        server.close()
+    assert caught.value.code == "bind" and str(settings.runtime_dir) in caught.value.message and caught.value.action
+
+
+@pytest.mark.reason("libzmq")
+def test_a_libzmq_that_does_not_tell_who_a_peer_is(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(zmq, "zmq_version", lambda: "4.2.5")
+    with pytest.raises(DaemonError) as caught:
+        Server(settings.runtime_dir, system=True, max_graph_bytes=100).open()
+    assert caught.value.code == "libzmq" and "pyzmq 26" in caught.value.action
+
+
+# ---------------------------------------------------------------- commands
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The runtime directory of the commands of this test."""
+    for name in list(os.environ):
+        if name.startswith("PRECOMPILED"):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("PRECOMPILED_RUNTIME_DIR", str(tmp_path / "r"))
+    monkeypatch.setenv("PRECOMPILED_CACHE_DIR", str(tmp_path / "store"))
+    prepare_runtime_dir(tmp_path / "r", system=False)
+    return tmp_path / "r"
+
+
+def error_of(*arguments: str) -> dict[str, str]:
+    result = CliRunner().invoke(app.cli, [*arguments, "--json"], prog_name="precompiled")
+    assert result.exit_code == 1, result.output
+    error: dict[str, str] = json.loads(result.stdout)["error"]
+    return error
+
+
+@pytest.mark.reason("stop-timed-out")
+def test_a_daemon_that_says_that_it_stops_and_does_not(place: Path) -> None:
+    with zmq.Context() as context, context.socket(zmq.ROUTER) as router:
+        router.setsockopt(zmq.LINGER, 0)
+        router.bind(f"ipc://{place}/socket")
+
+        def answer() -> None:
+            identity, *_ = router.recv_multipart()
+            router.send_multipart([identity, wire.PREAMBLE, wire.encode(wire.Stopping(os.getpid()))])
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        error = error_of("stop", "--timeout", "0.1")
+        thread.join()
+    assert error["code"] == "stop-timed-out" and f"kill -9 {os.getpid()}" in error["action"]
+
+
+@pytest.mark.reason("start-timed-out")
+def test_a_daemon_that_says_nothing_at_its_start(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script, fifo = place / "slow", place / "fifo"
+    script.write_text(f"#!/bin/sh\nread x < {fifo}\n")
+    script.chmod(0o700)
+    os.mkfifo(fifo)
+    monkeypatch.setattr("sys.executable", str(script))
+    error = error_of("start", "--timeout", "0.1")
+    assert error["code"] == "start-timed-out" and "daemon.log" in error["action"]
+    fifo.write_text("\n")  # it ends

@@ -1,0 +1,146 @@
+"""User Triton kernels: named, keyed and rebuilt in another process. Where Triton is installed with torch, so not with
+torch for the CPU; capturing needs no GPU, compiling does (tests/gpu).
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.versions
+
+PROGRAM = Path(__file__).resolve().parents[1] / "programs" / "user_kernel_program.py"
+OLDEST, NEWEST = "2.11.0", "2.15.0"
+
+HELPERS = """
+import triton
+
+@triton.jit
+def scaled(x):
+    return x * 2
+"""
+KERNELS = """
+import triton
+import triton.language as tl
+
+from helpers import scaled
+
+SHIFT = tl.constexpr(1)
+
+@triton.jit
+def added(x, y, out, n, B: tl.constexpr):
+    i = tl.program_id(0) * B + tl.arange(0, B)
+    tl.store(out + i, scaled(tl.load(x + i, mask=i < n)) + tl.load(y + i, mask=i < n) + SHIFT, mask=i < n)
+
+@triton.jit
+def other(x, y, out, n, B: tl.constexpr):
+    i = tl.program_id(0) * B + tl.arange(0, B)
+    tl.store(out + i, tl.load(x + i, mask=i < n) - tl.load(y + i, mask=i < n), mask=i < n)
+
+@triton.jit
+def typed(x, y, out, n, B: tl.constexpr, T: tl.constexpr):
+    i = tl.program_id(0) * B + tl.arange(0, B)
+    tl.store(out + i, tl.load(x + i, mask=i < n).to(T) + tl.load(y + i, mask=i < n), mask=i < n)
+
+@triton.autotune(configs=[triton.Config({"B": 16}), triton.Config({"B": 32}, num_warps=2)], key=["n"])
+@triton.jit
+def tuned(x, y, out, n, B: tl.constexpr):
+    i = tl.program_id(0) * B + tl.arange(0, B)
+    tl.store(out + i, tl.load(x + i, mask=i < n) * tl.load(y + i, mask=i < n), mask=i < n)
+
+def inside():
+    @triton.jit
+    def hidden(x, y, out, n, B: tl.constexpr):
+        i = tl.program_id(0) * B + tl.arange(0, B)
+        tl.store(out + i, tl.load(x + i, mask=i < n), mask=i < n)
+    return hidden
+
+nested = [inside()]
+"""
+
+
+class Project:
+    """A folder with the user's modules, and programs run on it."""
+
+    def __init__(self, folder: Path, python: str) -> None:
+        self.folder, self.python = folder, python
+        self.write("helpers.py", HELPERS)
+        self.write("kernels.py", KERNELS)
+
+    def write(self, name: str, source: str) -> None:
+        (self.folder / name).write_text(source)
+
+    def edit(self, name: str, before: str, after: str) -> None:
+        source = (self.folder / name).read_text()
+        assert before in source
+        self.write(name, source.replace(before, after))
+
+    def run(self, **spec: Any) -> dict[str, Any]:
+        done = subprocess.run(
+            [self.python, "-B", str(PROGRAM), str(self.folder), json.dumps(spec)],
+            capture_output=True, text=True, timeout=300, check=False, cwd=self.folder,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr[-4000:]
+        answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        return answer
+
+    def capture(self, *names: str, **spec: Any) -> dict[str, Any]:
+        return self.run(launch=names, **spec)
+
+    def decode(self) -> dict[str, Any]:
+        return self.run(decode=str(self.folder / "program"))
+
+
+@pytest.fixture(params=[OLDEST, NEWEST])
+def project(request: pytest.FixtureRequest, tmp_path: Path, python_of: Callable[[str], str]) -> Project:
+    python = python_of(request.param)
+    if subprocess.run([python, "-c", "import triton"], capture_output=True, check=False).returncode:
+        text = f"NOT TESTED: USER TRITON KERNELS WITH TORCH {request.param}: its build comes without Triton"
+        print(f"\n{text}", file=sys.__stderr__, flush=True)
+        pytest.skip(text)
+    return Project(tmp_path, python)
+
+
+def test_kernels_are_rebuilt_in_another_process_and_their_number_there_is_not_in_the_key(project: Project) -> None:
+    first = project.capture("added", "tuned", "typed")
+    assert [launch["kernel"] for launch in first["launches"]] == ["kernels.added", "kernels.tuned", "kernels.typed"]
+    assert first["launches"][1]["configs"] and first["launches"][0]["constants"] == {"n": "64", "B": "16"}
+    assert first["modules"] == ["kernels"]
+    assert project.decode() == {"launches": first["launches"]}
+    # Other numbers for the same kernels: this process has launched another one before.
+    again = project.capture("added", "tuned", "typed", first=["other", "tuned"])
+    assert again["key"] == first["key"]
+    assert project.capture("added", "tuned")["key"] != first["key"]
+    assert project.capture("added")["key"] != project.capture("other")["key"]
+
+
+def test_an_edit_changes_the_key_and_what_was_captured_before_is_refused(project: Project) -> None:
+    keys = [project.capture("added", "tuned")["key"]]
+    for name, before, after in (
+        ("kernels.py", "+ SHIFT", "- SHIFT"),
+        ("kernels.py", "num_warps=2", "num_warps=4"),
+        ("helpers.py", "x * 2", "x * 3"),
+    ):
+        project.edit(name, before, after)
+        assert "changed" in project.decode()["refused"]
+        keys.append(project.capture("added", "tuned")["key"])
+    assert len(set(keys)) == len(keys)
+
+
+def test_a_global_that_the_program_has_set_is_in_the_key_and_a_worker_without_it_refuses(project: Project) -> None:
+    as_written = project.capture("added")
+    changed = project.capture("added", set={"SHIFT": 5})
+    assert changed["key"] != as_written["key"]
+    assert "another kernel" in project.decode()["refused"]
+
+
+@pytest.mark.reason("user-kernel")
+def test_a_kernel_that_no_import_leads_to_is_bypassed(project: Project) -> None:
+    refused = project.capture("hidden")
+    assert refused["code"] == "user-kernel" and "top level of a module" in refused["message"]

@@ -1,0 +1,175 @@
+"""The truth about sources, and the hints that say when to look: real files, real inotify."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from precompiled.service.watch.files import ABSENT, Files
+from precompiled.service.watch.hints import Hints, file_system
+
+TIMEOUT_S = 30.0
+
+
+def test_contents_count_and_nothing_else(tmp_path: Path) -> None:
+    files, path = Files(), tmp_path / "a.py"
+    path.write_text("one")
+    first = {str(path): files.digest(str(path))}
+    assert not files.changed(first)
+    os.utime(path, (1, 1))
+    assert not files.changed(first), "touched"
+    (tmp_path / "b").write_text("one")
+    os.replace(tmp_path / "b", path)
+    assert not files.changed(first), "saved by rename, without a change"
+    (tmp_path / "b").write_text("two")
+    os.replace(tmp_path / "b", path)
+    assert files.changed(first) == [str(path)]
+    path.unlink()
+    assert files.digest(str(path)) == ABSENT
+    path.write_text("one")
+    assert not files.changed(first), "deleted and restored"
+
+
+def test_every_save_is_seen_however_close(tmp_path: Path) -> None:
+    """Of one size, in one inode, within one tick of the kernel's clock: stat shows nothing of it."""
+    files, path = Files(), tmp_path / "a.py"
+    for number in range(200):
+        with open(path, "r+" if path.exists() else "w") as file:
+            file.write(f"{number:04}")
+        digest = files.digest(str(path))
+        assert digest == Files().digest(str(path)), number
+
+
+def test_an_old_file_is_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from precompiled.service.watch import files as module
+
+    files, path = Files(), tmp_path / "a.py"
+    path.write_text("one")
+    reads: list[str] = []
+    real = module._read
+    monkeypatch.setattr(module, "_read", lambda name: (reads.append(name), real(name))[1])
+    monkeypatch.setattr(module.time, "time", lambda: path.stat().st_ctime + 60)
+    files.digest(str(path))
+    files.digest(str(path))
+    assert len(reads) == 1
+
+
+def test_a_fifo_is_no_source(tmp_path: Path) -> None:
+    path = tmp_path / "fifo"
+    os.mkfifo(path)
+    assert Files().digest(str(path)) != "", "it has no contents, and does not block"
+
+
+class Listener:
+    def __init__(self) -> None:
+        self.hinted = threading.Event()
+        self.hints = Hints(self.hinted.set)
+
+    def expect(self) -> None:
+        assert self.hinted.wait(TIMEOUT_S), "no hint"
+        self.hinted.clear()
+
+
+@pytest.fixture
+def listener() -> Iterator[Listener]:
+    found = Listener()
+    yield found
+    found.hints.close()
+
+
+def test_hints_come_for_saves_of_any_kind(listener: Listener, tmp_path: Path) -> None:
+    path = tmp_path / "a.py"
+    path.write_text("one")
+    listener.hints.watch({str(path)}, time.monotonic())
+    assert listener.hints.problem == ""
+    path.write_text("two")
+    listener.expect()
+    swap = tmp_path / ".swap"
+    swap.write_text("three")
+    os.replace(swap, path)
+    listener.expect()
+    path.unlink()
+    listener.expect()
+    path.write_text("four")
+    listener.expect()
+
+
+def test_a_directory_that_is_replaced_is_watched_again(listener: Listener, tmp_path: Path) -> None:
+    directory = tmp_path / "package"
+    path = directory / "a.py"
+    directory.mkdir()
+    path.write_text("one")
+    listener.hints.watch({str(path)}, time.monotonic())
+    shutil.rmtree(directory)
+    listener.expect()
+    directory.mkdir()
+    path.write_text("two")
+    deadline = time.monotonic() + TIMEOUT_S
+    number = 0
+    while True:
+        listener.hints.watch({str(path)}, time.monotonic())  # as every look does; the deletion may not be known yet
+        listener.hinted.clear()
+        path.write_text(str(number := number + 1))
+        if listener.hinted.wait(0.2):
+            break
+        assert time.monotonic() < deadline, "no hint from the new directory"
+
+
+def test_the_file_system_of_a_path_is_found() -> None:
+    assert file_system("/proc/self") == "proc"
+
+
+LIMITED = """
+import sys, time
+from pathlib import Path
+from precompiled.service.watch.hints import Hints, POLL_S, SWEEP_S
+limit = Path("/proc/sys/user/max_inotify_watches")
+limit.write_text("2")
+hints = Hints(lambda: None)
+paths = {f"{sys.argv[1]}/{n}/a.py" for n in range(5)}
+for path in paths:
+    Path(path).parent.mkdir()
+    Path(path).touch()
+hints.watch(paths, 0.0)
+assert "no inotify watch" in hints.problem and hints.interval_s == POLL_S, hints.problem
+hints.watch(paths, 1.0)
+assert hints.problem, "it is not forgotten between two tries"
+limit.write_text("100")
+hints.watch(paths, 100.0)
+assert hints.problem == "" and hints.interval_s == SWEEP_S, hints.problem
+hints.close()
+print("done")
+"""
+
+
+def in_own_user_namespace(command: list[str]) -> list[str]:
+    """The limits of inotify are a user namespace's, too: lowered for one process tree, without privileges."""
+    return ["unshare", "--user", "--map-root-user", *command]
+
+
+def namespaces_work() -> bool:
+    try:
+        return subprocess.run(in_own_user_namespace(["true"]), capture_output=True, check=False).returncode == 0
+    except FileNotFoundError:
+        return False
+
+
+needs_namespaces = pytest.mark.skipif(
+    not namespaces_work(), reason="LOUD: no user namespaces here, so inotify's limits cannot be lowered for a test"
+)
+
+
+@needs_namespaces
+def test_without_inotify_watches_files_are_polled_and_that_is_said(tmp_path: Path) -> None:
+    done = subprocess.run(
+        in_own_user_namespace([sys.executable, "-c", LIMITED, str(tmp_path)]), capture_output=True, text=True,
+        timeout=TIMEOUT_S, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout.strip()) == (0, "done"), done.stderr

@@ -1,0 +1,67 @@
+"""What survives a restart, and whom it is taken from."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from precompiled.service.watch.registry import Good, Record, Registry, any_registered, identify
+
+from precompiled import wire
+from precompiled.errors import UntrustedStore
+
+
+def registration(*command: str, **how: object) -> wire.Registration:
+    return wire.Registration(
+        kind="entry", command=list(command), executable="/bin/python", directory="/work", store="/store",
+        variables={"TOKEN": "secret"}, **how,  # type: ignore[arg-type]
+    )  # fmt: skip
+
+
+def test_a_record_comes_back(tmp_path: Path) -> None:
+    registry = Registry(tmp_path)
+    assert list(registry.load()) == [] and not any_registered(tmp_path)
+    record = Record(
+        registration("a:b"), Good({"/work/a.py": "00"}, [wire.WatchedGraph("n", "k", "ready")], True, complete=True)
+    )
+    id = identify(record.registration)
+    registry.save(id, record)
+    assert any_registered(tmp_path)
+    assert list(Registry(tmp_path).load()) == [(id, record)]
+    path = tmp_path / "watch" / f"{id}.json"
+    assert path.stat().st_mode & 0o777 == 0o600, "it holds the environment"
+    assert path.parent.stat().st_mode & 0o777 == 0o700
+    registry.remove(id)
+    registry.remove(id)
+    assert list(registry.load()) == []
+
+
+def test_an_id_names_what_is_watched_and_not_how() -> None:
+    assert identify(registration("a:b")) == identify(registration("a:b", time_limit_s=5.0))
+    assert identify(registration("a:b")) != identify(registration("a:c"))
+
+
+def test_what_others_could_have_written_is_not_run(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    registry = Registry(tmp_path)
+    id = identify(registration("a:b"))
+    registry.save(id, Record(registration("a:b")))
+    path = tmp_path / "watch" / f"{id}.json"
+    path.chmod(0o666)
+    assert list(registry.load()) == []
+    assert "left out" in caplog.text
+    path.chmod(0o600)
+    path.parent.chmod(0o777)
+    assert list(registry.load()) == []
+    with pytest.raises(UntrustedStore):
+        registry.save(id, Record(registration("a:b")))
+
+
+def test_a_damaged_record_is_named_and_the_others_are_loaded(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    registry = Registry(tmp_path)
+    id = identify(registration("a:b"))
+    registry.save(id, Record(registration("a:b")))
+    (tmp_path / "watch" / "0000.json").write_text("{")
+    os.chmod(tmp_path / "watch" / "0000.json", 0o600)
+    assert [found for found, _ in registry.load()] == [id]
+    assert "0000.json" in caplog.text

@@ -1,0 +1,203 @@
+"""Recorded runs, and the command line: an unmodified script is run again after each save, up to its first steps."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from support_host import TIMEOUT_S, Host, new_host
+from support_watch import Project, sources
+
+TRAIN = """
+import json, os, sys, time
+import torch
+
+hparams = json.load(open(sys.argv[1]))
+LAST = int(sys.argv[2]) if len(sys.argv) > 2 else 10**9
+open("started", "a").write(f"{os.getpid()}\\n")
+log = open(sys.argv[3], "a") if len(sys.argv) > 3 else None
+model = torch.compile(torch.nn.Sequential(torch.nn.Linear(8, hparams["hidden"]), torch.nn.ReLU(),
+                                          torch.nn.Linear(hparams["hidden"], 1)))
+optimizer = torch.optim.SGD(model.parameters(), lr=hparams["lr"])
+for step in range(LAST):
+    loss = model(torch.randn(4, 8)).square().mean()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    if log:
+        print(loss.item(), file=log, flush=True)
+    time.sleep(0.01)  # it would run for months
+if "precompiled" in sys.modules:
+    import precompiled
+    print(json.dumps({"graphs": [[g.key, g.state, g.source, g.reason] for g in precompiled.report()]}))
+"""
+
+
+@pytest.fixture(scope="module")
+def project() -> Iterator[Project]:
+    with new_host() as host:
+        host.start_daemon()
+        found = Project(host, host.root / "project")
+        found.write({"train.py": TRAIN, "hparams.json": json.dumps({"hidden": 16, "lr": 0.1})})
+        yield found
+
+
+def command_line(project: Project, *arguments: str, status: int = 0) -> Any:
+    done = subprocess.run(
+        [sys.executable, "-m", "precompiled", *arguments], cwd=project.directory, env=project.host.environment(),
+        capture_output=True, text=True, timeout=TIMEOUT_S, check=False,
+    )  # fmt: skip
+    assert done.returncode == status, (done.stdout, done.stderr)
+    return done
+
+
+@pytest.fixture(scope="module")
+def watch(project: Project) -> str:
+    """Through the command line, as people do it."""
+    done = command_line(project, "watch", "--once", "--json", "--", sys.executable, "train.py", "hparams.json")
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    assert {line["event"] for line in lines} == {"watch"}
+    states = [line["state"] for line in lines]
+    assert states[-1] == "ready" and "capturing" in states and "compiling" in states
+    return str(lines[-1]["id"])
+
+
+def test_the_next_run_of_an_unmodified_script_hits(project: Project, watch: str) -> None:
+    status = project.until_ready(watch)
+    assert status.captured == 1
+    assert sources(project.run("train.py", "hparams.json", "2")) == ["hit"]
+    for pid in (project.directory / "started").read_text().split()[:1]:
+        assert not psutil.pid_exists(int(pid)), "the recorded run goes on"
+
+
+def test_a_hyperparameter_that_changes_no_shape_is_captured_and_reused(project: Project, watch: str) -> None:
+    submitted = project.host.stats().submitted
+    since = time.time() - 0.1
+    path = project.save("hparams.json", "0.1", "0.2")
+    status = project.until_ready(watch, path, since)
+    assert (status.captured, status.reused) == (1, 1)
+    assert project.host.stats().submitted == submitted
+
+
+def test_one_that_changes_a_shape_is_compiled(project: Project, watch: str) -> None:
+    since = time.time() - 0.1
+    path = project.save("hparams.json", "16", "24")
+    status = project.until_ready(watch, path, since)
+    assert (status.captured, status.ready) == (1, 1)
+    assert sources(project.run("train.py", "hparams.json", "2")) == ["hit"]
+
+
+def test_a_run_that_fails_shows_its_traceback(project: Project, watch: str) -> None:
+    before = (project.directory / "train.py").read_text()
+    project.save("train.py", "loss.backward()", "loss.backwards()")
+    failed = project.until(watch, lambda w: w.state == "failed")
+    assert "AttributeError" in failed.error and "Traceback" in failed.error and "train.py" in failed.error
+    listed = command_line(project, "watch", "--list").stdout
+    assert "AttributeError" in listed
+    since = time.time() - 0.1
+    project.replace("train.py", before)
+    project.until_ready(watch, project.directory / "train.py", since)
+
+
+def test_the_last_run_is_watched(project: Project, watch: str) -> None:
+    """It is taken with its own arguments, directory and environment."""
+    project.run("train.py", "hparams.json", "3")
+    elsewhere = subprocess.run(
+        [sys.executable, "-m", "precompiled", "watch", "--last", "--once", "--json"], cwd="/",
+        env=project.host.environment(), capture_output=True, text=True, timeout=TIMEOUT_S, check=True,
+    )  # fmt: skip
+    last = json.loads(elsewhere.stdout.splitlines()[-1])
+    assert (last["state"], last["directory"], last["kind"]) == ("ready", str(project.directory), "run")
+    assert last["name"].endswith("train.py hparams.json 3")
+    assert last["reused"] == last["captured"] == 1
+    # Listed and removed, by name and by id.
+    listed = json.loads(command_line(project, "watch", "--list", "--json").stdout)
+    assert {w["id"] for w in listed["watches"]} >= {watch, last["id"]}
+    removed = json.loads(command_line(project, "watch", "--remove", last["id"], "--json").stdout)
+    assert removed == {"removed": [last["id"]]}
+    assert not (project.host.root / "store" / "watch" / f"{last['id']}.json").exists()
+    missing = command_line(project, "watch", "--remove", last["id"], "--json", status=1)
+    assert json.loads(missing.stdout)["error"]["code"] == "no-such-watch"
+
+
+def test_what_a_run_writes_itself_is_no_source(project: Project) -> None:
+    """A log that the command line names: each capture would call for the next one."""
+    (project.directory / "train.log").write_text("an earlier run\n")
+    id = project.register(sys.executable, "train.py", "hparams.json", "1000000", "train.log", kind="run")
+    assert project.until_ready(id).captures == 1
+    since = time.time() - 0.1
+    path = project.save("hparams.json", '"lr"', ' "lr"')
+    assert project.until_ready(id, path, since).captures == 2
+    assert len((project.directory / "train.log").read_text().splitlines()) > 1, "it was written"
+    command_line(project, "watch", "--remove", id)
+
+
+def test_wrong_use_is_said(project: Project, tmp_path: Path) -> None:
+    for arguments, status in (
+        (["a:b", "--", "python"], 2), (["--remove"], 2), (["a:b", "--file", "not-there"], 2),
+        (["--", "no-such-command"], 1),
+    ):  # fmt: skip
+        command_line(project, "watch", *arguments, status=status)
+
+
+def test_entry_points_of_a_project(project: Project) -> None:
+    """[tool.precompiled] of the nearest pyproject.toml; the watch is of its folder, wherever it is asked for."""
+    root = project.host.root / "packaged"
+    (root / "pkg" / "deep").mkdir(parents=True)
+    (root / "pkg" / "__init__.py").touch()
+    (root / "pyproject.toml").write_text('[tool.precompiled]\nwatch = ["pkg.points"]\nwatch-files = ["values.toml"]\n')
+    (root / "values.toml").touch()
+    (root / "pkg" / "points.py").write_text("""
+import torch, precompiled
+
+@precompiled.entry_point(fake=False)
+def one():
+    return (lambda x: x.sin()), torch.randn(3)
+
+@precompiled.entry_point
+def two():
+    return torch.compile(lambda x: x.cos()), [torch.randn(3)]
+
+def three():
+    raise RuntimeError("not marked")
+""")
+    done = subprocess.run(
+        [sys.executable, "-m", "precompiled", "watch", "--once", "--json"], cwd=root / "pkg" / "deep",
+        env=project.host.environment(), capture_output=True, text=True, timeout=TIMEOUT_S, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, (done.stdout, done.stderr)
+    last = json.loads(done.stdout.splitlines()[-1])
+    assert (last["directory"], last["captured"], last["ready"]) == (str(root), 2, 2)
+    record = json.loads((project.host.root / "store" / "watch" / f"{last['id']}.json").read_text())
+    assert str(root / "values.toml") in record["good"]["sources"]
+    assert str(root / "pkg" / "points.py") in record["good"]["sources"]
+    command_line(project, "watch", "--remove", last["id"])
+
+
+def test_a_daemon_of_all_users_watches_for_nobody(host: Host) -> None:
+    """It would have to run a user's code: it says what to do instead."""
+    import os
+
+    if os.geteuid() != 0:
+        pytest.skip("LOUD: only root can start a system daemon")
+    from support_daemon import DaemonUnderTest
+
+    daemon = DaemonUnderTest(host.root / "system")
+    try:
+        daemon.start("--system")
+        done = subprocess.run(
+            [sys.executable, "-m", "precompiled", "watch", "a:b", "--json", "--runtime-dir", str(daemon.runtime_dir)],
+            env=host.environment(), capture_output=True, text=True, timeout=TIMEOUT_S, check=False,
+        )  # fmt: skip
+        error = json.loads(done.stdout)["error"]
+        assert (done.returncode, error["code"]) == (1, "watch-needs-own-daemon")
+        assert "PRECOMPILED_RUNTIME_DIR" in error["action"]
+    finally:
+        daemon.cleanup()
