@@ -66,7 +66,6 @@ class CompileFailed(PrecompiledError):
     """A worker could not turn a graph into an artifact."""
 
 
-
 class PackageError(PrecompiledError):
     """A package file cannot be made, or is not for this function, source or machine; ``code`` says which."""
 
