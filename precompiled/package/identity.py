@@ -18,6 +18,7 @@ import hashlib
 import importlib.util
 import inspect
 import os
+import struct
 import sys
 import types
 from collections.abc import Iterator
@@ -184,6 +185,8 @@ class Descriptions:
     def _state(value: Any) -> dict[str, Any] | None:
         """All that an object of a class statement holds; None where it may hold more than can be read."""
         state = dict(getattr(value, "__dict__", {}))
+        if _holds_more(type(value)):
+            return None
         for base in type(value).__mro__[:-1]:
             if not _is_heap(base):
                 return None
@@ -307,6 +310,18 @@ class Descriptions:
 
 def _is_heap(kind: type) -> bool:
     return bool(kind.__flags__ & (1 << 9))  # Py_TPFLAGS_HEAPTYPE: made by a class statement
+
+
+def _holds_more(kind: type) -> bool:
+    """Whether instances have room for more than attributes and slots: a lock, a compiled regular expression.
+
+    Types of C extensions look like those of class statements otherwise. As object.__reduce_ex__(2) decides it
+    (CPython, Objects/typeobject.c: object_getstate_default).
+    """
+    pointer = struct.calcsize("P")
+    slots = sum(isinstance(member, types.MemberDescriptorType) for base in kind.__mro__ for member in vars(base).values())
+    room = object.__basicsize__ + pointer * (slots + (kind.__dictoffset__ > 0) + (kind.__weakrefoffset__ > 0))
+    return kind.__itemsize__ != 0 or kind.__basicsize__ > room
 
 
 _TORCH = os.path.dirname(importlib.util.find_spec("torch").origin or "") + os.sep  # type: ignore[union-attr]
