@@ -267,14 +267,16 @@ def _routed(original: Callable[..., Any]) -> Callable[..., Any]:
         known = _frame(self, frame, hooks)
         if known is None:
             return trace()
-        _local.hooks, _local.state = hooks, frame_state
-        try:
-            found = _packages.find(known)
-        finally:
-            _local.hooks = _local.state = None
-        if found is not None:
-            return found
-        _local.tracing = traced = Traced()
+        problem = package_guards.mode_problem()
+        if problem is None:
+            _local.hooks, _local.state = hooks, frame_state
+            try:
+                found = _packages.find(known)
+            finally:
+                _local.hooks = _local.state = None
+            if found is not None:
+                return found
+        _local.tracing = traced = Traced(problem=problem)
         try:
             result = trace()
         finally:
@@ -295,7 +297,7 @@ def _routed(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _frame(converter: Any, frame: Any, hooks: Any) -> Frame | None:
-    """None for what no package is about: other backends, export, filtered guards, torch's modes."""
+    """None for what no package is about: other backends, export, filtered guards."""
     inner = getattr(converter, "_inner_convert", converter)
     if getattr(inner, "_export", True) or getattr(inner, "_package", None) is not None:
         return None
@@ -304,7 +306,7 @@ def _frame(converter: Any, frame: Any, hooks: Any) -> Frame | None:
     owner = _innermost(converter)
     options = _options(owner)
     code = frame.f_code
-    if options is None or code in convert_frame.output_codes or package_guards.in_a_mode():
+    if options is None or code in convert_frame.output_codes:
         return None
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         return None  # ranks and groups are constants of a trace

@@ -96,8 +96,7 @@ class Mismatch(Exception):
 def capture(builder: Any, guards: list[Guard], output: Any, shapes: Any, described: Descriptions) -> Guards:
     """What Dynamo guards on now. Reads only; raises NotPortable."""
     if output.export or output.functorch_layers or output.torch_function_mode_stack:
-        raise NotPortable("it is traced under a torch function mode, a functorch transform or export",
-                          code="package-mode")  # fmt: skip
+        raise _in_a_mode()
     kept = []
     for guard in guards:
         kind, parameters = _how(guard)
@@ -275,11 +274,14 @@ def first_device() -> str:
     return "cuda:0" if _devices() else "cpu"
 
 
-def in_a_mode() -> bool:
-    """Whether a torch function mode or a functorch transform is active: no package is used or made."""
-    return bool(
-        torch._C._len_torch_function_stack() or torch._functorch.pyfunctorch.retrieve_all_functorch_interpreters()
-    )
+def mode_problem() -> NotPortable | None:
+    """Why no package is used or made, where a torch function mode or a functorch transform is active; else None."""
+    active = torch._C._len_torch_function_stack() or torch._functorch.pyfunctorch.retrieve_all_functorch_interpreters()
+    return _in_a_mode() if active else None
+
+
+def _in_a_mode() -> NotPortable:
+    return NotPortable("it is traced under a torch function mode, a functorch transform or export", code="package-mode")
 
 
 # ---------------------------------------------------------------------- making them again
