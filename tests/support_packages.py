@@ -745,7 +745,65 @@ def build():
 
 # ---------------------------------------------------------------- never kept
 
-NEVER = ("asks_for_id",)
+# With the reason that package_report() gives.
+NEVER = {
+    "asks_for_id": "package-id",
+    "a_class_of_exec": "package-inlined",
+    "a_tensor_subclass": "package-guard",
+    "a_random_number": "package-global",
+    "a_regular_expression": "package-not-portable",
+    "a_device_context": "package-mode",
+    "assumed_constant_of_a_local": "package-assumed-constant",
+}
+case("a_class_of_exec", """
+SPACE = {}
+exec("class G:\\n    def __enter__(self):\\n        return 3.0\\n    def __exit__(self, *error):\\n        return False\\n", SPACE)
+G = SPACE["G"]
+def f(x):
+    with G() as alpha:
+        return torch.addmm(x, x, x, alpha=alpha)
+def build():
+    return f, [(torch.randn(4, 4),)]
+""", None, TRACED)
+case("a_tensor_subclass", """
+from torch.testing._internal.two_tensor import TwoTensor
+PAIR = TwoTensor(torch.ones(4, 4), torch.ones(4, 4))
+def f(x):
+    return torch.mm(x, x) if PAIR.requires_grad else torch.addmm(x, x, x, alpha=2.0)
+def build():
+    return f, [(torch.randn(4, 4),)]
+""", None, TRACED)
+case("a_random_number", """
+import random
+def g(x):
+    return torch.addmm(x, x, x, alpha=2.0), random.randint(1, 5)
+@torch._dynamo.disable
+def f(x):
+    return torch.compile(g)(x)[0]
+def build():
+    return f, [(torch.randn(4, 4),)]
+""", None, TRACED)
+# Dynamo guards on which object it is, and evaluates the match.
+case("a_regular_expression", """
+import re
+PATTERN = re.compile("a+")
+def f(x):
+    return torch.mm(x, x) if PATTERN.match("aa") else torch.addmm(x, x, x, alpha=2.0)
+def build():
+    return f, [(torch.randn(4, 4),)]
+""", ('"a+"', '"b+"'), TRACED)
+case("a_device_context", FUNCTION + "\ncontext = lambda: torch.device('cpu')\n", None, TRACED)
+case("assumed_constant_of_a_local", """
+def make():
+    @torch._dynamo.assume_constant_result
+    def alpha():
+        return 2.0
+    def f(x):
+        return torch.addmm(x, x, x, alpha=alpha())
+    return f
+def build():
+    return make(), [(torch.randn(4, 4),)]
+""", None, TRACED)
 case("assumed_constant", """
 ALPHA = 2.0
 @torch._dynamo.assume_constant_result
@@ -757,11 +815,11 @@ def build():
     return f, [(torch.randn(4, 4),)]
 """, ("ALPHA = 2.0", "ALPHA = 3.0"), TRACED)
 case("asks_for_id", """
-class Net(nn.Module):
-    def forward(self, x):
-        return torch.mm(x, x) if id(self) % 2 == 0 else torch.addmm(x, x, x)
+MARKER = object()
+def f(x):
+    return torch.mm(x, x) if id(MARKER) % 2 == 0 else torch.addmm(x, x, x, alpha=2.0)
 def build():
-    return Net(), [(torch.randn(4, 4),)]
+    return f, [(torch.randn(4, 4),)]
 """, None, TRACED)
 
 case("changed_source_of_what_broke_the_graph", """
@@ -791,6 +849,10 @@ def f(x):
 def build():
     return f, [(torch.randn(4, 4),)]
 """, None, USED)
+
+# One of each kind, and the commonest: with those of NEVER they are the everyday ones; the others are slow.
+EVERYDAY = ("same_module", "graph_break", "monkeypatched_function", "changed_global", "rebound_closure", "subclass",
+            "changed_callee")  # fmt: skip
 
 # Last: what it disallows stays disallowed in its process.
 CASES["allowed_in_graph"] = CASES.pop("allowed_in_graph")

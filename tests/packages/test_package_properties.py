@@ -23,6 +23,8 @@ from precompiled.package import automatic
 from precompiled.package.identity import code_digest
 from precompiled.package.store import PackageStore
 
+pytestmark = pytest.mark.slow  # three processes that compile all the programs
+
 PROGRAM = Path(__file__).parent.parent / "programs" / "packages_program.py"
 SEEDS = range(int(os.environ.get("PRECOMPILED_TEST_SEEDS", "40")))
 

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
 from support_host import TIMEOUT_S, Host
 
 from precompiled.package.store import PackageStore
@@ -38,6 +39,7 @@ def answer(text: str) -> Any:
     return json.loads(text.splitlines()[-1])["writers"]
 
 
+@pytest.mark.slow  # nine processes
 def test_eight_processes(shared_host: Host) -> None:
     folder = shared_host.root / "writers"
     folder.mkdir()
