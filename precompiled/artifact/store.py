@@ -114,15 +114,16 @@ class Store:
         UntrustedStore when somebody else could have written it; FileNotFoundError when the entry was evicted.
         """
         # What it was compiled from is for people: reading and hashing it would only make a hit slower.
-        return self._read_some(entry, [name for name in entry.manifest.files if name != fmt.PROGRAM])
+        return self.read_some(entry, [name for name in entry.manifest.files if name != fmt.PROGRAM])
 
     def read_program(self, entry: Entry) -> bytes | None:
         """What an artifact was compiled from, checked as any of its files; None where it was published without."""
         if fmt.PROGRAM not in entry.manifest.files:
             return None
-        return fmt.unpack_program(self._read_some(entry, [fmt.PROGRAM])[fmt.PROGRAM])
+        return fmt.unpack_program(self.read_some(entry, [fmt.PROGRAM])[fmt.PROGRAM])
 
-    def _read_some(self, entry: Entry, names: list[str]) -> dict[str, bytes]:
+    def read_some(self, entry: Entry, names: list[str]) -> dict[str, bytes]:
+        """The checked contents of files of an artifact, as they lie there; raises as ``read_files``."""
         contents: dict[str, bytes] = {}
         with (
             _reading(self.root),

@@ -342,15 +342,22 @@ def _check_requirements(wanted: dict[str, str], here: dict[str, str]) -> None:
 
 
 def _eager(session: sessions.Session, entry: Any) -> Callable[..., Any]:
-    """The graph itself, for a call that no variant serves; made from its program when it is first needed."""
+    """The graph itself, for a call of sizes that no variant serves; decoded when there is one.
+
+    Its program is read now: once Dynamo has the graph, a call must not fail because the artifact was evicted.
+    """
+    program = session.store.read_program(entry)
+    if program is None:
+        raise StoreError(
+            f"the artifact {entry.manifest.key[:12]} is for some sizes, and does not say what it was compiled from",
+            "Save the package again",
+            code="artifact-program",
+        )
 
     @functools.cache
     def graph() -> Any:
         from precompiled.graph import codec
 
-        program = session.store.read_program(entry)
-        if program is None:
-            raise StoreError("the artifact does not say what it was compiled from", code="artifact-program")
         return codec.decode(capture.parse(program)["graph"])
 
     return lambda *args: graph()(*args)  # noqa: PLW0108 - not before the first call
@@ -388,7 +395,7 @@ class Publisher:
                 write()
             except Exception as error:  # noqa: BLE001 - a full disk: the next process traces
                 report.state, report.message = "traced", str(error)
-                report.reason = error.code if isinstance(error, PrecompiledError) else "package-unwritable"
+                report.reason = error.code if isinstance(error, PrecompiledError) else "package-internal-error"
                 log.warning("%s is not kept: %s", report.name, error)
 
     def _after_fork(self) -> None:

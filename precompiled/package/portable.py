@@ -69,7 +69,9 @@ def save(compiled: Any, path: str | Path) -> None:
         for artifact in artifacts:
             folder = f"artifacts/{key}.{artifact.slot}"
             files = session.store.read_files(artifact)
-            # Without its program: that is for people on this host, and has lines of the user's code.
+            # Its program has lines of the user's code: only where it is what runs at sizes that no artifact serves.
+            if artifact.manifest.guards and artifact_format.PROGRAM in artifact.manifest.files:
+                files |= session.store.read_some(artifact, [artifact_format.PROGRAM])
             manifest = dataclasses.replace(
                 artifact.manifest,
                 files={name: record for name, record in artifact.manifest.files.items() if name in files},

@@ -18,6 +18,7 @@ import io
 import json
 import os
 import tarfile
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -63,9 +64,12 @@ def write(path: Path, index: Index, members: dict[str, bytes]) -> None:
             os.fsync(fd)
         os.replace(temporary, path)
     except OSError as error:
-        raise PackageError(f"{path} cannot be written: {error}", code="package-unwritable") from error
+        raise PackageError(
+            f"{path} cannot be written: {error}", "Free some space, or save it elsewhere", code="package-unwritable"
+        ) from error
     finally:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
 
 
 def read(path: Path) -> tuple[Index, dict[str, bytes]]:
@@ -73,7 +77,9 @@ def read(path: Path) -> tuple[Index, dict[str, bytes]]:
     try:
         members = _members(_opened(path), path)
     except FileNotFoundError as error:
-        raise PackageError(f"{path} is not there", code="package-missing") from error
+        raise PackageError(
+            f"{path} is not there", "Give the file that save_package wrote", code="package-missing"
+        ) from error
     except (tarfile.TarError, EOFError, OSError) as error:
         raise PackageError(f"{path} is no package file: {error}", "Save it again", code="package-corrupt") from error
     raw = members.pop(INDEX, None)
@@ -105,7 +111,10 @@ def _members(data: io.BytesIO, path: Path) -> dict[str, bytes]:
     with tarfile.open(fileobj=data, mode="r:") as tar:
         for item in tar:
             if not item.isfile() or item.name in members:
-                raise PackageError(f"{path} holds {item.name}, which is no file or there twice", code="package-corrupt")
+                raise PackageError(
+                    f"{path} holds {item.name}, which is no file or there twice", "Save it again",
+                    code="package-corrupt",
+                )  # fmt: skip
             file = tar.extractfile(item)
             assert file is not None
             members[item.name] = file.read()

@@ -98,7 +98,7 @@ class PackageStore:
             raise StoreError(
                 f"a package entry cannot be written to {directory}: {error}",
                 "Free some space, or run `precompiled gc`",
-                code="store-unwritable",
+                code="package-unwritable",
             ) from error
         self._keep_newest(header.function)
         return name
