@@ -11,6 +11,9 @@ from typing import Any
 import pytest
 from support_host import TIMEOUT_S, Host, new_host
 
+from precompiled.errors import PackageError
+from precompiled.package import portable_format
+
 PROGRAM = Path(__file__).parent.parent / "programs" / "package_file_program.py"
 SOURCE = """
 import torch
@@ -79,6 +82,8 @@ def test_another_host_runs_it_without_tracing(saved: Path, other: Host) -> None:
     assert set(found["states"]) <= {"used", "skipped"} and found["states"].count("used") == 2, found
 
 
+@pytest.mark.slow
+@pytest.mark.reason("package-empty")
 def test_nothing_recorded_is_an_error(other: Host) -> None:
     found = run(other, "save", sources(other.root / "source"), other.root / "x", OTHER)
     assert found["error"] == "package-empty"
@@ -88,15 +93,19 @@ def test_nothing_recorded_is_an_error(other: Host) -> None:
 @pytest.mark.parametrize(
     ("change", "code", "named"),
     [
-        ({"source": SOURCE.replace("return Net()", "return Other()")}, None, ""),
-        ({"source": SOURCE.replace("class Net", "class Net2").replace("Net()", "Net2()").replace("(Net)", "(Net2)")},
-         "package-function", "program.Net.forward"),
-        ({"source": SOURCE.replace("y = self.linear(x)", "y = self.linear(x) * 2")},
-         "package-source", "program.Net.forward"),
-        ({"helper": HELPER.replace("alpha=alpha", "alpha=alpha + 1")}, "package-source", "helper.g"),
+        pytest.param({"source": SOURCE.replace("return Net()", "return Other()")}, None, "", id="another-class",
+                     marks=pytest.mark.slow),
+        pytest.param(
+            {"source": SOURCE.replace("class Net", "class Net2").replace("Net()", "Net2()").replace("(Net)", "(Net2)")},
+            "package-function", "program.Net.forward", id="another-function", marks=pytest.mark.slow,
+        ),
+        pytest.param({"source": SOURCE.replace("y = self.linear(x)", "y = self.linear(x) * 2")},
+                     "package-source", "program.Net.forward", id="its-source", marks=pytest.mark.slow),
+        pytest.param({"helper": HELPER.replace("alpha=alpha", "alpha=alpha + 1")},
+                     "package-source", "helper.g", id="an-inlined-source"),
     ],
-    ids=["another-class", "another-function", "its-source", "an-inlined-source"],
 )  # fmt: skip
+@pytest.mark.reason("package-function", "package-source")
 def test_another_program(saved: Path, other: Host, change: dict[str, str], code: str | None, named: str) -> None:
     found = run(other, "load", sources(other.root / "source", **change), saved, OTHER)
     assert found["error"] == code, found
@@ -105,6 +114,7 @@ def test_another_program(saved: Path, other: Host, change: dict[str, str], code:
     assert found["states"][:1] != ["used"], found
 
 
+@pytest.mark.slow
 def test_check_source_overrides_the_check_of_sources_alone(saved: Path, other: Host) -> None:
     change = {"helper": HELPER.replace("def g(x, alpha):", "def g(x, alpha):\n    unused = 1\n    del unused")}
     found = run(other, "load", sources(other.root / "source", **change), saved, OTHER, check_source=False)
@@ -114,32 +124,27 @@ def test_check_source_overrides_the_check_of_sources_alone(saved: Path, other: H
     assert found["equal"] and found["states"].count("used") < 2, found
 
 
+@pytest.mark.slow
+@pytest.mark.reason("package-environment")
 def test_another_environment_is_named(saved: Path, other: Host) -> None:
     found = run(other, "load", sources(other.root / "source"), saved, {**OTHER, "TORCHINDUCTOR_EXAMPLE": "1"})
     assert found["error"] == "package-environment"
     assert "environment variables" in found["message"]
 
 
+@pytest.mark.reason("package-corrupt")
 @pytest.mark.parametrize("where", [0.1, 0.5, 0.9])
-def test_an_altered_file_is_refused(saved: Path, other: Host, where: float) -> None:
+def test_an_altered_file_is_refused(saved: Path, tmp_path: Path, where: float) -> None:
     data = bytearray(saved.read_bytes())
     at = int(len(data) * where)
     at = next(position for position in range(at, len(data)) if data[position])
     data[at] ^= 1
-    altered = other.root / "altered"
+    altered = tmp_path / "altered"
     altered.write_bytes(data)
     altered.chmod(0o600)
-    found = run(other, "load", sources(other.root / "source"), altered, OTHER)
-    assert found["error"] == "package-corrupt", found
-
-
-def test_a_file_that_others_can_write_is_refused(saved: Path, other: Host) -> None:
-    open_to_all = other.root / "open"
-    open_to_all.write_bytes(saved.read_bytes())
-    open_to_all.chmod(0o666)
-    found = run(other, "load", sources(other.root / "source"), open_to_all, OTHER)
-    assert found["error"] == "package-untrusted"
-    assert "code" in found["message"]
+    with pytest.raises(PackageError) as raised:
+        portable_format.read(altered)
+    assert raised.value.code == "package-corrupt" and str(altered) in raised.value.message
 
 
 def test_inspect_shows_for_what_it_is(saved: Path) -> None:
