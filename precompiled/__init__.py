@@ -13,8 +13,10 @@ if TYPE_CHECKING:
     from typing import Any
 
     from precompiled.ledger import GraphReport
+    from precompiled.package.automatic import FunctionReport
 
-__all__ = ["__version__", "disable", "enable", "entry_point", "report", "wait"]
+__all__ = ["__version__", "disable", "enable", "entry_point", "load_package", "package_report", "report",
+           "save_package", "wait"]  # fmt: skip
 
 
 def enable(mode: "str | None" = None) -> bool:
@@ -53,6 +55,37 @@ def report() -> "list[GraphReport]":
     sessions = sys.modules.get("precompiled.session")
     session = sessions.existing() if sessions is not None else None
     return [] if session is None else session.ledger.reports()
+
+
+def package_report() -> "list[FunctionReport]":
+    """What became of each frame that Dynamo met while packages were on, in order; with the guards that failed."""
+    import sys
+
+    automatic = sys.modules.get("precompiled.package.automatic")
+    return [] if automatic is None else automatic.reports()
+
+
+def save_package(compiled: "object", path: "str") -> None:
+    """Write what ``compiled`` (what torch.compile gave) was compiled to into one file, for another host of this kind.
+
+    Guards, bytecode and artifacts of what was called so far, with packages on (PRECOMPILED_PACKAGES=1). The file is
+    code: whoever loads it runs it. Raises PackageError.
+    """
+    from precompiled.package import portable
+
+    portable.save(compiled, path)
+
+
+def load_package(compiled: "object", path: "str", *, check_source: bool = True) -> int:
+    """Use a file of ``save_package`` for ``compiled``: its calls need no tracing; gives the number of its entries.
+
+    The file is code, and is run: load only what you trust as you trust a program. Every digest in it is verified
+    before anything is decoded. Raises PackageError that names the difference when it is for another function, source,
+    torch, Python, CPU or GPU; ``check_source=False`` overrides the check of sources alone.
+    """
+    from precompiled.package import portable
+
+    return portable.load(compiled, path, check_source=check_source)
 
 
 def entry_point(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import logging
 import os
+import sys
 import time
 import uuid
 from collections.abc import Callable, Mapping
@@ -190,7 +191,7 @@ class _Graph:
         self.calls.swap.on(Event.HIT)
         self.calls.calls_before_flip = 0
         self.session.ledger.count(hits=1, saved_s=entry.manifest.compile_s)
-        return counting(self.calls, function)
+        return self._named(counting(self.calls, function), program)
 
     def _known_to_fail(self, failure: Any, program: capture.Program) -> Compiled:
         report = self.calls.mutable
@@ -226,7 +227,14 @@ class _Graph:
                 self.session.connection.forget(awaited.id)
                 self.session.pending.abandon(awaited)
                 raise Bypass(f"there is no artifact, and {program.no_stand_in}", code="no-stand-in")
-        return dispatch.call
+        return self._named(dispatch.call, program)
+
+    def _named(self, function: Compiled, program: capture.Program) -> Compiled:
+        """``function``, with the artifact that it stands for, where packages are recorded."""
+        packages = sys.modules.get("precompiled.package.automatic")  # there where they are switched on
+        if packages is not None:
+            packages.name_graph(function, self.calls.mutable, program)
+        return function
 
     def _request_variant(self, program: capture.Program, dispatch: Dispatch, sizes: list[int]) -> None:
         """A call after the swap had sizes that no variant serves: it runs eager, and one for them is compiled."""

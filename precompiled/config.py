@@ -27,6 +27,7 @@ class Settings:
     wait_s: float = 600.0  # mode "wait": seconds until a client gives up and runs eager
     strict: bool = False  # raise NotServed instead of a bypass or a fallback (for tests)
     autostart: bool = True  # start a daemon on demand where none runs
+    packages: bool = False  # keep what Dynamo traced, so that later processes skip tracing too (being proved)
     # -- both
     cache_dir: Path = field(default_factory=paths.default_cache_dir)  # the store
     runtime_dir: Path = field(default_factory=paths.default_runtime_dir)  # socket and lock
@@ -97,6 +98,7 @@ _PARSERS: dict[str, Callable[[Any], Any]] = {
     "mode": lambda value: _mode(str(value)),
     "log": lambda value: _log(str(value).lower()),
     "strict": lambda value: value if isinstance(value, bool) else _boolean(str(value)),
+    "packages": lambda value: value if isinstance(value, bool) else _boolean(str(value)),
     "autostart": lambda value: value if isinstance(value, bool) else _boolean(str(value)),
     "cache_dir": lambda value: _directory(str(value)),
     "runtime_dir": lambda value: _directory(str(value)),

@@ -66,6 +66,10 @@ class CompileFailed(PrecompiledError):
     """A worker could not turn a graph into an artifact."""
 
 
+class PackageError(PrecompiledError):
+    """A package file cannot be made, or is not for this function, source or machine; ``code`` says which."""
+
+
 class NotServed(PrecompiledError):
     """In strict mode (``PRECOMPILED_STRICT=1``), instead of a bypass or a fallback; ``code`` is its reason.
 

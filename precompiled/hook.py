@@ -99,6 +99,11 @@ def _route() -> None:
 
     route.install()
     _routed = True
+    # A watch's capture is there to trace.
+    if settings().packages and "PRECOMPILED_CAPTURE" not in os.environ:
+        from precompiled.torch_internals import package_switch
+
+        package_switch.install()
 
 
 def _unroute() -> None:
@@ -109,4 +114,8 @@ def _unroute() -> None:
         from precompiled.torch_internals import route
 
         route.remove()
+    if "precompiled.torch_internals.package_switch" in sys.modules:
+        from precompiled.torch_internals import package_switch
+
+        package_switch.remove()
     _routed = False

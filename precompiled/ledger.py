@@ -13,7 +13,8 @@ class GraphReport:
     """One captured graph.
 
     ``state``: "eager", "pending", "compiled", "failed" or "bypassed". ``source``: how it came to run compiled: "hit"
-    (the artifact was there), "swap" (it appeared later), "inline" (compiled in this process), or None.
+    (the artifact was there), "swap" (it appeared later), "package" (nothing was traced either), "inline" (compiled in
+    this process), or None.
     ``reason``: the stable code of why it is bypassed or failed, "" otherwise; ``message``: the same in a sentence.
     Times in seconds.
     """

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import socket
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -114,3 +115,15 @@ def this_process(settings: Mapping[str, str] | None = None) -> Iterator[ThisProc
             torch._dynamo.reset()
             session.pending.close(10)
             session.connection.close()
+
+
+@contextmanager
+def deaf_daemon(**settings: str) -> Iterator[ThisProcess]:
+    """This process with a daemon that accepts connections and never says a word: graphs stay pending."""
+    with this_process({"PRECOMPILED_MODE": "eager", **settings}) as here:
+        runtime_dir = here.session.settings.runtime_dir
+        runtime_dir.mkdir(mode=0o700)
+        with socket.socket(socket.AF_UNIX) as listening:
+            listening.bind(str(runtime_dir / "socket"))
+            listening.listen(100)
+            yield here

@@ -19,6 +19,7 @@ from pathlib import Path
 from precompiled.artifact import format as fmt
 from precompiled.artifact import trust
 from precompiled.errors import CorruptArtifact, StoreError, UntrustedStore
+from precompiled.package.store import PackageStore
 
 FAILED_SUFFIX = ".failed"
 # A hit marks its entry as used at most this often: a step loop must not turn into a stream of metadata writes.
@@ -34,6 +35,8 @@ SCRATCH_SHARE = 1 / 4  # of the store's budget, at most
 # Quarantined entries are for somebody to look at; after this nobody will.
 QUARANTINE_MAX_AGE_S = 7 * 86400.0
 QUARANTINE_SHARE = 1 / 10
+# What Dynamo traced, for later processes (package/store.py): small beside the artifacts that it leads to.
+PACKAGES_SHARE = 1 / 10
 
 
 @dataclass(frozen=True)
@@ -111,15 +114,16 @@ class Store:
         UntrustedStore when somebody else could have written it; FileNotFoundError when the entry was evicted.
         """
         # What it was compiled from is for people: reading and hashing it would only make a hit slower.
-        return self._read_some(entry, [name for name in entry.manifest.files if name != fmt.PROGRAM])
+        return self.read_some(entry, [name for name in entry.manifest.files if name != fmt.PROGRAM])
 
     def read_program(self, entry: Entry) -> bytes | None:
         """What an artifact was compiled from, checked as any of its files; None where it was published without."""
         if fmt.PROGRAM not in entry.manifest.files:
             return None
-        return fmt.unpack_program(self._read_some(entry, [fmt.PROGRAM])[fmt.PROGRAM])
+        return fmt.unpack_program(self.read_some(entry, [fmt.PROGRAM])[fmt.PROGRAM])
 
-    def _read_some(self, entry: Entry, names: list[str]) -> dict[str, bytes]:
+    def read_some(self, entry: Entry, names: list[str]) -> dict[str, bytes]:
+        """The checked contents of files of an artifact, as they lie there; raises as ``read_files``."""
         contents: dict[str, bytes] = {}
         with (
             _reading(self.root),
@@ -260,8 +264,9 @@ class Store:
         return removed
 
     def clear(self) -> Evicted:
-        """Remove every artifact, failure record, quarantined entry and temporary file."""
+        """Remove every artifact, failure record, package, quarantined entry and temporary file."""
         removed = Evicted(0, 0)
+        PackageStore(self.root).clear()
         for name in self._names():
             path = self.artifacts / name
             if path.is_dir() and not path.is_symlink():
@@ -287,6 +292,9 @@ class Store:
         max_bytes -= self._shrink_scratch(int(max_bytes * SCRATCH_SHARE)) + self._shrink_quarantine(
             int(max_bytes * QUARANTINE_SHARE)
         )
+        packages = PackageStore(self.root)
+        packages.evict(int(max_bytes * PACKAGES_SHARE))
+        max_bytes -= packages.weigh()
         candidates: list[tuple[float, int, int, Path]] = []
         for name in self._names():
             path = self.artifacts / name

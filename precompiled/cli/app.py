@@ -32,6 +32,7 @@ COMMANDS = {
     "ls": "precompiled.cli.store",
     "show": "precompiled.cli.store",
     "explain": "precompiled.cli.explain",
+    "package": "precompiled.cli.package",
     "clear": "precompiled.cli.store",
     "gc": "precompiled.cli.store",
     "doctor": "precompiled.cli.doctor",

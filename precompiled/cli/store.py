@@ -19,6 +19,7 @@ from precompiled.cli.app import command
 from precompiled.cli.output import Output, human_bytes, human_seconds, pairs, table
 from precompiled.config import Settings
 from precompiled.errors import StoreError
+from precompiled.package.store import PackageStore
 
 SHOWN_DIGITS = 12
 
@@ -75,6 +76,7 @@ def show_command(out: Output, settings: Settings, key: str) -> None:
             code="unreadable",
         )
     operations = graph.operations(graph.first_program(store, entries, failure))
+    packages = _packages(store, whole)
     document = {
         "key": whole,
         "variants": [
@@ -83,13 +85,22 @@ def show_command(out: Output, settings: Settings, key: str) -> None:
         ],
         "failure": _failure_document(failure) if failure else None,
         "graph": graph.document(operations),
+        "packages": packages,
     }
 
     def show() -> None:
         _show(whole, entries, failure)
+        for name in packages:
+            click.echo(f"in the package of {name}")
         graph.show(operations)
 
     out.result(document, show)
+
+
+def _packages(store: Store, key: str) -> list[str]:
+    """Functions whose packages use this graph (module.qualified name)."""
+    found = (entry.header for entry in PackageStore(store.root).entries() if key in entry.header.artifacts)
+    return sorted({f"{header.module}.{header.qualname}" for header in found})
 
 
 @command("clear")

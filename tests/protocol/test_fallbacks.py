@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import socket
 import time
 import warnings
 from collections.abc import Iterator
@@ -20,7 +19,7 @@ from typing import Any
 import pytest
 import torch
 from support_daemon import DaemonUnderTest, running_daemon, wait_until
-from support_session import ThisProcess, this_process
+from support_session import ThisProcess, deaf_daemon, this_process
 
 from precompiled import backend
 from precompiled.artifact import format as fmt
@@ -129,18 +128,6 @@ def test_without_a_daemon_one_warning_and_plain_torch_compile() -> None:
         ] * 2
         assert "precompiled doctor" in here.reports()[0].message
         assert here.counted("fallbacks") == {"no-daemon": 2}
-
-
-@contextmanager
-def deaf_daemon(**settings: str) -> Iterator[ThisProcess]:
-    """This process with a daemon that accepts connections and never says a word: graphs stay pending."""
-    with this_process({"PRECOMPILED_MODE": "eager", **settings}) as here:
-        runtime_dir = here.session.settings.runtime_dir
-        runtime_dir.mkdir(mode=0o700)
-        with socket.socket(socket.AF_UNIX) as listening:
-            listening.bind(str(runtime_dir / "socket"))
-            listening.listen(100)
-            yield here
 
 
 @pytest.mark.reason("compile-error", "aliased-mutation")

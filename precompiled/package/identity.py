@@ -1,0 +1,417 @@
+"""What a function, class, module or value *is*, as plain data that means the same in another process.
+
+Dynamo guards on identity (``id(x) == 140...``) and on types, and takes the code of what it inlines as given: within one
+process that is sound, since neither changes without its guards seeing it. In another process the same has to be checked
+by content. So each object that a trace depended on is described here when it is recorded, and described again in the
+later process: equal descriptions, or the package is not used.
+
+Code counts without file, line numbers and name of the file: moving a function is no change of it. Classes count with
+the code of all that they and their bases define, so that a method that was replaced is seen. A thing that has no
+description raises ``NotPortable``: nothing is left out silently.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+import hashlib
+import importlib.util
+import inspect
+import os
+import struct
+import sys
+import types
+from collections.abc import Iterator
+from typing import Any
+
+from precompiled.errors import PrecompiledError
+
+MAX_DEPTH = 6  # of values inside of values
+MAX_ITEMS = 4096
+
+_DESCRIPTORS = (staticmethod, classmethod, property, functools.cached_property, functools.partialmethod)
+_ATOMS = (bool, int, float, complex, str, bytes, type(None), type(...), type(NotImplemented))
+# Written by the interpreter or by abc, different in each process or class body, and of no meaning to a trace.
+_NOT_OF_A_CLASS = frozenset(
+    {"__dict__", "__weakref__", "__module__", "__doc__", "__qualname__", "__firstlineno__", "__static_attributes__",
+     "_abc_impl", "__abstractmethods__", "__annotations__", "__annotate__", "__annotate_func__",
+     "__annotations_cache__", "__parameters__", "__orig_bases__"}
+)  # fmt: skip
+
+
+class NotPortable(PrecompiledError):
+    """What was traced cannot be described for another process; ``code`` says why."""
+
+    code = "package-not-portable"
+
+
+@functools.lru_cache(maxsize=65536)
+def code_digest(code: types.CodeType) -> str:
+    """SHA-256 of what a code object does: its instructions, constants and names, without file and lines."""
+    state = hashlib.sha256()
+    state.update(code.co_code)
+    fields = (
+        code.co_name, code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags, code.co_names,
+        code.co_varnames, code.co_freevars, code.co_cellvars, getattr(code, "co_exceptiontable", b""),
+        [_constant(value) for value in code.co_consts],
+    )  # fmt: skip
+    state.update(repr(fields).encode())
+    return state.hexdigest()
+
+
+def _constant(value: Any) -> Any:
+    if isinstance(value, types.CodeType):
+        return ["code", code_digest(value)]
+    if isinstance(value, tuple):
+        return ["tuple", [_constant(item) for item in value]]
+    if isinstance(value, frozenset):  # its order is another one in each process
+        return ["frozenset", sorted(repr(_constant(item)) for item in value)]
+    return [type(value).__qualname__, repr(value)]
+
+
+def codes_within(code: types.CodeType) -> Iterator[types.CodeType]:
+    """``code`` and those of the functions that are defined in it."""
+    yield code
+    for value in code.co_consts:
+        if isinstance(value, types.CodeType):
+            yield from codes_within(value)
+
+
+class Descriptions:
+    """Descriptions of things, each made once: one object for one recording or one check.
+
+    Not kept for longer: between two frames a program may replace a method.
+    """
+
+    def __init__(self) -> None:
+        self._classes: dict[type, list[Any]] = {}
+        self._functions: dict[int, list[Any]] = {}
+        self._objects: dict[int, list[Any]] = {}
+        self._numbers: dict[int, int] = {}
+        self._kept: list[Any] = []  # so that no id is used twice
+        # Digests of the code that is part of some description.
+        self.covered: set[str] = set()
+
+    # ------------------------------------------------------------------ which is which
+
+    def recount(self) -> None:
+        """Begin anew with all that depends on the order of asking, which is another one for another entry."""
+        self._numbers.clear()
+        self._functions.clear()
+        self._objects.clear()
+
+    def number(self, value: Any) -> int | None:
+        """The how-manieth object this is, in the order asked: which of them are one and the same, and which are not.
+
+        Two objects may have one description and still be told apart by a trace (``marker is MARKER``). None for
+        constants, whose identity is the interpreter's affair.
+        """
+        if type(value) in _ATOMS or type(value) in (tuple, frozenset, slice, range):
+            return None
+        if id(value) not in self._numbers:
+            self._kept.append(value)
+            self._numbers[id(value)] = len(self._numbers)
+        return self._numbers[id(value)]
+
+    # ------------------------------------------------------------------ values
+
+    def value(self, value: Any, depth: int = 0) -> Any:
+        """A constant: what is compared is type and value."""
+        kind = type(value)
+        if kind in _ATOMS:
+            return [kind.__name__, repr(value)]
+        if depth > MAX_DEPTH:
+            raise NotPortable(f"a value of {kind.__qualname__} is nested too deeply")
+        if kind in (tuple, list):
+            self._check_size(value)
+            return [kind.__name__, [self.value(item, depth + 1) for item in value]]
+        if kind in (set, frozenset):
+            self._check_size(value)
+            return [kind.__name__, sorted((self.value(item, depth + 1) for item in value), key=repr)]
+        if kind in (dict, types.MappingProxyType):
+            self._check_size(value)
+            return [kind.__name__, [[self.value(k, depth + 1), self.value(v, depth + 1)] for k, v in value.items()]]
+        if kind in (slice, range):
+            return [kind.__name__, repr(value)]
+        return self.thing(value, depth)
+
+    def thing(self, value: Any, depth: int = 0) -> Any:
+        """An object that is known by its identity."""
+        kind = type(value)
+        if kind in _ATOMS:
+            return [kind.__name__, repr(value)]
+        if isinstance(value, type):
+            return self.a_class(value)
+        if isinstance(value, types.ModuleType):
+            return self.module(value)
+        if isinstance(value, types.FunctionType):
+            return self.function(value, depth)
+        if isinstance(value, types.CodeType):
+            self.covered.add(code_digest(value))
+            return ["code", value.co_name, code_digest(value)]
+        if isinstance(value, (types.MethodType, types.BuiltinMethodType)) and not isinstance(
+            getattr(value, "__self__", None), (types.ModuleType, type, type(None))
+        ):
+            raise NotPortable(f"the method {getattr(value, '__qualname__', value)!r} is bound to an object")
+        if isinstance(value, types.MethodType):
+            return ["method", self.thing(value.__self__, depth + 1), self.thing(value.__func__, depth + 1)]
+        if isinstance(value, enum.Enum):
+            return ["enum", self.a_class(kind), value.name]
+        if isinstance(value, functools.partial):
+            return ["partial", self.thing(value.func, depth + 1), self.value(value.args, depth + 1),
+                    self.value(dict(value.keywords), depth + 1)]  # fmt: skip
+        if kind in (tuple, list, dict, types.MappingProxyType, set, frozenset, slice, range):
+            return self.value(value, depth)
+        named = self._named(value)
+        if named is not None:
+            return named
+        if kind.__module__ == "typing" or kind in (types.GenericAlias, types.UnionType):
+            arguments = getattr(value, "__args__", ())
+            return ["typing", repr(value), [self.value(item, depth + 1) for item in arguments]]
+        if kind is object:
+            return ["object"]
+        state = self._state(value)
+        if state is None:
+            raise NotPortable(f"an object of {kind.__module__}.{kind.__qualname__} is known by its identity only")
+        known = self._objects.get(id(value))
+        if known is None:
+            self._kept.append(value)
+            self._objects[id(value)] = ["instance again", kind.__qualname__]  # its attributes may lead back to it
+            known = ["instance", self.a_class(kind), self.value(state, depth + 1)]
+            self._objects[id(value)] = known
+        return known
+
+    @staticmethod
+    def _state(value: Any) -> dict[str, Any] | None:
+        """All that an object of a class statement holds; None where it may hold more than can be read."""
+        state = dict(getattr(value, "__dict__", {}))
+        if _holds_more(type(value)):
+            return None
+        for base in type(value).__mro__[:-1]:
+            if not _is_heap(base):
+                return None
+            slots = vars(base).get("__slots__", ())
+            for name in (slots,) if isinstance(slots, str) else tuple(slots):
+                if name not in ("__dict__", "__weakref__"):
+                    state[name] = getattr(value, name, "absent")
+        return None if "_parameters" in state else state  # a module's tensors are no constants
+
+    def _named(self, value: Any) -> list[Any] | None:
+        """What C or torch made, and an import leads to: builtins, operators, dtypes, devices."""
+        kind = type(value)
+        if kind.__module__.split(".")[0] == "torch":
+            if kind.__name__ in ("dtype", "device", "layout", "memory_format", "Size"):
+                return [kind.__name__, str(value)]
+            if kind.__name__ in ("OpOverload", "OpOverloadPacket"):
+                return [kind.__name__, str(value)]
+        module, qualname = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
+        qualname = qualname or getattr(value, "__name__", None)
+        owner = getattr(value, "__objclass__", None)  # of a slot wrapper or method descriptor
+        if isinstance(owner, type) and isinstance(qualname, str):
+            return ["descriptor", self.a_class(owner), qualname]
+        if isinstance(value, types.BuiltinFunctionType):
+            of = getattr(value, "__self__", None)
+            holder = of.__name__ if isinstance(of, types.ModuleType) else getattr(of, "__qualname__", "")
+            return ["builtin", module or "", holder, qualname or ""]
+        if isinstance(module, str) and isinstance(qualname, str):
+            found: Any = sys.modules.get(module)
+            for part in qualname.split("."):
+                found = getattr(found, part, None)
+            if found is value and self._is_of_the_installation(kind):
+                return ["named", kind.__qualname__, module, qualname]
+        wrapped = getattr(value, "__wrapped__", None)  # functools.lru_cache, in C
+        if isinstance(wrapped, types.FunctionType) and kind.__module__ == "functools":
+            return ["wrapper", kind.__qualname__, self.function(wrapped)]
+        return None
+
+    @staticmethod
+    def _is_of_the_installation(kind: type) -> bool:
+        return kind.__module__.split(".")[0] in ("torch", "builtins", "functools", "operator", "numpy")
+
+    def _check_size(self, value: Any) -> None:
+        if len(value) > MAX_ITEMS:
+            raise NotPortable(f"a {type(value).__qualname__} of {len(value)} items is too large to be compared")
+
+    # ------------------------------------------------------------------ code
+
+    def code_of(self, function: types.FunctionType) -> list[Any]:
+        """Its place and its code alone: where defaults and closure have guards of their own."""
+        return ["code of", function.__module__, function.__qualname__, self._code(function.__code__)]
+
+    def function(self, function: types.FunctionType, depth: int = 0) -> list[Any]:
+        """Its place, its code, its defaults and what its closure holds."""
+        known = self._functions.get(id(function))
+        if known is not None:
+            return known
+        self._kept.append(function)
+        shown: list[Any] = ["function", function.__module__, function.__qualname__, self._code(function.__code__)]
+        self._functions[id(function)] = list(shown)  # what its closure holds may hold it
+        if not function.__code__.co_filename.startswith(_TORCH):  # of torch's the environment says all
+            shown.append(self.value(function.__defaults__, depth + 1))
+            shown.append(self.value(function.__kwdefaults__, depth + 1))
+            shown.append([self._cell(cell, depth) for cell in function.__closure__ or ()])
+        self._functions[id(function)] = shown
+        return shown
+
+    def _cell(self, cell: types.CellType, depth: int) -> Any:
+        try:
+            content = cell.cell_contents
+        except ValueError:
+            return "empty"
+        return self.value(content, depth + 1)
+
+    def _code(self, code: types.CodeType) -> str:
+        for inner in codes_within(code):
+            self.covered.add(code_digest(inner))
+        return code_digest(code)
+
+    def a_class(self, kind: type) -> list[Any]:
+        """Its place, and the code and plain values of all that it and its bases define."""
+        known = self._classes.get(kind)
+        if known is not None:
+            return known
+        shown: list[Any] = ["class", kind.__module__, kind.__qualname__]
+        self._classes[kind] = shown
+        state = hashlib.sha256(f"{type(kind).__module__}.{type(kind).__qualname__}\n".encode())
+        for base in kind.__mro__:
+            if base.__module__ == "builtins" or not _is_heap(base):
+                state.update(f"{base.__module__}.{base.__qualname__}\n".encode())
+                continue
+            plain = not _is_torchs(base.__module__)
+            for name, value in sorted(vars(base).items()):
+                if name not in _NOT_OF_A_CLASS:
+                    state.update(f"{base.__qualname__}.{name} {self._member(value, plain)}\n".encode())
+        shown.append(state.hexdigest())
+        return shown
+
+    def _member(self, value: Any, plain: bool) -> str:
+        if isinstance(value, types.FunctionType):
+            return self._code(value.__code__)
+        if isinstance(value, _DESCRIPTORS):
+            inner = [getattr(value, name, None) for name in ("__func__", "fget", "fset", "fdel", "func")]
+            codes = [self._code(item.__code__) for item in inner if isinstance(item, types.FunctionType)]
+            return f"{type(value).__name__} {codes}"
+        if plain and type(value) in _ATOMS:
+            return f"{type(value).__name__} {value!r}"
+        if isinstance(value, type):
+            return f"class {value.__module__}.{value.__qualname__}"
+        wrapped = getattr(value, "__wrapped__", None) if type(value).__module__ == "functools" else None
+        if isinstance(wrapped, types.FunctionType):
+            return f"{type(value).__name__} {self._code(wrapped.__code__)}"
+        return type(value).__qualname__
+
+    def module(self, module: types.ModuleType) -> list[Any]:
+        """Its name and its file's content; of an installed package's, the name is enough with the environment.
+
+        What is *in* it that a trace used has guards, and descriptions, of its own.
+        """
+        return ["module", module.__name__]
+
+
+def _is_heap(kind: type) -> bool:
+    return bool(kind.__flags__ & (1 << 9))  # Py_TPFLAGS_HEAPTYPE: made by a class statement
+
+
+def _holds_more(kind: type) -> bool:
+    """Whether instances have room for more than attributes and slots: a lock, a compiled regular expression.
+
+    Types of C extensions look like those of class statements otherwise. As object.__reduce_ex__(2) decides it
+    (CPython, Objects/typeobject.c: object_getstate_default).
+    """
+    pointer = struct.calcsize("P")
+    slots = sum(isinstance(member, types.MemberDescriptorType) for base in kind.__mro__ for member in vars(base).values())
+    room = object.__basicsize__ + pointer * (slots + (kind.__dictoffset__ > 0) + (kind.__weakrefoffset__ > 0))
+    return kind.__itemsize__ != 0 or kind.__basicsize__ > room
+
+
+_TORCH = os.path.dirname(importlib.util.find_spec("torch").origin or "") + os.sep  # type: ignore[union-attr]
+
+
+def _is_torchs(module: str | None) -> bool:
+    return (module or "").split(".")[0] == "torch"
+
+
+# ---------------------------------------------------------------------- where code comes from
+
+
+class Places:
+    """Where the code objects of a trace are found from a module's namespace, so that a later process finds its own."""
+
+    def __init__(self) -> None:
+        self._by_file: dict[str, str] | None = None
+
+    def place(self, code: types.CodeType) -> list[Any] | None:
+        """``[module, [attributes ...]]`` of the function that has or holds ``code``; None where no name leads to it."""
+        module = self._module_of(code.co_filename)
+        if module is None:
+            return None
+        parts = getattr(code, "co_qualname", code.co_name).split(".<locals>")[0].split(".")
+        for length in range(len(parts), 0, -1):
+            place = [module, parts[:length]]
+            if code_digest(code) in codes_at(place):
+                return place
+        return None
+
+    def _module_of(self, filename: str) -> str | None:
+        if self._by_file is None:
+            self._by_file = {}
+            for name, module in list(sys.modules.items()):
+                file = getattr(module, "__file__", None)
+                if isinstance(file, str):
+                    self._by_file.setdefault(file, name)
+        return self._by_file.get(filename)
+
+
+def codes_at(place: list[Any]) -> set[str]:
+    """Digests of all code that is found at a place now: the function's, of what it wraps, and of what is inside."""
+    module, attributes = place
+    found: Any = sys.modules.get(module)
+    if found is None:
+        try:
+            found = importlib.import_module(module)  # as the trace did, when it met an import in a function
+        except Exception:  # noqa: BLE001 - whatever the user's module raises: then nothing is there
+            return set()
+    for name in attributes:
+        try:
+            found = inspect.getattr_static(found, name)
+        except AttributeError:
+            return set()
+    return {code_digest(code) for code in _codes_of(found, set(), 0)}
+
+
+def _codes_of(value: Any, seen: set[int], depth: int) -> Iterator[types.CodeType]:
+    if id(value) in seen or depth > 8:
+        return
+    seen.add(id(value))
+    if isinstance(value, types.FunctionType):
+        yield from codes_within(value.__code__)
+        yield from _codes_of(getattr(value, "__wrapped__", None), seen, depth + 1)
+        for cell in value.__closure__ or ():
+            try:
+                content = cell.cell_contents
+            except ValueError:
+                continue
+            if callable(content) and not isinstance(content, type):
+                yield from _codes_of(content, seen, depth + 1)
+    elif isinstance(value, _DESCRIPTORS):
+        for name in ("__func__", "fget", "fset", "fdel", "func"):
+            yield from _codes_of(getattr(value, name, None), seen, depth + 1)
+    elif isinstance(value, type):
+        for member in list(vars(value).values()):
+            if isinstance(member, (types.FunctionType, *_DESCRIPTORS)):
+                yield from _codes_of(member, seen, depth + 1)
+    elif value is not None and not isinstance(value, types.ModuleType):
+        for name in ("__func__", "__wrapped__", "func", "fn", "__code__"):
+            inner = getattr(value, "__dict__", {}).get(name) or (
+                getattr(value, name, None) if isinstance(value, (functools.partial, types.MethodType)) else None
+            )
+            if inner is not None:
+                yield from _codes_of(inner, seen, depth + 1)
+        wrapped = getattr(value, "__wrapped__", None) if type(value).__module__ == "functools" else None
+        yield from _codes_of(wrapped, seen, depth + 1)
+
+
+def locals_digest(values: dict[str, Any]) -> str:
+    """Names and types of a frame's locals: for frames that are not compiled, whose values are of no interest."""
+    shown = sorted((name, type(value).__module__, type(value).__qualname__) for name, value in values.items())
+    return hashlib.sha256(repr(shown).encode()).hexdigest()

@@ -1,0 +1,199 @@
+"""Packages in the store: entries of a function, found, published and removed; the trust rules of artifacts.
+
+No locks and no merging: an entry is a file of its own, named by its content, and appears by rename.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from precompiled.artifact import trust
+from precompiled.errors import CorruptArtifact, StoreError, UntrustedStore
+from precompiled.package import format as fmt
+
+PACKAGES = "packages"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One entry, its digest checked; ``body`` is not decoded yet."""
+
+    path: Path
+    header: fmt.Header
+    body: bytes
+
+    @property
+    def name(self) -> str:
+        return self.path.name
+
+
+class PackageStore:
+    """The packages below a store's root. Nothing is created before something is published."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = Path(root)
+        self.packages = self.root / PACKAGES
+        self.tmp = self.root / "tmp"
+
+    def names(self, function: str) -> list[str]:
+        """Files of a function's entries, newest first; [] where there is none. Raises UntrustedStore."""
+        try:
+            with self._function_fd(function) as fd:
+                found = [name for name in os.listdir(fd) if fmt.is_name(name)]
+                found.sort(key=lambda name: -os.stat(name, dir_fd=fd, follow_symlinks=False).st_mtime)
+                return found
+        except FileNotFoundError:
+            return []
+
+    def read(self, function: str, name: str) -> Entry:
+        """An entry, checked: owner, mode, size, digest. Raises FileNotFoundError, CorruptArtifact, UntrustedStore."""
+        path = self.packages / function / name
+        with self._function_fd(function) as fd:
+            content = trust.read_file(name, fd, fmt.MAX_ENTRY_BYTES, shown=str(path))
+        try:
+            header, body = fmt.open_entry(name, content, function)
+        except CorruptArtifact as error:
+            if error.code == "package-corrupt":
+                self._quarantine(path)
+            raise
+        return Entry(path, header, body)
+
+    def publish(self, header: fmt.Header, body: bytes) -> str:
+        """Make an entry visible, whole and durable; returns its file's name. The same entry again changes nothing."""
+        name, content = fmt.seal(header, body)
+        if len(content) > fmt.MAX_ENTRY_BYTES:
+            raise StoreError(
+                f"the package entry of {header.qualname} has {len(content)} bytes", code="package-too-large"
+            )
+        directory = self.packages / header.function
+        target = directory / name
+        try:
+            for place in (self.root, self.tmp, self.packages, directory):
+                place.mkdir(mode=0o700, parents=place is self.root, exist_ok=True)
+                trust.check_stat(os.lstat(place), str(place), directory=True)
+            if target.exists():
+                with suppress(OSError):
+                    os.utime(target)
+                return name
+            temporary = self.tmp / f"{os.getpid()}-{os.urandom(8).hex()}"
+            try:
+                fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+                with os.fdopen(fd, "wb") as file:
+                    file.write(content)
+                    file.flush()
+                    os.fsync(fd)
+                os.rename(temporary, target)
+            finally:
+                with suppress(OSError):
+                    temporary.unlink(missing_ok=True)
+            _sync_directory(directory)
+        except UntrustedStore:
+            raise
+        except OSError as error:
+            raise StoreError(
+                f"a package entry cannot be written to {directory}: {error}",
+                "Free some space, or run `precompiled gc`",
+                code="package-unwritable",
+            ) from error
+        self._keep_newest(header.function)
+        return name
+
+    def touch(self, entry: Entry) -> None:
+        """Mark as used, at most once a minute."""
+        with suppress(OSError):
+            if time.time() - entry.path.stat().st_mtime > 60.0:
+                os.utime(entry.path)
+
+    def entries(self) -> Iterator[Entry]:
+        """Every readable entry, in no order."""
+        for function in self._functions():
+            with suppress(StoreError, OSError):
+                for name in self.names(function):
+                    with suppress(StoreError, OSError):
+                        yield self.read(function, name)
+
+    def remove(self, function: str) -> int:
+        """Remove a function's entries; how many there were."""
+        removed = 0
+        directory = self.packages / function
+        for name in list(os.listdir(directory)) if directory.is_dir() else []:
+            with suppress(OSError):
+                (directory / name).unlink()
+                removed += 1
+        with suppress(OSError):
+            directory.rmdir()
+        return removed
+
+    def clear(self) -> int:
+        """Remove all; how many entries there were."""
+        return sum(self.remove(function) for function in self._functions())
+
+    def weigh(self) -> int:
+        """Bytes of all entries."""
+        return sum(size for _used, size, _path in self._files())
+
+    def evict(self, max_bytes: int) -> int:
+        """Remove least recently used entries until ``max_bytes`` hold; how many. Artifacts have an age of their own."""
+        files = sorted(self._files(), key=lambda item: item[0])
+        total, removed = sum(size for _used, size, _path in files), 0
+        for _used, size, path in files:
+            if total <= max_bytes:
+                break
+            with suppress(OSError):
+                path.unlink()
+                total, removed = total - size, removed + 1
+        for function in self._functions():
+            with suppress(OSError):
+                (self.packages / function).rmdir()  # where it is empty
+        return removed
+
+    def _files(self) -> list[tuple[float, int, Path]]:
+        found = []
+        for function in self._functions():
+            with suppress(OSError):
+                for item in os.scandir(self.packages / function):
+                    with suppress(OSError):
+                        status = item.stat(follow_symlinks=False)
+                        found.append((status.st_mtime, status.st_size, Path(item.path)))
+        return found
+
+    # ------------------------------------------------------------------ inside
+
+    def _functions(self) -> list[str]:
+        try:
+            return os.listdir(self.packages)
+        except (FileNotFoundError, NotADirectoryError, PermissionError):
+            return []
+
+    @contextmanager
+    def _function_fd(self, function: str) -> Iterator[int]:
+        with (
+            trust.open_directory(self.root) as root_fd,
+            trust.open_directory(PACKAGES, root_fd, shown=str(self.packages)) as packages_fd,
+            trust.open_directory(function, packages_fd, shown=str(self.packages / function)) as fd,
+        ):
+            yield fd
+
+    def _keep_newest(self, function: str) -> None:
+        with suppress(StoreError, OSError):
+            for name in self.names(function)[fmt.MAX_ENTRIES :]:
+                (self.packages / function / name).unlink()
+
+    def _quarantine(self, path: Path) -> None:
+        with suppress(OSError):
+            quarantine = self.root / "quarantine"
+            quarantine.mkdir(mode=0o700, exist_ok=True)
+            os.rename(path, quarantine / f"{path.name}.{os.urandom(4).hex()}")
+
+
+def _sync_directory(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

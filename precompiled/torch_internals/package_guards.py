@@ -1,0 +1,395 @@
+"""Dynamo's guards of one frame: described when they are made, and made again in another process.
+
+Upstream saves pickled copies of what the guards are about, and rebuilds them from these copies; guards on identity
+cannot be saved so and are dropped. Here nothing of the user's is saved. A guard is its *source*
+(``L['self'].training``), its kind, and a description of what was found there (package/identity.py). In the later
+process the frame is live: each source is read, what is found is described again, and only when all descriptions agree
+are the guards built, by Dynamo's own GuardBuilder, on the live objects. So they are the guards that tracing here would
+have made, those on identity included, and none is dropped.
+
+What has no description, or a kind that is not known here, raises NotPortable.
+
+Private names: torch._dynamo.guards.{CheckFunctionManager, GuardBuilder, convert_int_to_concrete_values,
+_get_closure_vars}, torch._guards.{TracingContext, tracing}, torch._dynamo.source.LocalSource,
+torch._dynamo.output_graph.{OutputGraphCommon, OutputGraphGuardsState}, torch._guards.{Guard, GuardsSet, Source},
+torch._C._dynamo.guards.GlobalStateGuard, torch._C.{_dispatch_keys, _len_torch_function_stack},
+torch.utils._device.CURRENT_DEVICE, torch.utils._ordered_set.OrderedSet, torch.utils._pytree,
+torch._functorch.pyfunctorch.retrieve_all_functorch_interpreters, torch.autograd.forward_ad._current_level,
+torch._dynamo.source.SkipGuardSource, torch.nn.modules.module._global_*_hooks. Checked on 2.11.0, 2.13.0, 2.15.0.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import re
+import types
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch._dynamo.guards as dynamo_guards
+import torch._functorch.pyfunctorch
+import torch.utils._device
+from torch._dynamo.guards import CheckFunctionManager, GuardBuilder
+from torch._dynamo.output_graph import OutputGraphCommon, OutputGraphGuardsState
+from torch._dynamo.source import LocalSource
+from torch._guards import Guard, GuardsSet, TracingContext, tracing
+from torch.utils import _pytree as pytree
+from torch.utils._ordered_set import OrderedSet
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+
+from precompiled.package.identity import Descriptions, NotPortable
+
+# Their meaning is in the state around the frame or in their parameters; nothing is read from their source.
+_NO_FACT = frozenset(
+    {"GRAD_MODE", "DETERMINISTIC_ALGORITHMS", "GLOBAL_STATE", "FSDP_TRAINING_STATE", "SHAPE_ENV", "DEFAULT_DEVICE",
+     "TORCH_FUNCTION_STATE", "AUTOGRAD_SAVED_TENSORS_HOOKS", "FUNCTORCH_STACK_MATCH", "DUPLICATE_INPUT", "DUAL_LEVEL",
+     "DICT_CONTAINS", "DICT_NOT_CONTAINS", "SET_CONTAINS", "SET_NOT_CONTAINS", "NOT_PRESENT_IN_GENERIC_DICT",
+     "NOT_NONE_MATCH"}
+)  # fmt: skip
+_VALUES = frozenset({"CONSTANT_MATCH", "EQUALS_MATCH", "BOOL_MATCH", "NONE_MATCH", "CONSTANT_SUBCLASS_MATCH"})
+_THINGS = frozenset({"ID_MATCH", "FUNCTION_MATCH", "CLASS_MATCH", "MODULE_MATCH", "CLOSURE_MATCH", "BUILTIN_MATCH"})
+_LENGTHS = frozenset({"SEQUENCE_LENGTH", "TUPLE_ITERATOR_LEN", "EMPTY_NN_MODULE_HOOKS_DICT"})
+_KEYS = frozenset({"DICT_KEYS_MATCH", "MAPPING_KEYS_CHECK"})
+_DIMENSION_MARKS = (
+    "_dynamo_dynamic_indices", "_dynamo_weak_dynamic_indices", "_dynamo_unbacked_indices",
+    "_dynamo_strict_unbacked_indices", "_dynamo_static_indices", "_dynamo_shape_ids", "_dynamo_unbacked_bounds",
+    "_dynamo_dynamic_range",
+)  # fmt: skip
+_HOOKS = (
+    "_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks", "_state_dict_hooks",
+    "_forward_hooks_with_kwargs", "_forward_hooks_always_called", "_forward_pre_hooks_with_kwargs",
+)  # fmt: skip
+_GLOBAL_HOOKS = (
+    "_global_forward_hooks", "_global_forward_pre_hooks", "_global_backward_hooks", "_global_backward_pre_hooks",
+)  # fmt: skip
+_PARAMETERS = {"attr", "key", "source_b", "recompile_hint", "invert"}
+_MADE_UP = re.compile(r"__builtins_dict__\w*|__precompiled_\w+|___module_\w+|___unnamed_scope\w+|_\d{6,}_c\d+")
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+_NUMBERS = re.compile(r"0x[0-9a-f]+|\b\d{7,}\b")
+
+
+@dataclasses.dataclass
+class Guards:
+    """The guards of one entry, as they are kept."""
+
+    guards: list[tuple[Any, str, dict[str, Any], Any]]  # source, kind, parameters, fact
+    key_order: list[Any]
+    sizes: dict[Any, dict[str, Any]]
+    aotautograd: list[Any]
+    shapes: Any  # ShapeCodeParts
+    global_state: str
+    builtins_name: str | None
+    extra: dict[str, Any]  # fields that only some versions have
+    codes: str  # digest of the guards' own expressions
+
+
+class Mismatch(Exception):
+    """The live frame is not what the entry is for; the message names the guard."""
+
+
+# ---------------------------------------------------------------------- recording
+
+
+def capture(builder: Any, guards: list[Guard], output: Any, shapes: Any, described: Descriptions) -> Guards:
+    """What Dynamo guards on now. Reads only; raises NotPortable."""
+    if output.export or output.functorch_layers or output.torch_function_mode_stack:
+        raise _in_a_mode()
+    kept = []
+    for guard in guards:
+        kind, parameters = _how(guard)
+        try:
+            fact = _fact(kind, parameters, guard, builder, described)
+        except NotPortable as reason:
+            raise NotPortable(f"{guard.name}: {kind}: {reason}", code=reason.code) from reason
+        kept.append((guard.originating_source, kind, parameters, fact))
+    return Guards(
+        guards=kept,
+        key_order=list(output.guard_on_key_order),
+        sizes={
+            source: {name: _concrete(value) for name, value in known.items()}
+            for source, known in output.input_source_to_sizes_strides.items()
+        },
+        aotautograd=list(output.aotautograd_guards),
+        shapes=shapes,
+        global_state=output.global_state_guard.__getstate__(),
+        builtins_name=output.name_of_builtins_dict_key_in_fglobals,
+        extra={name: getattr(output, name) for name in ("compile_on_one_rank",) if hasattr(output, name)},
+        codes=_codes(guards),
+    )
+
+
+def look(value: Any) -> str:
+    """What can be told of a local at once: enough to pass over most entries that are for other calls."""
+    if isinstance(value, torch.Tensor):
+        return f"{type(value).__qualname__} {value.dtype} {value.dim()}"
+    if isinstance(value, types.FunctionType):
+        return f"function {value.__module__}.{value.__qualname__}"
+    return f"{type(value).__module__}.{type(value).__qualname__}"
+
+
+def guarded_locals(guards: list[Guard]) -> list[str]:
+    """Names of the locals whose types are guarded, so that another type is another entry's."""
+    kinds = {"TYPE_MATCH", "TENSOR_MATCH", "CLOSURE_MATCH", "CONSTANT_MATCH", "EQUALS_MATCH"}
+    return sorted(
+        {
+            guard.originating_source.local_name
+            for guard in guards
+            if type(guard.originating_source) is LocalSource and guard.create_fn_name() in kinds
+        }
+    )
+
+
+def sizes_differ(kept: Guards, local: dict[str, Any]) -> str | None:
+    """A tensor argument whose sizes an entry does not accept, in words; None when all are accepted."""
+    for source, known in kept.sizes.items():
+        if type(source) is LocalSource and isinstance(value := local.get(source.local_name), torch.Tensor):
+            size = known.get("size")
+            if size is not None and (
+                len(size) != value.dim()
+                or any(w is not None and w != h for w, h in zip(size, value.shape, strict=True))
+            ):
+                return f"L[{source.local_name!r}]: sizes {list(value.shape)} here, {list(size)} when it was traced"
+    return None
+
+
+def without_code(fact: Any) -> Any:
+    """A description without the digests of code in it."""
+    if isinstance(fact, list):
+        return [without_code(item) for item in fact]
+    return "code" if isinstance(fact, str) and _DIGEST.fullmatch(fact) else fact
+
+
+def _concrete(value: Any) -> Any:
+    return pytree.tree_map(dynamo_guards.convert_int_to_concrete_values, value)
+
+
+def _how(guard: Guard) -> tuple[str, dict[str, Any]]:
+    """The GuardBuilder method that makes it, and what it is called with."""
+    make = guard.create_fn
+    parameters: dict[str, Any] = {}
+    if isinstance(make, functools.partial):
+        if make.args:
+            raise NotPortable(f"the guard {guard.name} has arguments", code="package-guard")
+        parameters = dict(make.keywords)
+        make = make.func
+    kind = make.__name__
+    if getattr(GuardBuilder, kind, None) is not make:
+        raise NotPortable(f"the guard {guard.name} is made by {kind}", code="package-guard")
+    if kind == "TENSOR_MATCH":
+        parameters.pop("value", None)  # a weak reference to what its source leads to
+    unknown = set(parameters) - _PARAMETERS
+    if unknown:
+        raise NotPortable(f"the guard {kind} on {guard.name} takes {', '.join(sorted(unknown))}", code="package-guard")
+    return kind, parameters
+
+
+def _fact(kind: str, parameters: dict[str, Any], guard: Guard, builder: Any, described: Descriptions) -> Any:
+    if kind in _NO_FACT:
+        return None
+    if kind == "HASATTR" and "attr" not in parameters:  # 2.11: it is the last part of the source
+        source = guard.originating_source
+        base = getattr(source, "base", None)
+        if base is None or not hasattr(source, "member"):
+            raise NotPortable(f"the guard HASATTR on {guard.name} has no attribute", code="package-guard")
+        return hasattr(builder.get(Guard(base, GuardBuilder.TYPE_MATCH)), source.member)
+    value = builder.get(guard)
+    if kind in _VALUES:
+        return described.value(value)
+    if kind == "CLOSURE_MATCH" and isinstance(value, types.FunctionType):  # which is a guard on its __code__
+        return [described.code_of(value), described.number(value)]
+    if kind in _THINGS:
+        return [described.thing(value), described.number(value)]
+    if kind == "TYPE_MATCH":
+        return [
+            described.a_class(type(value)), described.number(type(value)), described.number(value),
+            _hooks(value, described),
+        ]  # fmt: skip
+    if kind == "TENSOR_MATCH":
+        return [_tensor(value, described), described.number(value)]
+    if kind in _LENGTHS:
+        return [type(value).__qualname__, len(value) if hasattr(value, "__len__") else repr(value)]
+    if kind in _KEYS:
+        return [described.a_class(type(value)), [described.value(key) for key in value]]
+    if kind == "HASATTR":
+        return hasattr(value, parameters["attr"])
+    if kind in ("RANGE_ITERATOR_MATCH", "COUNT_ITERATOR_MATCH"):
+        return repr(value)
+    if kind == "DISPATCH_KEY_SET_MATCH":
+        return repr(value)
+    raise NotPortable(f"no check stands for the guard {kind} on {guard.name}", code="package-guard")
+
+
+def _tensor(value: Any, described: Descriptions) -> Any:
+    if not isinstance(value, torch.Tensor) or is_traceable_wrapper_subclass(value):
+        raise NotPortable(f"a {type(value).__qualname__} is an input", code="package-guard")
+    marks = {name: repr(getattr(value, name)) for name in _DIMENSION_MARKS if hasattr(value, name)}
+    return [
+        described.a_class(type(value)), str(value.dtype), str(value.device), str(value.layout), value.requires_grad,
+        repr(torch._C._dispatch_keys(value)), marks,
+    ]  # fmt: skip
+
+
+def _hooks(value: Any, described: Descriptions) -> Any:
+    """A module's hooks: Dynamo leaves them unguarded, but a trace with another hook is another trace."""
+    if not isinstance(value, torch.nn.Module):
+        return None
+    state = vars(value)
+    return {
+        name: [described.value(hook) for hook in hooks.values()] for name in _HOOKS if (hooks := state.get(name))
+    }  # fmt: skip
+
+
+def _codes(guards: list[Guard]) -> str:
+    """Digest of what the guards say of themselves, without identities: a check on our own descriptions."""
+    lines = set()
+    for guard in guards:
+        for code in guard.code_list or ():
+            # Not the type that is shown behind: it may be a code object, with its file and line.
+            shown = code.partition(", type=")[0]
+            lines.add(f"{guard.create_fn_name()} {_NUMBERS.sub('#', _MADE_UP.sub('@', shown))}")
+    return hashlib.sha256("\n".join(sorted(lines)).encode()).hexdigest()
+
+
+def process_state() -> dict[str, str]:
+    """What a trace depends on without a guard of its own, beside the modes and the configuration."""
+    from torch.nn.modules import module
+
+    return {
+        "device": str(torch.utils._device.CURRENT_DEVICE),
+        # What torch.cuda.is_available(), device_count() and so on are in a trace: constants.
+        "devices": ", ".join(torch.cuda.get_device_name(index) for index in range(_devices())) or "none",
+        "module hooks": str([len(getattr(module, name, ())) for name in _GLOBAL_HOOKS]),
+        "forward-mode level": str(torch.autograd.forward_ad._current_level),
+    }
+
+
+def _devices() -> int:
+    return torch.cuda.device_count() if torch.cuda.is_available() else 0
+
+
+def first_device() -> str:
+    return "cuda:0" if _devices() else "cpu"
+
+
+def mode_problem() -> NotPortable | None:
+    """Why no package is used or made, where a torch function mode or a functorch transform is active; else None."""
+    active = torch._C._len_torch_function_stack() or torch._functorch.pyfunctorch.retrieve_all_functorch_interpreters()
+    return _in_a_mode() if active else None
+
+
+def _in_a_mode() -> NotPortable:
+    return NotPortable("it is traced under a torch function mode, a functorch transform or export", code="package-mode")
+
+
+# ---------------------------------------------------------------------- making them again
+
+
+class Rebuilder:
+    """The guards of one entry, on a live frame."""
+
+    def __init__(self, kept: Guards, code: types.CodeType, local: dict[str, Any], scope: dict[str, Any]) -> None:
+        self._kept = kept
+        self._code = code
+        self._local = local
+        self._scope = scope
+
+    def verify(self, described: Descriptions, *, check_source: bool = True) -> None:
+        """Raise Mismatch unless all that the guards are about is here what it was there.
+
+        ``check_source=False``: digests of code may differ.
+        """
+        state = self._global_state()
+        if not state.check():
+            raise Mismatch(f"global state: {state.reason()}")
+        if differs := sizes_differ(self._kept, self._local):
+            raise Mismatch(differs)
+        reader = _Reader(self._local, self._scope)
+        described.recount()
+        for source, kind, parameters, fact in self._kept.guards:
+            if kind in _NO_FACT:
+                continue
+            guard = Guard(source, getattr(GuardBuilder, kind))
+            try:
+                found = _fact(kind, parameters, guard, reader, described)
+            except Exception as error:
+                raise Mismatch(f"{source.name}: {kind}: {type(error).__name__}: {error}") from error
+            if found != fact and (check_source or without_code(found) != without_code(fact)):
+                raise Mismatch(
+                    f"{source.name}: {kind}: {_shortened(found)} here, {_shortened(fact)} when it was traced"
+                )
+
+    def build(self, fail: Callable[..., None] | None) -> Any:
+        """The guard manager, as CheckFunctionManager makes it; raises Mismatch when it does not accept the frame."""
+        kept = self._kept
+        guards = [
+            Guard(source, functools.partial(getattr(GuardBuilder, kind), **parameters) if parameters
+                  else getattr(GuardBuilder, kind))
+            for source, kind, parameters, _fact_ in kept.guards
+        ]  # fmt: skip
+        shapes = kept.shapes
+        if shapes is not None and not shapes.python_fallback:
+            # Its C++ would be compiled now: the expression in Python says the same.
+            shapes = dataclasses.replace(shapes, python_fallback=True)
+        state = OutputGraphGuardsState(
+            local_scope=self._local,
+            global_scope=self._scope,
+            torch_function_mode_stack=[],
+            guard_on_key_order=set(kept.key_order),
+            input_source_to_sizes_strides=kept.sizes,
+            dual_level=torch.autograd.forward_ad._current_level,
+            functorch_layers=[],
+            current_device=torch.utils._device.CURRENT_DEVICE,
+            global_state_guard=self._global_state(),
+            _guards=GuardsSet(OrderedSet(guards)),
+            _aotautograd_guards=kept.aotautograd,
+            skip_guards_check=True,
+            name_of_builtins_dict_key_in_fglobals=kept.builtins_name,
+            **kept.extra,
+        )
+        # A context with nothing in it: some guards ask it for constants that a trace made.
+        with (
+            tracing(TracingContext(None)),
+            torch._C.DisableTorchFunction(),
+        ):  # as Dynamo does; not around the check, which is of the state as it is
+            manager = CheckFunctionManager(
+                self._code, OutputGraphCommon(state), None, fail, None, shape_code_parts=shapes
+            ).guard_manager
+        if _codes(guards) != kept.codes:
+            raise Mismatch("the guards that were made here say something else than those that were kept")
+        if not manager.check(self._local):
+            raise Mismatch(f"the guards made here do not accept the call: {_why(manager, self._local)}")
+        return manager
+
+    def _global_state(self) -> Any:
+        state = torch._C._dynamo.guards.GlobalStateGuard()
+        state.__setstate__(self._kept.global_state)
+        return state
+
+
+class _Reader:
+    """Values at sources, as GuardBuilder.get reads them."""
+
+    def __init__(self, local: dict[str, Any], scope: dict[str, Any]) -> None:
+        import builtins
+
+        self._scope = {"L": local, "G": scope, "__builtins__": dict(vars(builtins))}
+        self._closure = dynamo_guards._get_closure_vars()
+        self._cache: dict[Any, Any] = {}
+
+    def get(self, guard: Guard) -> Any:
+        return guard.originating_source.get_value(self._scope, self._closure, self._cache)
+
+
+def _why(manager: Any, local: dict[str, Any]) -> str:
+    try:
+        return "; ".join(manager.check_verbose(local).verbose_code_parts[:1])
+    except Exception as error:  # noqa: BLE001 - this is for people
+        return type(error).__name__
+
+
+def _shortened(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) < 120 else text[:117] + "..."

@@ -1,0 +1,70 @@
+"""Switches packages on where Dynamo is there, or else at the first ``torch.compile``: its import takes half a second.
+
+Private names: torch._TorchCompileInductorWrapper.__init__, torch._TorchCompileWrapper.__init__.
+Checked on 2.11.0, 2.13.0, 2.15.0.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+log = logging.getLogger("precompiled.package")
+
+_originals: dict[str, Callable[..., Any]] = {}
+_WRAPPERS = ("_TorchCompileInductorWrapper", "_TorchCompileWrapper")
+problem: str | None = None  # why packages are off although they were asked for
+
+
+def install() -> None:
+    """Now, or when something is first compiled; idempotent."""
+    if "torch._dynamo.convert_frame" in sys.modules:
+        _switch_on()
+        return
+    for name in _WRAPPERS:
+        wrapper = getattr(torch, name, None)
+        if wrapper is not None and name not in _originals:
+            _originals[name] = wrapper.__init__
+            wrapper.__init__ = _first(wrapper.__init__)
+
+
+def _first(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        if _originals:
+            _restore()
+            _switch_on()
+
+    return init
+
+
+def _restore() -> None:
+    for name, original in _originals.items():
+        getattr(torch, name).__init__ = original
+    _originals.clear()
+
+
+def _switch_on() -> None:
+    global problem  # noqa: PLW0603
+    try:
+        from precompiled.package import automatic
+
+        automatic.switch_on()
+        problem = None
+    except Exception as error:  # noqa: BLE001 - a private name that this torch lacks: packages are off, the rest works
+        problem = f"{type(error).__name__}: {error}"
+        log.warning("packages are off with torch %s: %s", torch.__version__, problem)
+
+
+def remove() -> None:
+    _restore()
+    if "precompiled.package.automatic" in sys.modules:
+        from precompiled.package import automatic
+
+        automatic.switch_off()

@@ -1,0 +1,158 @@
+"""save_package and load_package: one file to another host, and refused with the reason wherever it is not for it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support_host import TIMEOUT_S, Host, new_host
+
+from precompiled.errors import PackageError
+from precompiled.package import portable_format
+
+PROGRAM = Path(__file__).parent.parent / "programs" / "package_file_program.py"
+SOURCE = """
+import torch
+from helper import g
+ALPHA = 2.0
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(4, 4)
+    def forward(self, x):
+        y = self.linear(x)
+        torch._dynamo.graph_break()
+        return g(y, ALPHA)
+class Other(Net):
+    pass
+def build():
+    return Net(), [(torch.randn(4, 4),)]
+"""
+HELPER = """
+import torch
+def g(x, alpha):
+    return torch.addmm(x, x, x, alpha=alpha)
+"""
+
+
+def sources(folder: Path, source: str = SOURCE, helper: str = HELPER) -> Path:
+    folder.mkdir(exist_ok=True)
+    (folder / "program.py").write_text(source)
+    (folder / "helper.py").write_text(helper)
+    return folder
+
+
+def run(host: Host, do: str, folder: Path, file: Path, environment: dict[str, str] | None = None, **more: Any) -> Any:
+    spec = {"do": do, "folder": str(folder), "module": "program", "file": str(file), **more}
+    done = subprocess.run(
+        [sys.executable, str(PROGRAM), json.dumps(spec)],
+        env=host.environment({"PRECOMPILED_MODE": "wait", "OMP_NUM_THREADS": "1", **(environment or {})}),
+        cwd=host.root, capture_output=True, text=True, timeout=TIMEOUT_S, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.fixture(scope="module")
+def saved(shared_host: Host) -> Path:
+    file = shared_host.root / "net.package"
+    found = run(shared_host, "save", sources(shared_host.root / "source"), file, {"PRECOMPILED_PACKAGES": "1"})
+    assert found["error"] is None, found
+    assert found["equal"]
+    return file
+
+
+# On another host: another store, no daemon, packages not switched on.
+OTHER = {"PRECOMPILED_MODE": "lookup", "PRECOMPILED_AUTOSTART": "0"}
+
+
+@pytest.fixture
+def other() -> Any:
+    with new_host() as host:
+        yield host
+
+
+def test_another_host_runs_it_without_tracing(saved: Path, other: Host) -> None:
+    found = run(other, "load", sources(other.root / "source"), saved, OTHER)
+    assert (found["error"], found["equal"], found["frames"]) == (None, True, {})
+    assert set(found["states"]) <= {"used", "skipped"} and found["states"].count("used") == 2, found
+
+
+@pytest.mark.slow
+@pytest.mark.reason("package-empty")
+def test_nothing_recorded_is_an_error(other: Host) -> None:
+    found = run(other, "save", sources(other.root / "source"), other.root / "x", OTHER)
+    assert found["error"] == "package-empty"
+    assert not (other.root / "x").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "named"),
+    [
+        pytest.param({"source": SOURCE.replace("return Net()", "return Other()")}, None, "", id="another-class",
+                     marks=pytest.mark.slow),
+        pytest.param(
+            {"source": SOURCE.replace("class Net", "class Net2").replace("Net()", "Net2()").replace("(Net)", "(Net2)")},
+            "package-function", "program.Net.forward", id="another-function", marks=pytest.mark.slow,
+        ),
+        pytest.param({"source": SOURCE.replace("y = self.linear(x)", "y = self.linear(x) * 2")},
+                     "package-source", "program.Net.forward", id="its-source", marks=pytest.mark.slow),
+        pytest.param({"helper": HELPER.replace("alpha=alpha", "alpha=alpha + 1")},
+                     "package-source", "helper.g", id="an-inlined-source"),
+    ],
+)  # fmt: skip
+@pytest.mark.reason("package-function", "package-source")
+def test_another_program(saved: Path, other: Host, change: dict[str, str], code: str | None, named: str) -> None:
+    found = run(other, "load", sources(other.root / "source", **change), saved, OTHER)
+    assert found["error"] == code, found
+    assert named in found.get("message", "")
+    # (What follows the graph break knows nothing of the class.)
+    assert found["states"][:1] != ["used"], found
+
+
+@pytest.mark.slow
+def test_check_source_overrides_the_check_of_sources_alone(saved: Path, other: Host) -> None:
+    change = {"helper": HELPER.replace("def g(x, alpha):", "def g(x, alpha):\n    unused = 1\n    del unused")}
+    found = run(other, "load", sources(other.root / "source", **change), saved, OTHER, check_source=False)
+    assert (found["error"], found["equal"], found["frames"]) == (None, True, {}), found
+    change = {"source": SOURCE.replace("ALPHA = 2.0", "ALPHA = 3.0")}
+    found = run(other, "load", sources(other.root / "source", **change), saved, OTHER, check_source=False)
+    assert found["equal"] and found["states"].count("used") < 2, found
+
+
+@pytest.mark.slow
+@pytest.mark.reason("package-environment")
+def test_another_environment_is_named(saved: Path, other: Host) -> None:
+    found = run(other, "load", sources(other.root / "source"), saved, {**OTHER, "TORCHINDUCTOR_EXAMPLE": "1"})
+    assert found["error"] == "package-environment"
+    assert "environment variables" in found["message"]
+
+
+@pytest.mark.reason("package-corrupt")
+@pytest.mark.parametrize("where", [0.1, 0.5, 0.9])
+def test_an_altered_file_is_refused(saved: Path, tmp_path: Path, where: float) -> None:
+    data = bytearray(saved.read_bytes())
+    at = int(len(data) * where)
+    at = next(position for position in range(at, len(data)) if data[position])
+    data[at] ^= 1
+    altered = tmp_path / "altered"
+    altered.write_bytes(data)
+    altered.chmod(0o600)
+    with pytest.raises(PackageError) as raised:
+        portable_format.read(altered)
+    assert raised.value.code == "package-corrupt" and str(altered) in raised.value.message
+
+
+def test_inspect_shows_for_what_it_is(saved: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "precompiled", "package", "inspect", str(saved), "--json"],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    shown = json.loads(done.stdout)
+    assert shown["function"] == "program.Net.forward"
+    assert len(shown["artifacts"]) == 2
+    assert shown["requires"]["torch"]

@@ -1,0 +1,93 @@
+"""Random programs and random single edits: never another answer than eager's, and used wherever nothing has changed.
+
+"Exactly where a trace would give the same" is decided by a third process: it traces the edited program, the packages
+of the first out of sight, and records. Where its guards, their descriptions and the bytecode are the first's own, the
+second process must have used them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support_host import TIMEOUT_S, Host
+from support_package_programs import program
+
+from precompiled.package import automatic
+from precompiled.package.identity import code_digest
+from precompiled.package.store import PackageStore
+
+pytestmark = pytest.mark.slow  # three processes that compile all the programs
+
+PROGRAM = Path(__file__).parent.parent / "programs" / "packages_program.py"
+SEEDS = range(int(os.environ.get("PRECOMPILED_TEST_SEEDS", "40")))
+
+
+def run(host: Host, folder: Path) -> dict[str, Any]:
+    environment = host.environment({"PRECOMPILED_PACKAGES": "1", "PRECOMPILED_MODE": "wait", "OMP_NUM_THREADS": "1"})
+    cases = [f"random_{seed}" for seed in SEEDS]
+    done = subprocess.run(
+        [sys.executable, str(PROGRAM), json.dumps({"folder": str(folder), "cases": cases})],
+        env=environment, cwd=host.root, capture_output=True, text=True, timeout=3 * TIMEOUT_S, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return answer
+
+
+def entries(host: Host) -> dict[str, set[str]]:
+    """By module: the guards, the bytecode and what was inlined, of all that was recorded.
+
+    Not the artifacts: their keys have more of the inputs than Dynamo guards on (whether they are views, for one).
+    """
+    found: dict[str, set[str]] = {}
+    for entry in PackageStore(host.store.root).entries():
+        shown = entry.body.hex()
+        if entry.header.kind == "compiled":
+            body = automatic.decoded(entry)
+            shown = repr((body.guards, code_digest(body.code), body.inlined, body.imports))
+        found.setdefault(entry.header.module, set()).add(f"{entry.header.function} {shown}")
+    return found
+
+
+@pytest.fixture(scope="module")
+def answers(shared_host: Host) -> dict[str, Any]:
+    folder = shared_host.root / "programs"  # one for both: an entry keeps the names of files, for tracebacks
+
+    def write(place: str) -> None:
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        for seed in SEEDS:
+            (folder / f"random_{seed}.py").write_text(getattr(program(seed), place))
+
+    write("before")
+    first = run(shared_host, folder)
+    recorded = entries(shared_host)
+    write("after")
+    second = run(shared_host, folder)
+    shutil.rmtree(shared_host.store.root / "packages")
+    third = run(shared_host, folder)
+    return {"first": first, "second": second, "third": third, "before": recorded, "after": entries(shared_host)}
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_it_is_used_exactly_where_a_trace_would_give_the_same(answers: dict[str, Any], seed: int) -> None:
+    name = f"random_{seed}"
+    for which in ("first", "second", "third"):
+        found = answers[which][name]
+        assert "error" not in found, found["error"]
+        assert found["equal"], (which, program(seed).edited, found)
+    second = answers["second"][name]
+    same = answers["before"].get(name) == answers["after"].get(name)
+    used = set(second["states"]) <= {"used", "skipped"}
+    if program(seed).edited == "size":
+        # The argument is a view now: its guards take it for any tensor of its sizes, a trace of it says more.
+        assert used or not same, (second, program(seed).after)
+    else:
+        assert used == same, (program(seed).edited, second, program(seed).after)

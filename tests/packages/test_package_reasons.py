@@ -1,0 +1,337 @@
+"""Each reason of packages: why what was traced is not kept, why a file is not written, and why one is refused.
+
+This process is the client, and its frames are Dynamo's. Those reasons that come from the traced program itself are in
+test_package_soundness.py (NEVER).
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+import torch
+from support_session import ThisProcess, deaf_daemon, this_process
+from torch._dynamo import convert_frame
+
+import precompiled
+from precompiled.artifact import format as artifact_format
+from precompiled.errors import CorruptArtifact, PackageError, StoreError
+from precompiled.package import automatic, portable_format
+from precompiled.package import format as fmt
+from precompiled.package.identity import NotPortable, code_digest
+from precompiled.package.store import PackageStore
+from precompiled.torch_internals import package_frames, package_switch
+
+X = torch.randn(4, 6)
+
+
+def double(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
+
+
+def triple(x: torch.Tensor) -> torch.Tensor:
+    return x * 3
+
+
+@contextmanager
+def recording(**settings: str) -> Iterator[ThisProcess]:
+    """Packages are on. The daemon never answers: graphs run eager, and have the names of artifacts that never come."""
+    with (
+        deaf_daemon(**{"PRECOMPILED_PACKAGES": "1", **settings}) as here,
+        mock.patch.object(automatic, "_packages", None),
+    ):
+        automatic.switch_on()
+        try:
+            yield here
+        finally:
+            assert automatic.flush(60)
+            automatic.switch_off()
+
+
+@pytest.fixture
+def here() -> Iterator[ThisProcess]:
+    with recording() as found:
+        yield found
+
+
+def compiled(function: Callable[..., Any] = double) -> Any:
+    """What torch.compile() gives, called once."""
+    torch._dynamo.reset()
+    made = torch.compile(function, backend="precompiled")
+    torch.testing.assert_close(made(X), function(X))
+    return made
+
+
+def traced(here: ThisProcess) -> automatic.FunctionReport:
+    """Trace ``double``, and what is reported of it."""
+    compiled()
+    assert automatic.flush(60)
+    (report,) = precompiled.package_report()
+    if report.reason:
+        assert report.state == "traced" and len(report.message.split()) > 2
+    return report
+
+
+def test_what_is_recorded_has_no_reason(here: ThisProcess) -> None:
+    report = traced(here)
+    assert (report.state, report.reason) == ("recorded", "")
+    assert here.counted("bypassed") == {}
+
+
+# ---------------------------------------------------------------- traced, and not kept
+
+
+@pytest.mark.reason("package-graph")
+def test_a_graph_that_was_compiled_in_process() -> None:
+    with recording(PRECOMPILED_MODE="lookup") as here:
+        report = traced(here)
+        assert report.reason == "package-graph" and "was compiled in this process" in report.message
+        assert here.counted("bypassed")["package-graph"] == 1
+
+
+@pytest.mark.reason("package-off")
+def test_packages_that_are_used_but_not_recorded() -> None:
+    with recording(PRECOMPILED_PACKAGES="0") as here:
+        report = traced(here)
+        assert report.reason == "package-off" and "PRECOMPILED_PACKAGES=1" in report.message
+        assert not (here.session.store.root / "packages").exists()
+
+
+@pytest.mark.reason("package-internal-error")
+def test_an_error_of_ours(here: ThisProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: Any) -> None:
+        raise RuntimeError("a bug of ours")
+
+    monkeypatch.setattr(automatic.package_code, "encode", broken)
+    report = traced(here)
+    assert (report.reason, report.message) == ("package-internal-error", "a bug of ours")
+    assert here.counted("bypassed") == {"package-internal-error": 1}
+
+
+@pytest.mark.reason("package-too-large")
+def test_an_entry_that_readers_would_not_accept(here: ThisProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fmt, "MAX_ENTRY_BYTES", 100)
+    report = traced(here)
+    assert report.reason == "package-too-large" and "the package entry of double has" in report.message
+    assert list(PackageStore(here.session.store.root).entries()) == []
+
+
+@pytest.mark.reason("package-unwritable")
+def test_a_store_that_cannot_be_written(here: ThisProcess) -> None:
+    root = here.session.store.root
+    root.mkdir(mode=0o700, parents=True, exist_ok=True)
+    (root / "packages").write_text("a file is in the way")
+    report = traced(here)
+    assert report.reason == "package-unwritable" and f"cannot be written to {root}" in report.message
+    assert "precompiled gc" in report.message
+
+
+@pytest.mark.reason("package-unsupported")
+def test_a_torch_without_what_packages_need(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(convert_frame, "has_tensor_in_frame")
+    monkeypatch.setattr(package_switch, "problem", None)
+    with this_process(), mock.patch.object(automatic, "_packages", None):
+        with pytest.raises(NotPortable, match="this torch has no has_tensor_in_frame") as raised:
+            package_frames.install(automatic.Automatic())
+        assert raised.value.code == "package-unsupported"
+        with mock.patch.object(package_switch.log, "warning") as warned:
+            package_switch.install()
+        assert "has_tensor_in_frame" in str(warned.call_args) and "has_tensor_in_frame" in str(package_switch.problem)
+    assert not package_frames._originals, "nothing of Dynamo's is replaced"
+
+
+# ---------------------------------------------------------------- entries
+
+
+def entry(**more: Any) -> fmt.Header:
+    function = fmt.function_key("program", "f", "0" * 64, one_graph=False)
+    return fmt.Header(function, "program", "f", "0" * 64, False, "compiled", {}, **more)
+
+
+@pytest.mark.reason("package-format")
+def test_an_entry_of_another_format(tmp_path: Path) -> None:
+    store = PackageStore(tmp_path)
+    header = entry(format=fmt.FORMAT + 1)
+    name = store.publish(header, b"body")
+    with pytest.raises(CorruptArtifact, match=f"of format {fmt.FORMAT + 1}, this is format {fmt.FORMAT}") as raised:
+        store.read(header.function, name)
+    assert raised.value.code == "package-format"
+    assert store.names(header.function) == [name], "another version's entries are not ours to put away"
+
+
+@pytest.mark.reason("package-corrupt")
+def test_an_altered_entry_is_not_used_but_traced(here: ThisProcess) -> None:
+    traced(here)
+    (kept,) = PackageStore(here.session.store.root).entries()
+    kept.path.write_bytes(kept.path.read_bytes()[:-1] + b"!")
+    compiled()
+    again = precompiled.package_report()[-1]
+    assert again.state == "recorded" and "does not match its digest" in again.reasons[0]
+    with pytest.raises(CorruptArtifact) as raised:
+        fmt.open_entry(kept.name, b"something else", kept.header.function)
+    assert raised.value.code == "package-corrupt"
+
+
+@pytest.mark.reason("artifact-program")
+def test_an_artifact_for_some_sizes_without_its_program(here: ThisProcess) -> None:
+    manifest = artifact_format.Manifest(
+        key="1" * 64, name="double", components={"graph": "0"}, environment={}, device="cpu", guards="s0 < 8", files={},
+        compile_s=1.0, created=0.0, compiled_by={},
+    )  # fmt: skip
+    store = here.session.store
+    without = store.publish(artifact_format.Payload(manifest, {artifact_format.ENTRY: b"e"}))
+    # Before Dynamo has the graph: then it traces, and no call fails at another size.
+    with pytest.raises(StoreError, match="does not say what it was compiled from. Save the package again") as raised:
+        automatic._eager(here.session, without)
+    assert raised.value.code == "artifact-program"
+
+
+# ---------------------------------------------------------------- files: save
+
+
+def refused(code: str, call: Callable[..., Any], *args: Any) -> str:
+    """Check that a PackageError with ``code`` says what is wrong and what to do; its sentence."""
+    with pytest.raises(PackageError) as raised:
+        call(*args)
+    assert raised.value.code == code, raised.value
+    assert len(raised.value.message.split()) > 2 and raised.value.action
+    return raised.value.message
+
+
+@pytest.mark.reason("package-not-compiled")
+def test_what_torch_compile_did_not_give(here: ThisProcess, tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    said = refused("package-not-compiled", precompiled.save_package, double, file)
+    assert said == "this is not what torch.compile() gives for a function or a module"
+    other = torch.compile(double, backend="eager")
+    assert "another backend" in refused("package-not-compiled", precompiled.load_package, other, file)
+
+
+@pytest.mark.reason("package-busy")
+def test_a_save_while_entries_are_written(
+    here: ThisProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, written = compiled(), threading.Event()
+    flush = automatic.flush
+    with monkeypatch.context() as patch:
+        patch.setattr(automatic, "flush", lambda timeout: flush(0.01))
+        packages = automatic.switch_on()
+        packages.publisher.publish(written.wait, automatic.FunctionReport("slow", "recorded"))
+        try:
+            said = refused("package-busy", precompiled.save_package, made, tmp_path / "file")
+        finally:
+            written.set()
+    assert said == "what was recorded is not written yet"
+
+
+@pytest.mark.reason("package-empty")
+def test_a_save_of_nothing_says_why_there_is_nothing(tmp_path: Path) -> None:
+    with recording(PRECOMPILED_PACKAGES="0"):
+        said = refused("package-empty", precompiled.save_package, compiled(), tmp_path / "file")
+    assert said.startswith("nothing of it was recorded (") and "package-off" in said
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.reason("package-evicted")
+def test_a_save_of_what_was_evicted(here: ThisProcess, tmp_path: Path) -> None:
+    made = compiled()
+    assert automatic.flush(60)
+    assert PackageStore(here.session.store.root).clear() == 1
+    assert "was evicted" in refused("package-evicted", precompiled.save_package, made, tmp_path / "file")
+
+
+@pytest.mark.reason("package-artifact-missing")
+def test_a_save_before_the_artifacts_are_there(here: ThisProcess, tmp_path: Path) -> None:
+    said = refused("package-artifact-missing", precompiled.save_package, compiled(), tmp_path / "file")
+    assert "is not in the store" in said
+
+
+@pytest.mark.reason("package-unwritable")
+@pytest.mark.parametrize("place", ["absent/file", "not a folder/file"])
+def test_a_file_that_cannot_be_written(tmp_path: Path, place: str) -> None:
+    (tmp_path / "not a folder").write_text("a file")
+    said = refused("package-unwritable", portable_format.write, tmp_path / place, INDEX, {})
+    assert str(tmp_path / place) in said
+
+
+# ---------------------------------------------------------------- files: load
+
+INDEX = portable_format.Index(double.__module__, double.__qualname__, code_digest(double.__code__), {}, [])
+
+
+def load(path: Path, function: Callable[..., Any] = double) -> int:
+    return precompiled.load_package(torch.compile(function, backend="precompiled"), str(path))
+
+
+@pytest.fixture
+def file(here: ThisProcess, tmp_path: Path) -> Path:
+    """A file for ``double``, with nothing in it: what is compared before."""
+    path = tmp_path / "file"
+    portable_format.write(path, replace(INDEX, requires=automatic.requirements({})), {})
+    return path
+
+
+def test_it_is_accepted(file: Path) -> None:
+    assert load(file) == 0
+
+
+@pytest.mark.reason("package-missing")
+@pytest.mark.parametrize("place", ["absent", "absent/file"])
+def test_a_file_that_is_not_there(here: ThisProcess, tmp_path: Path, place: str) -> None:
+    assert refused("package-missing", load, tmp_path / place) == f"{tmp_path / place} is not there"
+
+
+@pytest.mark.reason("package-untrusted")
+def test_a_file_that_others_can_write(file: Path) -> None:
+    file.chmod(0o666)
+    assert "a package file is code" in refused("package-untrusted", load, file)
+
+
+@pytest.mark.reason("package-corrupt")
+@pytest.mark.parametrize("where", [0, 512, 1000])
+def test_a_file_that_was_altered(file: Path, where: int) -> None:
+    data = bytearray(file.read_bytes())
+    data[where] ^= 1
+    file.write_bytes(data)
+    assert str(file) in refused("package-corrupt", load, file)
+
+
+@pytest.mark.reason("package-corrupt")
+def test_a_file_that_ends_early(file: Path) -> None:
+    os.truncate(file, 700)
+    assert "is no package file" in refused("package-corrupt", load, file)
+
+
+@pytest.mark.reason("package-format")
+def test_a_file_of_another_format(file: Path) -> None:
+    portable_format.write(file, replace(INDEX, format=portable_format.FORMAT + 1), {})
+    said = refused("package-format", load, file)
+    assert f"has format {portable_format.FORMAT + 1}, this is format {portable_format.FORMAT}" in said
+
+
+@pytest.mark.reason("package-function")
+def test_a_file_for_another_function(file: Path) -> None:
+    said = refused("package-function", load, file, triple)
+    assert f"is for {double.__module__}.double, not for {double.__module__}.triple" in said
+
+
+@pytest.mark.reason("package-source")
+def test_a_file_for_another_source(file: Path) -> None:
+    portable_format.write(file, replace(INDEX, code=code_digest(triple.__code__)), {})
+    said = refused("package-source", load, file)
+    assert f"the source of {double.__module__}.double has changed" in said
+
+
+@pytest.mark.reason("package-environment")
+def test_a_file_for_another_torch(file: Path) -> None:
+    requires = {**automatic.requirements({}), "torch": "1.0"}
+    portable_format.write(file, replace(INDEX, requires=requires), {})
+    said = refused("package-environment", load, file)
+    assert "is for another torch: 1.0, and here is " in said

@@ -1,0 +1,77 @@
+"""A package is used where a trace would give the same, and nowhere else; results equal eager's everywhere.
+
+The cases that were selected are recorded by one process and offered to one other (tests/support_packages.py).
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import pytest
+from support_host import Host
+from support_packages import CASES, EVERYDAY, NEVER, USED, run, write
+
+
+TABLE = [pytest.param(name, marks=[] if name in (*EVERYDAY, *NEVER) else pytest.mark.slow) for name in CASES]
+
+
+def selected(request: pytest.FixtureRequest) -> list[str]:
+    """The cases of this module's tests that this run has."""
+    items = [item for item in request.session.items if item.path == request.path and isinstance(item, pytest.Function)]
+    wanted = {item.callspec.params["name"] for item in items}
+    return [name for name in CASES if name in wanted]
+
+
+@pytest.fixture(scope="module")
+def recorded(shared_host: Host, request: pytest.FixtureRequest) -> tuple[Host, dict[str, Any]]:
+    write(shared_host.root / "before", after=False)
+    return shared_host, run(shared_host, sys.executable, shared_host.root / "before", selected(request))
+
+
+@pytest.fixture(scope="module")
+def later(recorded: tuple[Host, dict[str, Any]]) -> dict[str, Any]:
+    host, first = recorded
+    write(host.root / "after", after=True)
+    return run(host, sys.executable, host.root / "after", list(first))
+
+
+@pytest.mark.parametrize("name", TABLE)
+@pytest.mark.reason(
+    "package-assumed-constant", "package-global", "package-guard", "package-id", "package-inlined", "package-mode",
+    "package-not-portable",
+)  # fmt: skip
+def test_it_is_recorded(recorded: tuple[Host, dict[str, Any]], name: str) -> None:
+    found = recorded[1][name]
+    assert "error" not in found, found["error"]
+    assert found["equal"]
+    assert set(found["states"]) == ({"traced"} if name in NEVER else {"recorded"}), found
+    if name in NEVER:
+        code, said = SAID[name]
+        assert code == NEVER[name]
+        for reason, message, *_of_entries in found["reasons"]:
+            assert (reason, said in message) == (code, True), found
+
+
+# The sentences of NEVER's reasons.
+SAID = {
+    "asks_for_id": ("package-id", "f asks for id(), a number of this process"),
+    "a_class_of_exec": ("package-inlined", "G.__enter__ was inlined, and no name leads to its code"),
+    "a_tensor_subclass": ("package-guard", "no check stands for the guard TENSOR_SUBCLASS_METADATA_MATCH on"),
+    "a_random_number": ("package-global", "into the globals"),
+    "a_regular_expression": ("package-not-portable", "re.Pattern is known by its identity only"),
+    "a_device_context": ("package-mode", "traced under a torch function mode"),
+    "assumed_constant_of_a_local": ("package-assumed-constant", "is assumed to give a constant: no name leads to it"),
+}
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_it_is_used_where_it_holds_and_nowhere_else(later: dict[str, Any], name: str) -> None:
+    found = later[name]
+    assert "error" not in found, found["error"]
+    assert found["equal"], found
+    if CASES[name].expected == USED:
+        assert set(found["states"]) <= {"used", "skipped"} and found["states"], found
+        assert (found["frames"], found["graphs"]) == ({}, 0)
+    else:
+        assert "used" not in found["states"], found

@@ -1,0 +1,86 @@
+"""Runs cases of tests/support_packages.py: each eager and compiled, and says what packages made of it.
+
+Usage: packages_program.py SPEC, a JSON object: ``folder`` (of the cases' modules), ``cases``. A case's module has
+``build()``, which gives the function and a list of calls (tuples of arguments), and may have ``context()`` and
+``OPTIONS`` (of torch.compile). Prints a line of JSON: by case, what is in ``Result`` of tests/support_packages.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import sys
+import traceback
+from typing import Any
+
+import torch
+
+import precompiled
+
+SPEC = json.loads(sys.argv[1])
+sys.path.insert(0, SPEC["folder"])
+precompiled.enable()
+
+
+def differentiated(value: torch.Tensor, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
+    wanted = [tensor for tensor in inputs if tensor.requires_grad]
+    if not wanted or not value.requires_grad:
+        return []
+    return [g for g in torch.autograd.grad(value.sum(), wanted, allow_unused=True) if g is not None]
+
+
+def run(function: Any, calls: Any) -> list[torch.Tensor]:
+    found: list[torch.Tensor] = []
+    for arguments in calls:
+        tensors = [item for item in arguments if isinstance(item, torch.Tensor)]
+        value = function(*arguments)
+        parameters = list(function.parameters()) if isinstance(function, torch.nn.Module) else []
+        found += [value.detach().clone(), *differentiated(value, [*tensors, *parameters])]
+        found += [item.detach().clone() for item in tensors]  # mutated, perhaps
+    return found
+
+
+def examine(name: str) -> dict[str, Any]:
+    from precompiled.package import automatic
+
+    module = importlib.import_module(name)
+    context = getattr(module, "context", contextlib.nullcontext)
+    counters = torch._dynamo.utils.counters
+    counters.clear()
+    known = len(automatic.reports())
+    with context():
+        torch.manual_seed(0)
+        expected = run(*module.build())
+        torch.manual_seed(0)
+        function, calls = module.build()
+        got = run(torch.compile(function, **getattr(module, "OPTIONS", {})), calls)
+    automatic.flush()
+    equal = len(got) == len(expected) and all(
+        left.dtype == right.dtype and torch.allclose(left.float(), right.float(), rtol=1e-4, atol=1e-4)
+        for left, right in zip(got, expected, strict=True)
+    )
+    reports = automatic.reports()[known:]
+    return {
+        "equal": equal,
+        "states": [report.state for report in reports],
+        "reasons": [[report.reason, report.message, *report.reasons] for report in reports],
+        "frames": dict(counters["frames"]),
+        "graphs": counters["stats"]["unique_graphs"],
+    }
+
+
+def main() -> None:
+    found = {}
+    torch.compile(lambda: None)  # packages are switched on with Dynamo
+    torch._dynamo.config.accumulated_recompile_limit = 10_000
+    for name in SPEC["cases"]:
+        try:
+            found[name] = examine(name)
+        except Exception:
+            found[name] = {"error": traceback.format_exc(), "equal": False, "states": [], "reasons": []}
+    print(json.dumps(found), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,858 @@
+"""Cases for packages: a program as it was recorded, and as a later process has it; is the package used there?
+
+The graphs are made of matrix products, which Inductor compiles without a C++ compiler: the cases are about frames.
+"""
+
+# ruff: noqa: E501 - programs as text
+from __future__ import annotations
+
+import json
+import subprocess
+import textwrap
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from support_host import TIMEOUT_S, Host
+
+PROGRAM = Path(__file__).parent / "programs" / "packages_program.py"
+
+USED, TRACED = "used", "traced"
+
+
+@dataclass(frozen=True)
+class Case:
+    """``before`` and ``after``: source of the case's module; ``helper``: of a module that it imports, before and after."""
+
+    name: str
+    before: str
+    after: str
+    expected: str
+    helper: tuple[str, str] = ("", "")
+
+
+CASES: dict[str, Case] = {}
+
+_HEAD = "import contextlib, functools, enum, types\nimport torch\nfrom torch import nn\n"
+FUNCTION = """
+def f(x):
+    return torch.addmm(x, x, x, alpha=2.0)
+
+def build():
+    return f, [(torch.randn(4, 4),)]
+"""
+MODULE = """
+class Net(nn.Module):
+    scale = 2.0
+    def __init__(self, alpha=2.0, width=4, bias=True):
+        super().__init__()
+        self.alpha = alpha
+        self.first = nn.Linear(4, width, bias=bias)
+        self.second = nn.Linear(width, 4)
+    def forward(self, x):
+        return torch.mm(self.second(self.first(x)), x).mul_(1) if False else torch.addmm(x, self.second(self.first(x)), x, alpha=self.alpha)
+
+def build():
+    return Net(), [(torch.randn(4, 4),)]
+"""
+
+
+def case(name: str, before: str, change: tuple[str, str] | None, expected: str, *, helper: tuple[str, str] = ("", "")) -> None:
+    """``change``: (old, new) text of ``before``; None: no change."""
+    before = textwrap.dedent(before)
+    after = before
+    if change is not None:
+        assert change[0] in before, f"{name}: {change[0]!r} is not in the program"
+        after = before.replace(*change)
+    CASES[name] = Case(name, _HEAD + before, _HEAD + after, expected, helper)
+
+
+def write(folder: Path, *, after: bool) -> None:
+    """The modules of all cases."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for item in CASES.values():
+        (folder / f"{item.name}.py").write_text(item.after if after else item.before)
+        if any(item.helper):
+            (folder / f"{item.name}_helper.py").write_text(_HEAD + textwrap.dedent(item.helper[after]))
+
+
+def run(host: Host, python: str, folder: Path, cases: list[str]) -> dict[str, Any]:
+    """Run cases in one process; what became of each."""
+    environment = host.environment({"PRECOMPILED_PACKAGES": "1", "PRECOMPILED_MODE": "wait", "OMP_NUM_THREADS": "1"})
+    done = subprocess.run(
+        [python, str(PROGRAM), json.dumps({"folder": str(folder), "cases": cases})],
+        env=environment, cwd=host.root, capture_output=True, text=True, timeout=3 * TIMEOUT_S, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return answer
+
+
+# ---------------------------------------------------------------- the same again
+
+case("same_function", FUNCTION, None, USED)
+case("same_module", MODULE, None, USED)
+case("moved_lines", FUNCTION, ("def f(x):", "# a comment\n\n\ndef f(x):"), USED)
+case("other_weights", MODULE, ("return Net(), [", "torch.manual_seed(9)\n    return Net(), ["), USED)
+case("two_functions", """
+def f(x):
+    return torch.mm(x, x)
+def g(x):
+    return torch.addmm(x, x, x, alpha=3.0)
+def both(x):
+    return torch.compile(f)(x) + torch.compile(g)(x)
+def build():
+    return both, [(torch.randn(4, 4),)]
+""", None, USED)
+case("two_shapes", """
+def f(x):
+    return torch.addmm(x, x, x, alpha=2.0)
+OPTIONS = {"dynamic": False}
+def build():
+    return f, [(torch.randn(4, 4),), (torch.randn(6, 6),)]
+""", ("(torch.randn(4, 4),), (torch.randn(6, 6),)", "(torch.randn(6, 6),), (torch.randn(4, 4),)"), USED)
+case("another_shape", """
+def f(x):
+    return torch.addmm(x, x, x, alpha=2.0)
+OPTIONS = {"dynamic": False}
+def build():
+    return f, [(torch.randn(4, 4),)]
+""", ("torch.randn(4, 4)", "torch.randn(6, 6)"), TRACED)
+case("dynamic_shape", """
+def f(x):
+    return torch.addmm(x, x, x, alpha=2.0)
+OPTIONS = {"dynamic": True}
+def build():
+    return f, [(torch.randn(4, 4),)]
+""", ("torch.randn(4, 4)", "torch.randn(6, 6)"), USED)
+case("dynamic_shape_guarded", """
+def f(x):
+    return torch.addmm(x, x, x, alpha=2.0) if x.shape[0] < 8 else torch.mm(x, x)
+OPTIONS = {"dynamic": True}
+def build():
+    return f, [(torch.randn(4, 4),)]
+""", ("torch.randn(4, 4)", "torch.randn(16, 16)"), TRACED)
+case("global_tensor", """
+WEIGHT = torch.full((4, 4), 2.0)
+def f(x):
+    return torch.mm(x, WEIGHT)
+def build():
+    return f, [(torch.randn(4, 4),)]
+""", ("(4, 4), 2.0", "(4, 4), 5.0"), USED)
+case("graph_break", """
+def f(x):
+    y = torch.mm(x, x)
+    torch._dynamo.graph_break()
+    return torch.addmm(y, x, x, alpha=2.0)
+def build():
+    return f, [(torch.randn(4, 4),)]
+""", None, USED)
+case("two_graph_breaks_in_a_loop", """
+def f(x):
+    for at in range(2):
+        x = torch.addmm(x, x, x, alpha=float(at))
+        torch._dynamo.graph_break()
+    return torch.mm(x, x)
+def build():
+    return f, [(torch.randn(4, 4),)]
+""", None, USED)
+case("backward", """
+def f(x, w):
+    return torch.mm(x, torch.mm(w, w))
+def build():
+    return f, [(torch.randn(4, 4), torch.randn(4, 4, requires_grad=True))]
+""", None, USED)
+case("input_mutation", """
+def f(x, y):
+    y.copy_(torch.mm(x, x))
+    return torch.mm(y, x)
+def build():
+    return f, [(torch.randn(4, 4), torch.zeros(4, 4))]
+""", None, USED)
+case("keyword_default", """
+def f(x, *, alpha=2.0):
+    return torch.addmm(x, x, x, alpha=alpha)
+def build():
+    return f, [(torch.randn(4, 4),)]
+""", None, USED)
+case("method", """
+class Thing:
+    def __init__(self):
+        self.alpha = 2.0
+    def f(self, x):
+        return torch.addmm(x, x, x, alpha=self.alpha)
+def build():
+    return Thing().f, [(torch.randn(4, 4),)]
+""", None, USED)
+case("static_method", """
+class Thing:
+    @staticmethod
+    def f(x):
+        return torch.addmm(x, x, x, alpha=2.0)
+    @classmethod
+    def g(cls, x):
+        return torch.mm(x, x)
+def both(x):
+    return Thing.f(x) + Thing.g(x)
+def build():
+    return torch.compile(Thing.f), [(torch.randn(4, 4),)]
+""", None, USED)
+case("nested_closure", """
+def make(alpha):
+    def f(x):
+        return torch.addmm(x, x, x, alpha=alpha)
+    return f
+def build():
+    return make(2.0), [(torch.randn(4, 4),)]
+""", None, USED)
+case("partial", """
+def f(alpha, x):
+    return torch.addmm(x, x, x, alpha=alpha)
+def build():
+    return functools.partial(f, 2.0), [(torch.randn(4, 4),)]
+""", None, USED)
+case("decorated", """
+def twice(function):
+    @functools.wraps(function)
+    def wrapper(*args):
+        return torch.mm(function(*args), args[0])
+    return wrapper
+@twice
+def f(x):
+    return torch.addmm(x, x, x, alpha=2.0)
+def build():
+    return f, [(torch.randn(4, 4),)]
+""", None, USED)
+case("import_inside", """
+def f(x):
+    import math
+    return torch.addmm(x, x, x, alpha=math.pi)
+def build():
+    return f, [(torch.randn(4, 4),)]
+""", None, USED)
+case("dict_and_list_attributes", """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(4, 4) for _ in range(2)])
+        self.settings = {"alpha": 2.0, "names": ["a", "b"]}
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x)
+        return torch.addmm(x, x, x, alpha=self.settings["alpha"]) if "a" in self.settings["names"] else x
+def build():
+    return Net(), [(torch.randn(4, 4),)]
+""", None, USED)
+case("unrelated_edit", """
+UNRELATED = 1
+def g():
+    return UNRELATED
+def f(x):
+    return torch.addmm(x, x, x, alpha=2.0)
+def build():
+    return f, [(torch.randn(4, 4),)]
+""", ("UNRELATED = 1", "UNRELATED = 2"), USED)
+case("no_grad", FUNCTION + "\ncontext = torch.no_grad\n", None, USED)
+
+# ---------------------------------------------------------------- something is different
+
+case("changed_source", FUNCTION, ("alpha=2.0", "alpha=3.0"), TRACED)
+case("changed_signature", """
+def f(x, alpha=2.0):
+    return torch.addmm(x, x, x, alpha=alpha)
+def build():
+    return f, [(torch.randn(4, 4),)]
+""", ("alpha=2.0)", "alpha=3.0)"), TRACED)
+case("changed_global", """
+ALPHA = 2.0
+def f(x):
+    return torch.addmm(x, x, x, alpha=ALPHA)
+def build():
+    return f, [(torch.randn(4, 4),)]
+""", ("ALPHA = 2.0", "ALPHA = 3.0"), TRACED)
+case("changed_type_of_a_global", """
+ALPHA = 1
+def f(x):
+    return torch.addmm(x, x, x, alpha=ALPHA) if ALPHA is not True else torch.mm(x, x)
+def build():
+    return f, [(torch.randn(4, 4),)]
+""", ("ALPHA = 1", "ALPHA = True"), TRACED)
+case("global_tensor_of_another_type", """
+WEIGHT = torch.full((4, 4), 2.0)
+def f(x):
+    return torch.mm(x.to(WEIGHT.dtype), WEIGHT)
+def build():
+    return f, [(torch.randn(4, 4),)]
+""", ("(4, 4), 2.0", "(4, 4), 2.0, dtype=torch.float64"), TRACED)
+case("changed_callee", """
+import changed_callee_helper as helper
+def f(x):
+    return helper.g(x)
+def build():
+    return f, [(torch.randn(4, 4),)]
+""", None, TRACED, helper=("def g(x):\n    return torch.addmm(x, x, x, alpha=2.0)\n",
+                            "def g(x):\n    return torch.addmm(x, x, x, alpha=3.0)\n"))
+case("changed_callee_of_a_callee", """
+from changed_callee_of_a_callee_helper import g
+def f(x):
+    return g(x)
+def build():
+    return f, [(torch.randn(4, 4),)]
+""", None, TRACED, helper=("def h(x):\n    return torch.mm(x, x)\ndef g(x):\n    return h(x)\n",
+                            "def h(x):\n    return torch.addmm(x, x, x, alpha=3.0)\ndef g(x):\n    return h(x)\n"))
+case("changed_global_of_a_callee", """
+from changed_global_of_a_callee_helper import g
+def f(x):
+    return g(x)
+def build():
+    return f, [(torch.randn(4, 4),)]
+""", None, TRACED, helper=("ALPHA = 2.0\ndef g(x):\n    return torch.addmm(x, x, x, alpha=ALPHA)\n",
+                            "ALPHA = 3.0\ndef g(x):\n    return torch.addmm(x, x, x, alpha=ALPHA)\n"))
+case("moved_callee", """
+from moved_callee_helper import g
+def f(x):
+    return g(x)
+def build():
+    return f, [(torch.randn(4, 4),)]
+""", None, USED, helper=("def g(x):\n    return torch.addmm(x, x, x, alpha=2.0)\n",
+                          "\n\n# moved\ndef g(x):\n    return torch.addmm(x, x, x, alpha=2.0)\n"))
+case("monkeypatched_function", """
+def g(x):
+    return torch.mm(x, x)
+def other(x):
+    return torch.addmm(x, x, x, alpha=3.0)
+def f(x):
+    return g(x)
+def build():
+    return f, [(torch.randn(4, 4),)]
+""", ("def build():\n", "g = other\ndef build():\n"), TRACED)
+case("monkeypatched_in_disguise", """
+def g(x):
+    return torch.mm(x, x)
+def other(x):
+    return torch.addmm(x, x, x, alpha=3.0)
+def f(x):
+    return g(x)
+def build():
+    return f, [(torch.randn(4, 4),)]
+""", ("def build():\n", "other.__name__ = other.__qualname__ = 'g'\ng = other\ndef build():\n"), TRACED)
+case("monkeypatched_method", MODULE, (
+    "def build():\n", "Net.forward = lambda self, x: torch.mm(self.first(x), x)\ndef build():\n"), TRACED)
+case("monkeypatched_torch_method", MODULE, (
+    "def build():\n",
+    "def plain(self, x):\n    return torch.mm(x, self.weight.t())\ndef build():\n"
+    "    nn.Linear.forward, kept = plain, nn.Linear.forward\n    build.kept = kept\n"), TRACED)
+case("monkeypatched_torch_function", """
+import torch.nn.functional as F
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(4, 4)
+    def forward(self, x):
+        return self.first(x)
+@contextlib.contextmanager
+def context():
+    kept = F.linear
+    changed = False
+    if changed:
+        F.linear = lambda x, w, b=None: torch.mm(x, w)
+    try:
+        yield
+    finally:
+        F.linear = kept
+def build():
+    return Net(), [(torch.randn(4, 4),)]
+""", ("changed = False", "changed = True"), TRACED)
+case("rebound_closure", """
+def make(alpha):
+    def f(x):
+        return torch.addmm(x, x, x, alpha=alpha)
+    return f
+def build():
+    return make(2.0), [(torch.randn(4, 4),)]
+""", ("make(2.0)", "make(3.0)"), TRACED)
+case("rebound_closure_function", """
+def one(x):
+    return torch.mm(x, x)
+def two(x):
+    return torch.addmm(x, x, x, alpha=3.0)
+def make(g):
+    def f(x):
+        return g(x)
+    return f
+def build():
+    return make(one), [(torch.randn(4, 4),)]
+""", ("make(one)", "make(two)"), TRACED)
+case("closure_of_a_closure", """
+def scaled(alpha):
+    return lambda x: torch.addmm(x, x, x, alpha=alpha)
+def make(g):
+    def f(x):
+        return g(x)
+    return f
+def build():
+    return make(scaled(2.0)), [(torch.randn(4, 4),)]
+""", ("scaled(2.0)", "scaled(3.0)"), TRACED)
+case("partial_of_another_value", """
+def f(alpha, x):
+    return torch.addmm(x, x, x, alpha=alpha)
+def build():
+    return functools.partial(f, 2.0), [(torch.randn(4, 4),)]
+""", ("f, 2.0", "f, 3.0"), TRACED)
+case("subclass", MODULE, (
+    "def build():\n    return Net()",
+    "class Sub(Net):\n    def __init__(self):\n        super().__init__()\n        self.alpha = 2.0\ndef build():\n    return Sub()"),
+    TRACED)
+case("class_of_the_same_name", MODULE, (
+    "def build():\n",
+    "class Base(Net):\n    scale = 5.0\nBase.__name__ = Base.__qualname__ = 'Net'\nNet = Base\ndef build():\n"), TRACED)
+case("changed_base", """
+class Base(nn.Module):
+    def g(self, x):
+        return torch.mm(x, x)
+class Net(Base):
+    def forward(self, x):
+        return self.g(x)
+def build():
+    return Net(), [(torch.randn(4, 4),)]
+""", ("torch.mm(x, x)", "torch.addmm(x, x, x, alpha=3.0)"), TRACED)
+case("class_attribute", """
+class Net(nn.Module):
+    alpha = 2.0
+    def forward(self, x):
+        return torch.addmm(x, x, x, alpha=self.alpha)
+def build():
+    return Net(), [(torch.randn(4, 4),)]
+""", ("alpha = 2.0", "alpha = 3.0"), TRACED)
+case("class_attribute_through_the_class", """
+class Settings:
+    alpha = 2.0
+def f(x):
+    return torch.addmm(x, x, x, alpha=Settings.alpha)
+def build():
+    return f, [(torch.randn(4, 4),)]
+""", ("alpha = 2.0", "alpha = 3.0"), TRACED)
+case("hyperparameter", MODULE, ("return Net()", "return Net(alpha=3.0)"), TRACED)
+case("submodule_type", MODULE, ("return Net(), [", "net = Net()\n    net.first = nn.Identity()\n    return net, ["), TRACED)
+case("without_bias", MODULE, ("return Net()", "return Net(bias=False)"), TRACED)
+case("wider", MODULE, ("return Net()", "return Net(width=6)"), TRACED)
+case("forward_hook", MODULE, (
+    "return Net(), [",
+    "net = Net()\n    net.first.register_forward_hook(lambda module, inputs, output: output * 2)\n    return net, ["), TRACED)
+case("forward_pre_hook", MODULE, (
+    "return Net(), [",
+    "net = Net()\n    net.first.register_forward_pre_hook(lambda module, inputs: (inputs[0] * 2,))\n    return net, ["),
+    TRACED)
+# Of a function: torch.compile(module) gives a module, which runs global hooks once more.
+case("global_hook", """
+NET = nn.Linear(4, 4)
+def f(x):
+    return NET(x)
+def build():
+    return f, [(torch.randn(4, 4),)]
+@contextlib.contextmanager
+def context():
+    hooked = False
+    handle = nn.modules.module.register_module_forward_hook(lambda m, i, o: o * 2) if hooked else None
+    try:
+        yield
+    finally:
+        if handle is not None:
+            handle.remove()
+""", ("hooked = False", "hooked = True"), TRACED)
+case("eval_mode", """
+class Net(nn.Module):
+    def forward(self, x):
+        return torch.mm(x, x) if self.training else torch.addmm(x, x, x, alpha=3.0)
+def build():
+    return Net(), [(torch.randn(4, 4),)]
+""", ("return Net(), [", "return Net().eval(), ["), TRACED)
+case("parameter_type", MODULE, (
+    "return Net(), [(torch.randn(4, 4),)]", "return Net().double(), [(torch.randn(4, 4).double(),)]"), TRACED)
+case("input_requires_grad", FUNCTION, ("torch.randn(4, 4)", "torch.randn(4, 4, requires_grad=True)"), TRACED)
+case("input_strides", FUNCTION, ("torch.randn(4, 4)", "torch.randn(4, 4).t()"), TRACED)
+case("input_aliases", """
+def f(x, y):
+    return torch.addmm(x, x, y, alpha=2.0)
+def build():
+    a, b = torch.randn(4, 4), torch.randn(4, 4)
+    return f, [(a, b)]
+""", ("[(a, b)]", "[(a, a)]"), TRACED)
+case("input_subclass", FUNCTION, ("(torch.randn(4, 4),)", "(nn.Parameter(torch.randn(4, 4), requires_grad=False),)"), TRACED)
+case("grad_mode", MODULE + "\nGRAD = True\ncontext = lambda: torch.set_grad_enabled(GRAD)\n",
+     ("GRAD = True", "GRAD = False"), TRACED)
+case("inference_mode", FUNCTION + "\nON = False\ncontext = lambda: torch.inference_mode(ON)\n", ("ON = False", "ON = True"), TRACED)
+case("autocast", FUNCTION + "\nON = False\ncontext = lambda: torch.autocast('cpu', torch.bfloat16, enabled=ON)\n",
+     ("ON = False", "ON = True"), TRACED)
+case("default_dtype", """
+@contextlib.contextmanager
+def context():
+    kept = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float32)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(kept)
+def f(x):
+    return torch.mm(x, torch.ones(4, 4).to(x.dtype))
+def build():
+    return f, [(torch.ones(4, 4, dtype=torch.float32),)]
+""", ("set_default_dtype(torch.float32)", "set_default_dtype(torch.float64)"), TRACED)
+case("threads", FUNCTION + """
+@contextlib.contextmanager
+def context():
+    kept = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(kept)
+""", ("set_num_threads(1)", "set_num_threads(2)"), TRACED)
+case("dynamo_configuration", FUNCTION + """
+import torch._dynamo.config
+CHANGE = {}
+context = lambda: torch._dynamo.config.patch(CHANGE)
+""", ("CHANGE = {}", "CHANGE = {'specialize_float': True}"), TRACED)
+case("inductor_configuration", FUNCTION + """
+import torch._inductor.config
+CHANGE = {}
+context = lambda: torch._inductor.config.patch(CHANGE)
+""", ("CHANGE = {}", "CHANGE = {'max_fusion_size': 7}"), TRACED)
+case("options", FUNCTION + "\nOPTIONS = {}\n", ("OPTIONS = {}", "OPTIONS = {'options': {'max_fusion_size': 7}}"), TRACED)
+case("fullgraph", FUNCTION + "\nOPTIONS = {}\n", ("OPTIONS = {}", "OPTIONS = {'fullgraph': True}"), TRACED)
+case("other_function_of_the_same_code", """
+def f(x):
+    return torch.addmm(x, x, x, alpha=2.0)
+def g(x):
+    return torch.addmm(x, x, x, alpha=2.0)
+def build():
+    return f, [(torch.randn(4, 4),)]
+""", ("return f, [", "return g, ["), TRACED)
+case("enum_member", """
+class Kind(enum.Enum):
+    A = 1
+    B = 2
+class Net(nn.Module):
+    def __init__(self, kind=Kind.A):
+        super().__init__()
+        self.kind = kind
+    def forward(self, x):
+        return torch.mm(x, x) if self.kind is Kind.A else torch.addmm(x, x, x, alpha=3.0)
+def build():
+    return Net(Kind.A), [(torch.randn(4, 4),)]
+""", ("Net(Kind.A)", "Net(Kind.B)"), TRACED)
+case("list_attribute", """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scales = [2.0, 3.0]
+    def forward(self, x):
+        for scale in self.scales:
+            x = torch.addmm(x, x, x, alpha=scale)
+        return x
+def build():
+    return Net(), [(torch.randn(4, 4),)]
+""", ("[2.0, 3.0]", "[2.0, 3.0, 4.0]"), TRACED)
+case("function_attribute", """
+def one(x):
+    return torch.mm(x, x)
+def two(x):
+    return torch.addmm(x, x, x, alpha=3.0)
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.act = one
+    def forward(self, x):
+        return self.act(x)
+def build():
+    return Net(), [(torch.randn(4, 4),)]
+""", ("self.act = one", "self.act = two"), TRACED)
+case("optional_argument", """
+def f(x, mask=None):
+    return torch.mm(x, x) if mask is None else torch.addmm(x, x, mask, alpha=3.0)
+def build():
+    return f, [(torch.randn(4, 4),)]
+""", ("[(torch.randn(4, 4),)]", "[(torch.randn(4, 4), torch.randn(4, 4))]"), TRACED)
+case("identity", """
+MARKER = object()
+def f(x, marker):
+    return torch.mm(x, x) if marker is MARKER else torch.addmm(x, x, x, alpha=3.0)
+def build():
+    return f, [(torch.randn(4, 4), MARKER)]
+""", ("[(torch.randn(4, 4), MARKER)]", "[(torch.randn(4, 4), object())]"), TRACED)
+case("instance_attribute_over_a_method", MODULE, (
+    "return Net(), [", "net = Net()\n    net.first.forward = lambda x: torch.mm(x, x)\n    return net, ["), TRACED)
+case("identity_of_two_equal_things", """
+def make():
+    def g(x):
+        return torch.mm(x, x)
+    return g
+ONE = make()
+def f(x, g, h):
+    return g(x) if g is h else torch.addmm(x, h(x), x, alpha=3.0)
+def build():
+    return f, [(torch.randn(4, 4), ONE, make())]
+""", ("ONE, make())]", "ONE, ONE)]"), TRACED)
+case("environment_variable", """
+import os
+def f(x):
+    return torch.addmm(x, x, x, alpha=float(os.environ.get("CASE_ALPHA", "2.0")))
+@contextlib.contextmanager
+def context():
+    os.environ["CASE_ALPHA"] = "2.0"
+    try:
+        yield
+    finally:
+        del os.environ["CASE_ALPHA"]
+def build():
+    return f, [(torch.randn(4, 4),)]
+""", ('] = "2.0"', '] = "3.0"'), TRACED)
+case("marked_dynamic", """
+MARK = False
+def f(x):
+    return torch.addmm(x, x, x, alpha=2.0)
+def build():
+    x = torch.randn(4, 4)
+    if MARK:
+        torch._dynamo.mark_dynamic(x, 0)
+        torch._dynamo.mark_dynamic(x, 1)
+    return f, [(x,)]
+""", ("MARK = False", "MARK = True"), TRACED)
+case("dynamic_flag", FUNCTION + "\nOPTIONS = {'dynamic': False}\n", ("'dynamic': False", "'dynamic': True"), TRACED)
+case("disabled_callee", """
+def g(x):
+    return torch.addmm(x, x, x, alpha=2.0)
+def f(x):
+    return torch.mm(g(x), x)
+def build():
+    return f, [(torch.randn(4, 4),)]
+""", ("def build():\n", "g = torch._dynamo.disable(g)\ndef build():\n"), TRACED)
+case("allowed_in_graph", """
+def g(x):
+    return torch.addmm(x, x, x, alpha=2.0)
+def f(x):
+    return torch.mm(g(x), x)
+def build():
+    return f, [(torch.randn(4, 4),)]
+""", ("def build():\n", "torch._dynamo.disallow_in_graph(torch.addmm)\ndef build():\n"), TRACED)
+case("context_manager_of_the_users", """
+class Scaled:
+    factor = 2.0
+    def __enter__(self):
+        return self.factor
+    def __exit__(self, *error):
+        return False
+def f(x):
+    with Scaled() as factor:
+        return torch.addmm(x, x, x, alpha=factor)
+def build():
+    return f, [(torch.randn(4, 4),)]
+""", ("return self.factor", "return self.factor + 1"), TRACED)
+case("operator_of_the_users", """
+class Scale:
+    def __init__(self, value):
+        self.value = value
+    def __mul__(self, other):
+        return Scale(self.value * other)
+def f(x, scale):
+    return torch.addmm(x, x, x, alpha=(scale * 2).value)
+def build():
+    return f, [(torch.randn(4, 4), Scale(2.0))]
+""", ("self.value * other)", "self.value + 5 * other)"), TRACED)
+case("property", """
+class Net(nn.Module):
+    @property
+    def alpha(self):
+        return 2.0
+    def forward(self, x):
+        return torch.addmm(x, x, x, alpha=self.alpha)
+def build():
+    return Net(), [(torch.randn(4, 4),)]
+""", ("return 2.0", "return 3.0"), TRACED)
+case("dict_order", """
+TABLE = {"a": 2.0, "b": 3.0}
+def f(x):
+    for name, alpha in TABLE.items():
+        x = torch.addmm(x, x, x, alpha=alpha)
+    return x
+def build():
+    return f, [(torch.randn(4, 4),)]
+""", ('{"a": 2.0, "b": 3.0}', '{"b": 3.0, "a": 2.0}'), TRACED)
+case("tied_parameters", """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(4, 4)
+        self.second = nn.Linear(4, 4)
+    def forward(self, x):
+        return self.second(self.first(x))
+def build():
+    return Net(), [(torch.randn(4, 4),)]
+""", ("return Net(), [", "net = Net()\n    net.second.weight = net.first.weight\n    return net, ["), TRACED)
+case("wrapped_torch_function", """
+import torch.nn.functional as F
+def scaled(function, alpha):
+    @functools.wraps(function)
+    def wrapper(x, w):
+        return torch.addmm(x, function(x, w), x, alpha=alpha)
+    return wrapper
+linear = scaled(F.linear, 2.0)
+def f(x):
+    return linear(x, x)
+def build():
+    return f, [(torch.randn(4, 4),)]
+""", ("scaled(F.linear, 2.0)", "scaled(F.linear, 3.0)"), TRACED)
+case("default_argument_of_a_callee", """
+def g(x, alpha=2.0):
+    return torch.addmm(x, x, x, alpha=alpha)
+def f(x):
+    return g(x)
+def build():
+    return f, [(torch.randn(4, 4),)]
+""", ("def build():\n", "g.__defaults__ = (3.0,)\ndef build():\n"), TRACED)
+case("lambda_in_a_table", """
+TABLE = {"act": lambda x: torch.mm(x, x)}
+def f(x):
+    return TABLE["act"](x)
+def build():
+    return f, [(torch.randn(4, 4),)]
+""", ("torch.mm(x, x)}", "torch.addmm(x, x, x, alpha=3.0)}"), TRACED)
+case("frozen_dataclass", """
+import dataclasses
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    alpha: float = 2.0
+def f(x, settings):
+    return torch.addmm(x, x, x, alpha=settings.alpha)
+def build():
+    return f, [(torch.randn(4, 4), Settings())]
+""", ("Settings())]", "Settings(3.0))]"), TRACED)
+case("custom_function", """
+class Twice(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return torch.mm(x, x)
+    @staticmethod
+    def backward(ctx, grad):
+        (x,) = ctx.saved_tensors
+        return torch.mm(grad, x) * 2.0
+def f(x):
+    return torch.mm(Twice.apply(x), x)
+def build():
+    return f, [(torch.randn(4, 4, requires_grad=True),)]
+""", ("* 2.0", "* 3.0"), TRACED)
+
+# ---------------------------------------------------------------- never kept
+
+# With the reason that package_report() gives.
+NEVER = {
+    "asks_for_id": "package-id",
+    "a_class_of_exec": "package-inlined",
+    "a_tensor_subclass": "package-guard",
+    "a_random_number": "package-global",
+    "a_regular_expression": "package-not-portable",
+    "a_device_context": "package-mode",
+    "assumed_constant_of_a_local": "package-assumed-constant",
+}
+case("a_class_of_exec", """
+SPACE = {}
+exec("class G:\\n    def __enter__(self):\\n        return 3.0\\n    def __exit__(self, *error):\\n        return False\\n", SPACE)
+G = SPACE["G"]
+def f(x):
+    with G() as alpha:
+        return torch.addmm(x, x, x, alpha=alpha)
+def build():
+    return f, [(torch.randn(4, 4),)]
+""", None, TRACED)
+case("a_tensor_subclass", """
+from torch.testing._internal.two_tensor import TwoTensor
+PAIR = TwoTensor(torch.ones(4, 4), torch.ones(4, 4))
+def f(x):
+    return torch.mm(x, x) if PAIR.requires_grad else torch.addmm(x, x, x, alpha=2.0)
+def build():
+    return f, [(torch.randn(4, 4),)]
+""", None, TRACED)
+case("a_random_number", """
+import random
+def g(x):
+    return torch.addmm(x, x, x, alpha=2.0), random.randint(1, 5)
+@torch._dynamo.disable
+def f(x):
+    return torch.compile(g)(x)[0]
+def build():
+    return f, [(torch.randn(4, 4),)]
+""", None, TRACED)
+# Dynamo guards on which object it is, and evaluates the match.
+case("a_regular_expression", """
+import re
+PATTERN = re.compile("a+")
+def f(x):
+    return torch.mm(x, x) if PATTERN.match("aa") else torch.addmm(x, x, x, alpha=2.0)
+def build():
+    return f, [(torch.randn(4, 4),)]
+""", ('"a+"', '"b+"'), TRACED)
+case("a_device_context", FUNCTION + "\ncontext = lambda: torch.device('cpu')\n", None, TRACED)
+case("assumed_constant_of_a_local", """
+def make():
+    @torch._dynamo.assume_constant_result
+    def alpha():
+        return 2.0
+    def f(x):
+        return torch.addmm(x, x, x, alpha=alpha())
+    return f
+def build():
+    return make(), [(torch.randn(4, 4),)]
+""", None, TRACED)
+case("assumed_constant", """
+ALPHA = 2.0
+@torch._dynamo.assume_constant_result
+def alpha():
+    return ALPHA
+def f(x):
+    return torch.addmm(x, x, x, alpha=alpha())
+def build():
+    return f, [(torch.randn(4, 4),)]
+""", ("ALPHA = 2.0", "ALPHA = 3.0"), TRACED)
+case("asks_for_id", """
+MARKER = object()
+def f(x):
+    return torch.mm(x, x) if id(MARKER) % 2 == 0 else torch.addmm(x, x, x, alpha=2.0)
+def build():
+    return f, [(torch.randn(4, 4),)]
+""", None, TRACED)
+
+case("changed_source_of_what_broke_the_graph", """
+from changed_source_of_what_broke_the_graph_helper import g
+def f(x):
+    x = torch.mm(x, x)
+    return torch.mm(g(x), x)
+def build():
+    return f, [(torch.randn(4, 4),)]
+""", None, TRACED, helper=("def g(x):\n    torch._dynamo.graph_break()\n    return torch.mm(x, x)\n",
+                            "def g(x):\n    return torch.mm(x, x)\n"))
+case("changed_source_of_what_was_left_alone", """
+from changed_source_of_what_was_left_alone_helper import g
+def f(x):
+    return g(x)
+def build():
+    return f, [(torch.randn(4, 4),)]
+""", None, TRACED, helper=("def g(x):\n    try:\n        torch._dynamo.graph_break()\n        return torch.mm(x, x)\n    finally:\n        pass\n",
+                            "def g(x):\n    return torch.mm(x, x)\n"))
+case("assumed_constant_again", """
+ALPHA = 2.0
+@torch._dynamo.assume_constant_result
+def alpha():
+    return ALPHA
+def f(x):
+    return torch.addmm(x, x, x, alpha=alpha())
+def build():
+    return f, [(torch.randn(4, 4),)]
+""", None, USED)
+
+# One of each kind, and the commonest: with those of NEVER they are the everyday ones; the others are slow.
+EVERYDAY = ("same_module", "graph_break", "monkeypatched_function", "changed_global", "rebound_closure", "subclass",
+            "changed_callee")  # fmt: skip
+
+# Last: what it disallows stays disallowed in its process.
+CASES["allowed_in_graph"] = CASES.pop("allowed_in_graph")

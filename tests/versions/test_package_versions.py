@@ -1,0 +1,33 @@
+"""Packages on each end of the range: the contract that torch_internals/package_*.py have with Dynamo."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from support_host import Host
+from support_packages import CASES, NEVER, USED, run, write
+
+pytestmark = pytest.mark.versions
+
+VERSIONS = ("2.11.0", "2.13.0", "2.15.0")
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_packages(host: Host, python_of: Callable[[str], str], version: str) -> None:
+    python = python_of(version)
+    host.start_daemon()
+    write(host.root / "before", after=False)
+    write(host.root / "after", after=True)
+    first = run(host, python, host.root / "before", list(CASES))
+    later = run(host, python, host.root / "after", list(CASES))
+    wrong = {}
+    for name, case in CASES.items():
+        before, after = first[name], later[name]
+        kept = {"traced"} if name in NEVER else {"recorded"}
+        used = set(after["states"]) <= {"used", "skipped"}
+        right = before["equal"] and after["equal"] and set(before["states"]) == kept
+        right = right and used == (case.expected == USED) and (not used or after["frames"] == {})
+        if not right:
+            wrong[name] = (before, after)
+    assert not wrong, wrong
