@@ -1,7 +1,7 @@
 """The last run that used the hook, for `precompiled watch --last`: written by each process on its first graph.
 
-One file, 0600, in the user's own store. Not the run's environment: programs are given passwords in it, and nobody asked for
-these to be kept; a watch that is made of it takes that of the shell that asks for it.
+One file, 0600, in the user's own store. Not the run's environment: programs are given passwords in it, and nobody asked
+for these to be kept. A watch that is made of it takes that of the shell that asks for it.
 """
 
 from __future__ import annotations

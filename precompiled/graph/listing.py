@@ -110,7 +110,7 @@ def operator(node: list[Any]) -> str:
     return str(node[1]) if node[0] == "m" else target(node[1])
 
 
-def target(name: list[str]) -> str:
+def target(name: list[Any]) -> str:
     """The name of a called function (torch_internals/targets.py)."""
     kind, *rest = name
     if kind == "fn":

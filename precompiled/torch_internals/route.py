@@ -29,7 +29,7 @@ _original_init: Callable[..., None] | None = None
 
 def install() -> None:
     """Route from now on; idempotent. Raises PrecompiledError on a torch that this was not checked on."""
-    global _original, _original_init  # noqa: PLW0603
+    global _original, _original_init
     if _original is not None:
         return
     wrapper = getattr(torch, "_TorchCompileInductorWrapper", None)

@@ -43,11 +43,11 @@ def encode(node: torch.fx.Node) -> tuple[list[Any], dict[str, Any]]:
     from torch._higher_order_ops.triton_kernel_wrap import kernel_side_table
 
     numbers = [node.kwargs[name] for name in _NUMBERS]
-    kernel = kernel_side_table.get_kernel(numbers[0])  # type: ignore[arg-type]
-    constants = kernel_side_table.get_constant_args(numbers[1])  # type: ignore[arg-type]
+    kernel = kernel_side_table.get_kernel(numbers[0])
+    constants = kernel_side_table.get_constant_args(numbers[1])
     rest = {name: value for name, value in node.kwargs.items() if name not in _NUMBERS}
     values = [[name, _encode_constant(value)] for name, value in constants.items()]
-    return [KIND, node.target._name, _name(kernel), _fingerprint(kernel), values], rest  # type: ignore[union-attr]
+    return [KIND, node.target._name, _name(kernel), _fingerprint(kernel), values], rest
 
 
 def decode(name: list[Any]) -> tuple[Any, dict[str, int]]:

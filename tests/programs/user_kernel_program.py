@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch._dynamo.variables.builder as builder
 import torch.utils._triton
+from torch._dynamo.variables import builder
 from torch._higher_order_ops.triton_kernel_wrap import kernel_side_table
 
 from precompiled.errors import Bypass

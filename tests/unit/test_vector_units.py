@@ -28,7 +28,12 @@ def test_the_same_unit_is_picked_and_a_width_that_is_asked_for_is_found(tmp_path
     environment = {"PATH": "/usr/local/bin:/usr/bin:/bin", "TORCHINDUCTOR_CACHE_DIR": str(tmp_path)}
     answers = [
         subprocess.run(
-            [sys.executable, "-c", PROGRAM, side], env=environment, capture_output=True, text=True, check=True, timeout=300
+            [sys.executable, "-c", PROGRAM, side],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=300,
         ).stdout.splitlines()[-1]
         for side in ("ours", "torch's")
     ]
