@@ -13,7 +13,7 @@ it refuses the graph, which is then compiled in process.
 
 Private names: torch._higher_order_ops.triton_kernel_wrap.kernel_side_table.{add_kernel, get_kernel, add_constant_args,
 get_constant_args}; triton.runtime.jit.JITFunction.{cache_key, arg_names}, triton.runtime.autotuner.Autotuner.{fn,
-configs, keys, restore_value, reset_to_zero}, triton.language.core.dtype.name. Checked on torch 2.11.0, 2.15.0 with the
+configs, keys, restore_value, reset_to_zero}, triton.language.core.dtype.name. Checked on 2.11.0, 2.15.0 with the
 Triton that they require (2.13.0 for the CPU comes without).
 """
 
