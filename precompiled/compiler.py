@@ -32,7 +32,7 @@ def warm_up() -> None:
     from precompiled.torch_internals import collection
 
     # What is imported stays; what a compile makes stays until its end, and is collected there. Looking for garbage in
-    # between is a sixth of a compile's time in Python.
+    # between finds next to nothing (docs/decisions/0014).
     gc.freeze()
     gc.set_threshold(*collection.SELDOM)
 

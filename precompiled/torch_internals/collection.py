@@ -1,8 +1,8 @@
 """Python's garbage collector while Dynamo traces: seldom, instead of hundreds of times.
 
 Tracing makes objects by the hundred thousand that stay until it ends, so that each collection looks at all of them and
-finds next to nothing: a sixth of a warm start of GPT-2 (benchmarks, measure b). The thresholds are raised, not the
-collector switched off: a trace that does leave cycles behind is still collected.
+finds next to nothing (docs/decisions/0014). The thresholds are raised, not the collector switched off: a trace that
+does leave cycles behind is still collected.
 
 Dynamo calls back before and after each frame that it compiles (torch/_dynamo/callback.py, which counts frames that
 overlap in several threads). What is compiled in process runs under the program's own thresholds.
