@@ -12,7 +12,6 @@ import pytest
 from support_host import Host
 from support_packages import CASES, EVERYDAY, NEVER, USED, run, write
 
-
 TABLE = [pytest.param(name, marks=[] if name in (*EVERYDAY, *NEVER) else pytest.mark.slow) for name in CASES]
 
 
