@@ -319,7 +319,7 @@ def _holds_more(kind: type) -> bool:
     (CPython, Objects/typeobject.c: object_getstate_default).
     """
     pointer = struct.calcsize("P")
-    members = [member for base in kind.__mro__ for member in vars(base).values()]
+    members = (member for base in kind.__mro__ for member in vars(base).values())
     slots = sum(isinstance(member, types.MemberDescriptorType) for member in members)
     room = object.__basicsize__ + pointer * (slots + (kind.__dictoffset__ > 0) + (kind.__weakrefoffset__ > 0))
     return kind.__itemsize__ != 0 or kind.__basicsize__ > room

@@ -225,11 +225,16 @@ def _fact(kind: str, parameters: dict[str, Any], guard: Guard, builder: Any, des
 def _tensor(value: Any, described: Descriptions) -> Any:
     if not isinstance(value, torch.Tensor) or is_traceable_wrapper_subclass(value):
         raise NotPortable(f"a {type(value).__qualname__} is an input", code="package-guard")
-    marks = {name: repr(getattr(value, name)) for name in _DIMENSION_MARKS if hasattr(value, name)}
+    marks = {name: _ordered(getattr(value, name)) for name in _DIMENSION_MARKS if hasattr(value, name)}
     return [
         described.a_class(type(value)), str(value.dtype), str(value.device), str(value.layout), value.requires_grad,
         repr(torch._C._dispatch_keys(value)), marks,
     ]  # fmt: skip
+
+
+def _ordered(marks: Any) -> Any:
+    """A set in an order that does not depend on the addresses that its items hash by (``_DimRange(0, None, None)``)."""
+    return sorted(map(repr, marks)) if isinstance(marks, (set, frozenset)) else repr(marks)
 
 
 def _hooks(value: Any, described: Descriptions) -> Any:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from support_host import TIMEOUT_S, Host, new_host
+from support_session import this_process
 
 from precompiled.errors import PackageError
-from precompiled.package import portable_format
+from precompiled.package import automatic, portable, portable_format
 
 PROGRAM = Path(__file__).parent.parent / "programs" / "package_file_program.py"
 SOURCE = """
@@ -156,3 +159,39 @@ def test_inspect_shows_for_what_it_is(saved: Path) -> None:
     assert shown["function"] == "program.Net.forward"
     assert len(shown["artifacts"]) == 2
     assert shown["requires"]["torch"]
+
+
+DYNAMIC = """
+import torch
+def f(x):
+    return torch.cat([torch.mm(x, x), x])
+def build():
+    x = torch.randn(4, 4)
+    torch._dynamo.mark_dynamic(x, 0)
+    torch._dynamo.mark_dynamic(x, 1)
+    return f, [(x,)]
+"""
+
+
+@pytest.mark.slow
+def test_what_runs_at_other_sizes_comes_with_it(shared_host: Host, saved: Path, other: Host) -> None:
+    file = shared_host.root / "dynamic.package"
+    found = run(
+        shared_host, "save", sources(shared_host.root / "dynamic", DYNAMIC), file, {"PRECOMPILED_PACKAGES": "1"}
+    )
+    assert found["error"] is None, found
+    _index, members = portable_format.read(file)
+    assert any(name.endswith("/program.json.gz") for name in members)
+    assert not any(name.endswith("/program.json.gz") for name in portable_format.read(saved)[1]), "lines of the user's"
+    with this_process() as here:
+        portable._publish_artifacts(here.session, members)
+        key = next(name for name in members if name.startswith("artifacts/")).split("/")[1].rpartition(".")[0]
+        (entry,) = here.session.store.lookup(key)
+        assert entry.manifest.guards
+        graph = automatic._eager(here.session, entry)
+        shutil.rmtree(entry.path)  # evicted: no call may fail for that
+        x = torch.randn(6, 6)
+        (result,) = graph(6, x)
+        torch.testing.assert_close(result, torch.cat([x @ x, x]))
+    found = run(other, "load", sources(other.root / "source", DYNAMIC), file, OTHER)
+    assert (found["error"], found["equal"], found["states"]) == (None, True, ["used"]), found
