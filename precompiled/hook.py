@@ -109,13 +109,14 @@ def _route() -> None:
 def _unroute() -> None:
     global _routed  # noqa: PLW0603
     bootstrap.remove()
-    # Only where it was installed: importing `route` for its removal would be an import for nothing.
-    if "precompiled.torch_internals.route" in sys.modules:
-        from precompiled.torch_internals import route
-
-        route.remove()
+    # Only where it was installed: importing it for its removal would be an import for nothing. In reverse order: both
+    # replace the same method of torch's.
     if "precompiled.torch_internals.package_switch" in sys.modules:
         from precompiled.torch_internals import package_switch
 
         package_switch.remove()
+    if "precompiled.torch_internals.route" in sys.modules:
+        from precompiled.torch_internals import route
+
+        route.remove()
     _routed = False
