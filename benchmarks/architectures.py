@@ -164,16 +164,26 @@ def _row(name: Name, first: dict[str, Any], second: dict[str, Any]) -> Row:
     return row
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.architectures", description=__doc__)
+def rows_parser(prog: str, description: str | None) -> argparse.ArgumentParser:
+    """What a table of architectures is asked with."""
+    parser = argparse.ArgumentParser(prog=prog, description=description)
     parser.add_argument("--only", action="append", metavar="NAME", help="these architectures (repeatable; a,b)")
     parser.add_argument("--task", choices=TASKS, help="this task only")
     parser.add_argument("--json", action="store_true", help="the rows as JSON on stdout; progress goes to stderr")
     parser.add_argument("--markdown", action="store_true", help="print the table for docs/benchmarks.md as well")
-    arguments = parser.parse_args()
+    return parser
+
+
+def asked(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> list[Name]:
+    """The rows that were asked for; ends the program for an unknown architecture."""
     wanted = [name for item in arguments.only or [] for name in item.split(",")] or list(ARCHITECTURES)
     if unknown := set(wanted) - set(ARCHITECTURES):
         parser.error(f"there is no {', '.join(sorted(unknown))}; there are {', '.join(ARCHITECTURES)}")
+    return [(name, task) for name in wanted for task in TASKS if arguments.task in (None, task)]
+
+
+def begin(arguments: argparse.Namespace) -> Console:
+    """Where progress and the table go; says what is run on."""
     # As Ctrl-C does: the daemon and its directories are cleaned up on the way out.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     console = Console(stderr=arguments.json)
@@ -183,37 +193,53 @@ def main() -> int:
         f"{facts['cores']} cores, {facts['cpu']}; torch {facts['torch']}, Python {facts['python']}, {facts['commit']}",
         highlight=False,
     )
-    names = [(name, task) for name in wanted for task in TASKS if arguments.task in (None, task)]
+    return console
+
+
+def show(console: Console, headers: Sequence[str], rows: Sequence[Any], remarks: Callable[[Any], list[str]]) -> None:
+    """The table, in red what is not ``right``; ``remarks``: what is said of a row below it."""
+    table = Table(*headers, box=None, pad_edge=False, header_style="bold")
+    for row in rows:
+        table.add_row(*row.cells(), style=None if row.right else "red")
+    console.print()
+    console.print(table)
+    for row in rows:
+        for text in remarks(row):
+            console.print(f"{row.architecture} {row.task}: {text}", style="red", markup=False, highlight=False)
+
+
+def conclude(arguments: argparse.Namespace, headers: Sequence[str], rows: Sequence[Any]) -> int:
+    """The other forms that were asked for; the exit status."""
+    if arguments.markdown:
+        print(f"\n{markdown(headers, [row.cells() for row in rows])}")
+    if arguments.json:
+        print(json.dumps([{**asdict(row), "right": row.right} for row in rows], indent=1))
+    return 0 if all(row.right for row in rows) else 1
+
+
+def main() -> int:
+    parser = rows_parser("python -m benchmarks.architectures", __doc__)
+    arguments = parser.parse_args()
+    names = asked(parser, arguments)
+    console = begin(arguments)
     started = time.monotonic()
     try:
         rows = examine(names, lambda text: console.print(f"    {text}", markup=False, highlight=False))
     except BenchmarkError as error:
         console.print(str(error), style="bold red", markup=False, highlight=False)
         return 1
-    console.print()
-    console.print(_table(rows))
-    for row in rows:
-        more = len(row.different) - SHOWN
-        shown = [*row.different[:SHOWN], *([f"and {more} more differences (--json has them)"] if more > 0 else [])]
-        for text in [*row.errors, *row.messages, *shown]:
-            console.print(f"{row.architecture} {row.task}: {text}", style="red", markup=False, highlight=False)
-    wrong = [row for row in rows if not row.right]
+    show(console, HEADERS, rows, _remarks)
+    right = sum(row.right for row in rows)
     console.print(
-        f"\n{len(rows) - len(wrong)} of {len(rows)} rows are as they should be; {time.monotonic() - started:.0f} s",
-        highlight=False,
+        f"\n{right} of {len(rows)} rows are as they should be; {time.monotonic() - started:.0f} s", highlight=False
     )
-    if arguments.markdown:
-        print(f"\n{markdown(HEADERS, [row.cells() for row in rows])}")
-    if arguments.json:
-        print(json.dumps([{**asdict(row), "right": row.right} for row in rows], indent=1))
-    return 1 if wrong else 0
+    return conclude(arguments, HEADERS, rows)
 
 
-def _table(rows: Sequence[Row]) -> Table:
-    table = Table(*HEADERS, box=None, pad_edge=False, header_style="bold")
-    for row in rows:
-        table.add_row(*row.cells(), style=None if row.right else "red")
-    return table
+def _remarks(row: Row) -> list[str]:
+    more = len(row.different) - SHOWN
+    shown = [*row.different[:SHOWN], *([f"and {more} more differences (--json has them)"] if more > 0 else [])]
+    return [*row.errors, *row.messages, *shown]
 
 
 if __name__ == "__main__":

@@ -54,17 +54,17 @@ def _examine(example: Example, training: bool, wait_s: float, found: dict[str, A
     torch._dynamo.reset()  # all architectures share frames of transformers', and each frame has a limit of compiles
     model = example.model.train(training)
     inputs = {**example.inputs, **(example.targets if training else {})}
-    expected = _step(model, model, inputs, training)
-    if unsteady := differences(_step(model, model, inputs, training), expected):
+    expected = step(model, model, inputs, training)
+    if unsteady := differences(step(model, model, inputs, training), expected):
         raise AssertionError(f"eager differs from itself: {unsteady}")
     compiled = torch.compile(model)
     before = len(precompiled.report())
-    first = differences(_step(compiled, model, inputs, training), expected)
+    first = differences(step(compiled, model, inputs, training), expected)
     found["different"] += [f"at first: {text}" for text in first]
     for _ in range(ROUNDS):
         known = len(precompiled.report())
         found["waited"] = precompiled.wait(wait_s)
-        again = differences(_step(compiled, model, inputs, training), expected)
+        again = differences(step(compiled, model, inputs, training), expected)
         found["different"] += [f"after the swap: {text}" for text in again]
         if len(precompiled.report()) == known:
             break
@@ -74,7 +74,7 @@ def _examine(example: Example, training: bool, wait_s: float, found: dict[str, A
         raise AssertionError(f"never ran compiled: {idle}")
 
 
-def _step(
+def step(
     function: Callable[..., Any], model: torch.nn.Module, inputs: Mapping[str, Any], training: bool
 ) -> dict[str, torch.Tensor | None]:
     """One step: outputs and, when training, all gradients and buffers, by name. The model is as before afterwards."""

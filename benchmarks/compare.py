@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -16,6 +16,9 @@ OF_ITS_TENSOR, OF_LARGEST_GRADIENT = 1e-2, 1e-6
 # Of models in their real size, whose gradients are sums of so many terms that single elements say nothing: a tensor as
 # a whole may be off by this part of its norm, or of a hundredth of the largest gradient's. What is wrong is off by all.
 OF_ITS_NORM, OF_LARGEST_NORM = 5e-2, 1e-2
+
+
+Tensors = Mapping[str, torch.Tensor | None]
 
 
 def tensors(value: Any, name: str = "") -> Iterator[tuple[str, torch.Tensor]]:
@@ -32,39 +35,47 @@ def tensors(value: Any, name: str = "") -> Iterator[tuple[str, torch.Tensor]]:
         yield from tensors(vars(value), name)
 
 
-def differences(got: dict[str, torch.Tensor | None], expected: dict[str, torch.Tensor | None]) -> list[str]:
+def differences(got: Tensors, expected: Tensors) -> list[str]:
     """One line for each tensor that is not what it should be; names that begin with "gradient" set the noise level."""
-    found = [f"{name} is there once only" for name in sorted(got.keys() ^ expected.keys())]
     gradients = [_largest(tensor) for name, tensor in expected.items() if name.startswith("gradient")]
     noise = OF_LARGEST_GRADIENT * max(gradients, default=0.0)
-    for name in expected.keys() & got.keys():
-        left, right = got[name], expected[name]
-        if left is None or right is None:
-            if left is not right:
-                found.append(f"{name} is None once only")
-            continue
+
+    def off(name: str, left: torch.Tensor, right: torch.Tensor) -> str:
         try:
             atol = min(ATOL, max(noise, OF_ITS_TENSOR * _largest(right)))
             torch.testing.assert_close(left, right, rtol=RTOL, atol=atol)
         except AssertionError as error:
-            found.append(f"{name}: {' '.join(str(error).split())}")
-    return found
+            return f"{name}: {' '.join(str(error).split())}"
+        return ""
+
+    return _compared(got, expected, off)
 
 
-def unlike(got: Mapping[str, torch.Tensor | None], expected: Mapping[str, torch.Tensor | None]) -> list[str]:
+def unlike(got: Tensors, expected: Tensors) -> list[str]:
     """The same for models in their real size, by the norms of whole tensors."""
-    found = [f"{name} is there once only" for name in sorted(got.keys() ^ expected.keys())]
     norms = {name: float(tensor.double().norm()) for name, tensor in expected.items() if tensor is not None}
     floor = OF_LARGEST_NORM * max((norm for name, norm in norms.items() if name.startswith("gradient")), default=0.0)
+
+    def off(name: str, left: torch.Tensor, right: torch.Tensor) -> str:
+        by = float((left.double() - right.double()).norm())
+        if by <= OF_ITS_NORM * max(norms[name], floor):  # false for NaN
+            return ""
+        return f"{name}: off by {by:.3g}, its norm is {norms[name]:.3g}"
+
+    return _compared(got, expected, off)
+
+
+def _compared(got: Tensors, expected: Tensors, off: Callable[[str, torch.Tensor, torch.Tensor], str]) -> list[str]:
+    """``off``: what is wrong with a tensor that both have, "" for nothing."""
+    found = [f"{name} is there once only" for name in sorted(got.keys() ^ expected.keys())]
     for name in expected.keys() & got.keys():
         left, right = got[name], expected[name]
         if left is None or right is None:
-            if left is not right:
-                found.append(f"{name} is None once only")
-            continue
-        off = float((left.double() - right.double()).norm())
-        if not off <= OF_ITS_NORM * max(norms[name], floor):  # also NaN
-            found.append(f"{name}: off by {off:.3g}, its norm is {norms[name]:.3g}")
+            text = f"{name} is None once only" if left is not right else ""
+        else:
+            text = off(name, left, right)
+        if text:
+            found.append(text)
     return found
 
 

@@ -6,32 +6,20 @@ as it should be (a frame was traced in the second process, or something differs 
 
 from __future__ import annotations
 
-import argparse
-import json
-import signal
 import statistics
-import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-
-from benchmarks.hosts import LIMIT_S, BenchmarkError, Host, fresh_host
-from benchmarks.measures import GPT2, SMALL, _interleaved
-from benchmarks.result import machine, markdown
+from benchmarks.architectures import Name, Say, asked, begin, conclude, rows_parser, show
+from benchmarks.hosts import BenchmarkError, Host, fresh_host, run_json
+from benchmarks.measures import FULL, QUICK
 from benchmarks.zoo import ARCHITECTURES
 
-TASKS = ("training", "inference")
-ROOT = Path(__file__).parent.parent
 ON = {"PRECOMPILED_PACKAGES": "1", "PRECOMPILED_MODE": "wait"}
 GOAL = 0.12
-
-Say = Callable[[str], None]
 
 
 @dataclass
@@ -70,7 +58,7 @@ HEADERS = [
 ]  # fmt: skip
 
 
-def examine(names: Sequence[tuple[str, str]], say: Say) -> list[Row]:
+def examine(names: Sequence[Name], say: Say) -> list[Row]:
     rows = []
     with fresh_host() as host:
         host.start_daemon()
@@ -100,22 +88,15 @@ def _examine(host: Host, row: Row) -> None:
 
 
 def _run(host: Host, row: Row, environment: dict[str, str]) -> dict[str, Any]:
-    program = [sys.executable, "-m", "benchmarks.packages_program", row.architecture, row.task]
-    done = subprocess.run(
-        [sys.executable, "-m", "precompiled", "run", "--", *program],
-        env=host.environment(hook=True, extra=environment), cwd=ROOT, capture_output=True, text=True,
-        check=False, timeout=LIMIT_S,
-    )  # fmt: skip
-    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
-    if done.returncode != 0 or not lines:
-        raise BenchmarkError(f"the program ended with {done.returncode}:\n{done.stderr[-2000:]}")
-    found: dict[str, Any] = json.loads(lines[-1])
-    return found
+    command = [sys.executable, "-m", "benchmarks.packages_program", row.architecture, row.task]
+    return run_json(command, host.environment(hook=True, extra=environment))
 
 
 def first_call(quick: bool, say: Say) -> list[float]:
     """GPT-2 training: the first call of a process beyond one compiled step, with a package / torch.compile warm."""
-    spec = (SMALL if quick else GPT2).spec(task="work", steps=3)
+    effort = QUICK if quick else FULL
+    spec = effort.spec(pending="wait", steps=3)
+    ratios = []
     with fresh_host() as our_host, fresh_host() as plain_host:
         our_host.start_daemon()
         our_host.run(spec, hook=True, extra=ON)
@@ -127,36 +108,31 @@ def first_call(quick: bool, say: Say) -> list[float]:
             found = our_host.run(spec, hook=True, extra=ON)
             if any(graph["source"] != "package" for graph in found["reports"]):
                 raise BenchmarkError(f"a graph is not from a package: {found['reports']}")
-            return float(found["first_s"]) - statistics.median(found["steps"])
+            return _beyond_a_step(found)
 
         def plain() -> float:
-            found = plain_host.run(spec, hook=False)
-            return float(found["first_s"]) - statistics.median(found["steps"])
+            return _beyond_a_step(plain_host.run(spec, hook=False))
 
-        raw = _interleaved({"ours": ours, "torch.compile": plain}, 2 if quick else 7, say)
-    return [left / right for left, right in zip(raw["ours"], raw["torch.compile"], strict=True)]
+        for number in range(2 if quick else 7):
+            sides = {"ours": ours, "torch.compile": plain}
+            order = list(sides) if number % 2 else list(reversed(sides))
+            seconds = {side: sides[side]() for side in order}
+            ratios.append(seconds["ours"] / seconds["torch.compile"])
+            say(", ".join(f"{side} {value:.2f} s" for side, value in seconds.items()))
+    return ratios
+
+
+def _beyond_a_step(found: dict[str, Any]) -> float:
+    return float(found["steps"][0]["s"]) - float(found["step_s"])
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.packages", description=__doc__)
+    parser = rows_parser("python -m benchmarks.packages", __doc__)
     parser.add_argument("--first-call", action="store_true", help="the measure instead of the table")
     parser.add_argument("--quick", action="store_true", help="a small model for --first-call: no figure to be quoted")
-    parser.add_argument("--only", action="append", metavar="NAME", help="these architectures (repeatable; a,b)")
-    parser.add_argument("--task", choices=TASKS, help="this task only")
-    parser.add_argument("--json", action="store_true", help="the rows as JSON on stdout; progress goes to stderr")
-    parser.add_argument("--markdown", action="store_true", help="print the table for docs/benchmarks.md as well")
     arguments = parser.parse_args()
-    wanted = [name for item in arguments.only or [] for name in item.split(",")] or list(ARCHITECTURES)
-    if unknown := set(wanted) - set(ARCHITECTURES):
-        parser.error(f"there is no {', '.join(sorted(unknown))}; there are {', '.join(ARCHITECTURES)}")
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    console = Console(stderr=arguments.json)
-    console = console if console.is_terminal else Console(width=200, stderr=arguments.json)
-    facts = machine()
-    console.print(
-        f"{facts['cores']} cores, {facts['cpu']}; torch {facts['torch']}, Python {facts['python']}, {facts['commit']}",
-        highlight=False,
-    )
+    names = asked(parser, arguments)
+    console = begin(arguments)
 
     def say(text: str) -> None:
         console.print(f"    {text}", markup=False, highlight=False)
@@ -171,25 +147,13 @@ def main() -> int:
                 highlight=False,
             )
             return 0 if median <= GOAL else 1
-        rows = examine([(name, task) for name in wanted for task in TASKS if arguments.task in (None, task)], say)
+        rows = examine(names, say)
     except BenchmarkError as error:
         console.print(str(error), style="bold red", markup=False, highlight=False)
         return 1
-    table = Table(*HEADERS, box=None, pad_edge=False, header_style="bold")
-    for row in rows:
-        table.add_row(*row.cells(), style=None if row.right else "red")
-    console.print()
-    console.print(table)
-    for row in rows:
-        for text in [*([row.error] if row.error else []), *row.different[:4]]:
-            console.print(f"{row.architecture} {row.task}: {text}", style="red", markup=False, highlight=False)
-    right = sum(row.right for row in rows)
-    console.print(f"\n{right} of {len(rows)} rows are as they should be", highlight=False)
-    if arguments.markdown:
-        print(f"\n{markdown(HEADERS, [row.cells() for row in rows])}")
-    if arguments.json:
-        print(json.dumps([{**asdict(row), "right": row.right} for row in rows], indent=1))
-    return 0 if right == len(rows) else 1
+    show(console, HEADERS, rows, lambda row: [*([row.error] if row.error else []), *row.different[:4]])
+    console.print(f"\n{sum(row.right for row in rows)} of {len(rows)} rows are as they should be", highlight=False)
+    return conclude(arguments, HEADERS, rows)
 
 
 if __name__ == "__main__":

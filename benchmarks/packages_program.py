@@ -16,7 +16,8 @@ import transformers
 from torch._dynamo.utils import counters
 
 import precompiled
-from benchmarks.architectures_program import _differences, _step
+from benchmarks.architectures_program import step
+from benchmarks.compare import differences
 from benchmarks.zoo import ARCHITECTURES
 
 STEPS = 2  # the second call must be served as well, without a recompile
@@ -29,15 +30,15 @@ def main() -> None:
     example = ARCHITECTURES[name].build()
     model = example.model.train(training)
     inputs = {**example.inputs, **(example.targets if training else {})}
-    expected = _step(model, model, inputs, training)
+    expected = step(model, model, inputs, training)
     compiled = torch.compile(model)
     found: dict[str, Any] = {"name": name, "task": task, "different": []}
     seconds = []
-    for step in range(STEPS):
+    for number in range(STEPS):
         started = time.perf_counter()
-        got = _step(compiled, model, inputs, training)
+        got = step(compiled, model, inputs, training)
         seconds.append(time.perf_counter() - started)
-        found["different"] += [f"step {step}: {text}" for text in _differences(got, expected)]
+        found["different"] += [f"step {number}: {text}" for text in differences(got, expected)]
     automatic = sys.modules.get("precompiled.package.automatic")  # where packages are on
     if automatic is not None:
         automatic.flush()

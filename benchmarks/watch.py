@@ -19,6 +19,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.hosts import LIMIT_S, BenchmarkError, Host, fresh_host
-from benchmarks.result import HEADERS, RAW_HEADERS, Result, machine, markdown, save
+from benchmarks.result import HEADERS, RAW_HEADERS, Result, banner, markdown, save
 from precompiled import client, wire
 from precompiled.artifact.store import Store
 
@@ -58,7 +59,7 @@ Say = Callable[[str], None]
 def register(host: Host, directory: Path, kind: str, command: list[str], files: list[Path]) -> str:
     registration = wire.Registration(
         kind=kind, command=command, executable=sys.executable, directory=str(directory),  # type: ignore[arg-type]
-        store=str(host.root / "store"), variables=host.environment(hook=True), files=[str(file) for file in files],
+        store=str(host.root / "store"), variables=host.environment(hook=False), files=[str(file) for file in files],
     )  # fmt: skip
     (id,) = client.request(host.settings, wire.Watch(registration), LIMIT_S).ids
     return str(id)
@@ -137,7 +138,6 @@ def recorded_run(layers: int, width: int, say: Say) -> list[dict[str, Any]]:
         first = until_ready(host, id, 0.0)
         say(f"recorded: {first.captured} graphs")
         short = [sys.executable, "train.py", "1"]
-        hooked = [sys.executable, "-m", "precompiled", "run", "--", *short]
         first_step(short, plain.environment(hook=False), directory)
         say("torch.compile's own cache is warm, too")
         for name, value in (("lr", 0.002), ("batch", 4)):
@@ -148,7 +148,7 @@ def recorded_run(layers: int, width: int, say: Say) -> list[dict[str, Any]]:
             os.replace(swap, hparams)
             watch = until_ready(host, id, since)
             compiled = host_stats(host)
-            ours = first_step(hooked, host.environment(hook=True), directory)
+            ours = first_step(short, host.environment(hook=True), directory)
             if host_stats(host) != compiled:
                 raise BenchmarkError("the run after the save was not served from what the watch had compiled")
             theirs = first_step(short, plain.environment(hook=False), directory)
@@ -176,8 +176,7 @@ def main() -> int:
     layers, width, repeats = (2, 128, 3) if options.quick else (12, 256, 5)
     console = Console()
     console = console if console.is_terminal else Console(width=140)
-    facts = machine()
-    console.print(f"{facts['cores']} cores, torch {facts['torch']}, load {facts['load']:.1f}", highlight=False)
+    banner(console)
 
     def say(text: str) -> None:
         console.print(f"    {text}", highlight=False)
@@ -195,7 +194,8 @@ def main() -> int:
         if options.markdown:
             print(f"\n{markdown(HEADERS, [result.row()])}\n\n{markdown(RAW_HEADERS, result.raw_row())}\n")
         status = 0 if result.met else 1
-        console.print(f"Raw samples: {save(results, facts, options.quick)}", highlight=False)
+        path = save({"results": [asdict(result) for result in results]}, options.quick, "watch")
+        console.print(f"Raw samples: {path}", highlight=False)
     if "x" in options.only:
         rows = recorded_run(layers, width, say)
         columns = ["edit", "graphs captured", "recompiled", "reused", "save to ready", "first step of the next run",

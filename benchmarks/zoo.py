@@ -78,7 +78,7 @@ def causal(
     return Example(built, {"input_ids": tokens}, {"labels": tokens})
 
 
-_LLAMA_LIKE = {
+_LLAMA_LIKE: dict[str, Any] = {
     "hidden_size": WIDTH, "intermediate_size": INNER, "num_hidden_layers": LAYERS, "num_attention_heads": HEADS,
     "max_position_embeddings": 64, "initializer_range": SPREAD,
 }  # fmt: skip
@@ -159,7 +159,7 @@ def classifier(
     return Example(built, {"input_ids": tokens, "attention_mask": mask}, {"labels": labels})
 
 
-_BERT_LIKE = {
+_BERT_LIKE: dict[str, Any] = {
     "hidden_size": WIDTH, "intermediate_size": INNER, "num_hidden_layers": LAYERS, "num_attention_heads": HEADS,
     "max_position_embeddings": 64, "initializer_range": SPREAD, "hidden_dropout_prob": 0.0,
     "attention_probs_dropout_prob": 0.0,
@@ -232,7 +232,7 @@ def images(model: type, config: type, *, size: int = IMAGE, batch: int = BATCH, 
     return Example(built, {"pixel_values": torch.randn(batch, 3, size, size)}, {"labels": labels})
 
 
-_VIT_LIKE = {
+_VIT_LIKE: dict[str, Any] = {
     "hidden_size": WIDTH, "intermediate_size": INNER, "num_hidden_layers": LAYERS, "num_attention_heads": HEADS,
     "image_size": IMAGE, "patch_size": 8, "initializer_range": SPREAD, "hidden_dropout_prob": 0.0,
     "attention_probs_dropout_prob": 0.0,
