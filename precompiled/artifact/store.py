@@ -16,8 +16,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from precompiled.artifact import durable, trust
 from precompiled.artifact import format as fmt
-from precompiled.artifact import trust
 from precompiled.errors import CorruptArtifact, StoreError, UntrustedStore
 from precompiled.package.store import PackageStore
 
@@ -207,10 +207,10 @@ class Store:
                 path = directory / name
                 path.parent.mkdir(mode=0o700, exist_ok=True)
                 # Native code is mapped executable, so it may need the x bit on file systems that check it.
-                _write_durably(path, data, 0o700 if name.endswith(".so") else 0o600)
-            _write_durably(directory / fmt.MANIFEST, sealed, 0o600)
+                durable.write(path, data, 0o700 if name.endswith(".so") else 0o600)
+            durable.write(directory / fmt.MANIFEST, sealed, 0o600)
             for parent in {(directory / name).parent for name in payload.files} | {directory}:
-                _sync_directory(parent)
+                durable.sync_directory(parent)
             for slot in range(fmt.MAX_VARIANTS):
                 target = self.artifacts / f"{key}.{slot}"
                 try:
@@ -221,7 +221,7 @@ class Store:
                             return other
                         continue
                     raise StoreError(f"{target} cannot be published: {error}", code="store-unwritable") from error
-                _sync_directory(self.artifacts)
+                durable.sync_directory(self.artifacts)
                 self.forget_failure(key)
                 return Entry(target, manifest)
         raise StoreError(f"all {fmt.MAX_VARIANTS} variants of {key[:12]} are taken", code="too-many-variants")
@@ -232,9 +232,9 @@ class Store:
         self.prepare()
         path = self.tmp / _temporary_name()
         try:
-            _write_durably(path, fmt.encode_failure(failure), 0o600)
+            durable.write(path, fmt.encode_failure(failure), 0o600)
             os.replace(path, self.artifacts / (failure.key + FAILED_SUFFIX))
-            _sync_directory(self.artifacts)
+            durable.sync_directory(self.artifacts)
         except OSError as error:
             _remove_tree(path)
             raise StoreError(f"the failure record cannot be written: {error}", code="store-unwritable") from error
@@ -292,9 +292,7 @@ class Store:
         max_bytes -= self._shrink_scratch(int(max_bytes * SCRATCH_SHARE)) + self._shrink_quarantine(
             int(max_bytes * QUARANTINE_SHARE)
         )
-        packages = PackageStore(self.root)
-        packages.evict(int(max_bytes * PACKAGES_SHARE))
-        max_bytes -= packages.weigh()
+        max_bytes -= PackageStore(self.root).shrink(int(max_bytes * PACKAGES_SHARE))
         candidates: list[tuple[float, int, int, Path]] = []
         for name in self._names():
             path = self.artifacts / name
@@ -524,19 +522,3 @@ def _weigh(path: Path) -> tuple[int, int]:
         inodes += len(directories) + len(files)
         size += sum(os.lstat(os.path.join(parent, name)).st_size for name in files)
     return size, inodes
-
-
-def _write_durably(path: Path, data: bytes, mode: int) -> None:
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
-    with os.fdopen(fd, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(fd)
-
-
-def _sync_directory(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

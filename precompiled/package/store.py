@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from precompiled.artifact import trust
+from precompiled.artifact import durable, trust
 from precompiled.errors import CorruptArtifact, StoreError, UntrustedStore
 from precompiled.package import format as fmt
 
@@ -82,16 +82,12 @@ class PackageStore:
                 return name
             temporary = self.tmp / f"{os.getpid()}-{os.urandom(8).hex()}"
             try:
-                fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-                with os.fdopen(fd, "wb") as file:
-                    file.write(content)
-                    file.flush()
-                    os.fsync(fd)
+                durable.write(temporary, content, 0o600)
                 os.rename(temporary, target)
             finally:
                 with suppress(OSError):
                     temporary.unlink(missing_ok=True)
-            _sync_directory(directory)
+            durable.sync_directory(directory)
         except UntrustedStore:
             raise
         except OSError as error:
@@ -133,24 +129,20 @@ class PackageStore:
         """Remove all; how many entries there were."""
         return sum(self.remove(function) for function in self._functions())
 
-    def weigh(self) -> int:
-        """Bytes of all entries."""
-        return sum(size for _used, size, _path in self._files())
-
-    def evict(self, max_bytes: int) -> int:
-        """Remove least recently used entries until ``max_bytes`` hold; how many. Artifacts have an age of their own."""
+    def shrink(self, max_bytes: int) -> int:
+        """Remove least recently used entries until ``max_bytes`` hold; bytes of what stays."""
         files = sorted(self._files(), key=lambda item: item[0])
-        total, removed = sum(size for _used, size, _path in files), 0
+        total = sum(size for _used, size, _path in files)
         for _used, size, path in files:
             if total <= max_bytes:
                 break
             with suppress(OSError):
                 path.unlink()
-                total, removed = total - size, removed + 1
+                total -= size
         for function in self._functions():
             with suppress(OSError):
                 (self.packages / function).rmdir()  # where it is empty
-        return removed
+        return total
 
     def _files(self) -> list[tuple[float, int, Path]]:
         found = []
@@ -189,11 +181,3 @@ class PackageStore:
             quarantine = self.root / "quarantine"
             quarantine.mkdir(mode=0o700, exist_ok=True)
             os.rename(path, quarantine / f"{path.name}.{os.urandom(4).hex()}")
-
-
-def _sync_directory(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
