@@ -18,10 +18,10 @@ from precompiled.artifact.store import Store
 from precompiled.client import Connection, daemon_reachable
 from precompiled.ledger import Ledger
 from precompiled.pending import Pending
-from precompiled.watch import recorder
 
 if TYPE_CHECKING:
     from precompiled.start import Starting
+    from precompiled.watch.recorder import Recorder
 
 log = logging.getLogger("precompiled")
 
@@ -42,7 +42,9 @@ class Session:
         self.connection = Connection(self.settings)
         self.pending = Pending(self)
         # Set where this process is a watch's capture (docs/watch.md): graphs are captured, and not served.
-        self.recorder = recorder.current()
+        # It was imported before any module of the user's; no other process pays for the import.
+        watch = sys.modules.get("precompiled.watch.recorder")
+        self.recorder: Recorder | None = watch.current() if watch is not None else None
         self._starting: Starting | None = None
         self._without_daemon: str | None = None
         self._warned: set[str] = set()
