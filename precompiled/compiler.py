@@ -63,7 +63,6 @@ def run_job(job: wire.Job) -> wire.Finished:
     finally:
         if "torch" in sys.modules:
             sys.modules["torch"].compiler.reset()  # what a failed compile left behind as well
-        gc.collect()
 
 
 def _is_there(store: Store, job: wire.Job) -> bool:

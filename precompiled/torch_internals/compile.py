@@ -57,12 +57,14 @@ class _ExampleValues(torch.fx.Interpreter):
 
 @contextmanager
 def _gives_memory_back() -> Iterator[None]:
-    """An idle worker keeps nothing but its context on the GPU: what autotuning allocated is for the user's programs."""
+    """What a compile made is collected at its end (docs/decisions/0014). And an idle worker keeps nothing but its
+    context on the GPU: what autotuning allocated is for the user's programs.
+    """
     try:
         yield
     finally:
+        gc.collect()
         if torch.cuda.is_initialized():
-            gc.collect()
             torch.cuda.empty_cache()
 
 
