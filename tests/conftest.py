@@ -26,3 +26,15 @@ def shared_host() -> Iterator[Host]:
     with new_host() as found:
         found.start_daemon()
         yield found
+
+
+@pytest.fixture
+def one_rank(tmp_path: Path) -> Iterator[None]:
+    """This process is a process group of one."""
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path / 'rendezvous'}", rank=0, world_size=1)
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()

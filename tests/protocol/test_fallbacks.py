@@ -250,17 +250,6 @@ def test_a_graph_over_the_limit(daemon: DaemonUnderTest, monkeypatch: pytest.Mon
 # ---------------------------------------------------------------- graphs that must not run eager
 
 
-@pytest.fixture
-def one_rank(tmp_path: Path) -> Iterator[None]:
-    import torch.distributed as dist
-
-    dist.init_process_group("gloo", init_method=f"file://{tmp_path / 'rendezvous'}", rank=0, world_size=1)
-    try:
-        yield
-    finally:
-        dist.destroy_process_group()
-
-
 def reduced(x: torch.Tensor) -> torch.Tensor:
     ours = torch.distributed._functional_collectives
     return ours.all_reduce(x, "sum", torch.distributed.group.WORLD) + 1

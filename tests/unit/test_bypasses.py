@@ -240,15 +240,6 @@ def test_a_custom_op_whose_source_is_newer_than_the_process(
 # ---------------------------------------------------------------- collectives
 
 
-@pytest.fixture
-def one_rank(tmp_path: Path) -> Iterator[None]:
-    dist.init_process_group("gloo", init_method=f"file://{tmp_path / 'rendezvous'}", rank=0, world_size=1)
-    try:
-        yield
-    finally:
-        dist.destroy_process_group()
-
-
 @pytest.mark.reason("collective")
 @pytest.mark.skipif(not dist.is_available(), reason="this torch has no torch.distributed")
 @pytest.mark.usefixtures("one_rank")

@@ -23,7 +23,7 @@ def test_a_record_comes_back(tmp_path: Path) -> None:
     registry = Registry(tmp_path)
     assert list(registry.load()) == [] and not any_registered(tmp_path)
     record = Record(
-        registration("a:b"), Good({"/work/a.py": "00"}, [wire.WatchedGraph("n", "k", "ready")], True, complete=True)
+        registration("a:b"), Good({"/project/a.py": "00"}, [wire.WatchedGraph("n", "k", "ready")], True, complete=True)
     )
     id = identify(record.registration)
     registry.save(id, record)
