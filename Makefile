@@ -17,9 +17,6 @@ TORCH ?= 2.13.0
 ARGS ?=
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed-torch-$(TORCH)
-# Copies of the sources in the layout that they are installed in: service/ is precompiled.service there, and linters
-# that follow folders must see it so.
-LAYOUT := .cache/layout
 NOT_EVERYDAY := not slow and not systemd and not versions
 PYTEST_ARGS ?=
 
@@ -86,17 +83,7 @@ test-gpu: $(STAMP) ## The tests that need a GPU
 
 .PHONY: lint
 lint: $(STAMP) ## ruff, mypy and the directions of imports
-	@rm -rf $(LAYOUT) && mkdir -p $(LAYOUT)
-	@cp -R precompiled $(LAYOUT)/precompiled
-	@cp -R service $(LAYOUT)/precompiled/service
-	@cp -R systemd $(LAYOUT)/precompiled/systemd
-# All of them, also when one has something to say.
-	@failed=0
-	$(BIN)/ruff check --quiet . || failed=1
-	cd $(LAYOUT)
-	$(abspath $(BIN))/mypy --config-file $(CURDIR)/pyproject.toml --cache-dir $(CURDIR)/.mypy_cache || failed=1
-	$(abspath $(BIN))/lint-imports --config $(CURDIR)/pyproject.toml --no-cache || failed=1
-	exit $$failed
+	@$(BIN)/python tools/lint
 
 # ---------------------------------------------------------------- install it
 
@@ -106,5 +93,5 @@ install-systemd: $(STAMP) ## The systemd units, of this checkout (ARGS=--help)
 
 .PHONY: clean
 clean: ## Remove what was made here, the virtual environment too
-	@rm -rf $(VENV) .cache build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache .import_linter_cache .hypothesis benchmarks/results
+	@rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache .import_linter_cache .hypothesis benchmarks/results
 	@find . -name __pycache__ -not -path './.venvs/*' -prune -exec rm -rf {} +
