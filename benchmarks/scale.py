@@ -28,9 +28,10 @@ from rich.console import Console
 
 from benchmarks.hosts import LIMIT_S, ROOT, BenchmarkError, Command, Host, fresh_host, program
 from benchmarks.result import banner, machine, markdown, save
-from precompiled import backend, client, wire
+from precompiled import client, wire
 from precompiled.artifact import format as fmt
 from precompiled.artifact.store import Entry, Store
+from precompiled.submit import worker_environment
 
 Say = Callable[[str], None]
 PAGE = ROOT / "docs" / "scale.md"
@@ -223,7 +224,7 @@ def _quantiles(seconds: Sequence[float]) -> tuple[float, float]:
 
 
 def _spec(host: Host, keys: Sequence[str], submits: int, window: int) -> dict[str, Any]:
-    environment = msgspec.to_builtins(backend.worker_environment())
+    environment = msgspec.to_builtins(worker_environment())
     return {
         "submits": submits, "window": window, "keys": list(keys), "blob": str(host.root / "blob"),
         "environment": environment,

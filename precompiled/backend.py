@@ -22,19 +22,18 @@ from precompiled import session as sessions
 from precompiled.artifact.load import load
 from precompiled.artifact.store import Entry
 from precompiled.dispatch import Compiled, Dispatch, counting
-from precompiled.errors import Bypass, CompileFailed, NotServed, PrecompiledError, StoreError
-from precompiled.graph import capture, environment, key
+from precompiled.errors import Bypass, NotServed, PrecompiledError, StoreError
+from precompiled.graph import capture, key
 from precompiled.ledger import GraphCalls, GraphReport
-from precompiled.pending import Awaited
 from precompiled.session import Session
-from precompiled.swap import Event, State, Swap
+from precompiled.submit import Submitter
+from precompiled.swap import Event, State
 from precompiled.torch_internals import lowering, sources, stand_in, traced
 from precompiled.torch_internals.naming import graph_name
 from precompiled.torch_internals.sizes import guard_check, install_guards
 
 if TYPE_CHECKING:
     from precompiled.artifact.format import Failure
-    from precompiled.client import OnReply
     from precompiled.watch.recorder import Recorder
 
 log = logging.getLogger("precompiled.backend")
@@ -122,6 +121,10 @@ class _Graph:
     options: Mapping[str, Any]
     calls: GraphCalls
 
+    @property
+    def submitter(self) -> Submitter:
+        return Submitter(self.session, self.calls, lambda: sources.about(self.graph.module))
+
     def serve(self) -> Compiled:
         if self.session.settings.mode != "lookup":
             self.session.begin_daemon()
@@ -161,8 +164,8 @@ class _Graph:
         # Told before it is submitted: whoever ends this process can cancel what it asked for.
         recorder.graph(report, state, files=files, slots=slots, dynamic=bool(program.size_inputs))
         if state == "compiling":
-            self._submit(program, program.hints, report.id, recorder.on_reply)
-        return counting(self.calls, self.graph.eager())
+            self.submitter.submit(program, program.hints, report.id, recorder.on_reply)
+        return self._named(counting(self.calls, self.graph.eager()), program)
 
     def _look_up(self) -> tuple[capture.Program, list[Entry], Failure | None]:
         started = time.perf_counter()
@@ -211,14 +214,14 @@ class _Graph:
             self.calls,
             self.graph.eager(),
             program.size_inputs,
-            lambda sizes: self._request_variant(program, dispatch, sizes),
+            lambda sizes: self.submitter.request_variant(program, dispatch, sizes),
         )
         waits = bool(program.no_stand_in)
         if waits and program.size_inputs:
             # A call of a size that no variant serves would have nothing to run.
             raise Bypass(f"it has symbolic sizes, and must not run eager: {program.no_stand_in}", code="no-stand-in")
         self.calls.swap.on(Event.MISS)
-        awaited = self._await(program, dispatch, program.hints, self.calls.swap, self.calls.mutable.id)
+        awaited = self.submitter.watch(program, dispatch, program.hints, self.calls.swap, self.calls.mutable.id)
         if waits or self.session.settings.mode == "wait":
             awaited.done.wait(self.session.settings.wait_s)
         if waits:
@@ -235,95 +238,3 @@ class _Graph:
         if packages is not None:
             packages.name_graph(function, self.calls.mutable, program)
         return function
-
-    def _request_variant(self, program: capture.Program, dispatch: Dispatch, sizes: list[int]) -> None:
-        """A call after the swap had sizes that no variant serves: it runs eager, and one for them is compiled."""
-        try:
-            hints = program.hints_for(sizes)
-            if hints is not None:
-                swap = Swap()
-                swap.on(Event.MISS)
-                self._await(program, dispatch, hints, swap, uuid.uuid4().hex)
-        except Exception as error:  # noqa: BLE001 - we are in the user's call, which runs eager
-            self.session.ledger.count_reason("fallbacks", "submit-failed")
-            log.warning("no variant for the sizes %s: %s", sizes, error)
-
-    def _await(self, program: capture.Program, dispatch: Dispatch, hints: list[int], swap: Swap, id: str) -> Awaited:
-        awaited = Awaited(
-            calls=self.calls,
-            program=program,
-            hints=hints,
-            swap=swap,
-            submit=lambda item: self._submit(item.program, item.hints, item.id, self.session.pending.on_reply),
-            dispatch=dispatch,
-            compile_inline=lambda: _compile_inline(program, hints),
-            id=id,
-        )
-        # Watched before it is submitted: an answer must find whom it is for.
-        self.session.pending.watch(awaited)
-        try:
-            awaited.submit(awaited)
-        except BaseException:
-            self.session.pending.abandon(awaited)
-            raise
-        return awaited
-
-    def _submit(self, program: capture.Program, hints: list[int], id: str, on_reply: OnReply) -> None:
-        from precompiled import wire
-
-        session, report = self.session, self.calls.mutable
-        message = wire.Submit(
-            id=id,
-            key=report.key,
-            store=str(session.store.root),
-            environment=worker_environment(program.modules),
-            device=worker_device(program.device),
-            name=report.name,
-            waiting=session.settings.mode == "wait" or bool(program.no_stand_in),
-        )
-        graph = program.to_bytes(hints, sources.about(self.graph.module))
-        if len(graph) > session.settings.max_graph_bytes:
-            graph = program.to_bytes(hints)  # what people are shown must not keep it from being sent
-        session.connection.submit(message, graph, on_reply)
-
-
-def _compile_inline(program: capture.Program, hints: list[int]) -> tuple[Compiled, str] | None:
-    """Compile in this process, after all: the callable, and the guards on its sizes; None when that fails."""
-    from precompiled.torch_internals import compile as compiling
-
-    try:
-        return compiling.compile_here(capture.parse(program.to_bytes(hints)))
-    except CompileFailed as reason:
-        # What the worker said already: what would come out serves no call but some.
-        log.info("a graph stays eager in this process (%s): %s", reason.code, reason)
-        return None
-    except Exception as error:
-        log.warning("compiling in process failed, the graph stays eager: %s", error, exc_info=True)
-        return None
-
-
-def worker_environment(modules: Mapping[str, str] | None = None) -> Any:
-    """The environment that a worker must run in; ``modules``: what its graph's custom ops come with."""
-    import platform
-    import sys
-
-    import torch
-
-    from precompiled import wire
-
-    return wire.Environment(
-        executable=sys.executable,
-        prefix=sys.prefix,
-        python=platform.python_version(),
-        torch=str(torch.__version__),
-        triton=environment.triton_version(),
-        variables=environment.variables(with_path=bool(modules)),
-        modules=dict(modules or {}),
-    )
-
-
-def worker_device(device: str) -> str:
-    """``"cpu"``, or ``"cuda:<UUID>"`` for the GPU that this process calls ``device``."""
-    if device == "cpu":
-        return device
-    return f"cuda:GPU-{torch.cuda.get_device_properties(device).uuid}"

@@ -22,8 +22,8 @@ import pytest
 import torch
 
 import precompiled
-from precompiled import backend
 from precompiled import session as sessions
+from precompiled import submit
 from precompiled.graph import codec
 from precompiled.graph.capture import Program
 from precompiled.ledger import GraphReport
@@ -106,7 +106,7 @@ def this_process(settings: Mapping[str, str] | None = None) -> Iterator[ThisProc
         ),
         mock.patch.object(sessions, "_session", None),
         mock.patch.object(route, "compile_in_process", functools.partial(_runs_eager, left)),
-        mock.patch.object(backend, "_compile_inline", _runs_program_eager),
+        mock.patch.object(submit, "compile_inline", _runs_program_eager),
     ):
         session = sessions.current()
         try:

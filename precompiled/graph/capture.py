@@ -68,6 +68,17 @@ class Program:
         return None if None in found else [size for size in found if size is not None]
 
 
+def restored(
+    data: bytes, modes: dict[str, Any], device: str, cudagraphs: bool, size_inputs: list[int], modules: dict[str, str]
+) -> Program:
+    """The program that ``data`` (of ``to_bytes``) came from; the rest is as it was captured. Raises CompileFailed."""
+    kept = parse(data)
+    sections = {name: _dump(kept[name]) for name in SECTIONS}
+    hints, floats = kept["hints"], kept["floats"]
+    no_stand_in = codec.no_stand_in(kept["graph"])
+    return Program(sections, modes, device, cudagraphs, hints, floats, size_inputs, modules, no_stand_in)
+
+
 def _dump(value: Any) -> str:
     # No sorting: dicts come in a fixed order already, or their order has a meaning (keyword arguments).
     return json.dumps(value, separators=(",", ":"))

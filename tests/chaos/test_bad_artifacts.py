@@ -12,7 +12,7 @@ import pytest
 from support_host import TIMEOUT_S, Host
 
 from precompiled import client, wire
-from precompiled.backend import worker_environment
+from precompiled.submit import worker_environment
 
 MLP = {"model": "mlp", "training": True}
 

@@ -19,9 +19,9 @@ from support_graphs import captured
 from support_host import TIMEOUT_S, Host
 
 from precompiled import wire
-from precompiled.backend import worker_device
 from precompiled.errors import Bypass
 from precompiled.graph import capture, codec
+from precompiled.submit import worker_device
 from precompiled.torch_internals import configs, modes
 
 pytestmark = [

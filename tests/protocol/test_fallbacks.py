@@ -21,7 +21,7 @@ import torch
 from support_daemon import DaemonUnderTest, running_daemon, wait_until
 from support_session import ThisProcess, deaf_daemon, this_process
 
-from precompiled import backend
+from precompiled import submit
 from precompiled.artifact import format as fmt
 from precompiled.artifact.store import Store
 from precompiled.errors import NotServed, PrecompiledError
@@ -214,7 +214,7 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonUnderTest
 
 @contextmanager
 def with_daemon(daemon: DaemonUnderTest, monkeypatch: pytest.MonkeyPatch, **settings: str) -> Iterator[ThisProcess]:
-    monkeypatch.setattr(backend, "worker_environment", lambda modules=None: daemon.environment())
+    monkeypatch.setattr(submit, "worker_environment", lambda modules=None: daemon.environment())
     settings = {"PRECOMPILED_MODE": "eager", "PRECOMPILED_RUNTIME_DIR": str(daemon.runtime_dir), **settings}
     with this_process(settings) as here:
         yield here

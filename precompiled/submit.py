@@ -1,0 +1,124 @@
+"""Asking the daemon for a graph's artifact, or for a further variant of it, and awaiting what comes."""
+
+from __future__ import annotations
+
+import logging
+import platform
+import sys
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from precompiled.dispatch import Compiled, Dispatch
+from precompiled.errors import CompileFailed
+from precompiled.graph import capture, environment
+from precompiled.ledger import GraphCalls
+from precompiled.pending import Awaited
+from precompiled.session import Session
+from precompiled.swap import Event, Swap
+
+if TYPE_CHECKING:
+    from precompiled.client import OnReply
+
+log = logging.getLogger("precompiled.backend")
+
+
+@dataclass(frozen=True)
+class Submitter:
+    """For one graph. ``about``: gives what people are shown beside it (torch_internals/sources.py)."""
+
+    session: Session
+    calls: GraphCalls
+    about: Callable[[], str]
+
+    def request_variant(self, program: capture.Program, dispatch: Dispatch, sizes: list[int]) -> None:
+        """A call after the swap had sizes that no variant serves: it runs eager, and one for them is compiled."""
+        try:
+            hints = program.hints_for(sizes)
+            if hints is not None:
+                swap = Swap()
+                swap.on(Event.MISS)
+                self.watch(program, dispatch, hints, swap, uuid.uuid4().hex)
+        except Exception as error:  # noqa: BLE001 - we are in the user's call, which runs eager
+            self.session.ledger.count_reason("fallbacks", "submit-failed")
+            log.warning("no variant for the sizes %s: %s", sizes, error)
+
+    def watch(self, program: capture.Program, dispatch: Dispatch, hints: list[int], swap: Swap, id: str) -> Awaited:
+        """Submit, and have ``dispatch`` flipped when the artifact is there. Raises what keeps it from being sent."""
+        awaited = Awaited(
+            calls=self.calls,
+            program=program,
+            hints=hints,
+            swap=swap,
+            submit=lambda item: self.submit(item.program, item.hints, item.id, self.session.pending.on_reply),
+            dispatch=dispatch,
+            compile_inline=lambda: compile_inline(program, hints),
+            id=id,
+        )
+        # Watched before it is submitted: an answer must find whom it is for.
+        self.session.pending.watch(awaited)
+        try:
+            awaited.submit(awaited)
+        except BaseException:
+            self.session.pending.abandon(awaited)
+            raise
+        return awaited
+
+    def submit(self, program: capture.Program, hints: list[int], id: str, on_reply: OnReply) -> None:
+        """Hand the program to the connection's thread, which tells ``on_reply`` what the daemon says."""
+        from precompiled import wire
+
+        session, report = self.session, self.calls.mutable
+        message = wire.Submit(
+            id=id,
+            key=report.key,
+            store=str(session.store.root),
+            environment=worker_environment(program.modules),
+            device=worker_device(program.device),
+            name=report.name,
+            waiting=session.settings.mode == "wait" or bool(program.no_stand_in),
+        )
+        graph = program.to_bytes(hints, self.about())
+        if len(graph) > session.settings.max_graph_bytes:
+            graph = program.to_bytes(hints)  # what people are shown must not keep it from being sent
+        session.connection.submit(message, graph, on_reply)
+
+
+def compile_inline(program: capture.Program, hints: list[int]) -> tuple[Compiled, str] | None:
+    """Compile in this process, after all: the callable, and the guards on its sizes; None when that fails."""
+    from precompiled.torch_internals import compile as compiling
+
+    try:
+        return compiling.compile_here(capture.parse(program.to_bytes(hints)))
+    except CompileFailed as reason:
+        # What the worker said already: what would come out serves no call but some.
+        log.info("a graph stays eager in this process (%s): %s", reason.code, reason)
+        return None
+    except Exception as error:
+        log.warning("compiling in process failed, the graph stays eager: %s", error, exc_info=True)
+        return None
+
+
+def worker_environment(modules: Mapping[str, str] | None = None) -> Any:
+    """The environment that a worker must run in; ``modules``: what its graph's custom ops come with."""
+    from precompiled import wire
+
+    return wire.Environment(
+        executable=sys.executable,
+        prefix=sys.prefix,
+        python=platform.python_version(),
+        torch=str(torch.__version__),
+        triton=environment.triton_version(),
+        variables=environment.variables(with_path=bool(modules)),
+        modules=dict(modules or {}),
+    )
+
+
+def worker_device(device: str) -> str:
+    """``"cpu"``, or ``"cuda:<UUID>"`` for the GPU that this process calls ``device``."""
+    if device == "cpu":
+        return device
+    return f"cuda:GPU-{torch.cuda.get_device_properties(device).uuid}"
