@@ -44,7 +44,7 @@ $(STAMP): pyproject.toml .ci/prerequisites.py
 demo: $(STAMP) ## A model trains without waiting for its compile, beside plain torch.compile (under 4 minutes)
 	@$(BIN)/python examples/demo/demo.py
 
-.PHONY: bench bench-quick bench-full bench-scale
+.PHONY: bench bench-quick bench-full bench-scale bench-watch bench-packages
 bench: $(STAMP) ## All measures against their goals, side by side with torch.compile (about 40 minutes; ARGS=--help)
 	@$(BIN)/python -m benchmarks $(ARGS)
 bench-quick: $(STAMP) ## The same with small models and fewer repeats: does it work, not what it is (minutes)
@@ -53,10 +53,16 @@ bench-full: $(STAMP) ## Starts of six models by all contenders, trained or not, 
 	@$(BIN)/python -m benchmarks.starts $(ARGS)
 bench-scale: $(STAMP) ## How costs grow with artifacts, clients and jobs (about ten minutes; ARGS=--help)
 	@$(BIN)/python -m benchmarks.scale $(ARGS)
+bench-watch: $(STAMP) ## Watch mode: from a save to ready, and the next run beside torch.compile's (minutes; ARGS=--help)
+	@$(BIN)/python -m benchmarks.watch $(ARGS)
+bench-packages: $(STAMP) ## Packages: the first call of a process that traces nothing (minutes; ARGS=--help)
+	@$(BIN)/python -m benchmarks.packages --first-call $(ARGS)
 
-.PHONY: architectures
+.PHONY: architectures architectures-packages
 architectures: $(STAMP) ## A table of 27 architectures: by the daemon, hit the next time, equal to eager (half an hour)
-	@$(BIN)/python -m benchmarks.architectures
+	@$(BIN)/python -m benchmarks.architectures $(ARGS)
+architectures-packages: $(STAMP) ## The same with packages: no frame is traced in the second process (half an hour)
+	@$(BIN)/python -m benchmarks.packages $(ARGS)
 
 # ---------------------------------------------------------------- check it
 
