@@ -99,8 +99,7 @@ def _route() -> None:
 
     route.install()
     _routed = True
-    # A watch's capture is there to trace.
-    if settings().packages and "PRECOMPILED_CAPTURE" not in os.environ:
+    if settings().packages:
         from precompiled.torch_internals import package_switch
 
         package_switch.install()

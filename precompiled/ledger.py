@@ -42,8 +42,11 @@ class Counts:
     misses: int = 0
     swapped: int = 0
     saved_s: float = 0.0
+    untraced: int = 0
+    traced: int = 0
     fallbacks: dict[str, int] = field(default_factory=dict)
     bypassed: dict[str, int] = field(default_factory=dict)
+    not_kept: dict[str, int] = field(default_factory=dict)  # frames without a package, by reason
 
 
 class Ledger:
@@ -68,13 +71,13 @@ class Ledger:
             return [graph.report() for graph in self._graphs]
 
     def count(self, **changes: float) -> None:
-        """Add to hits, misses, swapped or saved_s."""
+        """Add to a number of Counts."""
         with self._lock:
             for name, amount in changes.items():
                 setattr(self._counts, name, getattr(self._counts, name) + amount)
 
     def count_reason(self, kind: str, code: str) -> None:
-        """Count a ``"fallbacks"`` or ``"bypassed"`` reason."""
+        """Count a reason; ``kind``: "fallbacks", "bypassed" or "not_kept"."""
         with self._lock:
             table: dict[str, int] = getattr(self._counts, kind)
             table[code] = table.get(code, 0) + 1

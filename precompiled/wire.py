@@ -74,6 +74,9 @@ class Tally(_Message, frozen=True):
     misses: int = 0
     swapped: int = 0
     saved_s: float = 0.0  # compile seconds that hits and swaps spared this client
+    untraced: int = 0  # frames that a package spared Dynamo's trace
+    traced: int = 0  # frames that Dynamo traced while packages were on
+    not_kept: dict[str, int] = {}  # frames that no package can hold
     fallbacks: dict[str, int] = {}
     bypassed: dict[str, int] = {}
 
@@ -209,6 +212,7 @@ class WatchStatus(msgspec.Struct, frozen=True):
     capture_s: float = 0.0  # of the last one
     ready_s: float = 0.0  # from the last save to ready
     fake: bool = False  # captured without the memory of its tensors
+    packages: int = 0  # functions whose packages the last good capture has written: their next call is not traced
 
 
 class StatusReply(_Message, frozen=True):
@@ -243,6 +247,9 @@ class StatsReply(_Message, frozen=True):
     saved_s: float = 0.0
     retried: int = 0
     rejected: dict[str, int] = {}
+    untraced: int = 0
+    traced: int = 0
+    not_kept: dict[str, int] = {}
 
 
 class Stopping(_Message, frozen=True):

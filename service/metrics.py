@@ -14,8 +14,9 @@ MAX_AMOUNT = 1 << 40
 
 NUMBERS = (
     "hits", "misses", "submitted", "deduplicated", "compiled", "failed", "swapped", "compile_s", "saved_s", "retried",
+    "untraced", "traced",
 )  # fmt: skip
-BY_REASON = ("fallbacks", "bypassed", "rejected")
+BY_REASON = ("fallbacks", "bypassed", "rejected", "not_kept")
 
 
 @dataclass
@@ -42,9 +43,9 @@ class Metrics:
 
     def tally(self, uid: int, message: wire.Tally) -> None:
         """Add what a client counted; amounts that no honest client sends (negative, NaN, huge) count as nothing."""
-        for name in ("hits", "misses", "swapped", "saved_s"):
+        for name in ("hits", "misses", "swapped", "saved_s", "untraced", "traced"):
             self.add(uid, name, _sane(getattr(message, name)))
-        for name in ("fallbacks", "bypassed"):
+        for name in ("fallbacks", "bypassed", "not_kept"):
             for reason, amount in list(getattr(message, name).items())[:MAX_REASONS]:
                 self.add(uid, name, _sane(amount), reason)
 

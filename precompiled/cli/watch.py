@@ -305,6 +305,8 @@ def _cells(watch: dict[str, Any], *, with_ages: bool = True) -> tuple[str, ...]:
         for name in ("captured", "reused", "compiling", "ready", "failed", "bypassed")
         if watch[name]
     )
+    if watch["packages"]:
+        counts += f", {watch['packages']} packages"
     took = human_seconds(watch["ready_s"]) if watch["ready_s"] and watch["state"] == "ready" else ""
     return watch["id"], watch["name"], edit, watch["state"], counts, took
 

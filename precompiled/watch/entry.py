@@ -181,7 +181,7 @@ def _trimmed(error: BaseException) -> str:
     ):
         frames = frames.tb_next
     if isinstance(error, EntryPointError):
-        return str(error)
+        return f"{error.code}: {error}"
     lines = traceback.format_exception(type(error), error, frames)
     return "".join(lines).strip()[-recording.ERROR_CHARS :]
 

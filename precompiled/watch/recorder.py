@@ -7,6 +7,7 @@ environment)::
     {"event": "graph", "id", "name", "key", "state", "reason", "slots", "dynamic"}   before it is submitted
     {"event": "files", "files": {path: digest}}      sources as they were read; told with each graph and at the end
     {"event": "written", "path"}                     a file that is opened to be written
+    {"event": "packages", "functions"}               whose packages it has written so far
     {"event": "rejected", "id", "code", "message"}   by the daemon
     {"event": "settled"}                             a run's first steps are captured, and all of it is submitted
     {"event": "done", "ok", "error", ...}            an entry point's end
@@ -41,6 +42,7 @@ ERROR_CHARS = 8000
 ACCEPT_S = 60.0  # how long an end waits for the daemon to take everything
 TELL_S = 5.0
 MAX_WRITTEN = 10_000
+MAX_FUNCTIONS = 200
 LOOK_S = 0.05
 # When a run without optimizer steps counts as captured: no new graph for this long, and for twice as long as the graphs
 # took to come.
@@ -203,15 +205,18 @@ class Recorder:
         from precompiled import session
         from precompiled.client import daemon_reachable
 
+        packages = sys.modules.get("precompiled.package.automatic")  # there where they are switched on
+        if packages is not None and packages.flush(ACCEPT_S):
+            kept = [report.name for report in packages.reports() if report.state == "recorded" and report.guards]
+            self.tell("packages", functions=sorted(set(kept))[:MAX_FUNCTIONS])
         found = session.existing()
         if found is not None and daemon_reachable(found.settings):  # without one the watcher is about to end as well
             until = time.monotonic() + (TELL_S if found.connection.flush(ACCEPT_S) else 0.0)
             while self._unanswered and time.monotonic() < until:
                 time.sleep(0.01)  # the connection knows of an answer before on_reply is told
             for id in list(self._unanswered):  # a queue that was full all the time: nobody asks again after our end
-                self.tell(
-                    "rejected", id=id, code="not-accepted", message=f"the daemon did not take it in {ACCEPT_S:g} s"
-                )
+                message = f"the daemon did not take it in {ACCEPT_S:g} s: save again later"
+                self.tell("rejected", id=id, code="not-accepted", message=message)
         self._note_others(())
         self.tell_files()
 

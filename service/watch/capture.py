@@ -70,6 +70,7 @@ class Capture:
         self.graphs: dict[str, Graph] = {}  # by id
         self.sources: dict[str, str] = {}  # path -> digest as it was read; "": to be taken
         self.written: set[str] = set()
+        self.packages: set[str] = set()  # functions whose packages it has written
         self.end: End | None = None
         self.rss = 0
         self._capturing: set[int] = set()  # pids that have captured graphs
@@ -116,6 +117,8 @@ class Capture:
                     str(message.get("state", "")), str(message.get("reason", ""))[:1000],
                     tuple(int(slot) for slot in message.get("slots", ())), bool(message.get("dynamic")),
                 )  # fmt: skip
+            case {"event": "packages", "functions": list(functions)}:
+                self.packages.update(str(name)[:500] for name in functions)
             case {"event": "written", "path": str(path)}:
                 self.written.add(path)
             case {"event": "rejected", "id": str(id)} if id in self.graphs:

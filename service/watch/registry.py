@@ -37,6 +37,7 @@ class Good(msgspec.Struct):
     complete: bool = False
     edited: str = ""
     edited_at: float = 0.0
+    packages: int = 0
 
 
 class Record(msgspec.Struct):

@@ -33,6 +33,7 @@ class Outcome:
     fake: bool = False
     note: str = ""
     complete: bool = False
+    packages: int = 0  # functions whose packages the capture has written
 
     def keys(self) -> set[str]:
         return {graph.key for graph in self.graphs.values()}
@@ -99,7 +100,7 @@ class Watch:
         graphs = {
             f"{number}": Graph(str(number), g.name, g.key, g.state, g.reason) for number, g in enumerate(good.graphs)
         }
-        self.good = Outcome(good.sources, graphs, good.fake, good.note, good.complete)
+        self.good = Outcome(good.sources, graphs, good.fake, good.note, good.complete, good.packages)
         self.edited, self.edited_at = good.edited, good.edited_at
         self._expected = dict(good.sources)
         changed = self.tools.files.changed(self._expected)
@@ -211,7 +212,7 @@ class Watch:
         self.real = end.note if self.registration.kind == "entry" and not end.fake else ""
         sources = {path: self._expected[path] for path in self.named_files() if path in self._expected}
         sources.update(self._digests(capture))
-        self.good = Outcome(sources, capture.graphs, end.fake, end.note)
+        self.good = Outcome(sources, capture.graphs, end.fake, end.note, packages=len(capture.packages))
         self._expected = dict(sources)
         # What earlier captures have asked for: what of it is still wanted, this one has asked for as well.
         obsolete = [id for id in self._awaited if id not in capture.graphs]
@@ -290,7 +291,7 @@ class Watch:
             return Record(self.registration)
         graphs = [wire.WatchedGraph(g.name, g.key, g.state, g.reason) for g in good.graphs.values()]
         return Record(self.registration, Good(good.sources, graphs, good.fake, good.note, good.complete, self.edited,
-                                              self.edited_at))  # fmt: skip
+                                              self.edited_at, good.packages))  # fmt: skip
 
     def status(self) -> wire.WatchStatus:
         good, capture = self.good, self.capture
@@ -319,6 +320,7 @@ class Watch:
             graphs=[wire.WatchedGraph(g.name, g.key, g.state, g.reason[:300]) for g in shown[:GRAPHS_SHOWN]],
             files=sum(digest != ABSENT for digest in self._expected.values()), captures=self.captures,
             capture_s=self.capture_s, ready_s=self.ready_s, fake=good.fake if good else False,
+            packages=good.packages if good else 0,
         )  # fmt: skip
 
 

@@ -1,0 +1,75 @@
+"""With packages on, a watch leaves packages too: the next run neither traces nor compiles."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+
+import pytest
+from support_host import new_host
+from support_watch import PROJECT, Project, sources
+
+# Frames are compared by the function that is compiled: a run must compile what the entry point gives.
+TOLD = """
+print(json.dumps({
+    "graphs": [[g.key, g.state, g.source, g.reason] for g in precompiled.report()],
+    "frames": [[f.name, f.state, f.message, f.reasons] for f in precompiled.package_report()],
+    "traced": dict(torch._dynamo.utils.counters["frames"]),
+}))
+"""
+TRAIN = """
+import json, sys
+import torch, precompiled
+from layers import Layer
+
+WIDTH = json.load(open("config.json"))["width"]
+torch.manual_seed(0)
+layer = Layer(WIDTH)
+model = torch.compile(layer)
+optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+x = torch.randn(4, WIDTH)
+for step in range(int(sys.argv[1])):
+    expected = layer(x)
+    found = model(x)
+    torch.testing.assert_close(found, expected)
+    found.square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+@pytest.fixture(scope="module")
+def project() -> Iterator[Project]:
+    with new_host() as host:
+        host.start_daemon()
+        found = Project(host, host.root / "project", {"PRECOMPILED_PACKAGES": "1"})
+        found.write({**PROJECT, "run.py": PROJECT["run.py"] + TOLD, "train.py": TRAIN + TOLD})
+        yield found
+
+
+def check(found: dict, name: str) -> None:
+    assert sources(found) == ["package"], found
+    assert found["traced"] == {}, found
+    assert {frame[1] for frame in found["frames"]} <= {"used", "skipped"}, found
+    assert name in [frame[0] for frame in found["frames"]]
+
+
+@pytest.mark.parametrize("edited", [None, "layers.py"])
+def test_of_an_entry_point_without_its_memory(project: Project, edited: str | None) -> None:
+    id = project.register("model:factory")
+    if edited is None:
+        status = project.until_ready(id)
+    else:
+        status = project.until_ready(id, project.save(edited, "* 2.0", "* 3.0"))
+    assert status.fake and status.packages == 1, status
+    check(project.run("run.py"), "model.Model.forward")
+
+
+def test_of_a_recorded_run(project: Project) -> None:
+    id = project.register(sys.executable, "train.py", "1000000", kind="run")
+    status = project.until_ready(id)
+    assert status.packages == 1, status
+    check(project.run("train.py", "3"), "layers.Layer.forward")
+    project.until_ready(id, project.replace("config.json", json.dumps({"width": 12, "depth": 2})))
+    check(project.run("train.py", "3"), "layers.Layer.forward")
