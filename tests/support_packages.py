@@ -743,6 +743,149 @@ def build():
     return f, [(torch.randn(4, 4, requires_grad=True),)]
 """, ("* 2.0", "* 3.0"), TRACED)
 
+# ------------------------------------------------ what a frame makes itself has no source, and no guard but its class's
+
+case("default_of_a_method_of_an_object_made_inside", """
+class Scale:
+    def __init__(self, factor=2.0):
+        self.factor = factor
+def f(x):
+    return torch.addmm(x, x, x, alpha=Scale().factor)
+def build():
+    return f, [(torch.randn(4, 4),)]
+""", ("factor=2.0", "factor=3.0"), TRACED)
+case("decorator_of_a_method_of_an_object_made_inside", """
+def scaled(factor):
+    def decorate(method):
+        def call(self, x):
+            return torch.addmm(x, x, method(self, x), alpha=factor)
+        return call
+    return decorate
+class Twice:
+    @scaled(2.0)
+    def run(self, x):
+        return torch.mm(x, x)
+def f(x):
+    return Twice().run(x)
+def build():
+    return f, [(torch.randn(4, 4),)]
+""", ("@scaled(2.0)", "@scaled(3.0)"), TRACED)
+case("class_of_a_factory", """
+def make(factor):
+    class Scale:
+        def __mul__(self, x):
+            return torch.addmm(x, x, x, alpha=factor)
+    return Scale
+Scale = make(2.0)
+def f(x):
+    return Scale() * x
+def build():
+    return f, [(torch.randn(4, 4),)]
+""", ("make(2.0)", "make(3.0)"), TRACED)
+case("partial_method_of_an_object_made_inside", """
+class Scale:
+    def by(self, x, factor):
+        return torch.addmm(x, x, x, alpha=factor)
+    run = functools.partialmethod(by, factor=2.0)
+def f(x):
+    return Scale().run(x)
+def build():
+    return f, [(torch.randn(4, 4),)]
+""", ("factor=2.0", "factor=3.0"), TRACED)
+case("list_of_the_class_of_an_object_made_inside", """
+class Scale:
+    FACTORS = [2.0, 5.0]
+def f(x):
+    return torch.addmm(x, x, x, alpha=Scale().FACTORS[0])
+def build():
+    return f, [(torch.randn(4, 4),)]
+""", ("[2.0, 5.0]", "[3.0, 5.0]"), TRACED)
+case("classes_that_name_each_other", """
+class Left:
+    def other(self):
+        return Right
+    def factor(self, kind=None):
+        return 2.0
+class Right(Left):
+    def other(self):
+        return Left
+    def factor(self, kind=Left):
+        return super().factor(kind)
+def f(x):
+    return torch.addmm(x, x, x, alpha=Right().factor() * Left().factor())
+def build():
+    return f, [(torch.randn(4, 4),)]
+""", None, USED)
+case("value_of_an_enum", """
+class Kind(enum.IntEnum):
+    A = 2
+    B = 5
+def f(x):
+    return torch.addmm(x, x, x, alpha=Kind.A)
+def build():
+    return f, [(torch.randn(4, 4),)]
+""", ("A = 2", "A = 3"), TRACED)
+case("value_of_an_enum_by_its_class", """
+class Kind(enum.Enum):
+    A = 2
+    B = 5
+def f(x):
+    for kind in Kind:
+        x = torch.addmm(x, x, x, alpha=kind.value)
+    return x
+def build():
+    return f, [(torch.randn(4, 4),)]
+""", ("A = 2", "A = 3"), TRACED)
+case("inputs_that_share_memory", """
+def f(x, y):
+    y.mul_(2.0)
+    return torch.mm(x, y)
+def build():
+    base = torch.randn(5, 4)
+    return f, [(base[:4], base[1:].clone())]
+""", ("base[1:].clone()", "base[1:]"), TRACED)
+case("defaults_without_guards", """
+torch._dynamo.config.skip_guards_on_constant_func_defaults = True
+def g(x, alpha=2.0, *, beta=1.0):
+    return torch.addmm(x, x, x, alpha=alpha, beta=beta)
+def f(x):
+    return g(x)
+def build():
+    return f, [(torch.randn(4, 4),)]
+""", ("beta=1.0", "beta=3.0"), TRACED)
+case("left_alone_for_its_value", """
+class Settings:
+    def __init__(self, on):
+        self.on = on
+def f(x, settings):
+    if not settings.on:
+        return x
+    return torch.mm(x, x)
+def build():
+    return f, [(torch.randn(4, 4), Settings(False))]
+""", ("Settings(False)", "Settings(True)"), TRACED)
+case("left_alone_for_the_grad_mode", """
+GRAD = True
+context = lambda: torch.set_grad_enabled(GRAD)
+def f(x):
+    if torch.is_grad_enabled():
+        return x
+    return torch.mm(x, x)
+def build():
+    return f, [(torch.randn(4, 4),)]
+""", ("GRAD = True", "GRAD = False"), TRACED)
+case("left_alone_again", """
+class Settings:
+    def __init__(self, on):
+        self.on = on
+def f(x, settings):
+    if not settings.on:
+        return x
+    return torch.mm(x, x)
+def build():
+    return f, [(torch.randn(4, 4), Settings(False))]
+""", None, USED)
+
 # ---------------------------------------------------------------- never kept
 
 # With the reason that package_report() gives.

@@ -12,6 +12,7 @@ import click
 
 from precompiled.artifact import format as fmt
 from precompiled.artifact.store import Entry, Store
+from precompiled.cli import functions
 from precompiled.cli.app import command
 from precompiled.cli.graph import operations, program_of
 from precompiled.cli.output import Output, human_seconds
@@ -78,11 +79,16 @@ class _Nearest:
 def explain_command(out: Output, settings: Settings, prefix: str | None, last: bool) -> None:
     """Say why a graph was not found in the store: what differs from the nearest entry that was there before it.
 
-    A unique beginning of KEY is enough.
+    A unique beginning of KEY is enough. Of a function's name (`model.Net.forward`): why it was traced although it has a
+    package, with the guard and the line in its source.
     """
     if (prefix is None) != last:
-        raise click.UsageError("give either a KEY or --last")
+        raise click.UsageError("give either a KEY (or a function), or --last")
     store = open_store(settings)
+    if prefix is not None and functions.is_function(prefix):
+        about = functions.explain_document(store, prefix)
+        out.result(about, lambda: functions.explain(about))
+        return
     all_kept = sorted([*_artifacts(store), *_failures(store)], key=lambda item: item.created)
     if prefix is None:
         if not all_kept:

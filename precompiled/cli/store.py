@@ -14,7 +14,7 @@ import click
 from precompiled.artifact import format as fmt
 from precompiled.artifact import trust
 from precompiled.artifact.store import FAILED_SUFFIX, Entry, Store
-from precompiled.cli import graph
+from precompiled.cli import functions, graph
 from precompiled.cli.app import command
 from precompiled.cli.output import Output, human_bytes, human_seconds, pairs, table
 from precompiled.config import Settings
@@ -26,7 +26,7 @@ SHOWN_DIGITS = 12
 
 @command("ls")
 def ls_command(out: Output, settings: Settings) -> None:
-    """List what is in the store: artifacts, and graphs that could not be compiled."""
+    """List what is in the store: artifacts, graphs that could not be compiled, and packages."""
     store = open_store(settings)
     now = time.time()
     artifacts = list(store.entries())
@@ -36,8 +36,10 @@ def ls_command(out: Output, settings: Settings) -> None:
     if unreadable > 0:
         out.note(f"precompiled: {unreadable} entries cannot be read or trusted; `precompiled doctor` says more.")
 
+    packages = functions.rows(store)
+
     def show() -> None:
-        if not rows:
+        if not rows and not packages:
             click.echo(f"Nothing in {store.root}.")
             return
         table(
@@ -54,8 +56,9 @@ def ls_command(out: Output, settings: Settings) -> None:
         )  # fmt: skip
         total = sum(row["bytes"] for row in rows)
         click.echo(f"{len(artifacts)} artifacts, {len(rows) - len(artifacts)} failures, {human_bytes(total)}")
+        functions.show_rows(packages)
 
-    out.result({"cache_dir": str(store.root), "entries": rows}, show)
+    out.result({"cache_dir": str(store.root), "entries": rows, "packages": packages}, show)
 
 
 @command("show")
@@ -63,9 +66,13 @@ def ls_command(out: Output, settings: Settings) -> None:
 def show_command(out: Output, settings: Settings, key: str) -> None:
     """Show one graph: its operations with their source lines, its artifacts' manifests, and its failure record.
 
-    A unique beginning of KEY is enough.
+    A unique beginning of KEY is enough. Of a function's name (`model.Net.forward`): the entries of its package.
     """
     store = open_store(settings)
+    if functions.is_function(key):
+        found = functions.show_document(store, key)
+        out.result(found, lambda: functions.show(found))
+        return
     whole = resolve(store, [key])[0]
     entries = store.lookup(whole)
     failure = store.failure(whole)

@@ -6,7 +6,6 @@ Whatever is in doubt ends in tracing as usual, with a reason: ``reports()`` has 
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import json
 import logging
@@ -14,21 +13,25 @@ import os
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from precompiled import session as sessions
 from precompiled.artifact import load as loading
+from precompiled.artifact.store import Entry as ArtifactEntry
 from precompiled.dispatch import Dispatch, counting
 from precompiled.errors import PrecompiledError, StoreError
-from precompiled.graph import capture, environment
+from precompiled.graph import capture, codec, environment
 from precompiled.ledger import GraphCalls, GraphReport
+from precompiled.package import difference
 from precompiled.package import format as fmt
-from precompiled.package.identity import Descriptions, NotPortable, code_digest, locals_digest
+from precompiled.package.identity import Descriptions, NotPortable, code_digest
 from precompiled.package.store import Entry, PackageStore
+from precompiled.submit import Submitter
 from precompiled.swap import Event
-from precompiled.torch_internals import configs, modes, package_code, package_guards, user_modules
+from precompiled.torch_internals import configs, modes, package_code, package_guards, stand_in, user_modules
 from precompiled.torch_internals import package_frames as frames
 from precompiled.torch_internals.package_frames import Frame, Graph, Mismatch, Traced
 from precompiled.torch_internals.sizes import guard_check
@@ -99,6 +102,7 @@ class Automatic:
         self.reports: list[FunctionReport] = []
         self.publisher = Publisher()
         self._counter = 0
+        self._reasons: tuple[str, ...] = ()  # why no entry was used for the frame that is traced now
         self._read: dict[str, Entry] = {}  # by name: what was read and verified once
         # Given by load_package(check_source=False): by module, qualified name and fullgraph=, whatever the code is.
         self.unchecked: dict[tuple[str, str, bool], list[Entry]] = {}
@@ -106,83 +110,89 @@ class Automatic:
     # ------------------------------------------------------------------ using
 
     def find(self, frame: Frame) -> Any:
-        """What Dynamo would get from a trace, or None: then it traces. Never raises."""
+        """What Dynamo would get from a trace, or None: then it traces. Raises in strict mode only."""
         started = time.perf_counter()
         reasons: list[str] = []
+        session: sessions.Session | None = None
+        self._reasons = ()
         try:
             session = sessions.current()
             if session.settings.mode == "off" or os.environ.get("PRECOMPILED") == "0":
                 return None
+            if session.recorder is not None:
+                return None  # a watch's capture is there to trace
             found = self._find(session, frame, reasons)
         except Exception as error:
-            if sessions.current().settings.strict:
+            if session is not None and session.settings.strict:
                 raise
             code = error.code if isinstance(error, PrecompiledError) else "package-internal-error"
-            self._count("fallbacks", code)
+            if session is not None:
+                session.ledger.count_reason("not_kept", code)
             log.info("no package for %s.%s (%s)", frame.module, frame.qualname, code, exc_info=True)
             reasons.append(f"{code}: {error}")
             found = None
-        if found is not None:
-            result, report = found
-            report.find_s = time.perf_counter() - started
-            report.reasons = tuple(reasons)
-            self.reports.append(report)
-            return result
-        self._reasons = tuple(reasons)
-        return None
+        if found is None or session is None:
+            self._reasons = tuple(reasons)
+            return None
+        result, report = found
+        report.find_s = time.perf_counter() - started
+        report.reasons = tuple(reasons)
+        self.reports.append(report)
+        session.ledger.count(untraced=1)
+        return result
 
     def _find(self, session: sessions.Session, frame: Frame, reasons: list[str]) -> tuple[Any, FunctionReport] | None:
         store = PackageStore(session.store.root)
-        function = _function_key(frame)
-        names: list[str | Entry] = [*store.names(function)]
-        names += self.unchecked.get((frame.module, frame.qualname, frame.one_graph), [])
-        if not names:
-            return None
-        here = requirements(frame.options)
+        here: dict[str, str] | None = None
         described = Descriptions()
         tried = 0
-        for name in names:
+        for entry, check_source in self._entries(store, frame, reasons):
             try:
-                entry = self._entry(store, function, name) if isinstance(name, str) else name
+                here = here or requirements(frame.options)
                 _check_requirements(entry.header.requires, here)
                 if (differs := frames.passed_over(entry.header.locals, frame)) is not None:
                     raise Mismatch(differs)
                 tried += 1
                 if tried > MAX_TRIED:
-                    reasons.append(
-                        f"{len(names)} entries are there, and none of the {MAX_TRIED} newest is for this call"
-                    )
+                    reasons.append(f"none of the {MAX_TRIED} newest entries is for this call")
                     return None
-                if entry.header.kind == "skipped":
-                    result, guards = self._skip(entry, frame), 0
-                else:
-                    result = self._use(session, entry, frame, described, check_source=isinstance(name, str))
-                    guards = entry.header.guards
-            except FileNotFoundError:
-                continue  # evicted meanwhile
+                result = self._use(session, entry, frame, described, check_source=check_source)
             except (Mismatch, StoreError) as reason:
-                reasons.append(str(reason))
+                place = _place(entry, reason.guard) if isinstance(reason, Mismatch) else ""
+                reasons.append(f"{reason}{difference.at(place)}")
                 log.info("%s.%s: %s", frame.module, frame.qualname, reason)
                 continue
             store.touch(entry)
             frames.entries_of(frame.owner).append((entry.header.function, entry.name))
             state = "skipped" if entry.header.kind == "skipped" else "used"
-            return result, FunctionReport(f"{frame.module}.{frame.qualname}", state, guards=guards)
+            return result, FunctionReport(f"{frame.module}.{frame.qualname}", state, guards=entry.header.guards)
         return None
 
-    def _entry(self, store: PackageStore, function: str, name: str) -> Entry:
-        known = self._read.get(name)
-        if known is None:
-            known = self._read[name] = store.read(function, name)
-        return known
+    def _entries(self, store: PackageStore, frame: Frame, reasons: list[str]) -> Iterator[tuple[Entry, bool]]:
+        """Those of a frame's function, newest first, and whether their sources count.
 
-    def _skip(self, entry: Entry, frame: Frame) -> Any:
-        kept = json.loads(entry.body)
-        if (changed := frames.changed_source(kept["inlined"])) is not None:
-            raise Mismatch(f"the source of {changed} has changed")
-        if kept["locals"] != locals_digest(frame.local) or kept["tensors"] != frames.has_tensors(frame):
-            raise Mismatch("it is called with other types than when it was left alone")
-        return frames.skipped(frame, kept["reason"])
+        What says that the frame stays as it is comes last: with other values it may have been compiled.
+        """
+        function = _function_key(frame)
+        skipped = []
+        for name in store.names(function):
+            try:
+                entry = self._read.get(name)
+                if entry is None:
+                    entry = self._read[name] = store.read(function, name)
+            except FileNotFoundError:
+                continue  # evicted meanwhile
+            except StoreError as reason:
+                reasons.append(str(reason))
+                continue
+            if entry.header.kind == "skipped":
+                skipped.append(entry)
+            else:
+                yield entry, True
+        for entry in self.unchecked.get((frame.module, frame.qualname, frame.one_graph), []):
+            yield entry, False
+        for entry in skipped:
+            yield entry, True
 
     def _use(
         self, session: sessions.Session, entry: Entry, frame: Frame, described: Descriptions, *, check_source: bool
@@ -193,56 +203,31 @@ class Automatic:
         def name(placeholder: str) -> str:
             return f"__precompiled_{number}_{placeholder}"
 
+        if entry.header.kind == "skipped":
+            return frames.skipped(frame, package_code.decode(entry.body, name), name)
+        # First of all, since it is a look: guards that are made for an artifact that is not there are made for nothing.
+        artifacts = {key: session.store.lookup(key) for key in entry.header.artifacts}
+        missing = next((key for key, found in artifacts.items() if not found), None)
+        if missing is not None:
+            raise Mismatch(f"the artifact {missing[:12]} is not in the store")
         body = package_code.decode(entry.body, name)
         rebuilder = frames.usable(body, frame, described, name, check_source=check_source)
         install = frames.rebuilt(frame, rebuilder)
-        return install([self._graph(session, graph) for graph in body.graphs], body, name)
-
-    def _graph(self, session: sessions.Session, graph: Graph) -> Callable[..., Any]:
-        """The callable of a graph, from its artifact; raises Mismatch when it is not there or not for here."""
-        state = modes.capture(uses_cpu=graph.device == "cpu")
-        changed = [name for name in state if state[name] != graph.modes.get(name)]
-        if changed:
-            raise Mismatch(
-                f"{changed[0]} is {state[changed[0]]!r} here, {graph.modes.get(changed[0])!r} when it was traced"
-            )
-        for module, digest in graph.modules.items():
-            user_modules.import_modules(module, digest)
-        started = time.perf_counter()
-        calls = GraphCalls(GraphReport(id=uuid.uuid4().hex, name=graph.name, key=graph.key))
-        entries = session.store.lookup(graph.key)
-        looked_up = time.perf_counter()
-        if not entries:
-            raise Mismatch(f"the artifact {graph.key[:12]} of {graph.name} is not in the store")
-        saved = entries[0].manifest.compile_s
-        if any(not entry.manifest.guards for entry in entries):
-            entry = next(entry for entry in entries if not entry.manifest.guards)
-            function = loading.load(session.store, entry, graph.modes, cudagraphs=graph.cudagraphs)
-            served = counting(calls, function)
-            calls.calls_before_flip = 0
-        else:
-            dispatch = Dispatch(calls, _eager(session, entries[0]), graph.size_inputs, lambda sizes: None)
-            for entry in entries:
-                function = loading.load(session.store, entry, graph.modes, cudagraphs=graph.cudagraphs)
-                dispatch.serve_with(function, guard_check(entry.manifest.guards))
-            served = dispatch.call
-            calls.calls_before_flip = 0
-        report = calls.mutable
-        report.lookup_s, report.load_s = looked_up - started, time.perf_counter() - looked_up
-        report.source, report.saved_s = "package", saved
-        calls.swap.on(Event.HIT)
-        session.ledger.add(calls)
-        session.ledger.count(hits=1, saved_s=saved)
-        return served
+        loaded = [_load(session, graph, artifacts[graph.key]) for graph in body.graphs]
+        result = install([function for function, _calls in loaded], body, name)
+        for _function, calls in loaded:  # not before: now it is used
+            session.ledger.add(calls)
+            session.ledger.count(hits=1, saved_s=calls.mutable.saved_s)
+        return result
 
     # ------------------------------------------------------------------ recording
 
     def traced(self, frame: Frame, traced: Traced) -> None:
         """Keep what came of a trace. Never raises."""
-        reasons, self._reasons = getattr(self, "_reasons", ()), ()
-        report = FunctionReport(f"{frame.module}.{frame.qualname}", "recorded", reasons=reasons)
+        report = FunctionReport(f"{frame.module}.{frame.qualname}", "recorded", reasons=self._reasons)
         self.reports.append(report)
         try:
+            sessions.current().ledger.count(traced=1)
             if traced.problem is not None:
                 raise traced.problem
             session = sessions.current()
@@ -252,13 +237,11 @@ class Automatic:
             function, requires = _function_key(frame), requirements(frame.options)
             if traced.skip is not None:
                 report.message = traced.skip
-                kept = {
-                    "reason": traced.skip,
-                    "locals": locals_digest(frame.local),
-                    "tensors": frames.has_tensors(frame),
-                    "inlined": frames.sources(traced, frame.code),
-                }
-                body = json.dumps(kept, sort_keys=True).encode()
+                if frames.passing():
+                    raise NotPortable("errors are suppressed or Dynamo is debugged: it may be left alone for this once",
+                                      code="package-passing")  # fmt: skip
+                body = package_code.encode(frames.left(frame, traced), traced.names)
+                about = fmt.About(reason=traced.skip)
                 header = fmt.Header(
                     function,
                     frame.module,
@@ -268,7 +251,7 @@ class Automatic:
                     "skipped",
                     requires,
                 )
-                self._publish(store, header, body, frame, report)
+                self._publish(store, header, about, body, frame, report)
                 return
             made = traced.body
             assert made is not None
@@ -276,26 +259,107 @@ class Automatic:
             header = fmt.Header(
                 function, frame.module, frame.qualname, code_digest(frame.code), frame.one_graph, "compiled", requires,
                 [graph.key for graph in made.graphs], traced.locals, report.guards,
+                frames.meaning(made, traced.about),
             )  # fmt: skip
             # Bytes now: the sources hold nothing of the user's, but who knows what the user's thread does next.
             body = package_code.encode(made, traced.names)
-            self._publish(store, header, body, frame, report)
+            self._publish(store, header, traced.about, body, frame, report)
         except Exception as error:  # noqa: BLE001 - the trace went well; keeping it is our own affair
             report.state = "traced"
             report.reason = error.code if isinstance(error, PrecompiledError) else "package-internal-error"
             report.message = str(error)
-            self._count("bypassed", report.reason)
+            with suppress(Exception):  # settings that cannot be read: torch.compile goes on without us
+                sessions.current().ledger.count_reason("not_kept", report.reason)
             log.info("%s is not kept (%s): %s", report.name, report.reason, error)
 
     def _publish(
-        self, store: PackageStore, header: fmt.Header, body: bytes, frame: Frame, report: FunctionReport
-    ) -> None:
+        self, store: PackageStore, header: fmt.Header, about: fmt.About, body: bytes, frame: Frame,
+        report: FunctionReport,
+    ) -> None:  # fmt: skip
         entries = frames.entries_of(frame.owner)
-        self.publisher.publish(lambda: entries.append((header.function, store.publish(header, body))), report)
 
-    @staticmethod
-    def _count(kind: str, code: str) -> None:
-        sessions.current().ledger.count_reason(kind, code)
+        def write() -> None:
+            entries.append((header.function, store.publish(header, about.to_bytes(), body)))
+
+        self.publisher.publish(write, report)
+
+
+def _place(entry: Entry, guard: int | None) -> str:
+    """The user's line that a guard came from, where that is known."""
+    try:
+        return "" if guard is None else fmt.About.parse(entry.about).guards[guard].place
+    except (StoreError, IndexError):
+        return ""
+
+
+def _load(
+    session: sessions.Session, graph: Graph, entries: list[ArtifactEntry]
+) -> tuple[Callable[..., Any], GraphCalls]:
+    """The callable of a graph, from its artifacts. Raises Mismatch where it is not for here, and StoreError."""
+    state = modes.capture(uses_cpu=graph.device == "cpu")
+    changed = [name for name in state if state[name] != graph.modes.get(name)]
+    if changed:
+        name = changed[0]
+        raise Mismatch(f"{name} is {state[name]!r} here, {graph.modes.get(name)!r} when it was traced")
+    for module, digest in graph.modules.items():
+        user_modules.import_modules(module, digest)
+    started = time.perf_counter()
+    calls = GraphCalls(GraphReport(id=uuid.uuid4().hex, name=graph.name, key=graph.key))
+    whole = next((entry for entry in entries if not entry.manifest.guards), None)
+    if whole is not None:
+        function = counting(calls, loading.load(session.store, whole, graph.modes, cudagraphs=graph.cudagraphs))
+    else:
+        function = _dispatched(session, graph, entries, calls)
+    calls.calls_before_flip = 0
+    report = calls.mutable
+    report.load_s = time.perf_counter() - started
+    report.source, report.saved_s = "package", (whole or entries[0]).manifest.compile_s
+    calls.swap.on(Event.HIT)
+    return function, calls
+
+
+def _dispatched(
+    session: sessions.Session, graph: Graph, entries: list[ArtifactEntry], calls: GraphCalls
+) -> Callable[..., Any]:
+    """A graph whose artifacts are for some sizes: as after a swap, others run eager and are asked for.
+
+    All that an eager run needs is made now: once Dynamo has the graph, a call must not fail because an artifact was
+    evicted, or a source edited.
+    """
+    data = _program_of(session, entries[0])
+    program = capture.restored(data, graph.modes, graph.device, graph.cudagraphs, graph.size_inputs, graph.modules)
+    about = capture.parse(data).get(capture.ABOUT)
+    submitter = Submitter(session, calls, lambda: json.dumps(about) if about else "")
+    if session.settings.mode != "lookup":
+        session.begin_daemon()  # so that nobody waits for its start when a size is asked for
+
+    def request(sizes: list[int]) -> None:
+        if session.settings.mode != "lookup" and session.daemon_problem() is None:
+            submitter.request_variant(program, dispatch, sizes)
+
+    dispatch = Dispatch(calls, _stand_in(data), graph.size_inputs, request)
+    for entry in entries:
+        function = loading.load(session.store, entry, graph.modes, cudagraphs=graph.cudagraphs)
+        dispatch.serve_with(function, guard_check(entry.manifest.guards))
+    return dispatch.call
+
+
+def _program_of(session: sessions.Session, entry: ArtifactEntry) -> bytes:
+    """What an artifact was compiled from; raises StoreError where it does not say so."""
+    data = session.store.read_program(entry)
+    if data is None:
+        raise StoreError(
+            f"the artifact {entry.manifest.key[:12]} is for some sizes, and does not say what it was compiled from",
+            "Save the package again",
+            code="artifact-program",
+        )
+    return data
+
+
+def _stand_in(program: bytes) -> Callable[..., Any]:
+    """What runs a program eager."""
+    run: Callable[..., Any] = stand_in.eager(codec.decode(capture.parse(program)["graph"])).forward
+    return run
 
 
 def _function_key(frame: Frame) -> str:
@@ -341,28 +405,6 @@ def _check_requirements(wanted: dict[str, str], here: dict[str, str]) -> None:
             raise Mismatch(f"{name}: {here.get(name)} here, {wanted.get(name)} when it was traced")
 
 
-def _eager(session: sessions.Session, entry: Any) -> Callable[..., Any]:
-    """The graph itself, for a call of sizes that no variant serves; decoded when there is one.
-
-    Its program is read now: once Dynamo has the graph, a call must not fail because the artifact was evicted.
-    """
-    program = session.store.read_program(entry)
-    if program is None:
-        raise StoreError(
-            f"the artifact {entry.manifest.key[:12]} is for some sizes, and does not say what it was compiled from",
-            "Save the package again",
-            code="artifact-program",
-        )
-
-    @functools.cache
-    def graph() -> Any:
-        from precompiled.graph import codec
-
-        return codec.decode(capture.parse(program)["graph"])
-
-    return lambda *args: graph()(*args)  # noqa: PLW0108 - not before the first call
-
-
 class Publisher:
     """Writes entries in a thread of its own, which lives while there are any; Python waits for it when it ends."""
 
@@ -376,8 +418,13 @@ class Publisher:
         with self._lock:
             self._waiting.append((write, report))
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="precompiled-packages", daemon=False)
-                self._thread.start()
+                thread = threading.Thread(target=self._run, name="precompiled-packages", daemon=False)
+                try:
+                    thread.start()
+                except RuntimeError as error:  # no more threads, or Python is about to end
+                    self._waiting.clear()
+                    raise StoreError(f"no thread can be had to write it: {error}", code="package-unwritable") from error
+                self._thread = thread
 
     def flush(self, timeout: float | None) -> bool:
         with self._lock:

@@ -5,7 +5,8 @@ Grammar::
     store    = root "/packages/" function*     beside "artifacts/"
     function = directory "<function>"          64 hexadecimal digits: function_key()
     entry    = file "<digest>.entry"           SHA-256 of the file's content: what is checked before anything is decoded
-    content  = header "\\n" body               header: one line of JSON (Header); body: a pickle
+    content  = header "\\n" about "\\n" body   header: one line of JSON (Header), read at each lookup; about: one
+                                               line of JSON (About), for people; body: a pickle
                                                (torch_internals/package_code.py)
 
 An entry is what Dynamo made of one frame under one set of guards; a function with several has several files. Writers
@@ -14,6 +15,7 @@ never change a file, so several of them cannot lose each other's entries, and eq
 Version history:
 
     1   first version
+    2   about; meaning
 """
 
 from __future__ import annotations
@@ -23,10 +25,11 @@ import hashlib
 import json
 import re
 from dataclasses import dataclass, field
+from typing import Any
 
 from precompiled.errors import CorruptArtifact
 
-FORMAT = 1
+FORMAT = 2
 SUFFIX = ".entry"
 MAX_ENTRY_BYTES = 256 << 20
 # Entries of one function that are kept; many, since some functions are part of every model (decorators of libraries).
@@ -51,7 +54,48 @@ class Header:
     # Of the locals that have guards: what a look tells without decoding the body (package_frames.look).
     locals: dict[str, str] = field(default_factory=dict)
     guards: int = 0
+    # Digest of what the entry says and does, without places: an edit that moves lines makes another file of it.
+    meaning: str = ""
     format: int = FORMAT
+
+
+@dataclass(frozen=True)
+class Told:
+    """One guard, for people. ``fact``: what was described at its source; ``place``: the user's line of code."""
+
+    source: str
+    kind: str
+    parameters: str
+    fact: Any
+    place: str
+
+
+@dataclass(frozen=True)
+class About:
+    """What an entry was made for, to be shown and compared without running any of it."""
+
+    guards: list[Told] = field(default_factory=list)
+    inlined: list[list[str]] = field(default_factory=list)  # [module and name, digest of its code]
+    sizes: dict[str, Any] = field(default_factory=dict)  # source of a tensor -> its sizes, None where any
+    state: str = ""  # Dynamo's global state
+    reason: str = ""  # of a frame that stays as it is
+
+    def without_places(self) -> About:
+        """Nothing of the user's source but names: of a file that goes to other hosts."""
+        return dataclasses.replace(self, guards=[dataclasses.replace(guard, place="") for guard in self.guards])
+
+    def to_bytes(self) -> bytes:
+        # What has no JSON is in a fact only to be compared.
+        return json.dumps(dataclasses.asdict(self), sort_keys=True, separators=(",", ":"), default=repr).encode()
+
+    @staticmethod
+    def parse(data: bytes) -> About:
+        """Raises CorruptArtifact."""
+        try:
+            raw = json.loads(data)
+            return About(**{**raw, "guards": [Told(**guard) for guard in raw["guards"]]})
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            raise CorruptArtifact(f"a package entry says nothing of itself: {error}", code="package-corrupt") from error
 
 
 def function_key(module: str, qualname: str, code: str, *, one_graph: bool) -> str:
@@ -63,17 +107,19 @@ def is_name(text: str) -> bool:
     return _NAME.fullmatch(text) is not None
 
 
-def seal(header: Header, body: bytes) -> tuple[str, bytes]:
+def seal(header: Header, about: bytes, body: bytes) -> tuple[str, bytes]:
     """The name and the content of an entry's file."""
-    content = json.dumps(dataclasses.asdict(header), sort_keys=True, separators=(",", ":")).encode() + b"\n" + body
+    line = json.dumps(dataclasses.asdict(header), sort_keys=True, separators=(",", ":")).encode()
+    content = b"\n".join((line, about, body))
     return hashlib.sha256(content).hexdigest() + SUFFIX, content
 
 
-def open_entry(name: str, content: bytes, function: str) -> tuple[Header, bytes]:
-    """Header and body of a file's content; raises CorruptArtifact unless it is what its name says."""
+def open_entry(name: str, content: bytes, function: str) -> tuple[Header, bytes, bytes]:
+    """Header, about and body of a file's content; raises CorruptArtifact unless it is what its name says."""
     if not is_name(name) or hashlib.sha256(content).hexdigest() != name.removesuffix(SUFFIX):
         raise CorruptArtifact(f"the package entry {name[:16]} does not match its digest", code="package-corrupt")
-    line, newline, body = content.partition(b"\n")
+    line, _, rest = content.partition(b"\n")
+    about, newline, body = rest.partition(b"\n")
     try:
         raw = json.loads(line)
         if raw.get("format") != FORMAT:
@@ -84,4 +130,4 @@ def open_entry(name: str, content: bytes, function: str) -> tuple[Header, bytes]
         raise CorruptArtifact(f"not a package entry: {error}", code="package-corrupt") from error
     if not newline or header.function != function:
         raise CorruptArtifact(f"a package entry of another function, {header.qualname}", code="package-corrupt")
-    return header, body
+    return header, about, body

@@ -85,6 +85,9 @@ class Descriptions:
 
     def __init__(self) -> None:
         self._classes: dict[type, list[Any]] = {}
+        # Of those, the ones whose descriptions do not depend on what was asked for before.
+        self._stable: dict[type, list[Any]] = {}
+        self._unfinished: set[int] = set()  # things that were met again while they were being described
         self._functions: dict[int, list[Any]] = {}
         self._objects: dict[int, list[Any]] = {}
         self._numbers: dict[int, int] = {}
@@ -99,6 +102,7 @@ class Descriptions:
         self._numbers.clear()
         self._functions.clear()
         self._objects.clear()
+        self._classes = dict(self._stable)
 
     def number(self, value: Any) -> int | None:
         """The how-manieth object this is, in the order asked: which of them are one and the same, and which are not.
@@ -108,10 +112,12 @@ class Descriptions:
         """
         if type(value) in _ATOMS or type(value) in (tuple, frozenset, slice, range):
             return None
-        if id(value) not in self._numbers:
-            self._kept.append(value)
-            self._numbers[id(value)] = len(self._numbers)
-        return self._numbers[id(value)]
+        self._kept.append(value)
+        return self._numbers.setdefault(id(value), len(self._numbers))
+
+    def memory(self, address: int) -> int:
+        """The how-manieth memory this is: which tensors share theirs. ``address``: of the storage, in this process."""
+        return self._numbers.setdefault(~address, len(self._numbers))  # no id is negative
 
     # ------------------------------------------------------------------ values
 
@@ -156,7 +162,7 @@ class Descriptions:
         if isinstance(value, types.MethodType):
             return ["method", self.thing(value.__self__, depth + 1), self.thing(value.__func__, depth + 1)]
         if isinstance(value, enum.Enum):
-            return ["enum", self.a_class(kind), value.name]
+            return ["enum", self.a_class(kind), value.name, self.value(value.value, depth + 1)]
         if isinstance(value, functools.partial):
             return ["partial", self.thing(value.func, depth + 1), self.value(value.args, depth + 1),
                     self.value(dict(value.keywords), depth + 1)]  # fmt: skip
@@ -174,11 +180,14 @@ class Descriptions:
         if state is None:
             raise NotPortable(f"an object of {kind.__module__}.{kind.__qualname__} is known by its identity only")
         known = self._objects.get(id(value))
+        if known is not None and known[0] == "instance again":
+            self._unfinished.add(id(value))
         if known is None:
             self._kept.append(value)
             self._objects[id(value)] = ["instance again", kind.__qualname__]  # its attributes may lead back to it
             known = ["instance", self.a_class(kind), self.value(state, depth + 1)]
             self._objects[id(value)] = known
+            self._unfinished.discard(id(value))
         return known
 
     @staticmethod
@@ -235,13 +244,20 @@ class Descriptions:
     # ------------------------------------------------------------------ code
 
     def code_of(self, function: types.FunctionType) -> list[Any]:
-        """Its place and its code alone: where defaults and closure have guards of their own."""
-        return ["code of", function.__module__, function.__qualname__, self._code(function.__code__)]
+        """Its place, its code and its constant defaults: where other defaults and the closure have guards of their own.
+
+        Constant defaults have none with torch._dynamo.config.skip_guards_on_constant_func_defaults (torch 2.11's way).
+        """
+        defaults = dict(enumerate(function.__defaults__ or ())) | (function.__kwdefaults__ or {})
+        constants = {str(name): repr(value) for name, value in defaults.items() if _is_constant(value)}
+        return ["code of", function.__module__, function.__qualname__, self._code(function.__code__), constants]
 
     def function(self, function: types.FunctionType, depth: int = 0) -> list[Any]:
         """Its place, its code, its defaults and what its closure holds."""
         known = self._functions.get(id(function))
         if known is not None:
+            if len(known) == 4 and not function.__code__.co_filename.startswith(_TORCH):
+                self._unfinished.add(id(function))
             return known
         self._kept.append(function)
         shown: list[Any] = ["function", function.__module__, function.__qualname__, self._code(function.__code__)]
@@ -251,6 +267,7 @@ class Descriptions:
             shown.append(self.value(function.__kwdefaults__, depth + 1))
             shown.append([self._cell(cell, depth) for cell in function.__closure__ or ()])
         self._functions[id(function)] = shown
+        self._unfinished.discard(id(function))
         return shown
 
     def _cell(self, cell: types.CellType, depth: int) -> Any:
@@ -266,13 +283,23 @@ class Descriptions:
         return code_digest(code)
 
     def a_class(self, kind: type) -> list[Any]:
-        """Its place, and the code and plain values of all that it and its bases define."""
+        """Its place, and what it and its bases define: code with defaults and closures, and values.
+
+        All of it, since an object that a frame itself makes has no source, and what is read of it no guard but the one
+        on its class: ``Scale().factor`` is a constant of the trace.
+        """
         known = self._classes.get(kind)
         if known is not None:
+            if len(known) == 3:
+                self._unfinished.add(id(kind))
             return known
         shown: list[Any] = ["class", kind.__module__, kind.__qualname__]
         self._classes[kind] = shown
+        outer, self._unfinished = self._unfinished, set()
         state = hashlib.sha256(f"{type(kind).__module__}.{type(kind).__qualname__}\n".encode())
+        if issubclass(kind, enum.Enum) and not _is_torchs(kind.__module__):
+            values = [[name, self._attribute(member.value)] for name, member in kind.__members__.items()]
+            state.update(f"{values}\n".encode())
         for base in kind.__mro__:
             if base.__module__ == "builtins" or not _is_heap(base):
                 state.update(f"{base.__module__}.{base.__qualname__}\n".encode())
@@ -282,23 +309,34 @@ class Descriptions:
                 if name not in _NOT_OF_A_CLASS:
                     state.update(f"{base.__qualname__}.{name} {self._member(value, plain)}\n".encode())
         shown.append(state.hexdigest())
+        self._unfinished.discard(id(kind))
+        if not self._unfinished:
+            self._stable[kind] = shown
+        self._unfinished |= outer
         return shown
 
     def _member(self, value: Any, plain: bool) -> str:
+        """``plain``: not torch's, of which the environment says all but what was replaced in it."""
         if isinstance(value, types.FunctionType):
-            return self._code(value.__code__)
+            return str(self.function(value))  # of torch's file: its code alone
         if isinstance(value, _DESCRIPTORS):
             inner = [getattr(value, name, None) for name in ("__func__", "fget", "fset", "fdel", "func")]
-            codes = [self._code(item.__code__) for item in inner if isinstance(item, types.FunctionType)]
-            return f"{type(value).__name__} {codes}"
-        if plain and type(value) in _ATOMS:
-            return f"{type(value).__name__} {value!r}"
+            codes = [self._member(item, plain) for item in inner if isinstance(item, types.FunctionType)]
+            bound = [self._attribute(getattr(value, name, None)) for name in ("args", "keywords")] if plain else []
+            return f"{type(value).__name__} {codes} {bound}"
         if isinstance(value, type):
             return f"class {value.__module__}.{value.__qualname__}"
         wrapped = getattr(value, "__wrapped__", None) if type(value).__module__ == "functools" else None
         if isinstance(wrapped, types.FunctionType):
-            return f"{type(value).__name__} {self._code(wrapped.__code__)}"
-        return type(value).__qualname__
+            return f"{type(value).__name__} {self._member(wrapped, plain)}"
+        return str(self._attribute(value)) if plain else type(value).__qualname__
+
+    def _attribute(self, value: Any) -> Any:
+        """A value that a class holds; of one without a description (a lock, a logger) its type is all there is."""
+        try:
+            return self.value(value)
+        except NotPortable:
+            return ["opaque", type(value).__module__, type(value).__qualname__]
 
     def module(self, module: types.ModuleType) -> list[Any]:
         """Its name and its file's content; of an installed package's, the name is enough with the environment.
@@ -306,6 +344,10 @@ class Descriptions:
         What is *in* it that a trace used has guards, and descriptions, of its own.
         """
         return ["module", module.__name__]
+
+
+def _is_constant(value: Any) -> bool:
+    return type(value) in _ATOMS or (type(value) is tuple and all(map(_is_constant, value)))
 
 
 def _is_heap(kind: type) -> bool:
@@ -412,7 +454,7 @@ def _codes_of(value: Any, seen: set[int], depth: int) -> Iterator[types.CodeType
         yield from _codes_of(wrapped, seen, depth + 1)
 
 
-def locals_digest(values: dict[str, Any]) -> str:
+def locals_digest(kinds: dict[str, type]) -> str:
     """Names and types of a frame's locals: for frames that are not compiled, whose values are of no interest."""
-    shown = sorted((name, type(value).__module__, type(value).__qualname__) for name, value in values.items())
+    shown = sorted((name, kind.__module__, kind.__qualname__) for name, kind in kinds.items())
     return hashlib.sha256(repr(shown).encode()).hexdigest()

@@ -57,8 +57,10 @@ def save(compiled: Any, path: str | Path) -> None:
         )
     members: dict[str, bytes] = {}
     for entry in entries:
-        _name, content = fmt.seal(entry.header, entry.body)
-        members[f"entries/{entry.header.function}/{entry.name}"] = content
+        name, content = fmt.seal(
+            entry.header, fmt.About.parse(entry.about).without_places().to_bytes(), entry.body
+        )  # fmt: skip
+        members[f"entries/{entry.header.function}/{name}"] = content
     for key in dict.fromkeys(key for entry in entries for key in entry.header.artifacts):
         artifacts = session.store.lookup(key)
         if not artifacts:
@@ -117,7 +119,7 @@ def load(compiled: Any, path: str | Path, *, check_source: bool = True) -> int:
     store = PackageStore(session.store.root)
     for entry in entries:
         if check_source:
-            store.publish(entry.header, entry.body)
+            store.publish(entry.header, entry.about, entry.body)
         else:
             header = entry.header
             packages.unchecked.setdefault((header.module, header.qualname, header.one_graph), []).append(entry)
@@ -165,8 +167,7 @@ def _check_inlined(entries: list[Entry], path: Path) -> None:
 
 def _entry(member: str, data: bytes) -> Entry:
     _folder, function, name = member.split("/")
-    header, body = fmt.open_entry(name, data, function)
-    return Entry(Path(name), header, body)
+    return Entry(Path(name), *fmt.open_entry(name, data, function))
 
 
 def _publish_artifacts(session: sessions.Session, members: dict[str, bytes]) -> None:

@@ -21,10 +21,11 @@ PACKAGES = "packages"
 
 @dataclass(frozen=True)
 class Entry:
-    """One entry, its digest checked; ``body`` is not decoded yet."""
+    """One entry, its digest checked; ``about`` (format.About) and ``body`` are not decoded yet."""
 
     path: Path
     header: fmt.Header
+    about: bytes
     body: bytes
 
     @property
@@ -56,16 +57,16 @@ class PackageStore:
         with self._function_fd(function) as fd:
             content = trust.read_file(name, fd, fmt.MAX_ENTRY_BYTES, shown=str(path))
         try:
-            header, body = fmt.open_entry(name, content, function)
+            header, about, body = fmt.open_entry(name, content, function)
         except CorruptArtifact as error:
             if error.code == "package-corrupt":
                 self._quarantine(path)
             raise
-        return Entry(path, header, body)
+        return Entry(path, header, about, body)
 
-    def publish(self, header: fmt.Header, body: bytes) -> str:
+    def publish(self, header: fmt.Header, about: bytes, body: bytes) -> str:
         """Make an entry visible, whole and durable; returns its file's name. The same entry again changes nothing."""
-        name, content = fmt.seal(header, body)
+        name, content = fmt.seal(header, about, body)
         if len(content) > fmt.MAX_ENTRY_BYTES:
             raise StoreError(
                 f"the package entry of {header.qualname} has {len(content)} bytes", code="package-too-large"
@@ -96,7 +97,7 @@ class PackageStore:
                 "Free some space, or run `precompiled gc`",
                 code="package-unwritable",
             ) from error
-        self._keep_newest(header.function)
+        self._keep_newest(header, name)
         return name
 
     def touch(self, entry: Entry) -> None:
@@ -171,10 +172,15 @@ class PackageStore:
         ):
             yield fd
 
-    def _keep_newest(self, function: str) -> None:
+    def _keep_newest(self, header: fmt.Header, written: str) -> None:
+        """Of entries that mean the same, lines of code aside, the newest; of all, so many as lookups may read."""
         with suppress(StoreError, OSError):
-            for name in self.names(function)[fmt.MAX_ENTRIES :]:
-                (self.packages / function / name).unlink()
+            others = [name for name in self.names(header.function) if name != written]
+            for number, name in enumerate(others, 1):
+                if number >= fmt.MAX_ENTRIES or (
+                    header.meaning and self.read(header.function, name).header == header
+                ):
+                    (self.packages / header.function / name).unlink()
 
     def _quarantine(self, path: Path) -> None:
         with suppress(OSError):

@@ -16,7 +16,7 @@ FrameExecStrategy, FrameAction}, torch._dynamo.utils.{CleanupHook, CleanupManage
 torch._dynamo.decorators._nonrecursive_disable_wrapper_code, torch._guards.{compile_context, CompileContext},
 torch._C._dynamo.eval_frame._debug_get_cache_entry_list, torch._TorchCompileInductorWrapper, torch._TorchCompileWrapper,
 torch._dynamo.resume_execution.TORCH_DYNAMO_RESUME_IN_PREFIX, OutputGraph.{installed_globals, import_sources,
-__init__, tracing_context, export}, TracingContext.traced_code,
+__init__, tracing_context, export}, TracingContext.{traced_code, guards_context},
 torch._dynamo.variables.functions.invoke_and_store_as_constant.
 Checked on 2.11.0, 2.13.0, 2.15.0.
 """
@@ -47,7 +47,16 @@ from torch._dynamo.types import ConvertFrameReturn, FrameAction, GuardedCode, wr
 from torch._dynamo.utils import CleanupHook, CleanupManager
 from torch._guards import CompileContext, compile_context
 
-from precompiled.package.identity import Descriptions, NotPortable, Places, code_digest, codes_at, codes_within
+from precompiled.package.format import About
+from precompiled.package.identity import (
+    Descriptions,
+    NotPortable,
+    Places,
+    code_digest,
+    codes_at,
+    codes_within,
+    locals_digest,
+)
 from precompiled.torch_internals import package_guards, route, version_tuple
 from precompiled.torch_internals.package_guards import Guards, Mismatch, Rebuilder, look
 
@@ -85,6 +94,11 @@ class Frame:
     owner: Any  # the backend object, of which each torch.compile() has its own
 
     @property
+    def kinds(self) -> dict[str, type]:
+        """The types of its locals."""
+        return {name: package_guards.kind_of(value) for name, value in self.local.items()}
+
+    @property
     def module(self) -> str:
         return str(self.scope.get("__name__", ""))
 
@@ -108,6 +122,30 @@ class Body:
     asked: list[tuple[str, str, tuple[Any, ...], dict[str, Any], Any]]
 
 
+@dataclass(frozen=True)
+class Attempt:
+    """One attempt to trace a frame: the code that it met, and what it guards on. All of it goes on to be filled."""
+
+    code: list[types.CodeType]
+    guards: Any  # torch._guards.GuardsContext
+    imports: dict[str, str]
+    builtins_name: str
+
+
+@dataclass
+class Left:
+    """What is kept of a frame that stays as it is: what that was decided by."""
+
+    reason: str
+    locals: str  # digest of names and types
+    tensors: bool
+    inlined: list[tuple[list[Any], str]]
+    imports: dict[str, str]
+    builtins_names: list[str]
+    guards: list[package_guards.Kept]
+    global_state: str
+
+
 @dataclass
 class Traced:
     """What one call of Dynamo's converter made."""
@@ -115,10 +153,11 @@ class Traced:
     body: Body | None = None
     names: dict[str, str] = field(default_factory=dict)  # made up by this process -> what stands for them
     locals: dict[str, str] = field(default_factory=dict)  # what a look tells of those with guards
+    about: About = field(default_factory=About)
     problem: NotPortable | None = None
     asked: dict[str, Any] = field(default_factory=dict)
-    # Of each attempt (Dynamo begins anew where it finds that it must break the graph): the code that it met.
-    attempts: list[list[types.CodeType]] = field(default_factory=list)
+    # Dynamo begins anew where it finds that it must break the graph.
+    attempts: list[Attempt] = field(default_factory=list)
     skip: str | None = None  # why the frame runs as it is; None when it was compiled
 
 
@@ -190,7 +229,11 @@ def _attempted(original: Callable[..., Any]) -> Callable[..., Any]:
         original(self, *args, **kwargs)
         traced = getattr(_local, "tracing", None)
         if traced is not None:
-            traced.attempts.append(self.tracing_context.traced_code)
+            context = self.tracing_context
+            traced.attempts.append(
+                Attempt(context.traced_code, context.guards_context, self.import_sources,
+                        self.name_of_builtins_dict_key_in_fglobals)
+            )  # fmt: skip
 
     return init
 
@@ -202,7 +245,7 @@ def sources(traced: Traced, root: types.CodeType) -> list[tuple[list[Any], str]]
     """
     places = Places()
     own = code_digest(root)
-    codes = {code_digest(code): code for attempt in traced.attempts for code in attempt}
+    codes = {code_digest(code): code for attempt in traced.attempts for code in attempt.code}
     found = [(places.place(code), digest) for digest, code in codes.items() if digest != own]
     return sorted((place, digest) for place, digest in found if place is not None)
 
@@ -456,6 +499,7 @@ def _record(traced: Traced, builder: Any, guards: Any, output: Any, shapes: Any)
     _check_code(builder.f_code)
     local = output.local_scope
     traced.locals = {name: look(local[name]) for name in package_guards.guarded_locals(guards) if name in local}
+    traced.about = package_guards.about(guards, kept, inlined)
     traced.body = Body(kept, builder.f_code, dict(output.import_sources), installed, inlined, graphs,
                        [traced.asked[name] for name in sorted(traced.asked)])  # fmt: skip
 
@@ -490,7 +534,7 @@ def _loaded(code: types.CodeType) -> set[str]:
 def _check_globals(traced: Traced, frame: Frame) -> None:
     """Refuse bytecode that reads a global which neither the program has nor we can put there (``alpha_1``)."""
     assert traced.body is not None
-    written = {name for attempt in traced.attempts for code in attempt for name in code.co_names}
+    written = {name for attempt in traced.attempts for code in attempt.code for name in code.co_names}
     known = {*traced.names, *traced.body.imports, *written, *frame.code.co_names, *vars(builtins)}
     unknown = _loaded(traced.body.code) - known
     if unknown:
@@ -527,14 +571,62 @@ def _installed(name: str, value: Any, scope: dict[str, Any], graphs: list[Graph]
 # ---------------------------------------------------------------------- using
 
 
-def skipped(frame: Frame, reason: str) -> ConvertFrameReturn:
-    """What Dynamo answers for a frame that stays as it is."""
+def left(frame: Frame, traced: Traced) -> Left:
+    """What a frame that stays as it is depends on: a value may have decided it. Raises NotPortable."""
+    imports: dict[str, str] = {}
+    guards: dict[tuple[str, str], Any] = {}
+    for attempt in traced.attempts:
+        imports |= attempt.imports
+        guards |= {(guard.name, guard.create_fn_name()): guard for guard in attempt.guards.dynamo_guards}
+    names = sorted({attempt.builtins_name for attempt in traced.attempts})
+    traced.names = {name: f"builtins{number}" for number, name in enumerate(names)}
+    reader = package_guards.Reader(frame.local, _scope(frame, imports, names))
+    return Left(
+        reason=traced.skip or "",
+        locals=locals_digest(frame.kinds),
+        tensors=has_tensors(frame),
+        inlined=sources(traced, frame.code),
+        imports=imports,
+        builtins_names=[traced.names[name] for name in names],
+        guards=package_guards.facts(sorted(guards.values()), reader, Descriptions()),
+        global_state=package_guards.global_state(),
+    )
+
+
+def skipped(frame: Frame, kept: Left, name: Callable[[str], str]) -> ConvertFrameReturn:
+    """What Dynamo answers for a frame that stays as it is; raises Mismatch where it may not."""
+    if (changed := changed_source(kept.inlined)) is not None:
+        raise Mismatch(f"the source of {changed} has changed")
+    if kept.locals != locals_digest(frame.kinds) or kept.tensors != has_tensors(frame):
+        raise Mismatch("it is called with other types than when it was left alone")
+    package_guards.check_global_state(kept.global_state)
+    scope = _scope(frame, kept.imports, [name(placeholder) for placeholder in kept.builtins_names])
+    package_guards.compare(kept.guards, package_guards.Reader(frame.local, scope), Descriptions())
     with contextlib.suppress(Exception):
         convert_frame.input_codes.add(frame.code)
     result = ConvertFrameReturn()
     if hasattr(result, "skip_reason"):
-        result.skip_reason = reason
+        result.skip_reason = kept.reason
     return result
+
+
+def _scope(frame: Frame, imports: dict[str, str], builtins_names: Iterable[str]) -> dict[str, Any]:
+    """The frame's globals, with what Dynamo puts there for its sources."""
+    made = {alias: importlib.import_module(module) for alias, module in imports.items()}
+    return {**frame.scope, **made, **dict.fromkeys(builtins_names, vars(builtins))}
+
+
+def meaning(body: Body, about: About) -> str:
+    """Digest of what an entry says and does, without files and lines; graphs by their keys."""
+    installed = [code_digest(what) if isinstance(what, types.CodeType) else what for _, _, what in body.installed]
+    asked = [repr(item) for item in body.asked]
+    shown = [code_digest(body.code), installed, [graph.key for graph in body.graphs], body.imports, asked]
+    return hashlib.sha256(repr(shown).encode() + about.without_places().to_bytes()).hexdigest()
+
+
+def passing() -> bool:
+    """Whether frames may be left as they are for a reason that another run does not have."""
+    return bool(torch._dynamo.config.suppress_errors or os.environ.get("TORCHDYNAMO_DEBUG_FUNCTION"))
 
 
 def has_tensors(frame: Frame) -> bool:

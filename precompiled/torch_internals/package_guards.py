@@ -15,7 +15,9 @@ torch._dynamo.output_graph.{OutputGraphCommon, OutputGraphGuardsState}, torch._g
 torch._C._dynamo.guards.GlobalStateGuard, torch._C.{_dispatch_keys, _len_torch_function_stack},
 torch.utils._device.CURRENT_DEVICE, torch.utils._ordered_set.OrderedSet, torch.utils._pytree,
 torch._functorch.pyfunctorch.retrieve_all_functorch_interpreters, torch.autograd.forward_ad._current_level,
-torch._dynamo.source.SkipGuardSource, torch.nn.modules.module._global_*_hooks. Checked on 2.11.0, 2.13.0, 2.15.0.
+torch._dynamo.source.SkipGuardSource, torch.nn.modules.module._global_*_hooks,
+torch._subclasses.fake_tensor.FakeTensor, torch.utils._python_dispatch._disable_current_modes.
+Checked on 2.11.0, 2.13.0, 2.15.0.
 """
 
 from __future__ import annotations
@@ -23,9 +25,10 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
+import os
 import re
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -36,10 +39,13 @@ from torch._dynamo.guards import CheckFunctionManager, GuardBuilder
 from torch._dynamo.output_graph import OutputGraphCommon, OutputGraphGuardsState
 from torch._dynamo.source import LocalSource
 from torch._guards import Guard, GuardsSet, TracingContext, tracing
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree as pytree
 from torch.utils._ordered_set import OrderedSet
-from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+from torch.utils._python_dispatch import _disable_current_modes, is_traceable_wrapper_subclass
 
+from precompiled.package import difference
+from precompiled.package.format import About, Told
 from precompiled.package.identity import Descriptions, NotPortable
 
 # Their meaning is in the state around the frame or in their parameters; nothing is read from their source.
@@ -51,7 +57,7 @@ _NO_FACT = frozenset(
 )  # fmt: skip
 _VALUES = frozenset({"CONSTANT_MATCH", "EQUALS_MATCH", "BOOL_MATCH", "NONE_MATCH", "CONSTANT_SUBCLASS_MATCH"})
 _THINGS = frozenset({"ID_MATCH", "FUNCTION_MATCH", "CLASS_MATCH", "MODULE_MATCH", "CLOSURE_MATCH", "BUILTIN_MATCH"})
-_LENGTHS = frozenset({"SEQUENCE_LENGTH", "TUPLE_ITERATOR_LEN", "EMPTY_NN_MODULE_HOOKS_DICT"})
+_LENGTHS = frozenset(difference.LENGTHS)
 _KEYS = frozenset({"DICT_KEYS_MATCH", "MAPPING_KEYS_CHECK"})
 _DIMENSION_MARKS = (
     "_dynamo_dynamic_indices", "_dynamo_weak_dynamic_indices", "_dynamo_unbacked_indices",
@@ -68,14 +74,19 @@ _GLOBAL_HOOKS = (
 _PARAMETERS = {"attr", "key", "source_b", "recompile_hint", "invert"}
 _MADE_UP = re.compile(r"__builtins_dict__\w*|__precompiled_\w+|___module_\w+|___unnamed_scope\w+|_\d{6,}_c\d+")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
+WHEN = "when it was traced"
+_TORCH = os.path.join(os.path.dirname(torch.__file__), "")
 _NUMBERS = re.compile(r"0x[0-9a-f]+|\b\d{7,}\b")
+
+
+Kept = tuple[Any, str, dict[str, Any], Any]  # source, kind, parameters, fact
 
 
 @dataclasses.dataclass
 class Guards:
     """The guards of one entry, as they are kept."""
 
-    guards: list[tuple[Any, str, dict[str, Any], Any]]  # source, kind, parameters, fact
+    guards: list[Kept]
     key_order: list[Any]
     sizes: dict[Any, dict[str, Any]]
     aotautograd: list[Any]
@@ -87,7 +98,11 @@ class Guards:
 
 
 class Mismatch(Exception):
-    """The live frame is not what the entry is for; the message names the guard."""
+    """The live frame is not what the entry is for; ``guard``: the number of the guard that says so, if one does."""
+
+    def __init__(self, message: str, guard: int | None = None) -> None:
+        super().__init__(message)
+        self.guard = guard
 
 
 # ---------------------------------------------------------------------- recording
@@ -97,16 +112,8 @@ def capture(builder: Any, guards: list[Guard], output: Any, shapes: Any, describ
     """What Dynamo guards on now. Reads only; raises NotPortable."""
     if output.export or output.functorch_layers or output.torch_function_mode_stack:
         raise _in_a_mode()
-    kept = []
-    for guard in guards:
-        kind, parameters = _how(guard)
-        try:
-            fact = _fact(kind, parameters, guard, builder, described)
-        except NotPortable as reason:
-            raise NotPortable(f"{guard.name}: {kind}: {reason}", code=reason.code) from reason
-        kept.append((guard.originating_source, kind, parameters, fact))
     return Guards(
-        guards=kept,
+        guards=facts(guards, builder, described),
         key_order=list(output.guard_on_key_order),
         sizes={
             source: {name: _concrete(value) for name, value in known.items()}
@@ -114,17 +121,77 @@ def capture(builder: Any, guards: list[Guard], output: Any, shapes: Any, describ
         },
         aotautograd=list(output.aotautograd_guards),
         shapes=shapes,
-        global_state=output.global_state_guard.__getstate__(),
+        global_state=str(output.global_state_guard.__getstate__()),
         builtins_name=output.name_of_builtins_dict_key_in_fglobals,
         extra={name: getattr(output, name) for name in ("compile_on_one_rank",) if hasattr(output, name)},
         codes=_codes(guards),
     )
 
 
+def facts(guards: Iterable[Guard], reader: Any, described: Descriptions) -> list[Kept]:
+    """What is at the sources of guards. ``reader``: a GuardBuilder, or a Reader. Raises NotPortable."""
+    kept: list[Kept] = []
+    for guard in guards:
+        kind, parameters = _how(guard)
+        try:
+            fact = _fact(kind, parameters, guard, reader, described)
+        except NotPortable as reason:
+            raise NotPortable(f"{guard.name}: {kind}: {reason}", code=reason.code) from reason
+        kept.append((guard.originating_source, kind, parameters, fact))
+    return kept
+
+
+def compare(kept: list[Kept], reader: Reader, described: Descriptions, *, check_source: bool = True) -> None:
+    """Raise Mismatch unless at every source there is what was there; ``check_source=False``: code may be another."""
+    described.recount()
+    for number, (source, kind, parameters, fact) in enumerate(kept):
+        if kind in _NO_FACT:
+            continue
+        guard = Guard(source, getattr(GuardBuilder, kind))
+        try:
+            found = _fact(kind, parameters, guard, reader, described)
+            if kind == "TENSOR_MATCH" and isinstance(reader.get(guard), FakeTensor):
+                # Described as what it stands for, which is for a watch to record: compiled code wants memory.
+                raise Mismatch(f"{source.name} is a fake tensor")
+        except Mismatch:
+            raise
+        except Exception as error:
+            raise Mismatch(f"{source.name}: {kind}: {type(error).__name__}: {error}", number) from error
+        if found != fact and (check_source or without_code(found) != without_code(fact)):
+            raise Mismatch(f"{source.name}: {difference.fact(kind, found, fact).said(WHEN)}", number)
+
+
+def about(guards: list[Guard], kept: Guards, inlined: list[tuple[list[Any], str]]) -> About:
+    """The same, for people, under the names of no process."""
+    return About(
+        guards=[
+            Told(_name(source), kind, ", ".join(f"{name}={_name(value)}" for name, value in sorted(parameters.items())),
+                 fact, _place(guard))
+            for guard, (source, kind, parameters, fact) in zip(guards, kept.guards, strict=True)
+        ],
+        inlined=[[f"{module}.{'.'.join(names)}", digest] for (module, names), digest in inlined],
+        sizes={_name(source): known.get("size") for source, known in kept.sizes.items()},
+        state=kept.global_state,
+    )  # fmt: skip
+
+
+def _name(value: Any) -> str:
+    return _NUMBERS.sub("#", _MADE_UP.sub("@", str(getattr(value, "name", value))))
+
+
+def _place(guard: Guard) -> str:
+    stack = guard.user_stack
+    if not stack:
+        return ""
+    # The innermost line that is not torch's own: a layer's call, rather than a line inside of torch.nn.
+    frame = next((item for item in reversed(stack) if not item.filename.startswith(_TORCH)), stack[-1])
+    return f"{frame.filename}:{frame.lineno}, in {frame.name}"
+
+
 def look(value: Any) -> str:
     """What can be told of a local at once: enough to pass over most entries that are for other calls."""
     if isinstance(value, torch.Tensor):
-        return f"{type(value).__qualname__} {value.dtype} {value.dim()}"
+        return f"{kind_of(value).__qualname__} {value.dtype} {value.dim()}"
     if isinstance(value, types.FunctionType):
         return f"function {value.__module__}.{value.__qualname__}"
     return f"{type(value).__module__}.{type(value).__qualname__}"
@@ -151,7 +218,7 @@ def sizes_differ(kept: Guards, local: dict[str, Any]) -> str | None:
                 len(size) != value.dim()
                 or any(w is not None and w != h for w, h in zip(size, value.shape, strict=True))
             ):
-                return f"L[{source.local_name!r}]: sizes {list(value.shape)} here, {list(size)} when it was traced"
+                return f"L[{source.local_name!r}]: {difference.of_sizes(value.shape, size).said(WHEN)}"
     return None
 
 
@@ -223,13 +290,38 @@ def _fact(kind: str, parameters: dict[str, Any], guard: Guard, builder: Any, des
 
 
 def _tensor(value: Any, described: Descriptions) -> Any:
+    # In the order of difference.TENSOR.
     if not isinstance(value, torch.Tensor) or is_traceable_wrapper_subclass(value):
         raise NotPortable(f"a {type(value).__qualname__} is an input", code="package-guard")
     marks = {name: _ordered(getattr(value, name)) for name in _DIMENSION_MARKS if hasattr(value, name)}
     return [
-        described.a_class(type(value)), str(value.dtype), str(value.device), str(value.layout), value.requires_grad,
-        repr(torch._C._dispatch_keys(value)), marks,
+        described.a_class(kind_of(value)), str(value.dtype), str(value.device), str(value.layout), value.requires_grad,
+        repr(_dispatch_keys(value)), marks, _memory(value, described),
     ]  # fmt: skip
+
+
+def _memory(value: torch.Tensor, described: Descriptions) -> int:
+    """Inputs that share memory are another graph than those that do not; Dynamo has no guard on it."""
+    if value.layout is not torch.strided:
+        return -1
+    return described.memory(value.untyped_storage()._cdata)
+
+
+def kind_of(value: Any) -> type:
+    """Its type; of a fake tensor that of what it stands for: a watch traces with these, and runs use what it kept."""
+    if isinstance(value, FakeTensor):
+        return torch.nn.Parameter if isinstance(value, torch.nn.Parameter) else value.pytype or torch.Tensor
+    return type(value)
+
+
+def _dispatch_keys(value: torch.Tensor) -> Any:
+    if not isinstance(value, FakeTensor):
+        return torch._C._dispatch_keys(value)
+    if value.dispatch_keys is not None:
+        return value.dispatch_keys
+    with _disable_current_modes(), torch.inference_mode(value.is_inference()):
+        # What is odd about its own (a conjugate view) is found out by the run: its tensor has another set.
+        return torch._C._dispatch_keys(torch.empty(0, dtype=value.dtype, device=value.device, layout=value.layout))
 
 
 def _ordered(marks: Any) -> Any:
@@ -289,6 +381,23 @@ def _in_a_mode() -> NotPortable:
     return NotPortable("it is traced under a torch function mode, a functorch transform or export", code="package-mode")
 
 
+def global_state() -> str:
+    """Grad mode, autocast, precision, threads, and so on, as Dynamo has them."""
+    return str(torch._C._dynamo.guards.GlobalStateGuard().__getstate__())
+
+
+def check_global_state(kept: str) -> None:
+    state = _restored(kept)
+    if not state.check():
+        raise Mismatch(f"global state: {state.reason()}")
+
+
+def _restored(kept: str) -> Any:
+    state = torch._C._dynamo.guards.GlobalStateGuard()
+    state.__setstate__(kept)
+    return state
+
+
 # ---------------------------------------------------------------------- making them again
 
 
@@ -306,25 +415,10 @@ class Rebuilder:
 
         ``check_source=False``: digests of code may differ.
         """
-        state = self._global_state()
-        if not state.check():
-            raise Mismatch(f"global state: {state.reason()}")
+        check_global_state(self._kept.global_state)
         if differs := sizes_differ(self._kept, self._local):
             raise Mismatch(differs)
-        reader = _Reader(self._local, self._scope)
-        described.recount()
-        for source, kind, parameters, fact in self._kept.guards:
-            if kind in _NO_FACT:
-                continue
-            guard = Guard(source, getattr(GuardBuilder, kind))
-            try:
-                found = _fact(kind, parameters, guard, reader, described)
-            except Exception as error:
-                raise Mismatch(f"{source.name}: {kind}: {type(error).__name__}: {error}") from error
-            if found != fact and (check_source or without_code(found) != without_code(fact)):
-                raise Mismatch(
-                    f"{source.name}: {kind}: {_shortened(found)} here, {_shortened(fact)} when it was traced"
-                )
+        compare(self._kept.guards, Reader(self._local, self._scope), described, check_source=check_source)
 
     def build(self, fail: Callable[..., None] | None) -> Any:
         """The guard manager, as CheckFunctionManager makes it; raises Mismatch when it does not accept the frame."""
@@ -347,7 +441,7 @@ class Rebuilder:
             dual_level=torch.autograd.forward_ad._current_level,
             functorch_layers=[],
             current_device=torch.utils._device.CURRENT_DEVICE,
-            global_state_guard=self._global_state(),
+            global_state_guard=_restored(self._kept.global_state),
             _guards=GuardsSet(OrderedSet(guards)),
             _aotautograd_guards=kept.aotautograd,
             skip_guards_check=True,
@@ -368,13 +462,9 @@ class Rebuilder:
             raise Mismatch(f"the guards made here do not accept the call: {_why(manager, self._local)}")
         return manager
 
-    def _global_state(self) -> Any:
-        state = torch._C._dynamo.guards.GlobalStateGuard()
-        state.__setstate__(self._kept.global_state)
-        return state
 
 
-class _Reader:
+class Reader:
     """Values at sources, as GuardBuilder.get reads them."""
 
     def __init__(self, local: dict[str, Any], scope: dict[str, Any]) -> None:
@@ -393,8 +483,3 @@ def _why(manager: Any, local: dict[str, Any]) -> str:
         return "; ".join(manager.check_verbose(local).verbose_code_parts[:1])
     except Exception as error:  # noqa: BLE001 - this is for people
         return type(error).__name__
-
-
-def _shortened(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) < 120 else text[:117] + "..."

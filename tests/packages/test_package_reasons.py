@@ -82,7 +82,7 @@ def traced(here: ThisProcess) -> automatic.FunctionReport:
 def test_what_is_recorded_has_no_reason(here: ThisProcess) -> None:
     report = traced(here)
     assert (report.state, report.reason) == ("recorded", "")
-    assert here.counted("bypassed") == {}
+    assert here.counted("not_kept") == {}
 
 
 # ---------------------------------------------------------------- traced, and not kept
@@ -93,7 +93,7 @@ def test_a_graph_that_was_compiled_in_process() -> None:
     with recording(PRECOMPILED_MODE="lookup") as here:
         report = traced(here)
         assert report.reason == "package-graph" and "was compiled in this process" in report.message
-        assert here.counted("bypassed")["package-graph"] == 1
+        assert here.counted("not_kept")["package-graph"] == 1
 
 
 @pytest.mark.reason("package-off")
@@ -112,7 +112,7 @@ def test_an_error_of_ours(here: ThisProcess, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(automatic.package_code, "encode", broken)
     report = traced(here)
     assert (report.reason, report.message) == ("package-internal-error", "a bug of ours")
-    assert here.counted("bypassed") == {"package-internal-error": 1}
+    assert here.counted("not_kept") == {"package-internal-error": 1}
 
 
 @pytest.mark.reason("package-too-large")
@@ -159,7 +159,7 @@ def entry(**more: Any) -> fmt.Header:
 def test_an_entry_of_another_format(tmp_path: Path) -> None:
     store = PackageStore(tmp_path)
     header = entry(format=fmt.FORMAT + 1)
-    name = store.publish(header, b"body")
+    name = store.publish(header, b"{}", b"body")
     with pytest.raises(CorruptArtifact, match=f"of format {fmt.FORMAT + 1}, this is format {fmt.FORMAT}") as raised:
         store.read(header.function, name)
     assert raised.value.code == "package-format"
@@ -189,7 +189,7 @@ def test_an_artifact_for_some_sizes_without_its_program(here: ThisProcess) -> No
     without = store.publish(artifact_format.Payload(manifest, {artifact_format.ENTRY: b"e"}))
     # Before Dynamo has the graph: then it traces, and no call fails at another size.
     with pytest.raises(StoreError, match=r"does not say what it was compiled from\. Save the package again") as raised:
-        automatic._eager(here.session, without)
+        automatic._program_of(here.session, without)
     assert raised.value.code == "artifact-program"
 
 

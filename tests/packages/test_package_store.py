@@ -25,13 +25,13 @@ def header(**more: object) -> fmt.Header:
 def publish_all(root: str, writer: int) -> None:
     store = PackageStore(Path(root))
     for number in range(8):
-        store.publish(header(), f"writer {writer} entry {number}".encode())
-        store.publish(header(), b"the same of all")
+        store.publish(header(), b"{}", f"writer {writer} entry {number}".encode())
+        store.publish(header(), b"{}", b"the same of all")
 
 
 def test_an_entry_comes_back_whole(tmp_path: Path) -> None:
     store = PackageStore(tmp_path)
-    name = store.publish(header(artifacts=["1" * 64]), b"body")
+    name = store.publish(header(artifacts=["1" * 64]), b"{}", b"body")
     assert store.names(FUNCTION) == [name]
     entry = store.read(FUNCTION, name)
     assert (entry.header.artifacts, entry.body) == (["1" * 64], b"body")
@@ -40,7 +40,7 @@ def test_an_entry_comes_back_whole(tmp_path: Path) -> None:
 
 def test_equal_entries_are_one(tmp_path: Path) -> None:
     store = PackageStore(tmp_path)
-    assert store.publish(header(), b"body") == store.publish(header(), b"body")
+    assert store.publish(header(), b"{}", b"body") == store.publish(header(), b"{}", b"body")
     assert len(store.names(FUNCTION)) == 1
 
 
@@ -60,7 +60,7 @@ def test_eight_writers_lose_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize("call", ["os.open", "os.fsync", "os.rename", "os.mkdir"])
 def test_a_writer_killed_at_any_point_leaves_a_good_store(tmp_path: Path, call: str) -> None:
     store = PackageStore(tmp_path)
-    kept = store.publish(header(), b"before")
+    kept = store.publish(header(), b"{}", b"before")
     program = f"""
 import os, signal
 from pathlib import Path
@@ -72,7 +72,7 @@ def killing(*arguments, **named):
         os.kill(os.getpid(), signal.SIGKILL)
     return original(*arguments, **named)
 {call} = killing
-PackageStore(Path({str(tmp_path)!r})).publish(header("other"), b"after" * 1000)
+PackageStore(Path({str(tmp_path)!r})).publish(header("other"), b"[]", b"after" * 1000)
 """
     (tmp_path / "tests_header.py").write_text(
         "from precompiled.package import format as fmt\n"
@@ -84,13 +84,13 @@ PackageStore(Path({str(tmp_path)!r})).publish(header("other"), b"after" * 1000)
     for name in store.names(FUNCTION):
         store.read(FUNCTION, name)
     assert kept in store.names(FUNCTION)
-    store.publish(header(), b"afterwards")
+    store.publish(header(), b"{}", b"afterwards")
     assert len(store.names(FUNCTION)) == 2
 
 
 def test_an_altered_entry_is_put_away(tmp_path: Path) -> None:
     store = PackageStore(tmp_path)
-    name = store.publish(header(), b"body")
+    name = store.publish(header(), b"{}", b"body")
     path = tmp_path / "packages" / FUNCTION / name
     path.write_bytes(path.read_bytes()[:-1] + b"!")
     with pytest.raises(CorruptArtifact, match="digest"):
@@ -102,7 +102,7 @@ def test_an_altered_entry_is_put_away(tmp_path: Path) -> None:
 @pytest.mark.parametrize("what", ["entry", "function", "packages"])
 def test_what_others_can_write_is_not_read(tmp_path: Path, what: str) -> None:
     store = PackageStore(tmp_path)
-    name = store.publish(header(), b"body")
+    name = store.publish(header(), b"{}", b"body")
     place = {"packages": "packages", "function": f"packages/{FUNCTION}", "entry": f"packages/{FUNCTION}/{name}"}[what]
     (tmp_path / place).chmod(0o777)
     with pytest.raises(UntrustedStore):
@@ -111,7 +111,7 @@ def test_what_others_can_write_is_not_read(tmp_path: Path, what: str) -> None:
 
 def test_an_entry_under_another_functions_name_is_refused(tmp_path: Path) -> None:
     store = PackageStore(tmp_path)
-    name = store.publish(header(), b"body")
+    name = store.publish(header(), b"{}", b"body")
     other = "f" * 64
     (tmp_path / "packages" / FUNCTION).rename(tmp_path / "packages" / other)
     with pytest.raises(CorruptArtifact):
@@ -120,7 +120,7 @@ def test_an_entry_under_another_functions_name_is_refused(tmp_path: Path) -> Non
 
 def test_clear_and_budget(tmp_path: Path) -> None:
     store = PackageStore(tmp_path)
-    names = [store.publish(header(), os.urandom(1000)) for _ in range(4)]
+    names = [store.publish(header(), b"{}", os.urandom(1000)) for _ in range(4)]
     for age, name in enumerate(names):
         path = tmp_path / "packages" / FUNCTION / name
         os.utime(path, (1_000_000 + age, 1_000_000 + age))

@@ -1,8 +1,9 @@
 """The corpus: what programs do, a row each, compiled under the hook and checked against eager.
 
-Usage: corpus_program.py [NAME ...]. Prints a JSON object: per row the state, source, reason and key of each graph, and
-how many graphs this process compiled itself. A row is called twice, before the swap and after it, with all its inputs;
-outputs, gradients of inputs and parameters, and what it did to its inputs are compared with eager's.
+Usage: corpus_program.py [NAME ...]. Prints a JSON object: per row the state, source, reason and key of each graph, how
+many graphs this process compiled itself, and, with packages on, what became of each frame. A row is called twice,
+before the swap and after it, with all its inputs; outputs, gradients of inputs and parameters, and what it did to its
+inputs are compared with eager's.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ def main() -> None:
         with made.around():
             compiled = torch.compile(made.function, **made.compile)
         before, compiles_before = len(precompiled.report()), compiles["total"]
+        frames_before = len(precompiled.package_report())
         error = ""
         try:
             for _ in range(2):
@@ -58,6 +60,7 @@ def main() -> None:
             "keys": sorted({g.key for g in graphs}),
             "messages": [g.message for g in graphs if g.message],
             "compiles": compiles["total"] - compiles_before,
+            "frames": [[f.name, f.state, f.reason or f.reasons] for f in precompiled.package_report()[frames_before:]],
         }
         print(f"{name}: {error or 'ok'}", file=sys.stderr, flush=True)
     print(json.dumps(answers), flush=True)

@@ -1,0 +1,183 @@
+"""What ls, show and explain know of packages: entries of functions, by what they say of themselves. Nothing is run."""
+
+from __future__ import annotations
+
+import re
+import time
+from typing import Any
+
+import click
+
+from precompiled.artifact.store import Store
+from precompiled.cli.output import human_bytes, human_seconds, pairs, table
+from precompiled.errors import StoreError
+from precompiled.package import difference
+from precompiled.package.format import About
+from precompiled.package.store import Entry, PackageStore
+
+_DOTTED = re.compile(r"[^\W\d]\w*(\.(\w+|<\w+>))+")
+SHOWN_DIGITS = 12
+MAX_SHOWN = 20
+
+
+def is_function(text: str) -> bool:
+    """Whether an argument names a function (``model.Net.forward``), and not the beginning of a key."""
+    return _DOTTED.fullmatch(text) is not None
+
+
+# ---------------------------------------------------------------- ls
+
+
+def rows(store: Store) -> list[dict[str, Any]]:
+    """One row for each function that has entries, by name."""
+    found: dict[str, dict[str, Any]] = {}
+    for entry in PackageStore(store.root).entries():
+        name = _name(entry)
+        row = found.setdefault(name, {"function": name, "entries": 0, "bytes": 0, "used": 0.0, "skipped": 0})
+        row["entries"] += 1
+        row["skipped"] += entry.header.kind == "skipped"
+        row["bytes"] += len(entry.about) + len(entry.body)
+        row["used"] = max(row["used"], _used(entry))
+    return [found[name] for name in sorted(found)]
+
+
+def show_rows(found: list[dict[str, Any]]) -> None:
+    """Below the artifacts; frames that a package says to leave as they are, are only counted."""
+    compiled = [row for row in found if row["entries"] > row["skipped"]]
+    if compiled:
+        click.echo()
+        table(
+            ("PACKAGE OF", "ENTRIES", "SIZE", "USED"),
+            [
+                (row["function"], str(row["entries"]), human_bytes(row["bytes"]), _ago(row["used"]))
+                for row in compiled
+            ],
+            right=("ENTRIES", "SIZE", "USED"),
+        )  # fmt: skip
+    if found:
+        click.echo(f"{len(compiled)} functions with packages, {len(found) - len(compiled)} that stay as they are")
+
+
+# ---------------------------------------------------------------- show
+
+
+def show_document(store: Store, name: str) -> dict[str, Any]:
+    """All entries of a function, the one used last first. Raises StoreError."""
+    return {
+        "function": name,
+        "entries": [
+            {
+                "entry": entry.name,
+                "kind": entry.header.kind,
+                "fullgraph": entry.header.one_graph,
+                "used": _used(entry),
+                "graphs": entry.header.artifacts,
+                "requires": entry.header.requires,
+                "reason": about.reason,
+                "inlined": [inlined for inlined, _digest in about.inlined],
+                "guards": [
+                    {"source": guard.source, "kind": guard.kind, "parameters": guard.parameters, "place": guard.place}
+                    for guard in about.guards
+                ],
+            }
+            for entry, about in _entries(store, name)
+        ],
+    }
+
+
+def show(document: dict[str, Any]) -> None:
+    click.echo(document["function"])
+    for entry in document["entries"]:
+        click.echo(f"\nentry {entry['entry'][:SHOWN_DIGITS]}, used {_ago(entry['used'])} ago")
+        if entry["kind"] == "skipped":
+            click.echo(f"  stays as it is: {entry['reason']}")
+            continue
+        pairs(
+            [
+                ("  graphs", ", ".join(key[:SHOWN_DIGITS] for key in entry["graphs"]) or "none"),
+                ("  inlined", f"{len(entry['inlined'])} functions"),
+                ("  guards", f"{len(entry['guards'])}"),
+            ]
+        )
+        for guard in entry["guards"][:MAX_SHOWN]:
+            click.echo(f"    {guard['source'] or '-'}: {guard['kind']}{difference.at(guard['place'])}")
+        if len(entry["guards"]) > MAX_SHOWN:
+            click.echo(f"    and {len(entry['guards']) - MAX_SHOWN} more: --json has them all")
+
+
+# ---------------------------------------------------------------- explain
+
+
+def explain_document(store: Store, name: str) -> dict[str, Any]:
+    """In what the other entries differ from the one that was used last, the nearest first: why it was traced anew."""
+    entries = _entries(store, name)
+    entries = [item for item in entries if item[0].header.kind == "compiled"] or entries[:1]
+    (last, about), *others = entries
+    compared: list[dict[str, Any]] = []
+    for other, before in others:
+        if other.header.one_graph == last.header.one_graph:
+            changes = difference.entries((last.header, about), (other.header, before))
+            if other.header.code != last.header.code:
+                changes.insert(0, f"the source of {name} itself has changed")
+            compared.append({"entry": other.name, "used": _used(other), "changes": changes})
+    compared.sort(key=lambda item: len(item["changes"]))
+    return {"function": name, "entry": last.name, "used": _used(last), "stays": about.reason, "others": compared}
+
+
+def explain(document: dict[str, Any]) -> None:
+    digits = document["entry"][:SHOWN_DIGITS]
+    click.echo(f"{document['function']}: used last {_ago(document['used'])} ago, entry {digits}")
+    if document["stays"]:
+        click.echo(f"\nIt stays as it is: {document['stays']}")
+    elif not document["others"]:
+        click.echo("\nThere is no other entry to compare it with.")
+    for number, other in enumerate(document["others"]):
+        digits = other["entry"][:SHOWN_DIGITS]
+        if number == 0:
+            click.echo(f"\nWhy it was not served by the nearest other, entry {digits}, used {_ago(other['used'])} ago:")
+            for change in other["changes"][:MAX_SHOWN]:
+                click.echo(f"  {change}")
+            if len(other["changes"]) > MAX_SHOWN:
+                click.echo(f"  and {len(other['changes']) - MAX_SHOWN} more: --json has them all")
+            if not other["changes"]:
+                click.echo("  it differs in no guard that both have: the trace took another way")
+        else:
+            first = other["changes"][0] if other["changes"] else "no guard that both have"
+            more = f", and {len(other['changes']) - 1} more" if len(other["changes"]) > 1 else ""
+            click.echo(f"entry {digits}: {first}{more}")
+
+
+# ---------------------------------------------------------------- inside
+
+
+def _entries(store: Store, name: str) -> list[tuple[Entry, About]]:
+    """The entries of a function, the one used last first; raises StoreError where there are none."""
+    found = [entry for entry in PackageStore(store.root).entries() if _name(entry) == name]
+    if not found:
+        # Python 3.10 has no qualified names of code: there the last part is all that is known.
+        last = name.rpartition(".")[2]
+        names = {_name(entry) for entry in PackageStore(store.root).entries()}
+        alike = sorted(names, key=lambda known: (not known.endswith(name), not known.endswith(f".{last}"), known))
+        alike = [known for known in alike if known.endswith(f".{last}")]
+        raise StoreError(
+            f"there is no package of {name} in {store.root}",
+            f"Did you mean {alike[0]}?" if alike else "See `precompiled ls`",
+            code="no-such-function",
+        )
+    found.sort(key=_used, reverse=True)
+    return [(entry, About.parse(entry.about)) for entry in found]
+
+
+def _name(entry: Entry) -> str:
+    return f"{entry.header.module}.{entry.header.qualname}"
+
+
+def _used(entry: Entry) -> float:
+    try:
+        return entry.path.stat().st_mtime
+    except OSError:  # evicted meanwhile
+        return 0.0
+
+
+def _ago(moment: float) -> str:
+    return human_seconds(max(0.0, time.time() - moment))

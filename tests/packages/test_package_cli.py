@@ -1,0 +1,103 @@
+"""What people are shown of packages: ls, show, explain and stats, and the guard that failed, in their own source."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from support_host import TIMEOUT_S, Host, new_host
+from support_packages import run, write
+
+from precompiled.package.format import About
+from precompiled.package.store import PackageStore
+
+NAME = "hyperparameter"
+FUNCTION = f"{NAME}.Net.forward"
+
+
+@pytest.fixture(scope="module")
+def traced_twice() -> Any:
+    """A host, and what the process said that found a package with another hyperparameter."""
+    with new_host() as host:
+        host.start_daemon()
+        for after in (False, True):
+            write(host.root / str(after), after=after)
+            found = run(host, sys.executable, host.root / str(after), [NAME])[NAME]
+            assert (found["equal"], found["states"]) == (True, ["recorded"]), found
+        yield host, found
+
+
+def command_line(host: Host, *arguments: str, status: int = 0) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "precompiled", *arguments], env=host.environment(), capture_output=True, text=True,
+        timeout=TIMEOUT_S, check=False,
+    )  # fmt: skip
+    assert done.returncode == status, (done.stdout, done.stderr)
+    return done.stdout
+
+
+def test_the_process_says_which_guard_failed_and_where(traced_twice: Any) -> None:
+    host, found = traced_twice
+    (reasons,) = found["reasons"]
+    path = host.root / "False" / f"{NAME}.py"
+    line = next(number for number, text in enumerate(path.read_text().splitlines(), 1) if "alpha=self.alpha)" in text)
+    assert reasons[2:] == [f"L['self'].alpha: 3.0 here, 2.0 when it was traced ({path}:{line}, in forward)"]
+
+
+def test_explain_says_the_same_later(traced_twice: Any) -> None:
+    host, _found = traced_twice
+    text = command_line(host, "explain", FUNCTION)
+    assert "L['self'].alpha: 3.0 here, 2.0 there" in text and f"{NAME}.py:" in text
+    document = json.loads(command_line(host, "explain", FUNCTION, "--json"))
+    assert len(document["others"]) == 1 and len(document["others"][0]["changes"]) == 1
+
+
+def test_show_has_the_entries_with_their_guards(traced_twice: Any) -> None:
+    host, _found = traced_twice
+    document = json.loads(command_line(host, "show", FUNCTION, "--json"))
+    assert [entry["kind"] for entry in document["entries"]] == ["compiled"] * 2
+    for entry in document["entries"]:
+        assert {"L['self'].alpha", "L['x']"} <= {guard["source"] for guard in entry["guards"]}
+        (key,) = entry["graphs"]
+        assert json.loads(command_line(host, "show", key, "--json"))["packages"] == [FUNCTION]
+    assert "L['self'].alpha: CONSTANT_MATCH" in command_line(host, "show", FUNCTION)
+
+
+def test_ls_lists_functions(traced_twice: Any) -> None:
+    host, _found = traced_twice
+    packages = {row["function"]: row["entries"] for row in json.loads(command_line(host, "ls", "--json"))["packages"]}
+    assert packages[FUNCTION] == 2
+    assert FUNCTION in command_line(host, "ls")
+
+
+@pytest.mark.reason("no-such-function")
+def test_a_function_without_a_package_is_an_error_that_helps(traced_twice: Any) -> None:
+    host, _found = traced_twice
+    error = json.loads(command_line(host, "explain", "Net.forward", "--json", status=1))["error"]
+    assert error["code"] == "no-such-function"
+    assert FUNCTION in error["action"]
+
+
+def test_an_edit_that_moves_lines_leaves_one_entry(traced_twice: Any) -> None:
+    """Two of one meaning: the older one gives way (its lines are nobody's any more)."""
+    host, _found = traced_twice
+    store = PackageStore(host.store.root)
+    (entry,) = [entry for entry in store.entries() if entry.header.module == NAME and b"3.0" in entry.about]
+    moved = About.parse(entry.about)
+    moved = dataclasses.replace(moved, guards=[dataclasses.replace(guard, place="x.py:1") for guard in moved.guards])
+    assert store.publish(entry.header, moved.to_bytes(), entry.body) != entry.name
+    assert len(store.names(entry.header.function)) == 2
+    assert entry.name not in store.names(entry.header.function)
+
+
+def test_stats_count_frames(traced_twice: Any) -> None:
+    host, _found = traced_twice
+    before = host.stats()
+    assert (before.traced, before.untraced) == (2, 0)
+    run(host, sys.executable, host.root / "True", [NAME])
+    after = host.stats()
+    assert (after.traced, after.untraced) == (2, 1)

@@ -1,0 +1,77 @@
+"""Differences of packages in words: which guard, what is here, what was there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from precompiled.package import difference
+from precompiled.package.format import About, Header, Told
+
+TENSOR = ["class", "torch", "Tensor", "a" * 64]
+
+
+def tensor(dtype: str = "torch.float32", number: int = 0, **marks: str) -> list[Any]:
+    return [[TENSOR, dtype, "cpu", "torch.strided", True, "keys", marks, 0], number]
+
+
+def function(code: str = "a", default: str = "1", held: str = "2") -> list[Any]:
+    return [["function", "m", "f", code * 64, ["tuple", [["int", default]]], ["NoneType", "None"], [["int", held]]], 0]
+
+
+@pytest.mark.parametrize(
+    ("kind", "here", "before", "said"),
+    [
+        ("CONSTANT_MATCH", ["int", "3"], ["int", "4"], "3 here, 4 there"),
+        ("CONSTANT_MATCH", ["int", "3"], ["str", "'a'"], "3 here, 'a' there"),
+        ("EQUALS_MATCH", ["list", [["int", "1"], ["int", "2"]]], ["list", [["int", "1"], ["int", "5"]]],
+         "2 here, 5 there"),
+        ("TENSOR_MATCH", tensor("torch.bfloat16"), tensor(), "dtype torch.bfloat16 here, torch.float32 there"),
+        ("TENSOR_MATCH", tensor(_dynamo_dynamic_indices="[0]"), tensor(), "dimension marks {'_dynamo_dynamic_indices'"),
+        ("TENSOR_MATCH", tensor(number=1), tensor(number=3), "it is another of the objects that the call has"),
+        ("TYPE_MATCH", [["class", "m", "Net", "a" * 64], 0, 1, None], [["class", "m", "Net", "b" * 64], 0, 1, None],
+         "the code of m.Net is another"),
+        ("TYPE_MATCH", [["class", "m", "Sub", "a" * 64], 0, 1, None], [["class", "m", "Net", "b" * 64], 0, 1, None],
+         "class m.Sub here, class m.Net there"),
+        ("TYPE_MATCH", [TENSOR, 0, 1, {"_forward_hooks": []}], [TENSOR, 0, 1, None],
+         "hooks {'_forward_hooks': []} here, None there"),
+        ("ID_MATCH", function("b"), function(), "the code of m.f is another"),
+        ("ID_MATCH", function(default="7"), function(), "the defaults of m.f: 7 here, 1 there"),
+        ("ID_MATCH", function(held="7"), function(), "the closure of m.f: 7 here, 2 there"),
+        ("SEQUENCE_LENGTH", ["list", 3], ["list", 4], "length 3 here, 4 there"),
+        ("HASATTR", True, False, "True here, False there"),
+        ("DICT_KEYS_MATCH", [["class", "builtins", "dict", "a"], [["str", "'a'"]]],
+         [["class", "builtins", "dict", "a"], [["str", "'a'"], ["str", "'b'"]]], "here, [['str', \"'a'\"], ['str'"),
+    ],
+)  # fmt: skip
+def test_a_fact(kind: str, here: Any, before: Any, said: str) -> None:
+    found = difference.fact(kind, here, before).said("there")
+    assert said in found
+    assert len(found) < 2 * difference.MAX_CHARS + 100
+
+
+def entry(value: str = "2.0", size: Any = (4, 4), state: str = "on", code: str = "a", torch: str = "2.13.0") -> Any:
+    header = Header("0" * 64, "m", "Net.forward", "a" * 64, False, "compiled", {"torch": torch})
+    about = About(
+        guards=[Told("L['self'].alpha", "EQUALS_MATCH", "", ["float", value], "/project/m.py:3, in forward"),
+                Told("", "GRAD_MODE", "", None, "")],
+        inlined=[["helpers.g", code]], sizes={"L['x']": None if size is None else list(size)}, state=state,
+    )  # fmt: skip
+    return header, About.parse(about.to_bytes())
+
+
+@pytest.mark.parametrize(
+    ("newer", "said"),
+    [
+        (entry("3.0"), ["L['self'].alpha: 3.0 here, 2.0 there (/project/m.py:3, in forward)"]),
+        (entry(size=(6, None)), ["L['x']: sizes [6, any] here, [4, 4] there"]),
+        (entry(size=None), ["L['x']: sizes any here, [4, 4] there"]),
+        (entry(state="off"), ["the global state (grad mode, autocast, precision, threads) is another"]),
+        (entry(code="b"), ["the source of helpers.g is another"]),
+        (entry(torch="2.15.0"), ["torch: 2.15.0 here, 2.13.0 there"]),
+        (entry(), []),
+    ],
+)
+def test_two_entries(newer: Any, said: list[str]) -> None:
+    assert difference.entries(newer, entry()) == said
