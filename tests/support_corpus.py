@@ -23,6 +23,31 @@ BYPASSED = {
     "compiled_autograd_module_hooks": {"user-function"},
 }
 
+# Rows with a frame that no package holds, which Dynamo traces in each process, with package_report()'s reason.
+TRACED = {
+    "tensor_subclass_of_torch": "package-guard",
+    "tensor_subclass_of_a_module": "package-guard",
+    "all_dynamic": "package-global",  # a float that became an input of the graph
+    "a_float_that_changes": "package-global",
+    "default_device": "package-mode",
+    "marked_unbacked": "package-graph",  # it is bypassed, see above
+    **dict.fromkeys(
+        # Their forwards come from packages. The graphs of backwards are made by compiled autograd itself, each time.
+        ("compiled_autograd_plain", "compiled_autograd_sizes", "compiled_autograd_custom",
+         "compiled_autograd_autocast_off_inside", "compiled_autograd_accumulation", "compiled_autograd_retained_graph",
+         "compiled_autograd_hooks", "compiled_autograd_module_hooks", "compiled_autograd_saved_tensor_hooks",
+         "compiled_autograd_by_configuration"),
+        "package-graph",
+    ),
+}  # fmt: skip
+
+
+def traced(answer: Answer) -> dict[str, list[Any]]:
+    """Rows with frames that no package served, and these frames."""
+    found = {name: [frame for frame in row["frames"] if frame[1] not in ("used", "skipped")]
+             for name, row in answer.items()}  # fmt: skip
+    return {name: frames for name, frames in found.items() if frames}
+
 
 def run(
     host: Host, *names: str, python: str | None = None, program: Path = PROGRAM, env: Mapping[str, str] | None = None

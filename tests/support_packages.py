@@ -252,6 +252,7 @@ def f(x):
 def build():
     return f, [(torch.randn(4, 4),)]
 """, ("UNRELATED = 1", "UNRELATED = 2"), USED)
+case("in_inference_mode", FUNCTION + "\ncontext = torch.inference_mode\n", None, USED)
 case("no_grad", FUNCTION + "\ncontext = torch.no_grad\n", None, USED)
 
 # ---------------------------------------------------------------- something is different

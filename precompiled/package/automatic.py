@@ -31,7 +31,7 @@ from precompiled.package.identity import Descriptions, NotPortable, code_digest
 from precompiled.package.store import Entry, PackageStore
 from precompiled.submit import Submitter
 from precompiled.swap import Event
-from precompiled.torch_internals import configs, modes, package_code, package_guards, stand_in, user_modules
+from precompiled.torch_internals import configs, package_code, package_guards, stand_in, user_modules
 from precompiled.torch_internals import package_frames as frames
 from precompiled.torch_internals.package_frames import Frame, Graph, Mismatch, Traced
 from precompiled.torch_internals.sizes import guard_check
@@ -296,7 +296,7 @@ def _load(
     session: sessions.Session, graph: Graph, entries: list[ArtifactEntry]
 ) -> tuple[Callable[..., Any], GraphCalls]:
     """The callable of a graph, from its artifacts. Raises Mismatch where it is not for here, and StoreError."""
-    state = modes.capture(uses_cpu=graph.device == "cpu")
+    state = frames.modes_of_a_compile(graph.device == "cpu")
     changed = [name for name in state if state[name] != graph.modes.get(name)]
     if changed:
         name = changed[0]

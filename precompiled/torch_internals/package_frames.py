@@ -12,11 +12,12 @@ everything at once: the built guards with their values, and the expressions of s
 Private names: torch._dynamo.convert_frame.{ConvertFrame, ConvertFrameAssert, CheckFunctionManager, DynamoOutput,
 has_tensor_in_frame, get_compile_id, input_codes, output_codes, orig_code_map, is_generator}, their attributes
 _torchdynamo_orig_backend, _one_graph, _export; torch._dynamo.types.{GuardedCode, ConvertFrameReturn, wrap_guarded_code,
-FrameExecStrategy, FrameAction}, torch._dynamo.utils.{CleanupHook, CleanupManager, istype}, torch._dynamo.config,
+FrameExecStrategy, FrameAction}, torch._dynamo.utils.{CleanupHook, CleanupManager, istype,
+maybe_disable_inference_mode}, torch._dynamo.config,
 torch._dynamo.decorators._nonrecursive_disable_wrapper_code, torch._guards.{compile_context, CompileContext},
 torch._C._dynamo.eval_frame._debug_get_cache_entry_list, torch._TorchCompileInductorWrapper, torch._TorchCompileWrapper,
 torch._dynamo.resume_execution.TORCH_DYNAMO_RESUME_IN_PREFIX, OutputGraph.{installed_globals, import_sources,
-__init__, tracing_context, export}, TracingContext.{traced_code, guards_context},
+__init__, cleanup, guards, tracing_context, export}, TracingContext.traced_code,
 torch._dynamo.variables.functions.invoke_and_store_as_constant.
 Checked on 2.11.0, 2.13.0, 2.15.0.
 """
@@ -44,7 +45,7 @@ import torch._dynamo.trace_rules
 import torch._dynamo.variables.functions as dynamo_functions
 from torch._dynamo import convert_frame, output_graph
 from torch._dynamo.types import ConvertFrameReturn, FrameAction, GuardedCode, wrap_guarded_code
-from torch._dynamo.utils import CleanupHook, CleanupManager
+from torch._dynamo.utils import CleanupHook, CleanupManager, maybe_disable_inference_mode
 from torch._guards import CompileContext, compile_context
 
 from precompiled.package.format import About
@@ -57,7 +58,7 @@ from precompiled.package.identity import (
     codes_within,
     locals_digest,
 )
-from precompiled.torch_internals import package_guards, route, version_tuple
+from precompiled.torch_internals import modes, package_guards, route
 from precompiled.torch_internals.package_guards import Guards, Mismatch, Rebuilder, look
 
 # Set on what backend.py gives to Dynamo: with which artifact a graph runs (a Graph below).
@@ -66,7 +67,6 @@ _ENTRIES = "_precompiled_entries"
 _SKIPS = (FrameAction.SKIP, FrameAction.DEFAULT)
 _STANDARD_LIBRARY = os.path.dirname(os.__file__) + os.sep
 _RESUME = "torch_dynamo_resume_in"
-OLDEST_WITH_PACKAGES = (2, 13)
 
 
 @dataclass(frozen=True)
@@ -122,14 +122,14 @@ class Body:
     asked: list[tuple[str, str, tuple[Any, ...], dict[str, Any], Any]]
 
 
-@dataclass(frozen=True)
+@dataclass
 class Attempt:
-    """One attempt to trace a frame: the code that it met, and what it guards on. All of it goes on to be filled."""
+    """One attempt to trace a frame: the code that it met, and what it guards on."""
 
     code: list[types.CodeType]
-    guards: Any  # torch._guards.GuardsContext
     imports: dict[str, str]
     builtins_name: str
+    guards: list[Any] = field(default_factory=list)  # at the attempt's end: 2.15 clears them when it was discarded
 
 
 @dataclass
@@ -182,9 +182,6 @@ def install(packages: Packages) -> None:
     _packages = packages
     if _originals:
         return
-    if version_tuple(torch.__version__) < OLDEST_WITH_PACKAGES:
-        # A callee's default argument that another process has changed goes unseen there (tests/versions).
-        raise NotPortable("torch 2.11 and 2.12 do not say all that a trace depended on", code="package-unsupported")
     missing = [name for name in _NEEDED if not hasattr(convert_frame, name)]
     if missing or not hasattr(convert_frame.CheckFunctionManager, "serialize_guards"):
         raise NotPortable(f"this torch has no {', '.join(missing) or 'serialize_guards'}", code="package-unsupported")
@@ -200,6 +197,8 @@ def install(packages: Packages) -> None:
     convert_frame.CheckFunctionManager = _Recording
     _originals["output_init"] = output_graph.OutputGraph.__init__
     output_graph.OutputGraph.__init__ = _attempted(output_graph.OutputGraph.__init__)
+    _originals["output_cleanup"] = output_graph.OutputGraph.cleanup
+    output_graph.OutputGraph.cleanup = _ended(output_graph.OutputGraph.cleanup)
     store_constant = getattr(dynamo_functions, "invoke_and_store_as_constant", None)
     if store_constant is not None:
         _originals["store_constant"] = store_constant
@@ -214,6 +213,7 @@ def remove() -> None:
         convert_frame.DynamoOutput.build_guards = _originals["build_guards"]
         convert_frame.CheckFunctionManager = _originals["manager"]
         output_graph.OutputGraph.__init__ = _originals["output_init"]
+        output_graph.OutputGraph.cleanup = _originals["output_cleanup"]
         if "store_constant" in _originals:
             dynamo_functions.invoke_and_store_as_constant = _originals["store_constant"]
         _originals.clear()
@@ -231,11 +231,21 @@ def _attempted(original: Callable[..., Any]) -> Callable[..., Any]:
         if traced is not None:
             context = self.tracing_context
             traced.attempts.append(
-                Attempt(context.traced_code, context.guards_context, self.import_sources,
-                        self.name_of_builtins_dict_key_in_fglobals)
+                Attempt(context.traced_code, self.import_sources, self.name_of_builtins_dict_key_in_fglobals)
             )  # fmt: skip
 
     return init
+
+
+def _ended(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def cleanup(self: Any) -> None:
+        traced = getattr(_local, "tracing", None)
+        if traced is not None and traced.attempts:
+            traced.attempts[-1].guards = list(self.guards)
+        original(self)
+
+    return cleanup
 
 
 def sources(traced: Traced, root: types.CodeType) -> list[tuple[list[Any], str]]:
@@ -573,11 +583,13 @@ def _installed(name: str, value: Any, scope: dict[str, Any], graphs: list[Graph]
 
 def left(frame: Frame, traced: Traced) -> Left:
     """What a frame that stays as it is depends on: a value may have decided it. Raises NotPortable."""
+    if not all(attempt.guards for attempt in traced.attempts):  # there are always some, on the global state
+        raise NotPortable("this torch does not say by what a frame was left alone", code="package-unsupported")
     imports: dict[str, str] = {}
     guards: dict[tuple[str, str], Any] = {}
     for attempt in traced.attempts:
         imports |= attempt.imports
-        guards |= {(guard.name, guard.create_fn_name()): guard for guard in attempt.guards.dynamo_guards}
+        guards |= {(guard.name, guard.create_fn_name()): guard for guard in attempt.guards}
     names = sorted({attempt.builtins_name for attempt in traced.attempts})
     traced.names = {name: f"builtins{number}" for number, name in enumerate(names)}
     reader = package_guards.Reader(frame.local, _scope(frame, imports, names))
@@ -614,6 +626,12 @@ def _scope(frame: Frame, imports: dict[str, str], builtins_names: Iterable[str])
     """The frame's globals, with what Dynamo puts there for its sources."""
     made = {alias: importlib.import_module(module) for alias, module in imports.items()}
     return {**frame.scope, **made, **dict.fromkeys(builtins_names, vars(builtins))}
+
+
+def modes_of_a_compile(uses_cpu: bool) -> dict[str, Any]:
+    """The modes that a backend would be called in, were the frame traced: Dynamo makes no_grad of inference mode."""
+    with maybe_disable_inference_mode():
+        return modes.capture(uses_cpu)
 
 
 def meaning(body: Body, about: About) -> str:
@@ -734,6 +752,7 @@ def rebuilt(
         convert_frame.output_codes.add(code)
         convert_frame.orig_code_map[code] = frame.code
         CleanupManager.instance[code] = cleanups
+        rebuilder.mark_static()
         return wrap_guarded_code(GuardedCode(code, manager, compile_id, f"Torch-Compiled Region: {compile_id}"))
 
     return install

@@ -16,7 +16,8 @@ torch._C._dynamo.guards.GlobalStateGuard, torch._C.{_dispatch_keys, _len_torch_f
 torch.utils._device.CURRENT_DEVICE, torch.utils._ordered_set.OrderedSet, torch.utils._pytree,
 torch._functorch.pyfunctorch.retrieve_all_functorch_interpreters, torch.autograd.forward_ad._current_level,
 torch._dynamo.source.SkipGuardSource, torch.nn.modules.module._global_*_hooks,
-torch._subclasses.fake_tensor.FakeTensor, torch.utils._python_dispatch._disable_current_modes.
+torch._subclasses.fake_tensor.FakeTensor, torch.utils._python_dispatch._disable_current_modes,
+Tensor._dynamo_static_input_type.
 Checked on 2.11.0, 2.13.0, 2.15.0.
 """
 
@@ -75,8 +76,10 @@ _PARAMETERS = {"attr", "key", "source_b", "recompile_hint", "invert"}
 _MADE_UP = re.compile(r"__builtins_dict__\w*|__precompiled_\w+|___module_\w+|___unnamed_scope\w+|_\d{6,}_c\d+")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 WHEN = "when it was traced"
+_STATIC = "_dynamo_static_input_type"
 _TORCH = os.path.join(os.path.dirname(torch.__file__), "")
-_NUMBERS = re.compile(r"0x[0-9a-f]+|\b\d{7,}\b")
+# Identities, and how often the interpreter has changed any dictionary so far.
+_NUMBERS = re.compile(r"0x[0-9a-f]+|\b\d{7,}\b|(?<=\) == )\d+$")
 
 
 Kept = tuple[Any, str, dict[str, Any], Any]  # source, kind, parameters, fact
@@ -95,6 +98,7 @@ class Guards:
     builtins_name: str | None
     extra: dict[str, Any]  # fields that only some versions have
     codes: str  # digest of the guards' own expressions
+    static: list[Any]  # sources of the tensors that a trace marks as of one address: parameters
 
 
 class Mismatch(Exception):
@@ -125,6 +129,11 @@ def capture(builder: Any, guards: list[Guard], output: Any, shapes: Any, describ
         builtins_name=output.name_of_builtins_dict_key_in_fglobals,
         extra={name: getattr(output, name) for name in ("compile_on_one_rank",) if hasattr(output, name)},
         codes=_codes(guards),
+        static=[
+            guard.originating_source
+            for guard in guards
+            if guard.create_fn_name() == "TENSOR_MATCH" and getattr(builder.get(guard), _STATIC, None) == "unguarded"
+        ],
     )
 
 
@@ -461,6 +470,14 @@ class Rebuilder:
         if not manager.check(self._local):
             raise Mismatch(f"the guards made here do not accept the call: {_why(manager, self._local)}")
         return manager
+
+    def mark_static(self) -> None:
+        """Mark parameters as a trace does: compiled autograd, and other frames, see it in later graphs' inputs."""
+        reader = Reader(self._local, self._scope)
+        for source in self._kept.static:
+            value = reader.get(Guard(source, GuardBuilder.TENSOR_MATCH))
+            if getattr(value, _STATIC, None) is None:
+                torch._dynamo.mark_static_address(value, guard=False)
 
 
 

@@ -17,20 +17,31 @@ DDP_PROGRAM = Path(__file__).parent.parent / "programs" / "ddp_program.py"
 
 @pytest.fixture(scope="module")
 def answers() -> list[Answer]:
-    """Two processes, one after the other, each running all rows."""
+    """Three processes, one after the other, each running all rows; the last two with packages."""
     with new_host() as host:
         host.start_daemon()
-        return [support_corpus.run(host) for _ in range(2)]
+        packages = {"PRECOMPILED_PACKAGES": "1"}
+        return [support_corpus.run(host, env=env) for env in ({}, packages, packages)]
 
 
 def test_no_result_is_wrong(answers: list[Answer]) -> None:
-    assert [support_corpus.wrong(answer) for answer in answers] == [{}, {}]
+    assert [support_corpus.wrong(answer) for answer in answers] == [{}, {}, {}]
 
 
 def test_every_graph_comes_from_the_daemon(answers: list[Answer]) -> None:
-    first, second = answers
+    first, second, third = answers
     assert support_corpus.not_served(first, "swap", "hit") == {}
     assert support_corpus.not_served(second, "hit") == {}
+    # A float that Dynamo learns to be dynamic by tracing it twice is static where the first trace was spared.
+    assert support_corpus.not_served(third, "hit", "package").keys() <= {"a_float_that_changes"}
+
+
+def test_no_frame_is_traced_that_a_package_holds(answers: list[Answer]) -> None:
+    _first, second, third = answers
+    assert support_corpus.traced(third).keys() <= support_corpus.TRACED.keys(), support_corpus.traced(third)
+    for name, frames in support_corpus.traced(second).items():
+        reasons = {frame[2] for frame in frames if frame[1] == "traced"}
+        assert reasons <= {support_corpus.TRACED.get(name)}, (name, frames)
 
 
 def test_what_is_bypassed_says_why(answers: list[Answer]) -> None:

@@ -10,7 +10,7 @@ from support_packages import CASES, NEVER, USED, run, write
 
 pytestmark = pytest.mark.versions
 
-WITHOUT, VERSIONS = "2.11.0", ("2.13.0", "2.15.0")
+VERSIONS = ("2.11.0", "2.13.0", "2.15.0")
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -32,13 +32,3 @@ def test_packages(host: Host, python_of: Callable[[str], str], version: str) -> 
             wrong[name] = (before, after)
     assert not wrong, wrong
 
-
-def test_packages_are_off_where_they_would_be_wrong(host: Host, python_of: Callable[[str], str]) -> None:
-    # With 2.11.0 a package was used although a callee had another default argument by then.
-    python, name = python_of(WITHOUT), "default_argument_of_a_callee"
-    host.start_daemon()
-    write(host.root / "before", after=False)
-    write(host.root / "after", after=True)
-    for folder in ("before", "after"):
-        answer = run(host, python, host.root / folder, [name])[name]
-        assert answer["equal"] and answer["states"] == [], answer
