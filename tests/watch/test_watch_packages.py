@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from support_host import new_host
@@ -48,26 +49,26 @@ def project() -> Iterator[Project]:
         yield found
 
 
-def check(found: dict, name: str) -> None:
+def check(found: dict[str, Any], name: str) -> None:
     assert sources(found) == ["package"], found
     assert found["traced"] == {}, found
     assert {frame[1] for frame in found["frames"]} <= {"used", "skipped"}, found
     assert name in [frame[0] for frame in found["frames"]]
 
 
-@pytest.mark.parametrize("edited", [None, "layers.py"])
-def test_of_an_entry_point_without_its_memory(project: Project, edited: str | None) -> None:
+def test_of_an_entry_point_without_its_memory(project: Project) -> None:
     id = project.register("model:factory")
-    if edited is None:
-        status = project.until_ready(id)
-    else:
-        status = project.until_ready(id, project.save(edited, "* 2.0", "* 3.0"))
+    status = project.until_ready(id)
+    assert status.fake and status.packages == 1, status
+    check(project.run("run.py"), "model.Model.forward")
+    status = project.until_ready(id, project.save("layers.py", "* 2.0", "* 3.0"))
     assert status.fake and status.packages == 1, status
     check(project.run("run.py"), "model.Model.forward")
 
 
 def test_of_a_recorded_run(project: Project) -> None:
-    id = project.register(sys.executable, "train.py", "1000000", kind="run")
+    config = project.directory / "config.json"
+    id = project.register(sys.executable, "train.py", "1000000", kind="run", files=[str(config)])
     status = project.until_ready(id)
     assert status.packages == 1, status
     check(project.run("train.py", "3"), "layers.Layer.forward")
