@@ -854,6 +854,128 @@ def f(x):
 def build():
     return f, [(torch.randn(4, 4),)]
 """, ("beta=1.0", "beta=3.0"), TRACED)
+# ------------------------------------------------ what a trace did not find, or found without a guard
+
+case("an_attribute_that_was_not_there", """
+class Settings:
+    def __getattr__(self, name):
+        return 2.0
+def f(x, s):
+    return torch.addmm(x, x, x, alpha=s.alpha)
+def build():
+    s = Settings()
+    return f, [(torch.randn(4, 4), s)]
+""", ("s = Settings()\n", "s = Settings()\n    s.alpha = 3.0\n"), TRACED)
+case("lists_that_are_one", """
+def f(x, a, b):
+    a.append(3.0)
+    return torch.addmm(x, x, x, alpha=float(len(b)))
+def build():
+    one = [1.0]
+    return f, [(torch.randn(4, 4), one, [1.0])]
+""", ("one, [1.0])", "one, one)"), TRACED)
+case("class_of_a_namedtuple", """
+import collections
+class Mixin: pass
+Base = collections.namedtuple("Base", "alpha")
+class Settings(Base, Mixin): pass
+def f(x, s):
+    return torch.mm(x, x) if isinstance(s, Mixin) else torch.addmm(x, x, x, alpha=3.0)
+def build():
+    return f, [(torch.randn(4, 4), Settings(2.0))]
+""", ("class Settings(Base, Mixin): pass", "class Settings(Base): pass"), TRACED)
+case("class_in_a_closure", """
+class A: pass
+class B: pass
+def make(kind):
+    def g(x, y):
+        return torch.mm(x, x) if isinstance(y, kind) else torch.addmm(x, x, x, alpha=3.0)
+    return g
+g = make(A)
+def f(x, y):
+    return g(x, y)
+def build():
+    return f, [(torch.randn(4, 4), A())]
+""", ("make(A)", "make(B)"), TRACED)
+case("class_in_a_table_in_a_closure", """
+class A:
+    factor = 2.0
+class B:
+    factor = 3.0
+def make(table):
+    def g(x):
+        return torch.addmm(x, x, x, alpha=table["kind"]().factor)
+    return g
+g = make({"kind": A})
+def f(x):
+    return g(x)
+def build():
+    return f, [(torch.randn(4, 4),)]
+""", ('{"kind": A}', '{"kind": B}'), TRACED)
+case("subclass_of_tensor_by_name", """
+class T(torch.Tensor): pass
+KIND = T
+def f(x):
+    return torch.mm(x, x) if isinstance(x, KIND) else torch.addmm(x, x, x, alpha=3.0)
+def build():
+    return f, [(torch.randn(4, 4),)]
+""", ("KIND = T", "KIND = torch.Tensor"), TRACED)
+case("name_that_a_module_had_not", """
+import name_that_a_module_had_not_helper as helper
+def f(x):
+    return torch.addmm(x, x, x, alpha=getattr(helper, "ALPHA", 2.0))
+def build():
+    return f, [(torch.randn(4, 4),)]
+""", None, TRACED, helper=("", "ALPHA = 3.0\n"))
+case("attribute_that_a_function_had_not", """
+def g(x):
+    return x
+def f(x):
+    return torch.addmm(x, x, x, alpha=3.0 if hasattr(g, "alpha") else 2.0)
+def build():
+    return f, [(torch.randn(4, 4),)]
+""", ("def build():\n", "g.alpha = 3.0\ndef build():\n"), TRACED)
+case("builtin_that_is_shadowed", """
+def f(x):
+    return torch.addmm(x, x, x, alpha=max(2.0, 1.0))
+def build():
+    return f, [(torch.randn(4, 4),)]
+""", ("def build():\n", "def max(a, b): return 3.0\ndef build():\n"), TRACED)
+case("builtin_that_is_shadowed_where_a_callee_is", """
+from builtin_that_is_shadowed_where_a_callee_is_helper import g
+def f(x):
+    return g(x)
+def build():
+    return f, [(torch.randn(4, 4),)]
+""", None, TRACED, helper=("def g(x):\n    return torch.addmm(x, x, x, alpha=max(2.0, 1.0))\n",
+                            "def g(x):\n    return torch.addmm(x, x, x, alpha=max(2.0, 1.0))\ndef max(a, b): return 3.0\n"))
+case("not_a_leaf", """
+def f(x):
+    return torch.mm(x, x) if x.grad_fn is None else torch.addmm(x, x, x, alpha=3.0)
+def build():
+    x = torch.randn(4, 4, requires_grad=True)
+    return f, [(x,)]
+""", ("[(x,)]", "[(x * 1.0,)]"), TRACED)
+case("graph_breaks_that_raise", """
+def f(x):
+    y = torch.mm(x, x)
+    torch._dynamo.graph_break()
+    return torch.mm(y, x)
+context = contextlib.nullcontext
+def build():
+    return f, [(torch.randn(4, 4),)]
+""", None, USED)
+case("metaclass", """
+class Meta(type):
+    def __call__(cls, *args):
+        return super().__call__(*args)
+    FACTOR = 2.0
+class Kind(metaclass=Meta): pass
+def f(x, y):
+    return torch.mm(x, x) if type(y) is Kind else torch.addmm(x, x, x, alpha=3.0)
+def build():
+    return f, [(torch.randn(4, 4), Kind())]
+""", ("FACTOR = 2.0", "FACTOR = 3.0"), TRACED)
 case("left_alone_for_its_value", """
 class Settings:
     def __init__(self, on):
@@ -898,7 +1020,36 @@ NEVER = {
     "a_regular_expression": "package-not-portable",
     "a_device_context": "package-mode",
     "assumed_constant_of_a_local": "package-assumed-constant",
+    "order_of_a_set": "package-set-order",
+    "asks_for_hash": "package-id",
+    "a_metaclass_that_decides": "package-not-portable",
 }
+case("order_of_a_set", """
+TABLE = {"a": 1.0, "b": 2.0, "c": 3.0, "d": 4.0}
+def f(x):
+    for name in {"a", "b", "c", "d"}:
+        x = torch.addmm(x, x, x, alpha=TABLE[name])
+    return x
+def build():
+    return f, [(torch.randn(4, 4),)]
+""", None, TRACED)
+case("asks_for_hash", """
+def f(x):
+    return torch.addmm(x, x, x, alpha=float(hash("name") % 1000 + 1) / 1000)
+def build():
+    return f, [(torch.randn(4, 4),)]
+""", None, TRACED)
+case("a_metaclass_that_decides", """
+class Meta(type):
+    def __instancecheck__(cls, value):
+        return True
+class Kind(metaclass=Meta): pass
+class Thing: pass
+def f(x, y):
+    return torch.mm(x, x) if isinstance(y, Kind) else torch.addmm(x, x, x, alpha=3.0)
+def build():
+    return f, [(torch.randn(4, 4), Thing())]
+""", None, TRACED)
 case("a_class_of_exec", """
 SPACE = {}
 exec("class G:\\n    def __enter__(self):\\n        return 3.0\\n    def __exit__(self, *error):\\n        return False\\n", SPACE)

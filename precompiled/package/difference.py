@@ -13,7 +13,8 @@ from precompiled.package.format import About, Header
 
 MAX_CHARS = 120
 # Of what package_guards describes a tensor by, in its order.
-TENSOR = ("class", "dtype", "device", "layout", "requires_grad", "dispatch keys", "dimension marks", "memory")
+TENSOR = ("class", "dtype", "device", "layout", "requires_grad", "dispatch keys", "dimension marks", "memory",
+          "is_leaf")  # fmt: skip
 _PARTS = ("", "", "", "code", "defaults", "keyword defaults", "closure")  # of what _CODE_OF begins
 LENGTHS = ("SEQUENCE_LENGTH", "TUPLE_ITERATOR_LEN", "EMPTY_NN_MODULE_HOOKS_DICT")
 _CODE_OF = ("class", "function", "code of")
@@ -42,9 +43,11 @@ def fact(kind: str, here: Any, before: Any) -> Difference:
             return Difference("it shares its memory with other inputs")
         if index is not None:
             return _both(TENSOR[index], here[0][index], before[0][index])
-    if kind in LENGTHS and _alike(here, before) and here[0] == before[0]:
+    if kind in LENGTHS and _alike(here, before) and here[0] == before[0] and here[1] != before[1]:
         return _both("length", here[1], before[1])
-    if kind == "TYPE_MATCH" and _alike(here, before) and here[:-1] == before[:-1]:
+    if kind == "TYPE_MATCH" and _alike(here, before) and here[:3] == before[:3]:
+        if here[3] != before[3]:
+            return _both("attributes", sorted({*here[3]} - {*before[3]}), sorted({*before[3]} - {*here[3]}))
         return _both("hooks", here[-1], before[-1])
     return _of(here, before)
 
@@ -69,6 +72,12 @@ def entries(one: tuple[Header, About], other: tuple[Header, About]) -> list[str]
         if place in facts and facts[place] != guard.fact:
             said = fact(guard.kind, guard.fact, facts[place]).said("there")
             found.append(f"{guard.source}: {said}{at(guard.place)}")
+    facts_seen = {what: value for what, value in there.seen}
+    found += [
+        f"{what}: {_of(value, facts_seen[what]).said('there')}"
+        for what, value in here.seen
+        if what in facts_seen and facts_seen[what] != value
+    ]
     found += [
         f"{source}: {of_sizes(size, there.sizes[source]).said('there')}"
         for source, size in here.sizes.items()

@@ -78,6 +78,7 @@ class About:
     inlined: list[list[str]] = field(default_factory=list)  # [module and name, digest of its code]
     sizes: dict[str, Any] = field(default_factory=dict)  # source of a tensor -> its sizes, None where any
     state: str = ""  # Dynamo's global state
+    seen: list[list[Any]] = field(default_factory=list)  # what has no guard (torch_internals/package_seen.py)
     reason: str = ""  # of a frame that stays as it is
 
     def without_places(self) -> About:

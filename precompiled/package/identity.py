@@ -22,6 +22,7 @@ import struct
 import sys
 import types
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 from precompiled.errors import PrecompiledError
@@ -185,7 +186,11 @@ class Descriptions:
         if known is None:
             self._kept.append(value)
             self._objects[id(value)] = ["instance again", kind.__qualname__]  # its attributes may lead back to it
-            known = ["instance", self.a_class(kind), self.value(state, depth + 1)]
+            try:
+                known = ["instance", self.a_class(kind), self.value(state, depth + 1)]
+            except BaseException:
+                del self._objects[id(value)]
+                raise
             self._objects[id(value)] = known
             self._unfinished.discard(id(value))
         return known
@@ -262,10 +267,14 @@ class Descriptions:
         self._kept.append(function)
         shown: list[Any] = ["function", function.__module__, function.__qualname__, self._code(function.__code__)]
         self._functions[id(function)] = list(shown)  # what its closure holds may hold it
-        if not function.__code__.co_filename.startswith(_TORCH):  # of torch's the environment says all
-            shown.append(self.value(function.__defaults__, depth + 1))
-            shown.append(self.value(function.__kwdefaults__, depth + 1))
-            shown.append([self._cell(cell, depth) for cell in function.__closure__ or ()])
+        try:
+            if not function.__code__.co_filename.startswith(_TORCH):  # of torch's the environment says all
+                shown.append(self.value(function.__defaults__, depth + 1))
+                shown.append(self.value(function.__kwdefaults__, depth + 1))
+                shown.append([self._cell(cell, depth) for cell in function.__closure__ or ()])
+        except BaseException:
+            del self._functions[id(function)]
+            raise
         self._functions[id(function)] = shown
         self._unfinished.discard(id(function))
         return shown
@@ -276,6 +285,32 @@ class Descriptions:
         except ValueError:
             return "empty"
         return self.value(content, depth + 1)
+
+    def classes_in(self, function: types.FunctionType) -> list[Any]:
+        """The classes that a closure holds, also within containers and objects: they have no guards."""
+        found: list[Any] = []
+        seen: set[int] = set()
+
+        def look(value: Any, depth: int) -> None:
+            if id(value) in seen or depth > MAX_DEPTH or len(seen) > MAX_ITEMS or type(value) in _ATOMS:
+                return
+            seen.add(id(value))
+            if isinstance(value, type):
+                found.append(self.a_class(value))
+            elif type(value) in (tuple, list, set, frozenset):
+                for item in value:
+                    look(item, depth + 1)
+            elif type(value) in (dict, types.MappingProxyType):
+                for item in value.values():
+                    look(item, depth + 1)
+            elif not isinstance(value, types.ModuleType) and isinstance(held := getattr(value, "__dict__", None), dict):
+                for item in held.values():
+                    look(item, depth + 1)
+
+        for cell in function.__closure__ or ():
+            with suppress(ValueError):  # an empty one
+                look(cell.cell_contents, 0)
+        return found
 
     def _code(self, code: types.CodeType) -> str:
         for inner in codes_within(code):
@@ -296,24 +331,44 @@ class Descriptions:
         shown: list[Any] = ["class", kind.__module__, kind.__qualname__]
         self._classes[kind] = shown
         outer, self._unfinished = self._unfinished, set()
-        state = hashlib.sha256(f"{type(kind).__module__}.{type(kind).__qualname__}\n".encode())
+        try:
+            shown.append(self._class_digest(kind))
+            self._unfinished.discard(id(kind))
+            if not self._unfinished:
+                self._stable[kind] = shown
+        except BaseException:
+            del self._classes[kind]  # or it would be taken for a description, without what could not be described
+            raise
+        finally:
+            self._unfinished |= outer
+        return shown
+
+    def _class_digest(self, kind: type) -> str:
+        state = hashlib.sha256(f"{self._metaclass(type(kind))}\n".encode())
         if issubclass(kind, enum.Enum) and not _is_torchs(kind.__module__):
             values = [[name, self._attribute(member.value)] for name, member in kind.__members__.items()]
             state.update(f"{values}\n".encode())
         for base in kind.__mro__:
+            state.update(f"{base.__module__}.{base.__qualname__}\n".encode())  # also of one that defines nothing
             if base.__module__ == "builtins" or not _is_heap(base):
-                state.update(f"{base.__module__}.{base.__qualname__}\n".encode())
                 continue
             plain = not _is_torchs(base.__module__)
             for name, value in sorted(vars(base).items()):
                 if name not in _NOT_OF_A_CLASS:
                     state.update(f"{base.__qualname__}.{name} {self._member(value, plain)}\n".encode())
-        shown.append(state.hexdigest())
-        self._unfinished.discard(id(kind))
-        if not self._unfinished:
-            self._stable[kind] = shown
-        self._unfinished |= outer
-        return shown
+        return state.hexdigest()
+
+    def _metaclass(self, kind: type) -> Any:
+        name = f"{kind.__module__}.{kind.__qualname__}"
+        if kind.__module__.split(".")[0] in ("builtins", "torch", *sys.stdlib_module_names):
+            return name
+        for base in kind.__mro__:
+            if base.__module__.split(".")[0] not in ("builtins", "torch", *sys.stdlib_module_names) and (
+                {"__instancecheck__", "__subclasscheck__"} & vars(base).keys()
+            ):
+                # A trace runs it, and keeps the answer; what it reads cannot be known.
+                raise NotPortable(f"the metaclass {name} decides what isinstance() says")
+        return self.a_class(kind)
 
     def _member(self, value: Any, plain: bool) -> str:
         """``plain``: not torch's, of which the environment says all but what was replaced in it."""
@@ -385,7 +440,7 @@ class Places:
 
     def place(self, code: types.CodeType) -> list[Any] | None:
         """``[module, [attributes ...]]`` of the function that has or holds ``code``; None where no name leads to it."""
-        module = self._module_of(code.co_filename)
+        module = self.module_of(code.co_filename)
         if module is None:
             return None
         parts = getattr(code, "co_qualname", code.co_name).split(".<locals>")[0].split(".")
@@ -395,7 +450,7 @@ class Places:
                 return place
         return None
 
-    def _module_of(self, filename: str) -> str | None:
+    def module_of(self, filename: str) -> str | None:
         if self._by_file is None:
             self._by_file = {}
             for name, module in list(sys.modules.items()):

@@ -18,6 +18,7 @@ torch._dynamo.decorators._nonrecursive_disable_wrapper_code, torch._guards.{comp
 torch._C._dynamo.eval_frame._debug_get_cache_entry_list, torch._TorchCompileInductorWrapper, torch._TorchCompileWrapper,
 torch._dynamo.resume_execution.TORCH_DYNAMO_RESUME_IN_PREFIX, OutputGraph.{installed_globals, import_sources,
 __init__, cleanup, guards, tracing_context, export}, TracingContext.traced_code,
+torch._dynamo.utils._get_error_on_graph_break,
 torch._dynamo.variables.functions.invoke_and_store_as_constant.
 Checked on 2.11.0, 2.13.0, 2.15.0.
 """
@@ -58,8 +59,9 @@ from precompiled.package.identity import (
     codes_within,
     locals_digest,
 )
-from precompiled.torch_internals import modes, package_guards, route
+from precompiled.torch_internals import modes, package_guards, package_seen, route
 from precompiled.torch_internals.package_guards import Guards, Mismatch, Rebuilder, look
+from precompiled.torch_internals.package_seen import Seen
 
 # Set on what backend.py gives to Dynamo: with which artifact a graph runs (a Graph below).
 MARK = "_precompiled_graph"
@@ -112,6 +114,7 @@ class Body:
     """What is kept of a frame that was compiled: the pickled part of an entry."""
 
     guards: Guards
+    seen: Seen
     code: types.CodeType
     imports: dict[str, str]  # alias in the globals -> module
     # What else the bytecode finds in its globals: (name, kind, what).
@@ -143,6 +146,7 @@ class Left:
     imports: dict[str, str]
     builtins_names: list[str]
     guards: list[package_guards.Kept]
+    seen: Seen
     global_state: str
 
 
@@ -158,6 +162,7 @@ class Traced:
     asked: dict[str, Any] = field(default_factory=dict)
     # Dynamo begins anew where it finds that it must break the graph.
     attempts: list[Attempt] = field(default_factory=list)
+    looked_for: list[tuple[Any, str]] = field(default_factory=list)  # source, name of an attribute
     skip: str | None = None  # why the frame runs as it is; None when it was compiled
 
 
@@ -199,6 +204,7 @@ def install(packages: Packages) -> None:
     output_graph.OutputGraph.__init__ = _attempted(output_graph.OutputGraph.__init__)
     _originals["output_cleanup"] = output_graph.OutputGraph.cleanup
     output_graph.OutputGraph.cleanup = _ended(output_graph.OutputGraph.cleanup)
+    _originals["hasattr"] = package_seen.wrap(_look_for)
     store_constant = getattr(dynamo_functions, "invoke_and_store_as_constant", None)
     if store_constant is not None:
         _originals["store_constant"] = store_constant
@@ -214,6 +220,7 @@ def remove() -> None:
         convert_frame.CheckFunctionManager = _originals["manager"]
         output_graph.OutputGraph.__init__ = _originals["output_init"]
         output_graph.OutputGraph.cleanup = _originals["output_cleanup"]
+        _originals["hasattr"]()
         if "store_constant" in _originals:
             dynamo_functions.invoke_and_store_as_constant = _originals["store_constant"]
         _originals.clear()
@@ -235,6 +242,12 @@ def _attempted(original: Callable[..., Any]) -> Callable[..., Any]:
             )  # fmt: skip
 
     return init
+
+
+def _look_for(source: Any, name: str) -> None:
+    traced = getattr(_local, "tracing", None)
+    if traced is not None:
+        traced.looked_for.append((source, name))
 
 
 def _ended(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -438,8 +451,10 @@ def trace_configuration() -> str:
     for name in ("_allowed_callable_ids", "_disallowed_callable_ids", "_nonstrict_trace_callable_ids"):
         ids = getattr(torch._dynamo.trace_rules, name, None)
         shown.append([name, len(ids()) if ids is not None else 0])
+    # Whether a graph break raises (torch._dynamo.error_on_graph_break), where it is not in the configuration.
+    breaks = getattr(torch._dynamo.utils, "_get_error_on_graph_break", lambda: None)()
     stance = getattr(getattr(torch._dynamo.eval_frame, "_stance", None), "stance", "")
-    return hashlib.sha256(repr((shown, str(stance))).encode()).hexdigest()
+    return hashlib.sha256(repr((shown, breaks, str(stance))).encode()).hexdigest()
 
 
 # Where files are, what is logged, and after how many recompiles Dynamo gives up.
@@ -500,35 +515,21 @@ def _record(traced: Traced, builder: Any, guards: Any, output: Any, shapes: Any)
     for digest, code in codes.items():
         if digest == root:
             continue
-        _check_code(code)
+        package_seen.check_code(code)
         if digest not in known and digest not in described.covered:
             raise NotPortable(
                 f"{getattr(code, 'co_qualname', code.co_name)} was inlined, and no name leads to its code",
                 code="package-inlined",
             )
-    _check_code(builder.f_code)
+    package_seen.check_code(builder.f_code)
     local = output.local_scope
     traced.locals = {name: look(local[name]) for name in package_guards.guarded_locals(guards) if name in local}
-    traced.about = package_guards.about(guards, kept, inlined)
-    traced.body = Body(kept, builder.f_code, dict(output.import_sources), installed, inlined, graphs,
+    seen = package_seen.seen(
+        traced.looked_for, codes.values(), builder.f_code, output.global_scope, builder, described
+    )
+    traced.about = package_guards.about(guards, kept, inlined, seen.told())
+    traced.body = Body(kept, seen, builder.f_code, dict(output.import_sources), installed, inlined, graphs,
                        [traced.asked[name] for name in sorted(traced.asked)])  # fmt: skip
-
-
-def _check_code(code: types.CodeType) -> None:
-    """Refuse what makes a number of this process part of the trace: ``id(x)``.
-
-    But for the standard library's: there it is the key of a memo (inspect.unwrap, copy), and which object is which
-    is described anyway (Descriptions.number).
-    """
-    if (
-        "id" in code.co_names
-        and not code.co_filename.startswith(_STANDARD_LIBRARY)
-        and any(
-            instruction.argval == "id" and instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME")
-            for instruction in dis.get_instructions(code)
-        )
-    ):
-        raise NotPortable(f"{code.co_name} asks for id(), a number of this process", code="package-id")
 
 
 def _loaded(code: types.CodeType) -> set[str]:
@@ -593,6 +594,11 @@ def left(frame: Frame, traced: Traced) -> Left:
     names = sorted({attempt.builtins_name for attempt in traced.attempts})
     traced.names = {name: f"builtins{number}" for number, name in enumerate(names)}
     reader = package_guards.Reader(frame.local, _scope(frame, imports, names))
+    described = Descriptions()
+    facts = package_guards.facts(sorted(guards.values()), reader, described)
+    codes = [code for attempt in traced.attempts for code in attempt.code]
+    for code in (frame.code, *codes):
+        package_seen.check_code(code)
     return Left(
         reason=traced.skip or "",
         locals=locals_digest(frame.kinds),
@@ -600,7 +606,8 @@ def left(frame: Frame, traced: Traced) -> Left:
         inlined=sources(traced, frame.code),
         imports=imports,
         builtins_names=[traced.names[name] for name in names],
-        guards=package_guards.facts(sorted(guards.values()), reader, Descriptions()),
+        guards=facts,
+        seen=package_seen.seen(traced.looked_for, codes, frame.code, frame.scope, reader, described),
         global_state=package_guards.global_state(),
     )
 
@@ -613,7 +620,9 @@ def skipped(frame: Frame, kept: Left, name: Callable[[str], str]) -> ConvertFram
         raise Mismatch("it is called with other types than when it was left alone")
     package_guards.check_global_state(kept.global_state)
     scope = _scope(frame, kept.imports, [name(placeholder) for placeholder in kept.builtins_names])
-    package_guards.compare(kept.guards, package_guards.Reader(frame.local, scope), Descriptions())
+    reader, described = package_guards.Reader(frame.local, scope), Descriptions()
+    package_guards.compare(kept.guards, reader, described)
+    package_seen.compare(kept.seen, frame.scope, reader, described, check_source=True)
     with contextlib.suppress(Exception):
         convert_frame.input_codes.add(frame.code)
     result = ConvertFrameReturn()
@@ -686,6 +695,8 @@ def usable(
     with _aliases(body, frame.scope, name) as installed:
         rebuilder = Rebuilder(body.guards, frame.code, frame.local, frame.scope)
         rebuilder.verify(described, check_source=check_source)
+        reader = package_guards.Reader(frame.local, frame.scope)
+        package_seen.compare(body.seen, frame.scope, reader, described, check_source=check_source)
         installed.clear()  # they stay
     return rebuilder
 

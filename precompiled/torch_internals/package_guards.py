@@ -170,7 +170,7 @@ def compare(kept: list[Kept], reader: Reader, described: Descriptions, *, check_
             raise Mismatch(f"{source.name}: {difference.fact(kind, found, fact).said(WHEN)}", number)
 
 
-def about(guards: list[Guard], kept: Guards, inlined: list[tuple[list[Any], str]]) -> About:
+def about(guards: list[Guard], kept: Guards, inlined: list[tuple[list[Any], str]], seen: list[list[Any]]) -> About:
     """The same, for people, under the names of no process."""
     return About(
         guards=[
@@ -181,6 +181,7 @@ def about(guards: list[Guard], kept: Guards, inlined: list[tuple[list[Any], str]
         inlined=[[f"{module}.{'.'.join(names)}", digest] for (module, names), digest in inlined],
         sizes={_name(source): known.get("size") for source, known in kept.sizes.items()},
         state=kept.global_state,
+        seen=[[_name(what), fact] for what, fact in seen],
     )  # fmt: skip
 
 
@@ -275,18 +276,20 @@ def _fact(kind: str, parameters: dict[str, Any], guard: Guard, builder: Any, des
     if kind in _VALUES:
         return described.value(value)
     if kind == "CLOSURE_MATCH" and isinstance(value, types.FunctionType):  # which is a guard on its __code__
-        return [described.code_of(value), described.number(value)]
+        return [described.code_of(value), described.number(value), described.classes_in(value)]
     if kind in _THINGS:
         return [described.thing(value), described.number(value)]
     if kind == "TYPE_MATCH":
         return [
-            described.a_class(type(value)), described.number(type(value)), described.number(value),
+            described.a_class(type(value)), described.number(type(value)), described.number(value), _names(value),
             _hooks(value, described),
         ]  # fmt: skip
     if kind == "TENSOR_MATCH":
         return [_tensor(value, described), described.number(value)]
     if kind in _LENGTHS:
-        return [type(value).__qualname__, len(value) if hasattr(value, "__len__") else repr(value)]
+        length = len(value) if hasattr(value, "__len__") else repr(value)
+        which = None if kind == "EMPTY_NN_MODULE_HOOKS_DICT" else described.number(value)
+        return [described.a_class(type(value)), length, which]
     if kind in _KEYS:
         return [described.a_class(type(value)), [described.value(key) for key in value]]
     if kind == "HASATTR":
@@ -305,7 +308,7 @@ def _tensor(value: Any, described: Descriptions) -> Any:
     marks = {name: _ordered(getattr(value, name)) for name in _DIMENSION_MARKS if hasattr(value, name)}
     return [
         described.a_class(kind_of(value)), str(value.dtype), str(value.device), str(value.layout), value.requires_grad,
-        repr(_dispatch_keys(value)), marks, _memory(value, described),
+        repr(_dispatch_keys(value)), marks, _memory(value, described), value.is_leaf,
     ]  # fmt: skip
 
 
@@ -338,6 +341,17 @@ def _ordered(marks: Any) -> Any:
     return sorted(map(repr, marks)) if isinstance(marks, (set, frozenset)) else repr(marks)
 
 
+def _names(value: Any) -> list[str]:
+    """The names of an object's attributes: what one has not got may come from elsewhere, ``__getattr__`` for one."""
+    if isinstance(value, (type, types.ModuleType)):
+        return []
+    names = {str(name) for name in getattr(value, "__dict__", ())}
+    if isinstance(value, torch.nn.Module):
+        for held in ("_parameters", "_buffers", "_modules"):
+            names |= {f"{held}.{name}" for name in vars(value).get(held, ())}
+    return sorted(names)
+
+
 def _hooks(value: Any, described: Descriptions) -> Any:
     """A module's hooks: Dynamo leaves them unguarded, but a trace with another hook is another trace."""
     if not isinstance(value, torch.nn.Module):
@@ -366,6 +380,7 @@ def process_state() -> dict[str, str]:
     return {
         "device": str(torch.utils._device.CURRENT_DEVICE),
         # What torch.cuda.is_available(), device_count() and so on are in a trace: constants.
+        "current device": str(torch.cuda.current_device() if torch.cuda.is_initialized() else 0),
         "devices": ", ".join(torch.cuda.get_device_name(index) for index in range(_devices())) or "none",
         "module hooks": str([len(getattr(module, name, ())) for name in _GLOBAL_HOOKS]),
         "forward-mode level": str(torch.autograd.forward_ad._current_level),

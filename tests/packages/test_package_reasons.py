@@ -36,6 +36,10 @@ def double(x: torch.Tensor) -> torch.Tensor:
     return x * 2
 
 
+def nothing(x: torch.Tensor) -> torch.Tensor:
+    return x
+
+
 def triple(x: torch.Tensor) -> torch.Tensor:
     return x * 3
 
@@ -94,6 +98,15 @@ def test_a_graph_that_was_compiled_in_process() -> None:
         report = traced(here)
         assert report.reason == "package-graph" and "was compiled in this process" in report.message
         assert here.counted("not_kept")["package-graph"] == 1
+
+
+@pytest.mark.reason("package-passing")
+def test_a_frame_that_was_left_alone_for_this_once(here: ThisProcess) -> None:
+    torch._dynamo.reset()
+    with torch._dynamo.config.patch(suppress_errors=True):
+        torch.compile(nothing)(X)  # no operation: Dynamo leaves it as it is
+    (report,) = precompiled.package_report()
+    assert report.reason == "package-passing" and "left alone for this once" in report.message
 
 
 @pytest.mark.reason("package-off")

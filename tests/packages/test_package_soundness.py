@@ -38,7 +38,7 @@ def later(recorded: tuple[Host, dict[str, Any]]) -> dict[str, Any]:
 @pytest.mark.parametrize("name", TABLE)
 @pytest.mark.reason(
     "package-assumed-constant", "package-global", "package-guard", "package-id", "package-inlined", "package-mode",
-    "package-not-portable",
+    "package-not-portable", "package-set-order",
 )  # fmt: skip
 def test_it_is_recorded(recorded: tuple[Host, dict[str, Any]], name: str) -> None:
     found = recorded[1][name]
@@ -60,6 +60,9 @@ SAID = {
     "a_random_number": ("package-global", "into the globals"),
     "a_regular_expression": ("package-not-portable", "re.Pattern is known by its identity only"),
     "a_device_context": ("package-mode", "traced under a torch function mode"),
+    "order_of_a_set": ("package-set-order", "a set of texts, whose order is another one in each process"),
+    "asks_for_hash": ("package-id", "f asks for hash(), a number of this process"),
+    "a_metaclass_that_decides": ("package-not-portable", "Meta decides what isinstance() says"),
     "assumed_constant_of_a_local": ("package-assumed-constant", "is assumed to give a constant: no name leads to it"),
 }
 

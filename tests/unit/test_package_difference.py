@@ -13,7 +13,11 @@ TENSOR = ["class", "torch", "Tensor", "a" * 64]
 
 
 def tensor(dtype: str = "torch.float32", number: int = 0, **marks: str) -> list[Any]:
-    return [[TENSOR, dtype, "cpu", "torch.strided", True, "keys", marks, 0], number]
+    return [[TENSOR, dtype, "cpu", "torch.strided", True, "keys", marks, 0, True], number]
+
+
+def net(code: str, name: str = "Net") -> list[str]:
+    return ["class", "m", name, code * 64]
 
 
 def function(code: str = "a", default: str = "1", held: str = "2") -> list[Any]:
@@ -30,16 +34,18 @@ def function(code: str = "a", default: str = "1", held: str = "2") -> list[Any]:
         ("TENSOR_MATCH", tensor("torch.bfloat16"), tensor(), "dtype torch.bfloat16 here, torch.float32 there"),
         ("TENSOR_MATCH", tensor(_dynamo_dynamic_indices="[0]"), tensor(), "dimension marks {'_dynamo_dynamic_indices'"),
         ("TENSOR_MATCH", tensor(number=1), tensor(number=3), "it is another of the objects that the call has"),
-        ("TYPE_MATCH", [["class", "m", "Net", "a" * 64], 0, 1, None], [["class", "m", "Net", "b" * 64], 0, 1, None],
+        ("TYPE_MATCH", [net("a"), 0, 1, [], None], [net("b"), 0, 1, [], None],
          "the code of m.Net is another"),
-        ("TYPE_MATCH", [["class", "m", "Sub", "a" * 64], 0, 1, None], [["class", "m", "Net", "b" * 64], 0, 1, None],
+        ("TYPE_MATCH", [net("a", "Sub"), 0, 1, [], None], [net("b"), 0, 1, [], None],
          "class m.Sub here, class m.Net there"),
-        ("TYPE_MATCH", [TENSOR, 0, 1, {"_forward_hooks": []}], [TENSOR, 0, 1, None],
+        ("TYPE_MATCH", [TENSOR, 0, 1, [], {"_forward_hooks": []}], [TENSOR, 0, 1, [], None],
          "hooks {'_forward_hooks': []} here, None there"),
+        ("TYPE_MATCH", [TENSOR, 0, 1, ["a", "b"], None], [TENSOR, 0, 1, ["b", "c"], None],
+         "attributes ['a'] here, ['c'] there"),
         ("ID_MATCH", function("b"), function(), "the code of m.f is another"),
         ("ID_MATCH", function(default="7"), function(), "the defaults of m.f: 7 here, 1 there"),
         ("ID_MATCH", function(held="7"), function(), "the closure of m.f: 7 here, 2 there"),
-        ("SEQUENCE_LENGTH", ["list", 3], ["list", 4], "length 3 here, 4 there"),
+        ("SEQUENCE_LENGTH", [TENSOR, 3, 0], [TENSOR, 4, 0], "length 3 here, 4 there"),
         ("HASATTR", True, False, "True here, False there"),
         ("DICT_KEYS_MATCH", [["class", "builtins", "dict", "a"], [["str", "'a'"]]],
          [["class", "builtins", "dict", "a"], [["str", "'a'"], ["str", "'b'"]]], "here, [['str', \"'a'\"], ['str'"),
