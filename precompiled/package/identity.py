@@ -30,6 +30,8 @@ from precompiled.errors import PrecompiledError
 MAX_DEPTH = 6  # of values inside of values
 MAX_ITEMS = 4096
 
+# Whose metaclasses (of enums, of TypedDict) say the same in each process of one environment.
+_INSTALLATION = frozenset({"builtins", "torch", "typing_extensions", *sys.stdlib_module_names})
 _DESCRIPTORS = (staticmethod, classmethod, property, functools.cached_property, functools.partialmethod)
 _ATOMS = (bool, int, float, complex, str, bytes, type(None), type(...), type(NotImplemented))
 # Written by the interpreter or by abc, different in each process or class body, and of no meaning to a trace.
@@ -360,10 +362,10 @@ class Descriptions:
 
     def _metaclass(self, kind: type) -> Any:
         name = f"{kind.__module__}.{kind.__qualname__}"
-        if kind.__module__.split(".")[0] in ("builtins", "torch", *sys.stdlib_module_names):
+        if kind.__module__.split(".")[0] in _INSTALLATION:
             return name
         for base in kind.__mro__:
-            if base.__module__.split(".")[0] not in ("builtins", "torch", *sys.stdlib_module_names) and (
+            if base.__module__.split(".")[0] not in _INSTALLATION and (
                 {"__instancecheck__", "__subclasscheck__"} & vars(base).keys()
             ):
                 # A trace runs it, and keeps the answer; what it reads cannot be known.
