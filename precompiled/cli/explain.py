@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -15,8 +14,8 @@ from precompiled.artifact.store import Entry, Store
 from precompiled.cli import functions
 from precompiled.cli.app import command
 from precompiled.cli.graph import operations, program_of
-from precompiled.cli.output import Output, human_seconds
-from precompiled.cli.store import SHOWN_DIGITS, open_store, resolve
+from precompiled.cli.output import SHOWN_DIGITS, Output, human_age
+from precompiled.cli.store import open_store, resolve
 from precompiled.config import Settings
 from precompiled.errors import StoreError
 from precompiled.graph import difference, key, listing
@@ -61,7 +60,7 @@ class _Kept:
 
     def __str__(self) -> str:
         what = f"artifact {self.slot}" if self.state == "artifact" else "which failed to compile"
-        return f"{self.key[:SHOWN_DIGITS]} {self.name or '-'}, {what}, {_age(self.created)} old"
+        return f"{self.key[:SHOWN_DIGITS]} {self.name or '-'}, {what}, {human_age(self.created)} old"
 
 
 @dataclass(frozen=True)
@@ -247,6 +246,3 @@ def _show_variant(variant: dict[str, Any], earlier: Sequence[dict[str, Any]]) ->
     for other in earlier:
         click.echo(f"  artifact {other['slot']} holds where {other['guards'] or 'nothing is asked'}")
 
-
-def _age(created: float) -> str:
-    return human_seconds(max(0.0, time.time() - created))

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import re
-import time
 from typing import Any
 
 import click
 
 from precompiled.artifact.store import Store
-from precompiled.cli.output import human_bytes, human_seconds, pairs, table
+from precompiled.cli.output import SHOWN_DIGITS, human_age, human_bytes, pairs, table
 from precompiled.errors import StoreError
 from precompiled.package import difference
 from precompiled.package.format import About
 from precompiled.package.store import Entry, PackageStore
 
 _DOTTED = re.compile(r"[^\W\d]\w*(\.(\w+|<\w+>))+")
-SHOWN_DIGITS = 12
 MAX_SHOWN = 20
 
 
@@ -49,7 +47,7 @@ def show_rows(found: list[dict[str, Any]]) -> None:
         table(
             ("PACKAGE OF", "ENTRIES", "SIZE", "USED"),
             [
-                (row["function"], str(row["entries"]), human_bytes(row["bytes"]), _ago(row["used"]))
+                (row["function"], str(row["entries"]), human_bytes(row["bytes"]), human_age(row["used"]))
                 for row in compiled
             ],
             right=("ENTRIES", "SIZE", "USED"),
@@ -88,7 +86,7 @@ def show_document(store: Store, name: str) -> dict[str, Any]:
 def show(document: dict[str, Any]) -> None:
     click.echo(document["function"])
     for entry in document["entries"]:
-        click.echo(f"\nentry {entry['entry'][:SHOWN_DIGITS]}, used {_ago(entry['used'])} ago")
+        click.echo(f"\nentry {entry['entry'][:SHOWN_DIGITS]}, used {human_age(entry['used'])} ago")
         if entry["kind"] == "skipped":
             click.echo(f"  stays as it is: {entry['reason']}")
             continue
@@ -126,7 +124,7 @@ def explain_document(store: Store, name: str) -> dict[str, Any]:
 
 def explain(document: dict[str, Any]) -> None:
     digits = document["entry"][:SHOWN_DIGITS]
-    click.echo(f"{document['function']}: used last {_ago(document['used'])} ago, entry {digits}")
+    click.echo(f"{document['function']}: used last {human_age(document['used'])} ago, entry {digits}")
     if document["stays"]:
         click.echo(f"\nIt stays as it is: {document['stays']}")
     elif not document["others"]:
@@ -134,7 +132,8 @@ def explain(document: dict[str, Any]) -> None:
     for number, other in enumerate(document["others"]):
         digits = other["entry"][:SHOWN_DIGITS]
         if number == 0:
-            click.echo(f"\nWhy it was not served by the nearest other, entry {digits}, used {_ago(other['used'])} ago:")
+            age = human_age(other["used"])
+            click.echo(f"\nWhy it was not served by the nearest other, entry {digits}, used {age} ago:")
             for change in other["changes"][:MAX_SHOWN]:
                 click.echo(f"  {change}")
             if len(other["changes"]) > MAX_SHOWN:
@@ -152,13 +151,13 @@ def explain(document: dict[str, Any]) -> None:
 
 def _entries(store: Store, name: str) -> list[tuple[Entry, About]]:
     """The entries of a function, the one used last first; raises StoreError where there are none."""
-    found = [entry for entry in PackageStore(store.root).entries() if _name(entry) == name]
+    known = list(PackageStore(store.root).entries())
+    found = [entry for entry in known if _name(entry) == name]
     if not found:
         # Python 3.10 has no qualified names of code: there the last part is all that is known.
         last = name.rpartition(".")[2]
-        names = {_name(entry) for entry in PackageStore(store.root).entries()}
-        alike = sorted(names, key=lambda known: (not known.endswith(name), not known.endswith(f".{last}"), known))
-        alike = [known for known in alike if known.endswith(f".{last}")]
+        names = {_name(entry) for entry in known if _name(entry).endswith(f".{last}")}
+        alike = sorted(names, key=lambda other: (not other.endswith(name), other))
         raise StoreError(
             f"there is no package of {name} in {store.root}",
             f"Did you mean {alike[0]}?" if alike else "See `precompiled ls`",
@@ -178,6 +177,3 @@ def _used(entry: Entry) -> float:
     except OSError:  # evicted meanwhile
         return 0.0
 
-
-def _ago(moment: float) -> str:
-    return human_seconds(max(0.0, time.time() - moment))

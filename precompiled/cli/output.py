@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
 
 # A pipe has no width: columns are never cut there.
 PIPE_WIDTH = 1000
+# Of a key, or of an entry's digest.
+SHOWN_DIGITS = 12
 
 
 class Output:
@@ -88,6 +91,11 @@ def human_bytes(count: float) -> str:
         if count < 1024:
             return f"{count:.1f} {unit}"
     return f"{count / 1024:.1f} TiB"
+
+
+def human_age(moment: float) -> str:
+    """How long ago that was; ``moment``: seconds since the epoch."""
+    return human_seconds(max(0.0, time.time() - moment))
 
 
 def human_seconds(seconds: float) -> str:

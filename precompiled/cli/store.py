@@ -16,19 +16,16 @@ from precompiled.artifact import trust
 from precompiled.artifact.store import FAILED_SUFFIX, Entry, Store
 from precompiled.cli import functions, graph
 from precompiled.cli.app import command
-from precompiled.cli.output import Output, human_bytes, human_seconds, pairs, table
+from precompiled.cli.output import SHOWN_DIGITS, Output, human_age, human_bytes, human_seconds, pairs, table
 from precompiled.config import Settings
 from precompiled.errors import StoreError
 from precompiled.package.store import PackageStore
-
-SHOWN_DIGITS = 12
 
 
 @command("ls")
 def ls_command(out: Output, settings: Settings) -> None:
     """List what is in the store: artifacts, graphs that could not be compiled, and packages."""
     store = open_store(settings)
-    now = time.time()
     artifacts = list(store.entries())
     rows = [_artifact_row(entry) for entry in artifacts] + [_failure_row(item) for item in store.failures()]
     rows.sort(key=lambda row: row["created"], reverse=True)
@@ -47,7 +44,7 @@ def ls_command(out: Output, settings: Settings) -> None:
             [
                 (
                     row["key"][:SHOWN_DIGITS] + (f".{row['slot']}" if row["slot"] else ""), row["name"] or "-",
-                    row["device"] or "-", human_bytes(row["bytes"]), human_seconds(max(0.0, now - row["created"])),
+                    row["device"] or "-", human_bytes(row["bytes"]), human_age(row["created"]),
                     human_seconds(row["compile_s"]), row["state"] + (f": {row['reason']}" if row["reason"] else ""),
                 )
                 for row in rows

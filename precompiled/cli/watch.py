@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from precompiled.cli.app import command
-from precompiled.cli.output import Output, human_seconds, table
+from precompiled.cli.output import Output, human_age, human_seconds, table
 from precompiled.config import Settings
 from precompiled.errors import ConfigError, DaemonError, PrecompiledError
 
@@ -299,7 +299,7 @@ def _cells(watch: dict[str, Any], *, with_ages: bool = True) -> tuple[str, ...]:
     if watch["edited"]:
         edit = os.path.relpath(watch["edited"], watch["directory"])
         if with_ages:
-            edit += f", {human_seconds(max(0.0, time.time() - watch['edited_at']))} ago"
+            edit += f", {human_age(watch['edited_at'])} ago"
     counts = ", ".join(
         f"{watch[name]} {name}"
         for name in ("captured", "reused", "compiling", "ready", "failed", "bypassed")

@@ -69,10 +69,10 @@ class Program:
 
 
 def restored(
-    data: bytes, modes: dict[str, Any], device: str, cudagraphs: bool, size_inputs: list[int], modules: dict[str, str]
-) -> Program:
-    """The program that ``data`` (of ``to_bytes``) came from; the rest is as it was captured. Raises CompileFailed."""
-    kept = parse(data)
+    kept: dict[str, Any], modes: dict[str, Any], device: str, cudagraphs: bool, size_inputs: list[int],
+    modules: dict[str, str],
+) -> Program:  # fmt: skip
+    """The program that ``kept`` (of ``parse``) came from; the rest is as it was captured."""
     sections = {name: _dump(kept[name]) for name in SECTIONS}
     hints, floats = kept["hints"], kept["floats"]
     no_stand_in = codec.no_stand_in(kept["graph"])

@@ -326,9 +326,9 @@ def _dispatched(
     All that an eager run needs is made now: once Dynamo has the graph, a call must not fail because an artifact was
     evicted, or a source edited.
     """
-    data = _program_of(session, entries[0])
-    program = capture.restored(data, graph.modes, graph.device, graph.cudagraphs, graph.size_inputs, graph.modules)
-    about = capture.parse(data).get(capture.ABOUT)
+    kept = _program_of(session, entries[0])
+    program = capture.restored(kept, graph.modes, graph.device, graph.cudagraphs, graph.size_inputs, graph.modules)
+    about = kept.get(capture.ABOUT)
     submitter = Submitter(session, calls, lambda: json.dumps(about) if about else "")
     if session.settings.mode != "lookup":
         session.begin_daemon()  # so that nobody waits for its start when a size is asked for
@@ -337,15 +337,15 @@ def _dispatched(
         if session.settings.mode != "lookup" and session.daemon_problem() is None:
             submitter.request_variant(program, dispatch, sizes)
 
-    dispatch = Dispatch(calls, _stand_in(data), graph.size_inputs, request)
+    dispatch = Dispatch(calls, _stand_in(kept), graph.size_inputs, request)
     for entry in entries:
         function = loading.load(session.store, entry, graph.modes, cudagraphs=graph.cudagraphs)
         dispatch.serve_with(function, guard_check(entry.manifest.guards))
     return dispatch.call
 
 
-def _program_of(session: sessions.Session, entry: ArtifactEntry) -> bytes:
-    """What an artifact was compiled from; raises StoreError where it does not say so."""
+def _program_of(session: sessions.Session, entry: ArtifactEntry) -> dict[str, Any]:
+    """What an artifact was compiled from, parsed; raises StoreError where it does not say so."""
     data = session.store.read_program(entry)
     if data is None:
         raise StoreError(
@@ -353,12 +353,12 @@ def _program_of(session: sessions.Session, entry: ArtifactEntry) -> bytes:
             "Save the package again",
             code="artifact-program",
         )
-    return data
+    return capture.parse(data)
 
 
-def _stand_in(program: bytes) -> Callable[..., Any]:
+def _stand_in(program: dict[str, Any]) -> Callable[..., Any]:
     """What runs a program eager."""
-    run: Callable[..., Any] = stand_in.eager(codec.decode(capture.parse(program)["graph"])).forward
+    run: Callable[..., Any] = stand_in.eager(codec.decode(program["graph"])).forward
     return run
 
 

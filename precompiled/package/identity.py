@@ -263,14 +263,14 @@ class Descriptions:
         """Its place, its code, its defaults and what its closure holds."""
         known = self._functions.get(id(function))
         if known is not None:
-            if len(known) == 4 and not function.__code__.co_filename.startswith(_TORCH):
+            if len(known) == 4 and not function.__code__.co_filename.startswith(TORCH_FILES):
                 self._unfinished.add(id(function))
             return known
         self._kept.append(function)
         shown: list[Any] = ["function", function.__module__, function.__qualname__, self._code(function.__code__)]
         self._functions[id(function)] = list(shown)  # what its closure holds may hold it
         try:
-            if not function.__code__.co_filename.startswith(_TORCH):  # of torch's the environment says all
+            if not function.__code__.co_filename.startswith(TORCH_FILES):  # of torch's the environment says all
                 shown.append(self.value(function.__defaults__, depth + 1))
                 shown.append(self.value(function.__kwdefaults__, depth + 1))
                 shown.append([self._cell(cell, depth) for cell in function.__closure__ or ()])
@@ -424,7 +424,7 @@ def _holds_more(kind: type) -> bool:
     return kind.__itemsize__ != 0 or kind.__basicsize__ > room
 
 
-_TORCH = os.path.dirname(importlib.util.find_spec("torch").origin or "") + os.sep  # type: ignore[union-attr]
+TORCH_FILES = os.path.dirname(importlib.util.find_spec("torch").origin or "") + os.sep  # type: ignore[union-attr]
 
 
 def _is_torchs(module: str | None) -> bool:

@@ -27,7 +27,6 @@ from __future__ import annotations
 
 import builtins
 import contextlib
-import dis
 import functools
 import hashlib
 import importlib
@@ -67,7 +66,6 @@ from precompiled.torch_internals.package_seen import Seen
 MARK = "_precompiled_graph"
 _ENTRIES = "_precompiled_entries"
 _SKIPS = (FrameAction.SKIP, FrameAction.DEFAULT)
-_STANDARD_LIBRARY = os.path.dirname(os.__file__) + os.sep
 _RESUME = "torch_dynamo_resume_in"
 
 
@@ -261,12 +259,11 @@ def _ended(original: Callable[..., Any]) -> Callable[..., Any]:
     return cleanup
 
 
-def sources(traced: Traced, root: types.CodeType) -> list[tuple[list[Any], str]]:
+def sources(traced: Traced, root: types.CodeType, places: Places) -> list[tuple[list[Any], str]]:
     """Where all code is found that any attempt met: it decided where the graph breaks, and what is left alone.
 
     What no name leads to is left out here; ``_record`` refuses it where it is part of the result.
     """
-    places = Places()
     own = code_digest(root)
     codes = {code_digest(code): code for attempt in traced.attempts for code in attempt.code}
     found = [(places.place(code), digest) for digest, code in codes.items() if digest != own]
@@ -500,7 +497,7 @@ class _Recording(convert_frame.CheckFunctionManager):  # type: ignore[misc, unus
 
 
 def _record(traced: Traced, builder: Any, guards: Any, output: Any, shapes: Any) -> None:
-    described = Descriptions()
+    described, places = Descriptions(), Places()
     graphs: list[Graph] = []
     installed: list[tuple[str, str, Any]] = []
     for name in sorted(output.installed_globals):
@@ -508,7 +505,7 @@ def _record(traced: Traced, builder: Any, guards: Any, output: Any, shapes: Any)
         traced.names[name] = f"{kind.replace(' ', '_')}{len(traced.names)}"
         installed.append((traced.names[name], kind, what))
     kept = package_guards.capture(builder, guards, output, shapes, described)
-    inlined = sources(traced, builder.f_code)
+    inlined = sources(traced, builder.f_code, places)
     known = {digest for _place, digest in inlined}
     codes = {code_digest(code): code for code in output.tracing_context.traced_code}
     root = code_digest(builder.f_code)
@@ -525,7 +522,7 @@ def _record(traced: Traced, builder: Any, guards: Any, output: Any, shapes: Any)
     local = output.local_scope
     traced.locals = {name: look(local[name]) for name in package_guards.guarded_locals(guards) if name in local}
     seen = package_seen.seen(
-        traced.looked_for, codes.values(), builder.f_code, output.global_scope, builder, described
+        traced.looked_for, codes.values(), builder.f_code, output.global_scope, places, builder, described
     )
     traced.about = package_guards.about(guards, kept, inlined, seen.told())
     traced.body = Body(kept, seen, builder.f_code, dict(output.import_sources), installed, inlined, graphs,
@@ -533,13 +530,8 @@ def _record(traced: Traced, builder: Any, guards: Any, output: Any, shapes: Any)
 
 
 def _loaded(code: types.CodeType) -> set[str]:
-    """Names that code reads from its globals."""
-    return {
-        instruction.argval
-        for inner in codes_within(code)
-        for instruction in dis.get_instructions(inner)
-        if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME")
-    }
+    """Names that code reads from its globals, with the functions inside of it."""
+    return {name for inner in codes_within(code) for name in package_seen.globals_read(inner)}
 
 
 def _check_globals(traced: Traced, frame: Frame) -> None:
@@ -594,7 +586,7 @@ def left(frame: Frame, traced: Traced) -> Left:
     names = sorted({attempt.builtins_name for attempt in traced.attempts})
     traced.names = {name: f"builtins{number}" for number, name in enumerate(names)}
     reader = package_guards.Reader(frame.local, _scope(frame, imports, names))
-    described = Descriptions()
+    described, places = Descriptions(), Places()
     facts = package_guards.facts(sorted(guards.values()), reader, described)
     codes = [code for attempt in traced.attempts for code in attempt.code]
     for code in (frame.code, *codes):
@@ -603,11 +595,11 @@ def left(frame: Frame, traced: Traced) -> Left:
         reason=traced.skip or "",
         locals=locals_digest(frame.kinds),
         tensors=has_tensors(frame),
-        inlined=sources(traced, frame.code),
+        inlined=sources(traced, frame.code, places),
         imports=imports,
         builtins_names=[traced.names[name] for name in names],
         guards=facts,
-        seen=package_seen.seen(traced.looked_for, codes, frame.code, frame.scope, reader, described),
+        seen=package_seen.seen(traced.looked_for, codes, frame.code, frame.scope, places, reader, described),
         global_state=package_guards.global_state(),
     )
 
@@ -695,8 +687,7 @@ def usable(
     with _aliases(body, frame.scope, name) as installed:
         rebuilder = Rebuilder(body.guards, frame.code, frame.local, frame.scope)
         rebuilder.verify(described, check_source=check_source)
-        reader = package_guards.Reader(frame.local, frame.scope)
-        package_seen.compare(body.seen, frame.scope, reader, described, check_source=check_source)
+        package_seen.compare(body.seen, frame.scope, rebuilder.reader, described, check_source=check_source)
         installed.clear()  # they stay
     return rebuilder
 

@@ -26,7 +26,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
-import os
 import re
 import types
 from collections.abc import Callable, Iterable
@@ -47,7 +46,7 @@ from torch.utils._python_dispatch import _disable_current_modes, is_traceable_wr
 
 from precompiled.package import difference
 from precompiled.package.format import About, Told
-from precompiled.package.identity import Descriptions, NotPortable
+from precompiled.package.identity import TORCH_FILES, Descriptions, NotPortable
 
 # Their meaning is in the state around the frame or in their parameters; nothing is read from their source.
 _NO_FACT = frozenset(
@@ -77,7 +76,7 @@ _MADE_UP = re.compile(r"__builtins_dict__\w*|__precompiled_\w+|___module_\w+|___
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 WHEN = "when it was traced"
 _STATIC = "_dynamo_static_input_type"
-_TORCH = os.path.join(os.path.dirname(torch.__file__), "")
+_ITEMS = re.compile(r", |[{}]")
 # Identities, and how often the interpreter has changed any dictionary so far.
 _NUMBERS = re.compile(r"0x[0-9a-f]+|\b\d{7,}\b|(?<=\) == )\d+$")
 
@@ -194,7 +193,7 @@ def _place(guard: Guard) -> str:
     if not stack:
         return ""
     # The innermost line that is not torch's own: a layer's call, rather than a line inside of torch.nn.
-    frame = next((item for item in reversed(stack) if not item.filename.startswith(_TORCH)), stack[-1])
+    frame = next((item for item in reversed(stack) if not item.filename.startswith(TORCH_FILES)), stack[-1])
     return f"{frame.filename}:{frame.lineno}, in {frame.name}"
 
 
@@ -368,8 +367,10 @@ def _codes(guards: list[Guard]) -> str:
     for guard in guards:
         for code in guard.code_list or ():
             # Not the type that is shown behind: it may be a code object, with its file and line.
-            shown = code.partition(", type=")[0]
-            lines.add(f"{guard.create_fn_name()} {_NUMBERS.sub('#', _MADE_UP.sub('@', shown))}")
+            shown = _NUMBERS.sub("#", _MADE_UP.sub("@", code.partition(", type=")[0]))
+            if "{" in shown:  # a set's items, in the order of their addresses: pytree's BUILTIN_TYPES has a function
+                shown = ", ".join(sorted(_ITEMS.split(shown)))
+            lines.add(f"{guard.create_fn_name()} {shown}")
     return hashlib.sha256("\n".join(sorted(lines)).encode()).hexdigest()
 
 
@@ -433,6 +434,7 @@ class Rebuilder:
         self._code = code
         self._local = local
         self._scope = scope
+        self.reader = Reader(local, scope)
 
     def verify(self, described: Descriptions, *, check_source: bool = True) -> None:
         """Raise Mismatch unless all that the guards are about is here what it was there.
@@ -442,7 +444,7 @@ class Rebuilder:
         check_global_state(self._kept.global_state)
         if differs := sizes_differ(self._kept, self._local):
             raise Mismatch(differs)
-        compare(self._kept.guards, Reader(self._local, self._scope), described, check_source=check_source)
+        compare(self._kept.guards, self.reader, described, check_source=check_source)
 
     def build(self, fail: Callable[..., None] | None) -> Any:
         """The guard manager, as CheckFunctionManager makes it; raises Mismatch when it does not accept the frame."""
@@ -488,9 +490,8 @@ class Rebuilder:
 
     def mark_static(self) -> None:
         """Mark parameters as a trace does: compiled autograd, and other frames, see it in later graphs' inputs."""
-        reader = Reader(self._local, self._scope)
         for source in self._kept.static:
-            value = reader.get(Guard(source, GuardBuilder.TENSOR_MATCH))
+            value = self.reader.get(Guard(source, GuardBuilder.TENSOR_MATCH))
             if getattr(value, _STATIC, None) is None:
                 torch._dynamo.mark_static_address(value, guard=False)
 

@@ -21,15 +21,13 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
 from torch._dynamo.guards import GuardBuilder
 from torch._dynamo.variables.base import VariableTracker
 from torch._guards import Guard
 
-from precompiled.package.identity import Descriptions, NotPortable, Places
+from precompiled.package.identity import TORCH_FILES, Descriptions, NotPortable, Places
 from precompiled.torch_internals.package_guards import Mismatch
 
-_TORCH = os.path.join(os.path.dirname(torch.__file__), "")
 _STANDARD_LIBRARY = os.path.dirname(os.__file__) + os.sep
 _INSTALLED = os.sep + "site-packages" + os.sep
 _METHOD = "call_obj_hasattr"
@@ -87,7 +85,7 @@ def _kinds(kind: type) -> Iterator[type]:
 
 def seen(
     asked: Iterable[tuple[Any, str]], codes: Iterable[types.CodeType], root: types.CodeType, scope: dict[str, Any],
-    reader: Any, described: Descriptions,
+    places: Places, reader: Any, described: Descriptions,
 ) -> Seen:  # fmt: skip
     """What is to be kept. ``asked``: as noted; ``reader``: a GuardBuilder, or a Reader. Raises NotPortable."""
     found = Seen()
@@ -99,17 +97,16 @@ def seen(
             raise NotPortable(f"{source.name}, which was asked for {name}, cannot be read: {error}",
                               code="package-guard") from error  # fmt: skip
         found.attributes.append((source, name, _has(value, name)))
-    places = Places()
     wanted: set[tuple[str, str]] = set()
-    for name in sorted(_globals(root)):
+    for name in sorted(globals_read(root)):
         if (fact := _global(scope, name, described)) is not None:
             found.globals.append((None, name, fact))
     for code in codes:
-        if code is root or code.co_filename.startswith(_TORCH) or _is_standard(code.co_filename):
+        if code is root or code.co_filename.startswith(TORCH_FILES) or _is_standard(code.co_filename):
             continue  # the environment says what is in there
         module = places.module_of(code.co_filename)
         if module is not None:
-            wanted |= {(module, name) for name in _globals(code)}
+            wanted |= {(module, name) for name in globals_read(code)}
     for module, name in sorted(wanted):
         if (fact := _global(vars(sys.modules[module]), name, described)) is not None:
             found.globals.append((module, name, fact))
@@ -150,12 +147,25 @@ def _global(scope: dict[str, Any], name: str, described: Descriptions) -> Any:
     return described.a_class(value) if isinstance(value, type) else None
 
 
-def _globals(code: types.CodeType) -> set[str]:
-    return {
-        instruction.argval
-        for instruction in dis.get_instructions(code)
-        if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME")
-    }
+@functools.lru_cache(maxsize=65536)
+def _read(code: types.CodeType) -> tuple[frozenset[str], bool]:
+    """The globals that code reads, and whether it goes through a set whose order is of this process.
+
+    Once for each code: frames share most of what they inline, and reading instructions takes longer than the rest.
+    """
+    names, ordered = set(), False
+    instructions = list(dis.get_instructions(code))
+    for number, instruction in enumerate(instructions):
+        if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
+            names.add(instruction.argval)
+        elif instruction.opname == "LOAD_CONST" and _has_an_order_of_its_own(instruction.argval):
+            ordered |= [item.opname for item in instructions[number + 1 : number + 2]] != ["CONTAINS_OP"]
+    return frozenset(names), ordered
+
+
+def globals_read(code: types.CodeType) -> frozenset[str]:
+    """Names that code reads from its globals, or from the builtins; not those of functions inside of it."""
+    return _read(code)[0]
 
 
 # ---------------------------------------------------------------------- refusing
@@ -168,21 +178,16 @@ def check_code(code: types.CodeType) -> None:
     what a storage says of itself has no guard. Not in the standard library or torch: there they are keys of memos
     (inspect.unwrap, copy), and which object is which is described anyway (Descriptions.number).
     """
-    if _is_standard(code.co_filename) or code.co_filename.startswith(_TORCH):
+    if _is_standard(code.co_filename) or code.co_filename.startswith(TORCH_FILES):
         return
-    instructions = list(dis.get_instructions(code))
-    for number, instruction in enumerate(instructions):
-        asked = instruction.argval if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME") else None
-        if asked == "id" or (asked == "hash" and code.co_name != "__hash__"):
-            raise NotPortable(f"{code.co_name} asks for {asked}(), a number of this process", code="package-id")
-        value = instruction.argval
-        if isinstance(value, frozenset) and instruction.opname == "LOAD_CONST" and _has_an_order_of_its_own(value):
-            following = instructions[number + 1].opname if number + 1 < len(instructions) else ""
-            if following != "CONTAINS_OP":
-                raise NotPortable(
-                    f"{code.co_name} has a set of texts, whose order is another one in each process",
-                    "Use a tuple where the order matters", code="package-set-order",
-                )  # fmt: skip
+    names, ordered = _read(code)
+    for asked in sorted(names & {"id", *(["hash"] if code.co_name != "__hash__" else [])}):
+        raise NotPortable(f"{code.co_name} asks for {asked}(), a number of this process", code="package-id")
+    if ordered:
+        raise NotPortable(
+            f"{code.co_name} has a set of texts, whose order is another one in each process",
+            "Use a tuple where the order matters", code="package-set-order",
+        )  # fmt: skip
     if "untyped_storage" in code.co_names:
         raise NotPortable(f"{code.co_name} asks for a tensor's storage", code="package-id")
     if _top_level(code.co_filename) in sys.stdlib_module_names:
@@ -190,8 +195,10 @@ def check_code(code: types.CodeType) -> None:
         raise NotPortable(f"{code.co_filename} has the name of a module of Python's", code="package-inlined")
 
 
-def _has_an_order_of_its_own(value: frozenset[Any]) -> bool:
-    return len(value) > 1 and not all(isinstance(item, (int, float, complex)) for item in value)
+def _has_an_order_of_its_own(value: Any) -> bool:
+    if not isinstance(value, frozenset) or len(value) < 2:
+        return False
+    return not all(isinstance(item, (int, float, complex)) for item in value)
 
 
 def _top_level(filename: str) -> str:

@@ -32,7 +32,7 @@ MAX_NAME_CHARS = 500
 MAX_CHARS = 1 << 20
 
 _FRAME = re.compile(r'^  File "(.+)", line (\d+), in (.+)$', re.MULTILINE)
-_TORCH = os.path.join(os.path.dirname(torch.__file__), "")
+TORCH_FILES = os.path.join(os.path.dirname(torch.__file__), "")
 
 Place = tuple[str, int, str, str]
 
@@ -79,6 +79,7 @@ def _place(trace: str) -> Place | None:
     frames = _FRAME.findall(trace)
     if not frames:
         return None
-    file, line, function = next((frame for frame in reversed(frames) if not frame[0].startswith(_TORCH)), frames[-1])
+    users = (frame for frame in reversed(frames) if not frame[0].startswith(TORCH_FILES))
+    file, line, function = next(users, frames[-1])
     code = linecache.getline(file, int(line)).strip()
     return file[:MAX_NAME_CHARS], int(line), function[:MAX_NAME_CHARS], code[:MAX_CODE_CHARS]

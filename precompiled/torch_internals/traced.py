@@ -17,8 +17,6 @@ from torch._guards import TracingContext
 
 from precompiled.torch_internals import sources
 
-_TORCH = os.path.join(os.path.dirname(torch.__file__), "")
-
 
 def files(module: torch.fx.GraphModule) -> set[str]:
     """Absolute paths, without torch's own, which the key names by torch's version."""
@@ -27,4 +25,4 @@ def files(module: torch.fx.GraphModule) -> set[str]:
     about = sources.about(module)
     if about:
         found |= {place[0] for place in json.loads(about)["places"]}
-    return {path for path in found if os.path.isabs(path) and not path.startswith(_TORCH)}
+    return {path for path in found if os.path.isabs(path) and not path.startswith(sources.TORCH_FILES)}
