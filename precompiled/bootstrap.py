@@ -15,7 +15,7 @@ import _thread
 import os
 import sys
 
-# Why the hook is not working in this process, for `precompiled.report()` and `precompiled doctor`.
+# Why the hook is not working in this process, for `precompiled doctor`.
 problem: str | None = None
 
 _state = "off"  # off | waiting | fired

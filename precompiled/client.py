@@ -203,9 +203,13 @@ class Connection:
             self._wake()
 
     def flush(self, timeout_s: float) -> bool:
-        """Wait until every submit is accepted (or rejected) and every tally sent; false after ``timeout_s`` seconds."""
+        """Wait until every submit is accepted (or rejected) and every tally sent; false after ``timeout_s`` seconds.
+
+        False at once where no thread is there to send them: from Python 3.12 on, none can be started at exit.
+        """
         with self._changed:
-            return self._changed.wait_for(self._is_flushed, timeout_s)
+            done = self._changed.wait_for(lambda: self._is_flushed() or self._thread is None, timeout_s)
+            return done and self._is_flushed()
 
     def close(self, timeout_s: float = 2.0) -> None:
         """End the I/O thread. What is not accepted is not sent any more; what is sent is given a second to leave."""
@@ -240,6 +244,10 @@ class Connection:
         self._next_revival = 0.0
         self._revival_pause = REVIVAL_MIN_S
 
+    def was_told_to_stop(self) -> bool:
+        """Whether somebody stopped the daemon, and no other runs: this process starts none then."""
+        return self._told_to_stop and not daemon_reachable(self._settings)
+
     def ensure_running(self) -> None:
         """Go on with what is pending where the I/O thread has broken down, or could not be started.
 
@@ -273,7 +281,8 @@ class Connection:
                 thread.start()
             except RuntimeError as error:
                 # At interpreter shutdown, or without memory for a stack: the program runs on, eager.
-                log.warning("no thread for the connection to the daemon: %s", error)
+                log.info("no thread for the connection to the daemon: %s", error)
+                self._tallies.clear()
                 return
             self._thread = thread
         self._poke()
@@ -397,7 +406,8 @@ class Connection:
         now = time.monotonic()
         if now < self._next_start:
             return
-        from precompiled.start import begin_start
+        with forking.held():  # an import: a child of a fork in the middle of it would hang at its own
+            from precompiled.start import begin_start
 
         self._next_start = now + self._start_pause
         self._start_pause = min(2 * self._start_pause, STARTS_MAX_S)
@@ -435,6 +445,8 @@ class Connection:
             self._changed.notify_all()
 
     def _replied(self, reply: wire.DaemonMessage) -> None:
+        import msgspec
+
         from precompiled import wire
 
         now = time.monotonic()
@@ -464,7 +476,7 @@ class Connection:
             self._changed.notify_all()
         for pending in told:
             try:
-                pending.on_reply(reply)
+                pending.on_reply(msgspec.structs.replace(reply, id=pending.message.id))
             except Exception:  # the caller's code, in our thread
                 log.exception("a reply about graph %s was not taken", pending.message.id)
 

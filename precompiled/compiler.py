@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import socket
+import subprocess
 import sys
 import time
 import traceback
@@ -16,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from precompiled import wire
 from precompiled.artifact import format as fmt
-from precompiled.artifact.store import SCRATCH, Store
+from precompiled.artifact.store import SCRATCH, Store, full
 from precompiled.errors import CompileFailed, PrecompiledError, StoreError
 from precompiled.version import VERSION
 
@@ -66,7 +68,7 @@ def run_job(job: wire.Job) -> wire.Finished:
 
 
 def _is_there(store: Store, job: wire.Job) -> bool:
-    """Whether the store has an artifact that serves the sizes of this job."""
+    """Whether the store has an artifact that serves the sizes of this job. Raises StoreError where none has a place."""
     entries = store.lookup(job.key)
     if not entries:
         return False
@@ -77,7 +79,10 @@ def _is_there(store: Store, job: wire.Job) -> bool:
 
     program = parse(job.graph)
     values = size_values(program["inputs"], program["hints"])
-    return any(guard_check(entry.manifest.guards)(values) for entry in entries)
+    found = any(guard_check(entry.manifest.guards)(values) for entry in entries)
+    if not found and len(entries) >= fmt.MAX_VARIANTS:
+        raise full(job.key)  # before a compile that comes to nothing, for each client that asks
+    return found
 
 
 def _compile(job: wire.Job, started: float) -> fmt.Payload:
@@ -138,8 +143,21 @@ def _is_of_the_host(error: BaseException | None) -> bool:
     while error is not None:
         if isinstance(error, (OSError, MemoryError)):
             return True
+        # Of g++, torch/_inductor/exc.py says what it printed, and nothing of why it ended.
+        if isinstance(error, (subprocess.CalledProcessError, RuntimeError)) and _OF_THE_HOST.search(str(error)):
+            return True
+        if isinstance(error, subprocess.CalledProcessError) and (
+            error.returncode < 0 or _OF_THE_HOST.search(str(error.output or b""))
+        ):
+            return True
         error = error.__cause__ or error.__context__
     return False
+
+
+_OF_THE_HOST = re.compile(
+    r"Killed signal terminated|signal terminated program|No space left on device|[Cc]annot allocate memory"
+    r"|out of memory allocating|virtual memory exhausted|Resource temporarily unavailable"
+)
 
 
 def _check_environment(wanted: dict[str, Any], here: dict[str, Any]) -> None:

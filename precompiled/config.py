@@ -28,13 +28,14 @@ class Settings:
     strict: bool = False  # raise NotServed instead of a bypass or a fallback (for tests)
     autostart: bool = True  # start a daemon on demand where none runs
     packages: bool = False  # keep what Dynamo traced, so that later processes skip tracing too (being proved)
+    package_audit: float = 0.02  # fraction of processes that trace all the same, and compare (0: none)
     # -- both
     cache_dir: Path = field(default_factory=paths.default_cache_dir)  # the store
     runtime_dir: Path = field(default_factory=paths.default_runtime_dir)  # socket and lock
     log: str = "warning"  # debug | info | warning | error
     # -- daemon
     workers: int = 0  # workers that compile at the same time, over all users; 0: from the cores and the memory
-    compile_threads: int = 0  # threads of one compile; 0: cores / workers
+    compile_threads: int = 0  # threads of one compile; 0: all cores for one that is alone, else cores / workers
     max_queue: int = 1000  # queued jobs over all users
     max_queue_per_uid: int = 500
     max_graph_bytes: int = 256 << 20

@@ -52,6 +52,7 @@ class Awaited:
     compile_inline: Callable[[], tuple[Callable[..., Any], str] | None]  # with the guards on its sizes
     id: str
     since: float = field(default_factory=time.monotonic)
+    submitted: float = field(default_factory=time.time)  # seconds since the epoch, as in failure records
     done: threading.Event = field(default_factory=threading.Event)
     answered: bool = False  # the daemon said that the key is published
 
@@ -78,8 +79,8 @@ class Pending:
 
     def watch(self, awaited: Awaited) -> None:
         with self._changed:
+            self._start()  # raises where there are no threads: then nothing is awaited
             self._awaited[awaited.id] = awaited
-            self._start()
             self._hint = True
             self._changed.notify_all()
 
@@ -126,6 +127,8 @@ class Pending:
         if item.program.device != "cpu":
             # CUDA cannot be used in a child of a process that has used it: a load would only fail.
             return
+        # Its own: the daemon tells only one client of an id, and the parent waits for its answer.
+        item.id = uuid.uuid4().hex
         try:
             self.watch(item)
             item.submit(item)
@@ -138,9 +141,7 @@ class Pending:
 
         if isinstance(reply, wire.Rejected):
             with self._changed:
-                ids = [reply.id] if reply.id else list(self._awaited)
-                text = f"{reply.message}. {reply.action}".strip()
-                self._refused += [(id, reply.code, text) for id in ids]
+                self._refused.append((reply.id, reply.code, f"{reply.message}. {reply.action}".strip()))
                 self._hint = True
                 self._changed.notify_all()
         elif isinstance(reply, wire.Accepted):
@@ -156,8 +157,9 @@ class Pending:
 
     def _start(self) -> None:
         if self._thread is None and not self._closing:
-            self._thread = threading.Thread(target=self._work, name="precompiled-swap", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._work, name="precompiled-swap", daemon=True)
+            thread.start()
+            self._thread = thread
 
     def _work(self) -> None:
         watcher = _Watcher(self._on_event)
@@ -192,8 +194,10 @@ class Pending:
                     item.calls.mutable.message = f"the thread that awaits artifacts broke down: {error}"
                     self._raise_if_strict(item)
                     item.done.set()
-                self._awaited.clear()
+                left, self._awaited = list(self._awaited), {}
                 self._changed.notify_all()
+            for id in left:
+                self._session.connection.forget(id)
         finally:
             watcher.close()
 
@@ -216,21 +220,28 @@ class Pending:
     def _look(self, item: Awaited) -> None:
         store = self._session.store
         try:
-            # Two stats; the store is read only when a name is there.
-            if (store.artifacts / f"{item.key}.0").exists() or (store.artifacts / f"{item.key}.1").exists():
-                answered, item.answered = item.answered, False
+            # Two stats; the store is read only when a name is there, or must have been.
+            answered, item.answered = item.answered, False
+            if answered or any((store.artifacts / f"{item.key}.{slot}").exists() for slot in (0, 1)):
                 sizes = item.program.sizes(item.hints)
-                for entry in store.lookup(item.key):
+                entries = store.lookup(item.key)
+                for entry in entries:
                     if guard_check(entry.manifest.guards)(sizes):
                         self._act(item, entry)
                         return
-                if answered:
+                if answered and entries:
                     # What was published under this key is a variant for other sizes: ours is still to be compiled.
                     self._resubmit(item)
+                    return
+                if answered:
+                    item.swap.on(Event.PUBLISHED)
+                    self._load_failed(item, "artifact-evicted", "the artifact was removed before it could be loaded")
+                    return
             if (store.artifacts / f"{item.key}{FAILED_SUFFIX}").exists():
                 failure = store.failure(item.key)
-                # A record from before this graph was submitted is what the worker is about to replace.
-                if failure is not None:
+                # A record from before may be about other sizes; the worker is about to replace it. A second: clocks of
+                # file systems are coarse, and what is too old is only looked at once more when the daemon answers.
+                if failure is not None and failure.created >= item.submitted - 1.0:
                     self._fail(item, failure.reason, failure.message, failure.advice)
         except StoreError as error:
             self._session.ledger.count_reason("fallbacks", error.code)
@@ -241,7 +252,7 @@ class Pending:
         self._session.connection.forget(item.id)
         with self._changed:
             self._awaited.pop(item.id, None)
-            item.id = uuid.uuid4().hex
+            item.id, item.submitted = uuid.uuid4().hex, time.time()
             self._awaited[item.id] = item
         item.submit(item)
 
@@ -255,15 +266,7 @@ class Pending:
                 with forking.held():
                     function = load(session.store, entry, item.program.modes, cudagraphs=item.program.cudagraphs)
             except (StoreError, FileNotFoundError) as error:
-                code = error.code if isinstance(error, StoreError) else "artifact-evicted"
-                log.warning("graph %s: %s", report.name, error)
-                session.ledger.count_reason("fallbacks", code)
-                after = item.swap.on(Event.LOAD_FAILED)
-                if Instruction.SUBMIT in after:
-                    self._resubmit(item)
-                else:
-                    report.reason, report.message = code, str(error)
-                    self._finish(item)
+                self._load_failed(item, error.code if isinstance(error, StoreError) else "artifact-evicted", str(error))
                 return
             report.load_s = time.perf_counter() - started
             report.source = report.source or "swap"
@@ -276,6 +279,17 @@ class Pending:
             log.info("graph %s swapped after %.2f s", report.name, report.swapped_after_s)
             self._finish(item)
             session.tell_counts()
+
+    def _load_failed(self, item: Awaited, code: str, message: str) -> None:
+        """Ask for it again, though not for ever (swap.py)."""
+        report = item.calls.mutable
+        log.warning("graph %s: %s", report.name, message)
+        self._session.ledger.count_reason("fallbacks", code)
+        if Instruction.SUBMIT in item.swap.on(Event.LOAD_FAILED):
+            self._resubmit(item)
+        else:
+            report.reason, report.message = code, message
+            self._finish(item)
 
     def _fail(self, item: Awaited, code: str, message: str, advice: str) -> None:
         if advice == "inline":

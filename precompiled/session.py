@@ -11,6 +11,7 @@ import os
 import sys
 import threading
 import warnings
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from precompiled import hook, last_run
@@ -20,6 +21,7 @@ from precompiled.ledger import Ledger
 from precompiled.pending import Pending
 
 if TYPE_CHECKING:
+    from precompiled.config import Settings
     from precompiled.start import Starting
     from precompiled.watch.recorder import Recorder
 
@@ -57,6 +59,8 @@ class Session:
         """Start a daemon where none runs, without waiting for it: the graph is captured and looked up meanwhile."""
         if self._without_daemon is not None or not self.settings.starts_daemon or daemon_reachable(self.settings):
             return
+        if self.connection.was_told_to_stop():
+            return
         with self._lock:
             if self._starting is None:
                 from precompiled.start import begin_start
@@ -69,10 +73,12 @@ class Session:
             return self._without_daemon
         if daemon_reachable(self.settings):
             return None
+        if self.connection.was_told_to_stop():
+            return "the daemon was stopped"  # for now: there may be another by the next graph
         if self._starting is not None:
             outcome = self._starting.result(START_S)
             if outcome.runs:
-                return None
+                return None  # or did: the connection starts another
             problem = outcome.reason
         else:
             problem = f"no daemon listens in {self.settings.runtime_dir}, and starting one is switched off"
@@ -102,13 +108,17 @@ class Session:
 
     # ------------------------------------------------------------------ ends
 
+    def hand_over(self) -> None:
+        """Have the daemon take what it was not told yet: counts, and graphs of the last moment."""
+        self.tell_counts()
+        if daemon_reachable(self.settings) and not self.connection.flush(FLUSH_S):
+            log.info("the daemon did not take everything within %s s", FLUSH_S)
+
     def at_exit(self) -> None:
         if self._left:
             return  # by multiprocessing's finalizer; now atexit calls
         self._left = True
-        self.tell_counts()
-        if daemon_reachable(self.settings) and not self.connection.flush(FLUSH_S):
-            log.info("the daemon did not take everything within %s s", FLUSH_S)
+        self.hand_over()
         self.pending.close(FLUSH_S)
         self.connection.close()
 
@@ -123,11 +133,12 @@ def current() -> Session:
     if _session is None:
         with _session_lock:
             if _session is None:
-                _configure_log()
                 _session = Session()
+                _configure_log(_session.settings)
                 if _session.recorder is None:
                     last_run.note(_session.settings)
                 atexit.register(_at_exit)
+                _before_the_last_thread()
                 _at_exit_of_worker()
     return _session
 
@@ -143,18 +154,31 @@ def forget() -> None:
         _session.settings = hook.settings()
 
 
-def _configure_log() -> None:
-    level = os.environ.get("PRECOMPILED_LOG", "")
-    if level and not log.handlers:
+def _configure_log(settings: Settings) -> None:
+    # Where nothing is said, the program's own logging decides.
+    if settings.origins.get("log", "default") != "default" and not log.handlers:
         handler = logging.StreamHandler(sys.stderr)
         handler.setFormatter(logging.Formatter("precompiled %(process)d %(levelname)s: %(message)s"))
         log.addHandler(handler)
-        log.setLevel(getattr(logging, level.upper(), logging.WARNING))
+        log.setLevel(settings.log.upper())
 
 
 def _at_exit() -> None:
     if _session is not None:
         _session.at_exit()
+
+
+def _before_the_last_thread() -> None:
+    """From Python 3.12 on, no thread can be started in an atexit handler: counts are told before, while one can."""
+    register = getattr(threading, "_register_atexit", None)
+    if register is not None and sys.version_info >= (3, 12):
+        with suppress(RuntimeError):  # threads have ended already
+            register(_hand_over)
+
+
+def _hand_over() -> None:
+    if _session is not None:
+        _session.hand_over()
 
 
 def _at_exit_of_worker(_: object = None) -> None:

@@ -12,7 +12,6 @@ import select
 import subprocess
 import sys
 import threading
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -102,10 +101,14 @@ def arguments(settings: Settings) -> list[str]:
     told = ["--runtime-dir", str(settings.runtime_dir), "--cache-dir", str(settings.cache_dir)]
     defaults = {item.name: item.default for item in settings.__dataclass_fields__.values()}
     for name in config.NAMES:
-        if name in ("runtime_dir", "cache_dir", "mode", "wait_s", "strict", "autostart", "log"):
+        if name in ("runtime_dir", "cache_dir", "mode", "wait_s", "strict", "autostart", "packages", "package_audit"):
             continue
-        value = getattr(settings, name)
-        if value != defaults[name]:
+        value, origin = getattr(settings, name), settings.origins.get(name, "default")
+        if name == "log":  # PRECOMPILED_LOG is a client's own
+            counts = origin == "flag"
+        else:  # a default counts too where it was asked for: over a file
+            counts = origin.startswith(("flag", "env")) or (origin == "default" and value != defaults[name])
+        if counts:
             told += ["--" + name.replace("_", "-"), str(value)]
     return told
 
@@ -180,15 +183,3 @@ def _outcome(line: bytes, said: bytes) -> StartOutcome:
     if kind == "already-running":
         return StartOutcome("already-running", reason)
     return StartOutcome("failed", reason or words)
-
-
-def wait_until_gone(settings: Settings, timeout_s: float) -> bool:
-    """Wait until no daemon answers any more (after Stop); false when one still does after ``timeout_s`` seconds."""
-    from precompiled.client import daemon_reachable
-
-    deadline = time.monotonic() + timeout_s
-    while daemon_reachable(settings):
-        if time.monotonic() >= deadline:
-            return False
-        time.sleep(0.02)
-    return True

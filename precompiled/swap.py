@@ -1,6 +1,7 @@
 """The life of one graph in one process: a pure state machine.
 
-Events in, instructions out; no I/O, no clock, no torch. ``backend.py`` and ``pending.py`` carry the instructions out.
+Events in, instructions out; no I/O, no clock, no torch. ``pending.py`` carries out what it has to be told: LOAD, SUBMIT
+and COMPILE_INLINE_LATER. The others say what happens where the event comes from (``backend.py``, ``dispatch.py``).
 
 ::
 

@@ -27,7 +27,6 @@ from precompiled.version import VERSION
 PROTOCOL = 1
 PREAMBLE = b"precompiled/%d" % PROTOCOL
 MAX_MESSAGE_BYTES = 1 << 20
-DEFAULT_MAX_GRAPH_BYTES = 256 << 20
 LENGTH_BYTES = 4
 
 

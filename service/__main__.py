@@ -10,11 +10,13 @@ import json
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from precompiled import config, paths
 from precompiled.errors import ConfigError, PrecompiledError
 from precompiled.version import VERSION
 
+MAX_DESCRIPTORS = 65536  # as in the system unit
 LOG_FILE_BYTES = 1 << 20  # then it is rotated; two are kept
 JOURNAL_FORMAT = "%(levelname)s %(name)s: %(message)s"
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
@@ -69,15 +71,39 @@ def _log_to_file(settings: config.Settings) -> None:
     from logging.handlers import RotatingFileHandler
 
     path = settings.runtime_dir / paths.LOG_NAME
-    handler = RotatingFileHandler(path, maxBytes=LOG_FILE_BYTES, backupCount=1)
+
+    class Handler(RotatingFileHandler):
+        def doRollover(self) -> None:
+            super().doRollover()
+            _point_output_at(path)  # else it went into the file that was put aside, unseen
+
+    handler = Handler(path, maxBytes=LOG_FILE_BYTES, backupCount=1)
     handler.setFormatter(logging.Formatter(LOG_FORMAT))
     logging.basicConfig(handlers=[handler], level=_level(settings), force=True)
     null = os.open(os.devnull, os.O_RDWR)
-    log = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    for source, target in ((null, 0), (log, 1), (log, 2)):
-        os.dup2(source, target)
+    os.dup2(null, 0)
     os.close(null)
+    _point_output_at(path)
+
+
+def _point_output_at(path: Path) -> None:
+    """What the interpreter itself says, and the watcher, goes where the log is."""
+    log = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    for target in (1, 2):
+        os.dup2(log, target)
     os.close(log)
+
+
+def _raise_descriptor_limit() -> None:
+    """Each client holds one descriptor; the usual limit of 1,024 is for programs that use select()."""
+    import resource
+    from contextlib import suppress
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MAX_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MAX_DESCRIPTORS)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _level(settings: config.Settings) -> str:
@@ -124,6 +150,8 @@ def _serve(settings: config.Settings, system: bool, detach: bool, on_demand: boo
     # The journal has the time of every line already.
     style = JOURNAL_FORMAT if "JOURNAL_STREAM" in os.environ else LOG_FORMAT
     logging.basicConfig(stream=sys.stderr, format=style, level=_level(settings))
+
+    _raise_descriptor_limit()
 
     def ready() -> None:
         if detach:

@@ -56,7 +56,6 @@ log = logging.getLogger("precompiled.daemon")
 MAX_WAIT_S = 30.0  # of one round without anything to do
 SELF_CHECK_S = 5.0  # between two looks at the lock and the socket
 STOP_GRACE_S = 3.0  # for workers to leave, at the end
-POLL_ERROR_PAUSE_S = 0.1
 ENDED = frozenset({"published", "failed", "quarantined", "dropped"})  # states of a job that has ended
 
 

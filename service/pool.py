@@ -285,8 +285,16 @@ class Pool:
             # that they cannot see.
             identity = {"user": order.uid, "group": order.gid, "extra_groups": _groups(order.uid, order.gid)}
             self._make_store_root(order.uid, order.gid)
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-        reading, writing = os.pipe()
+        try:
+            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+            try:
+                reading, writing = os.pipe()
+            except OSError:
+                ours.close()
+                theirs.close()
+                raise
+        except OSError as error:  # no descriptors: each client holds one
+            raise StartError(f"no channel to a worker can be had: {error}") from error
         try:
             popen = subprocess.Popen(
                 [environment.executable, "-m", "precompiled.service.worker", "--control-fd", str(theirs.fileno())],

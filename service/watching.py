@@ -143,7 +143,13 @@ class Watching:
 
     def _start(self) -> None:
         self._start_at = None
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        except OSError as error:
+            self._problem = f"watch: the watcher cannot be started: {error}"
+            log.error("%s", self._problem)
+            self._again()
+            return
         try:
             self._popen = subprocess.Popen(
                 [sys.executable, "-m", "precompiled.service.watch", "--control-fd", str(theirs.fileno()),

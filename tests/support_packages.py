@@ -76,9 +76,16 @@ def write(folder: Path, *, after: bool) -> None:
             (folder / f"{item.name}_helper.py").write_text(_HEAD + textwrap.dedent(item.helper[after]))
 
 
-def run(host: Host, python: str, folder: Path, cases: list[str]) -> dict[str, Any]:
-    """Run cases in one process; what became of each."""
-    environment = host.environment({"PRECOMPILED_PACKAGES": "1", "PRECOMPILED_MODE": "wait", "OMP_NUM_THREADS": "1"})
+def run(host: Host, python: str, folder: Path, cases: list[str], *, audit: bool = False) -> dict[str, Any]:
+    """Run cases in one process; what became of each. ``audit``: trace what packages would be used for, and compare."""
+    environment = host.environment(
+        {
+            "PRECOMPILED_PACKAGES": "1",
+            "PRECOMPILED_PACKAGE_AUDIT": str(int(audit)),
+            "PRECOMPILED_MODE": "wait",
+            "OMP_NUM_THREADS": "1",
+        }
+    )
     done = subprocess.run(
         [python, str(PROGRAM), json.dumps({"folder": str(folder), "cases": cases})],
         env=environment, cwd=host.root, capture_output=True, text=True, timeout=3 * TIMEOUT_S, check=False,

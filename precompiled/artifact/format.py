@@ -6,7 +6,7 @@ Grammar::
     entry       = artifact | failure
     artifact    = directory "<key>.<slot>"    slot: 0 .. MAX_VARIANTS-1, claimed by the rename that publishes it
                     "manifest.json"           Manifest, as JSON; its "digest" is over itself with digest = ""
-                    "entry.bin"               the pickled compile result (torch_internals/artifact_code.py)
+                    "entry.bin"               the pickled compile result (torch_internals/load.py)
                     "native/<sha256>.so"      C++ kernels, plain extension modules, named by the hash of their source
                     "program.json.gz"         what it was compiled from, for people: no load reads it
     failure     = file "<key>.failed"         Failure, as JSON

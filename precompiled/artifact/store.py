@@ -59,6 +59,11 @@ class Evicted:
     bytes: int
 
 
+def full(key: str) -> StoreError:
+    """What is raised for a further variant where no slot is left."""
+    return StoreError(f"all {fmt.MAX_VARIANTS} variants of {key[:12]} are taken", code="too-many-variants")
+
+
 class Store:
     """The cache directory at ``root``. Nothing is created before something is published."""
 
@@ -224,7 +229,7 @@ class Store:
                 durable.sync_directory(self.artifacts)
                 self.forget_failure(key)
                 return Entry(target, manifest)
-        raise StoreError(f"all {fmt.MAX_VARIANTS} variants of {key[:12]} are taken", code="too-many-variants")
+        raise full(key)
 
     def publish_failure(self, failure: fmt.Failure) -> None:
         """Make a failure record visible, in place of an older one of its key."""
@@ -366,7 +371,8 @@ class Store:
             yield directory
         except OSError as error:
             raise StoreError(
-                f"an artifact cannot be written to {self.tmp}: {error}", "Free some space, or run `precompiled gc`",
+                f"an artifact cannot be written to {self.tmp}: {error}",
+                "Free some space, or run `precompiled gc`",
                 code="store-unwritable",
             ) from error
         finally:

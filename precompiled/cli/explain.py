@@ -245,4 +245,3 @@ def _show_variant(variant: dict[str, Any], earlier: Sequence[dict[str, Any]]) ->
     click.echo(f"\nartifact {variant['slot']}: no variant's guards accepted the sizes {sizes or '(not kept)'}")
     for other in earlier:
         click.echo(f"  artifact {other['slot']} holds where {other['guards'] or 'nothing is asked'}")
-

@@ -39,7 +39,12 @@ def rows(store: Store) -> list[dict[str, Any]]:
     return [found[name] for name in sorted(found)]
 
 
-def show_rows(found: list[dict[str, Any]]) -> None:
+def refusals(store: Store) -> list[dict[str, str]]:
+    """``function`` and ``reason`` of those whose packages an audit took out of use."""
+    return sorted(PackageStore(store.root).refusals(), key=lambda refusal: refusal["function"])
+
+
+def show_rows(found: list[dict[str, Any]], refused: list[dict[str, str]]) -> None:
     """Below the artifacts; frames that a package says to leave as they are, are only counted."""
     compiled = [row for row in found if row["entries"] > row["skipped"]]
     if compiled:
@@ -54,6 +59,8 @@ def show_rows(found: list[dict[str, Any]]) -> None:
         )  # fmt: skip
     if found:
         click.echo(f"{len(compiled)} functions with packages, {len(found) - len(compiled)} that stay as they are")
+    for refusal in refused:
+        click.echo(f"out of use: {refusal['reason']}")
 
 
 # ---------------------------------------------------------------- show
@@ -158,6 +165,11 @@ def _entries(store: Store, name: str) -> list[tuple[Entry, About]]:
         last = name.rpartition(".")[2]
         names = {_name(entry) for entry in known if _name(entry).endswith(f".{last}")}
         alike = sorted(names, key=lambda other: (not other.endswith(name), other))
+        for refusal in refusals(store):
+            if refusal["function"] == name:
+                raise StoreError(
+                    refusal["reason"], "`precompiled clear` puts them into use again", code="package-audit"
+                )
         raise StoreError(
             f"there is no package of {name} in {store.root}",
             f"Did you mean {alike[0]}?" if alike else "See `precompiled ls`",
@@ -176,4 +188,3 @@ def _used(entry: Entry) -> float:
         return entry.path.stat().st_mtime
     except OSError:  # evicted meanwhile
         return 0.0
-

@@ -33,10 +33,10 @@ def ls_command(out: Output, settings: Settings) -> None:
     if unreadable > 0:
         out.note(f"precompiled: {unreadable} entries cannot be read or trusted; `precompiled doctor` says more.")
 
-    packages = functions.rows(store)
+    packages, refused = functions.rows(store), functions.refusals(store)
 
     def show() -> None:
-        if not rows and not packages:
+        if not rows and not packages and not refused:
             click.echo(f"Nothing in {store.root}.")
             return
         table(
@@ -53,9 +53,9 @@ def ls_command(out: Output, settings: Settings) -> None:
         )  # fmt: skip
         total = sum(row["bytes"] for row in rows)
         click.echo(f"{len(artifacts)} artifacts, {len(rows) - len(artifacts)} failures, {human_bytes(total)}")
-        functions.show_rows(packages)
+        functions.show_rows(packages, refused)
 
-    out.result({"cache_dir": str(store.root), "entries": rows, "packages": packages}, show)
+    out.result({"cache_dir": str(store.root), "entries": rows, "packages": packages, "refused": refused}, show)
 
 
 @command("show")

@@ -96,6 +96,7 @@ class _Encoder:
     def __init__(self) -> None:
         self.graphs: list[list[list[Any]]] = []
         self._known: dict[int, int] = {}
+        self._targets: dict[Any, list[str]] = {}  # a name may have a digest of sources: once for a graph
 
     def graph(self, module: torch.fx.GraphModule) -> int:
         """Encode a graph once; its number."""
@@ -134,7 +135,9 @@ class _Encoder:
         if code == "f" and user_kernels.is_launch(node.target):
             target, keywords = user_kernels.encode(node)
         elif code == "f":
-            target = targets.encode(node.target)
+            target = self._targets.get(node.target)
+            if target is None:
+                target = self._targets[node.target] = targets.encode(node.target)
         elif code == "m":
             target = node.target
         args = [_encode_argument(argument, index) for argument in node.args]

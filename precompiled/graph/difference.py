@@ -204,6 +204,7 @@ _SET_BY = {
     "grad": "torch.no_grad, torch.set_grad_enabled",
     "inference": "torch.inference_mode",
     "autocast": "torch.autocast",
+    "autocast_dtypes": "torch.set_autocast_dtype",
     "autocast_cache": "torch.autocast(cache_enabled=)",
     "deterministic": "torch.use_deterministic_algorithms",
     "deterministic_warn_only": "torch.use_deterministic_algorithms(warn_only=)",

@@ -4,6 +4,7 @@ Grammar::
 
     store    = root "/packages/" function*     beside "artifacts/"
     function = directory "<function>"          64 hexadecimal digits: function_key()
+    refused  = file "refused"                  the function's packages are out of use: function and reason, in JSON
     entry    = file "<digest>.entry"           SHA-256 of the file's content: what is checked before anything is decoded
     content  = header "\\n" about "\\n" body   header: one line of JSON (Header), read at each lookup; about: one
                                                line of JSON (About), for people; body: a pickle
@@ -16,6 +17,7 @@ Version history:
 
     1   first version
     2   about; meaning
+    3   first; program
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from typing import Any
 
 from precompiled.errors import CorruptArtifact
 
-FORMAT = 2
+FORMAT = 3
 SUFFIX = ".entry"
 MAX_ENTRY_BYTES = 256 << 20
 # Entries of one function that are kept; many, since some functions are part of every model (decorators of libraries).
@@ -56,6 +58,9 @@ class Header:
     guards: int = 0
     # Digest of what the entry says and does, without places: an edit that moves lines makes another file of it.
     meaning: str = ""
+    program: str = ""  # digest of what it does alone: the bytecode, and what that finds in its globals
+    # Traced before any other call of the function had told Dynamo which sizes change (package/audit.py).
+    first: bool = False
     format: int = FORMAT
 
 
@@ -132,3 +137,17 @@ def open_entry(name: str, content: bytes, function: str) -> tuple[Header, bytes,
     if not newline or header.function != function:
         raise CorruptArtifact(f"a package entry of another function, {header.qualname}", code="package-corrupt")
     return header, about, body
+
+
+def seal_refusal(header: Header, reason: str) -> bytes:
+    """The content of the file that takes a function's packages out of use."""
+    return json.dumps({"function": f"{header.module}.{header.qualname}", "reason": reason}).encode()
+
+
+def open_refusal(content: bytes) -> dict[str, str]:
+    """``function`` and ``reason``; what cannot be read takes them out of use as well."""
+    try:
+        raw = json.loads(content)
+        return {"function": str(raw["function"]), "reason": str(raw["reason"])}
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return {"function": "", "reason": "an audit took its packages out of use, and left no readable reason"}

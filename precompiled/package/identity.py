@@ -48,6 +48,14 @@ class NotPortable(PrecompiledError):
     code = "package-not-portable"
 
 
+class Mismatch(Exception):
+    """The live frame is not what the entry is for; ``guard``: the number of the guard that says so, if one does."""
+
+    def __init__(self, message: str, guard: int | None = None) -> None:
+        super().__init__(message)
+        self.guard = guard
+
+
 @functools.lru_cache(maxsize=65536)
 def code_digest(code: types.CodeType) -> str:
     """SHA-256 of what a code object does: its instructions, constants and names, without file and lines."""
@@ -460,6 +468,14 @@ class Places:
                 if isinstance(file, str):
                     self._by_file.setdefault(file, name)
         return self._by_file.get(filename)
+
+
+def object_at(module: str, qualname: str) -> Any:
+    """What a qualified name leads to in a module that was imported; None where it leads nowhere."""
+    found: Any = sys.modules.get(module)
+    for part in qualname.split("."):
+        found = getattr(found, part, None)
+    return found
 
 
 def codes_at(place: list[Any]) -> set[str]:

@@ -14,11 +14,11 @@ from typing import Any
 from precompiled import session as sessions
 from precompiled.artifact import format as artifact_format
 from precompiled.errors import CorruptArtifact, PackageError
-from precompiled.package import automatic, portable_format
+from precompiled.package import automatic, portable_format, requirements
 from precompiled.package import format as fmt
-from precompiled.package.identity import code_digest
+from precompiled.package.identity import NotPortable, code_digest
 from precompiled.package.store import Entry, PackageStore
-from precompiled.torch_internals import package_frames as frames
+from precompiled.torch_internals import package_frames, package_use
 from precompiled.version import VERSION
 
 # What is said of a difference, in order: the first that differs.
@@ -37,7 +37,7 @@ def save(compiled: Any, path: str | Path) -> None:
         raise PackageError("what was recorded is not written yet", "Try again", code="package-busy")
     session = sessions.current()
     packages = PackageStore(session.store.root)
-    wanted = list(dict.fromkeys(frames.entries_of(owner)))
+    wanted = list(dict.fromkeys(package_frames.entries_of(owner)))
     entries = []
     for function, name in wanted:
         try:
@@ -97,7 +97,7 @@ def load(compiled: Any, path: str | Path, *, check_source: bool = True) -> int:
     _owner, target = _target(compiled)
     index, members = portable_format.read(Path(path))
     _check_function(index, target, Path(path), check_source=check_source)
-    here = automatic.requirements({})
+    here = requirements.requirements({})
     for name in [*_NAMED, *sorted({*index.requires, *here} - set(_NAMED))]:
         if name not in ("inductor", *_OF_A_CALL) and index.requires.get(name) != here.get(name):
             raise PackageError(
@@ -132,8 +132,8 @@ _OF_A_CALL = ("device", "module hooks", "forward-mode level")
 
 def _target(compiled: Any) -> tuple[Any, types.FunctionType]:
     try:
-        return frames.compiled(compiled)
-    except automatic.NotPortable as reason:
+        return package_frames.compiled(compiled)
+    except NotPortable as reason:
         raise PackageError(reason.message, "Give what torch.compile() returned", code=reason.code) from reason
 
 
@@ -156,7 +156,7 @@ def _check_function(
 def _check_inlined(entries: list[Entry], path: Path) -> None:
     for entry in entries:
         if entry.header.kind == "compiled":
-            changed = frames.changed_source(automatic.decoded(entry).inlined)
+            changed = package_use.changed_source(automatic.decoded(entry).inlined)
             if changed is not None:
                 raise PackageError(
                     f"the source of {changed} has changed since {path} was saved",

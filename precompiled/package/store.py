@@ -17,6 +17,8 @@ from precompiled.errors import CorruptArtifact, StoreError, UntrustedStore
 from precompiled.package import format as fmt
 
 PACKAGES = "packages"
+REFUSED = "refused"  # beside a function's entries: why none of them is used
+_MAX_REFUSAL_BYTES = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,32 @@ class PackageStore:
             raise
         return Entry(path, header, about, body)
 
+    def refused(self, function: str) -> str | None:
+        """Why a function's packages are out of use; None where they are not. Raises UntrustedStore."""
+        path = self.packages / function / REFUSED
+        try:
+            with self._function_fd(function) as fd:
+                content = trust.read_file(REFUSED, fd, _MAX_REFUSAL_BYTES, shown=str(path))
+        except FileNotFoundError:
+            return None
+        return fmt.open_refusal(content)["reason"]
+
+    def refuse(self, header: fmt.Header, reason: str) -> None:
+        """Take a function's packages out of use, for good: until the store is cleared. Raises StoreError."""
+        with self._written(header.function) as directory:
+            self._write(directory / REFUSED, fmt.seal_refusal(header, reason))
+        for name in self.names(header.function):
+            with suppress(OSError):
+                (directory / name).unlink()
+
+    def refusals(self) -> Iterator[dict[str, str]]:
+        """``function`` and ``reason`` of each function whose packages are out of use."""
+        for function in self._functions():
+            with suppress(StoreError, OSError):
+                path = self.packages / function / REFUSED
+                with self._function_fd(function) as fd:
+                    yield fmt.open_refusal(trust.read_file(REFUSED, fd, _MAX_REFUSAL_BYTES, shown=str(path)))
+
     def publish(self, header: fmt.Header, about: bytes, body: bytes) -> str:
         """Make an entry visible, whole and durable; returns its file's name. The same entry again changes nothing."""
         name, content = fmt.seal(header, about, body)
@@ -71,32 +99,13 @@ class PackageStore:
             raise StoreError(
                 f"the package entry of {header.qualname} has {len(content)} bytes", code="package-too-large"
             )
-        directory = self.packages / header.function
-        target = directory / name
-        try:
-            for place in (self.root, self.tmp, self.packages, directory):
-                place.mkdir(mode=0o700, parents=place is self.root, exist_ok=True)
-                trust.check_stat(os.lstat(place), str(place), directory=True)
+        with self._written(header.function) as directory:
+            target = directory / name
             if target.exists():
                 with suppress(OSError):
                     os.utime(target)
                 return name
-            temporary = self.tmp / f"{os.getpid()}-{os.urandom(8).hex()}"
-            try:
-                durable.write(temporary, content, 0o600)
-                os.rename(temporary, target)
-            finally:
-                with suppress(OSError):
-                    temporary.unlink(missing_ok=True)
-            durable.sync_directory(directory)
-        except UntrustedStore:
-            raise
-        except OSError as error:
-            raise StoreError(
-                f"a package entry cannot be written to {directory}: {error}",
-                "Free some space, or run `precompiled gc`",
-                code="package-unwritable",
-            ) from error
+            self._write(target, content)
         self._keep_newest(header, name, content)
         return name
 
@@ -162,6 +171,35 @@ class PackageStore:
             return os.listdir(self.packages)
         except (FileNotFoundError, NotADirectoryError, PermissionError):
             return []
+
+    @contextmanager
+    def _written(self, function: str) -> Iterator[Path]:
+        """The directory of a function, made where it is missing; raises StoreError for all that the disk says."""
+        directory = self.packages / function
+        try:
+            for place in (self.root, self.tmp, self.packages, directory):
+                place.mkdir(mode=0o700, parents=place is self.root, exist_ok=True)
+                trust.check_stat(os.lstat(place), str(place), directory=True)
+            yield directory
+        except UntrustedStore:
+            raise
+        except OSError as error:
+            raise StoreError(
+                f"a package entry cannot be written to {directory}: {error}",
+                "Free some space, or run `precompiled gc`",
+                code="package-unwritable",
+            ) from error
+
+    def _write(self, target: Path, content: bytes) -> None:
+        """Whole and durable, or not at all."""
+        temporary = self.tmp / f"{os.getpid()}-{os.urandom(8).hex()}"
+        try:
+            durable.write(temporary, content, 0o600)
+            os.rename(temporary, target)
+        finally:
+            with suppress(OSError):
+                temporary.unlink(missing_ok=True)
+        durable.sync_directory(target.parent)
 
     @contextmanager
     def _function_fd(self, function: str) -> Iterator[int]:

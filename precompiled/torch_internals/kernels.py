@@ -126,16 +126,17 @@ def mapped(files: Mapping[str, Path]) -> Iterator[None]:
         if path is None:
             # Building it here would start a compiler in a client and hide that the artifact is not self-contained.
             raise CorruptArtifact(f"the artifact lacks the native code of the kernel {name[:12]}")
-        return _load_kernel(name, path)
+        return _load_kernel(path)
 
     with _handled(load, alone=True):
         yield
 
 
-_loaded: dict[str, Any] = {}
+_loaded: dict[str, Any] = {}  # by the SHA-256 of the .so: one source has several, by the compiler's flags
 
 
-def _load_kernel(name: str, path: Path) -> Any:
+def _load_kernel(path: Path) -> Any:
+    name = hashlib.sha256(path.read_bytes()).hexdigest()
     known = _loaded.get(name)
     if known is not None:
         return known

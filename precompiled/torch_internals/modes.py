@@ -42,6 +42,11 @@ def capture(uses_cpu: bool) -> dict[str, Any]:
         "grad": torch.is_grad_enabled(),
         "inference": torch.is_inference_mode_enabled(),
         "autocast": autocast,
+        # Also where it is off: a graph may switch it on, and say no dtype.
+        "autocast_dtypes": {
+            device: str(torch.get_autocast_dtype(device)).removeprefix("torch.")
+            for device in torch._C._autocast_supported_devices()
+        },
         "autocast_cache": torch.is_autocast_cache_enabled(),
         "deterministic": torch.are_deterministic_algorithms_enabled(),
         "deterministic_warn_only": torch.is_deterministic_algorithms_warn_only_enabled(),
@@ -99,6 +104,10 @@ def thread_local(modes: Mapping[str, Any]) -> Iterator[None]:
                         cache_enabled=modes["autocast_cache"],
                     )
                 )
+            before, wanted = torch.get_autocast_dtype(device), getattr(torch, modes["autocast_dtypes"][device])
+            if before != wanted:
+                stack.callback(torch.set_autocast_dtype, device, before)
+                torch.set_autocast_dtype(device, wanted)
         yield
 
 

@@ -46,7 +46,8 @@ from torch.utils._python_dispatch import _disable_current_modes, is_traceable_wr
 
 from precompiled.package import difference
 from precompiled.package.format import About, Told
-from precompiled.package.identity import TORCH_FILES, Descriptions, NotPortable
+from precompiled.package.identity import TORCH_FILES, Descriptions, Mismatch, NotPortable
+from precompiled.torch_internals import package_state
 
 # Their meaning is in the state around the frame or in their parameters; nothing is read from their source.
 _NO_FACT = frozenset(
@@ -67,9 +68,6 @@ _DIMENSION_MARKS = (
 _HOOKS = (
     "_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks", "_state_dict_hooks",
     "_forward_hooks_with_kwargs", "_forward_hooks_always_called", "_forward_pre_hooks_with_kwargs",
-)  # fmt: skip
-_GLOBAL_HOOKS = (
-    "_global_forward_hooks", "_global_forward_pre_hooks", "_global_backward_hooks", "_global_backward_pre_hooks",
 )  # fmt: skip
 _PARAMETERS = {"attr", "key", "source_b", "recompile_hint", "invert"}
 _MADE_UP = re.compile(r"__builtins_dict__\w*|__precompiled_\w+|___module_\w+|___unnamed_scope\w+|_\d{6,}_c\d+")
@@ -100,21 +98,13 @@ class Guards:
     static: list[Any]  # sources of the tensors that a trace marks as of one address: parameters
 
 
-class Mismatch(Exception):
-    """The live frame is not what the entry is for; ``guard``: the number of the guard that says so, if one does."""
-
-    def __init__(self, message: str, guard: int | None = None) -> None:
-        super().__init__(message)
-        self.guard = guard
-
-
 # ---------------------------------------------------------------------- recording
 
 
 def capture(builder: Any, guards: list[Guard], output: Any, shapes: Any, described: Descriptions) -> Guards:
     """What Dynamo guards on now. Reads only; raises NotPortable."""
     if output.export or output.functorch_layers or output.torch_function_mode_stack:
-        raise _in_a_mode()
+        raise package_state.in_a_mode()
     return Guards(
         guards=facts(guards, builder, described),
         key_order=list(output.guard_on_key_order),
@@ -374,55 +364,6 @@ def _codes(guards: list[Guard]) -> str:
     return hashlib.sha256("\n".join(sorted(lines)).encode()).hexdigest()
 
 
-def process_state() -> dict[str, str]:
-    """What a trace depends on without a guard of its own, beside the modes and the configuration."""
-    from torch.nn.modules import module
-
-    return {
-        "device": str(torch.utils._device.CURRENT_DEVICE),
-        # What torch.cuda.is_available(), device_count() and so on are in a trace: constants.
-        "current device": str(torch.cuda.current_device() if torch.cuda.is_initialized() else 0),
-        "devices": ", ".join(torch.cuda.get_device_name(index) for index in range(_devices())) or "none",
-        "module hooks": str([len(getattr(module, name, ())) for name in _GLOBAL_HOOKS]),
-        "forward-mode level": str(torch.autograd.forward_ad._current_level),
-    }
-
-
-def _devices() -> int:
-    return torch.cuda.device_count() if torch.cuda.is_available() else 0
-
-
-def first_device() -> str:
-    return "cuda:0" if _devices() else "cpu"
-
-
-def mode_problem() -> NotPortable | None:
-    """Why no package is used or made, where a torch function mode or a functorch transform is active; else None."""
-    active = torch._C._len_torch_function_stack() or torch._functorch.pyfunctorch.retrieve_all_functorch_interpreters()
-    return _in_a_mode() if active else None
-
-
-def _in_a_mode() -> NotPortable:
-    return NotPortable("it is traced under a torch function mode, a functorch transform or export", code="package-mode")
-
-
-def global_state() -> str:
-    """Grad mode, autocast, precision, threads, and so on, as Dynamo has them."""
-    return str(torch._C._dynamo.guards.GlobalStateGuard().__getstate__())
-
-
-def check_global_state(kept: str) -> None:
-    state = _restored(kept)
-    if not state.check():
-        raise Mismatch(f"global state: {state.reason()}")
-
-
-def _restored(kept: str) -> Any:
-    state = torch._C._dynamo.guards.GlobalStateGuard()
-    state.__setstate__(kept)
-    return state
-
-
 # ---------------------------------------------------------------------- making them again
 
 
@@ -441,7 +382,7 @@ class Rebuilder:
 
         ``check_source=False``: digests of code may differ.
         """
-        check_global_state(self._kept.global_state)
+        package_state.check_global_state(self._kept.global_state)
         if differs := sizes_differ(self._kept, self._local):
             raise Mismatch(differs)
         compare(self._kept.guards, self.reader, described, check_source=check_source)
@@ -467,7 +408,7 @@ class Rebuilder:
             dual_level=torch.autograd.forward_ad._current_level,
             functorch_layers=[],
             current_device=torch.utils._device.CURRENT_DEVICE,
-            global_state_guard=_restored(self._kept.global_state),
+            global_state_guard=package_state.restored_global_state(self._kept.global_state),
             _guards=GuardsSet(OrderedSet(guards)),
             _aotautograd_guards=kept.aotautograd,
             skip_guards_check=True,
@@ -494,7 +435,6 @@ class Rebuilder:
             value = self.reader.get(Guard(source, GuardBuilder.TENSOR_MATCH))
             if getattr(value, _STATIC, None) is None:
                 torch._dynamo.mark_static_address(value, guard=False)
-
 
 
 class Reader:

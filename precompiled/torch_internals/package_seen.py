@@ -25,8 +25,7 @@ from torch._dynamo.guards import GuardBuilder
 from torch._dynamo.variables.base import VariableTracker
 from torch._guards import Guard
 
-from precompiled.package.identity import TORCH_FILES, Descriptions, NotPortable, Places
-from precompiled.torch_internals.package_guards import Mismatch
+from precompiled.package.identity import TORCH_FILES, Descriptions, Mismatch, NotPortable, Places, codes_within
 
 _STANDARD_LIBRARY = os.path.dirname(os.__file__) + os.sep
 _INSTALLED = os.sep + "site-packages" + os.sep
@@ -169,6 +168,11 @@ def globals_read(code: types.CodeType) -> frozenset[str]:
 
 
 # ---------------------------------------------------------------------- refusing
+
+
+def globals_within(code: types.CodeType) -> set[str]:
+    """The same of code and of the functions inside of it."""
+    return {name for inner in codes_within(code) for name in globals_read(inner)}
 
 
 def check_code(code: types.CodeType) -> None:

@@ -15,7 +15,7 @@ from support_host import TIMEOUT_S, Host, new_host
 from support_session import this_process
 
 from precompiled.errors import PackageError
-from precompiled.package import automatic, portable, portable_format
+from precompiled.package import graphs, portable, portable_format
 
 PROGRAM = Path(__file__).parent.parent / "programs" / "package_file_program.py"
 SOURCE = """
@@ -188,7 +188,7 @@ def test_what_runs_at_other_sizes_comes_with_it(shared_host: Host, saved: Path, 
         key = next(name for name in members if name.startswith("artifacts/")).split("/")[1].rpartition(".")[0]
         (entry,) = here.session.store.lookup(key)
         assert entry.manifest.guards
-        graph = automatic._stand_in(automatic._program_of(here.session, entry))
+        graph = graphs.eager_of(graphs.program_of(here.session, entry))
         shutil.rmtree(entry.path)  # evicted: no call may fail for that
         x = torch.randn(6, 6)
         (result,) = graph(6, x)

@@ -23,7 +23,7 @@ from torch._dynamo import convert_frame
 import precompiled
 from precompiled.artifact import format as artifact_format
 from precompiled.errors import CorruptArtifact, PackageError, StoreError
-from precompiled.package import automatic, portable_format
+from precompiled.package import automatic, graphs, portable_format, requirements
 from precompiled.package import format as fmt
 from precompiled.package.identity import NotPortable, code_digest
 from precompiled.package.store import PackageStore
@@ -202,7 +202,7 @@ def test_an_artifact_for_some_sizes_without_its_program(here: ThisProcess) -> No
     without = store.publish(artifact_format.Payload(manifest, {artifact_format.ENTRY: b"e"}))
     # Before Dynamo has the graph: then it traces, and no call fails at another size.
     with pytest.raises(StoreError, match=r"does not say what it was compiled from\. Save the package again") as raised:
-        automatic._program_of(here.session, without)
+        graphs.program_of(here.session, without)
     assert raised.value.code == "artifact-program"
 
 
@@ -236,7 +236,7 @@ def test_a_save_while_entries_are_written(
     with monkeypatch.context() as patch:
         patch.setattr(automatic, "flush", lambda timeout: flush(0.01))
         packages = automatic.switch_on()
-        packages.publisher.publish(written.wait, automatic.FunctionReport("slow", "recorded"))
+        packages.publisher.publish(written.wait, lambda error: None)
         try:
             said = refused("package-busy", precompiled.save_package, made, tmp_path / "file")
         finally:
@@ -287,7 +287,7 @@ def load(path: Path, function: Callable[..., Any] = double) -> int:
 def file(here: ThisProcess, tmp_path: Path) -> Path:
     """A file for ``double``, with nothing in it: what is compared before."""
     path = tmp_path / "file"
-    portable_format.write(path, replace(INDEX, requires=automatic.requirements({})), {})
+    portable_format.write(path, replace(INDEX, requires=requirements.requirements({})), {})
     return path
 
 
@@ -344,7 +344,7 @@ def test_a_file_for_another_source(file: Path) -> None:
 
 @pytest.mark.reason("package-environment")
 def test_a_file_for_another_torch(file: Path) -> None:
-    requires = {**automatic.requirements({}), "torch": "1.0"}
+    requires = {**requirements.requirements({}), "torch": "1.0"}
     portable_format.write(file, replace(INDEX, requires=requires), {})
     said = refused("package-environment", load, file)
     assert "is for another torch: 1.0, and here is " in said

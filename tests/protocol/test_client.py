@@ -17,7 +17,7 @@ import pytest
 from support_daemon import TIMEOUT_S, DaemonUnderTest, alive, graph, running_daemon, wait_until
 
 from precompiled import wire
-from precompiled.client import Connection, daemon_reachable, request
+from precompiled.client import Connection, _Pending, daemon_reachable, request
 from precompiled.errors import DaemonError
 
 
@@ -327,6 +327,37 @@ def test_a_thread_that_cannot_be_started_is_tried_again_but_not_all_the_time(
     connection._next_revival = 0.0
     connection.ensure_running()
     wait_until(replies.published)
+
+
+def test_nobody_waits_for_what_no_thread_can_send(
+    daemon: DaemonUnderTest, connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From Python 3.12 on none can be started in an atexit handler."""
+
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    connection.tally(wire.Tally(1, hits=1))
+    assert connection.flush(1e6), "counts are best effort"
+    connection.submit(daemon.submit(), graph(), Replies())
+    assert not connection.flush(1e6), "at once: the test would not end"
+
+
+def test_a_refusal_of_what_could_not_be_read_is_told_to_what_was_sent_last(
+    daemon: DaemonUnderTest, connection: Connection, tmp_path: Path
+) -> None:
+    accepted, unsent = Replies(), Replies()
+    connection.submit(daemon.submit(), graph("wait-for", path=str(tmp_path / "go")), accepted)
+    assert connection.flush(TIMEOUT_S)
+    sent = daemon.submit()
+    with connection._changed:  # the thread cannot send it meanwhile
+        connection._pending[sent.id] = _Pending(sent, b"", unsent, state="sent")
+    connection._replied(wire.Rejected("bad-message", "It cannot be read", "Report it"))
+    assert accepted.codes() == []
+    assert [(reply.code, reply.id) for reply in unsent.all] == [("bad-message", sent.id)]
+    (tmp_path / "go").touch()
+    wait_until(accepted.published)
 
 
 @pytest.mark.reason("no-daemon")

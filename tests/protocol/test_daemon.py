@@ -332,6 +332,29 @@ def test_wrong_use(tmp_path: Path) -> None:
         assert done.returncode == 2, done.stderr
 
 
+def test_the_daemon_may_have_thousands_of_clients(daemon: DaemonUnderTest) -> None:
+    line = next(line for line in Path(f"/proc/{daemon.pid}/limits").read_text().splitlines() if "open files" in line)
+    soft, hard = line.split()[3:5]
+    assert hard == "unlimited" or int(soft) == min(int(hard), 65536)
+
+
+def test_what_the_interpreter_says_is_in_the_log_also_after_its_rotation(tmp_path: Path) -> None:
+    script = (
+        "import os, sys, logging\n"
+        "from precompiled import config\n"
+        "from precompiled.service import __main__ as main\n"
+        "main.LOG_FILE_BYTES = 500\n"
+        "settings = config.load({'runtime_dir': sys.argv[1]})\n"
+        "main._log_to_file(settings)\n"
+        "for number in range(20): logging.info('line %d of many, to fill the log', number)\n"
+        "os.write(2, b'Fatal Python error\\n')\n"
+    )
+    environment = {**os.environ, "PRECOMPILED_LOG": "info"}
+    subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=True, env=environment)
+    assert "Fatal Python error" in (tmp_path / "daemon.log").read_text()
+    assert "Fatal Python error" not in (tmp_path / "daemon.log.1").read_text()
+
+
 def test_the_daemon_is_thin(daemon: DaemonUnderTest) -> None:
     script = (
         "import sys, precompiled.service.daemon\n"

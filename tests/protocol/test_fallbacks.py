@@ -9,10 +9,12 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import threading
 import time
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,7 @@ import torch
 from support_daemon import DaemonUnderTest, running_daemon, wait_until
 from support_session import ThisProcess, deaf_daemon, this_process
 
-from precompiled import submit
+from precompiled import submit, wire
 from precompiled.artifact import format as fmt
 from precompiled.artifact.store import Store
 from precompiled.errors import NotServed, PrecompiledError
@@ -201,6 +203,71 @@ def test_a_child_of_a_fork_that_cannot_submit(monkeypatch: pytest.MonkeyPatch, t
         assert found["right"] and found["waited"]
         assert (found["state"], found["reason"]) == ("failed", "submit-failed")
         assert "Too many open files" in found["message"] and found["counted"] == {"submit-failed": 1}
+
+
+def test_a_child_of_a_fork_asks_in_its_own_name() -> None:
+    """The daemon tells one client of an id: with its parent's, the child would take its answers away."""
+    with deaf_daemon() as here:
+        torch._dynamo.reset()
+        compiled = torch.compile(double, backend="precompiled")
+        compiled(X)
+        (parents,) = here.session.pending._awaited
+        here.session.connection.reset_after_fork()
+        here.session.pending.after_fork()  # what a child runs first
+        compiled(X)
+        (own,) = here.session.pending._awaited
+        assert own != parents and list(here.session.connection._pending) == [own]
+
+
+def test_a_thread_for_the_swaps_that_cannot_be_started_spoils_one_graph_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    with deaf_daemon() as here:
+        start = threading.Thread.start
+
+        def refuse(thread: threading.Thread) -> None:
+            if thread.name == "precompiled-swap":
+                raise RuntimeError("can't start new thread")
+            start(thread)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", refuse)
+            graph = call(here)
+            assert (graph.state, graph.source, graph.reason) == ("bypassed", "inline", "internal-error")
+            assert here.session.pending.wait(30), "nothing is awaited"
+        assert call(here).state == "pending"
+        thread = here.session.pending._thread
+        assert thread is not None and thread.is_alive()
+
+
+@pytest.mark.reason("artifact-evicted")
+def test_an_artifact_that_is_gone_before_the_look_is_asked_for_again_but_not_for_ever() -> None:
+    """A store that evicts what it has just got, or one that was cleared."""
+    with deaf_daemon() as here:
+        call(here)
+        known = set()
+        while here.session.pending._awaited:
+            with suppress(ValueError):  # it is being sent again
+                (id,) = list(here.session.pending._awaited)
+                if id not in known:
+                    known.add(id)
+                    here.session.pending.on_reply(wire.Accepted(id, "", "published"))
+        graph = only(here)
+        assert (graph.state, graph.reason) == ("failed", "artifact-evicted")
+        assert len(known) == 3 and here.counted("fallbacks") == {"artifact-evicted": 3}
+
+
+def test_a_record_of_another_variants_failure_does_not_end_what_was_just_submitted() -> None:
+    with this_process() as here:
+        key = call(here).key
+    with deaf_daemon() as here:
+        call(here)
+        (item,) = here.session.pending._awaited.values()
+        before = fmt.Failure(key, "double", "compile-error", "Other sizes.", time.time() - 60.0, 3600.0)
+        here.session.store.publish_failure(before)
+        here.session.pending._look(item)
+        assert only(here).state == "pending"
+        here.session.store.publish_failure(replace(before, created=time.time()))
+        assert here.session.pending.wait(30)
+        assert only(here).state == "failed"
 
 
 # ---------------------------------------------------------------- a daemon that refuses

@@ -11,7 +11,7 @@ import psutil
 import pytest
 from support_daemon import TIMEOUT_S, DaemonUnderTest, alive, processes_with, wait_until
 
-from precompiled import start, wire
+from precompiled import config, paths, start, wire
 from precompiled.client import daemon_reachable, request
 
 
@@ -65,6 +65,22 @@ def test_settings_travel(place: DaemonUnderTest) -> None:
     assert told[told.index("--job-timeout-s") + 1] == "7.5"
     assert "--max-queue" not in told
     assert start.start_daemon(settings, TIMEOUT_S).kind == "ready"
+
+
+def test_what_was_said_on_the_command_line_counts_over_files(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Also where it says the default, which the daemon would take its file's value for."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    paths.user_config_file().parent.mkdir(parents=True, exist_ok=True)
+    paths.user_config_file().write_text('workers = 4\nmax_queue = 7\nlog = "info"\n')
+    monkeypatch.setenv("PRECOMPILED_MAX_QUEUE", "1000")
+    told = start.arguments(config.load({"workers": 0, "log": "warning"}))
+    assert told[told.index("--workers") + 1] == "0"
+    assert told[told.index("--max-queue") + 1] == "1000"
+    assert told[told.index("--log") + 1] == "warning"
+    monkeypatch.setenv("PRECOMPILED_LOG", "debug")
+    assert "--log" not in start.arguments(config.load({})), "a client's own"
 
 
 @pytest.mark.parametrize("runtime_dir", ["/proc/nothing/here", "/dev/null/x", "/" + "x" * 150])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import json
+import subprocess
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -16,9 +17,11 @@ from typing import Any
 import pytest
 import torch
 from support_graphs import captures
+from torch._inductor.exc import CppCompileError
 from torch._inductor.output_code import MockFXGraphCacheOutput
 
 from precompiled import compiler, wire
+from precompiled.artifact import format as fmt
 from precompiled.artifact.store import Store
 from precompiled.graph import capture
 from precompiled.torch_internals import compile as compiling
@@ -123,3 +126,42 @@ def test_a_result_that_torch_cannot_keep(store: Store, monkeypatch: pytest.Monke
     monkeypatch.setattr(compiling, "compile_fx", lambda module, inputs: module.forward)
     (found,) = captures(double, X)
     assert run(store, found.program.to_bytes()) == ("not-serializable", "inline")
+
+
+@pytest.mark.parametrize(
+    ("output", "advice"),
+    [
+        ("g++: fatal error: Killed signal terminated program cc1plus\ncompilation terminated.", "inline"),
+        ("/tmp/ccA.s: fatal error: error writing to /tmp/ccA.s: No space left on device", "inline"),
+        ("cc1plus: out of memory allocating 65536 bytes", "inline"),
+        ("kernel.cpp:7: error: 'tmp0' was not declared in this scope", "eager"),
+    ],
+)
+def test_a_compiler_that_the_host_has_ended_says_nothing_about_the_graph(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, output: str, advice: str
+) -> None:
+    def ended(*_: Any, **__: Any) -> None:
+        try:
+            raise subprocess.CalledProcessError(1, ["g++"], output=output.encode())
+        except subprocess.CalledProcessError as error:
+            raise CppCompileError(["g++"], output) from error
+
+    monkeypatch.setattr(compiling, "compile_graph", ended)
+    graph = of_call(0, double, (X,)).to_bytes([])
+    assert run(Store(tmp_path / "store"), graph) == ("compile-error", advice)
+
+
+@pytest.mark.reason("too-many-variants")
+def test_where_no_variant_has_a_place_nothing_is_compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Store(tmp_path / "store")
+    program = of_call(1, double, (X,), (torch.randn(5, 6),))
+    job = wire.Job(id="x", key="ab" * 32, store=str(store.root), device="cpu", graph=program.to_bytes([5]),
+                   compile_threads=1, failure_ttl_s=60.0, name="graph")  # fmt: skip
+    for size in range(fmt.MAX_VARIANTS):
+        manifest = fmt.Manifest(key=job.key, name="graph", components={}, environment={}, device="cpu",
+                                guards=f"L['t0'] == {size + 1000}", files={}, compile_s=1.0, created=1.0,
+                                compiled_by={})  # fmt: skip
+        store.publish(fmt.Payload(manifest, {fmt.ENTRY: b"x"}))
+    monkeypatch.setattr(compiler, "_compile", None)  # would raise
+    finished = compiler.run_job(job)
+    assert (finished.outcome, finished.reason) == ("failed", "too-many-variants")

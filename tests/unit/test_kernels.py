@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sysconfig
 import threading
 from pathlib import Path
 
@@ -52,3 +54,26 @@ def test_no_pool_of_processes_is_asked_for_while_an_artifact_is_loaded(monkeypat
     with kernels.recorded():
         assert AsyncCompile.use_process_pool() is True  # in a worker it is what makes compiles parallel
     assert AsyncCompile.use_process_pool() is True
+
+
+SOURCE = """
+#include <Python.h>
+static PyObject* kernel(PyObject* self, PyObject* args) { return PyLong_FromLong(VALUE); }
+static PyMethodDef methods[] = {{"kernel", kernel, METH_VARARGS, ""}, {NULL, NULL, 0, NULL}};
+static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "kernel", NULL, -1, methods};
+PyMODINIT_FUNC PyInit_kernel(void) { return PyModule_Create(&module); }
+"""
+
+
+def test_one_source_compiled_with_other_flags_is_another_kernel(tmp_path: Path) -> None:
+    """``options={"cpp.enable_unsafe_math_opt_flag": True}`` for one of two functions is another compiler's command."""
+    (tmp_path / "kernel.c").write_text(SOURCE)
+    found = []
+    name = kernels.kernel_name(["float*"], SOURCE)
+    for value in (1, 2):
+        file = tmp_path / f"{value}.so"
+        subprocess.run(["gcc", "-shared", "-fPIC", f"-DVALUE={value}", "-I", sysconfig.get_path("include"),
+                        str(tmp_path / "kernel.c"), "-o", str(file)], check=True)  # fmt: skip
+        with kernels.mapped({name: file}):
+            found.append(AsyncCompile().cpp_pybinding(["float*"], SOURCE)())
+    assert found == [1, 2]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -32,10 +33,21 @@ def captured_under(*contexts: Any) -> dict[str, Any]:
         return dict(json.loads(json.dumps(modes.capture(uses_cpu=True))))
 
 
+@contextmanager
+def autocasts_to(dtype: torch.dtype) -> Iterator[None]:
+    before = torch.get_autocast_dtype("cpu")
+    torch.set_autocast_dtype("cpu", dtype)
+    try:
+        yield
+    finally:
+        torch.set_autocast_dtype("cpu", before)
+
+
 THREAD_LOCAL: dict[str, Callable[[], Any]] = {
     "grad off": torch.no_grad,
     "inference": torch.inference_mode,
     "autocast": lambda: torch.autocast("cpu", torch.bfloat16),
+    "autocast's dtype, where it is off": lambda: autocasts_to(torch.float16),
     "autocast without a cache": lambda: torch.autocast("cpu", torch.bfloat16, cache_enabled=False),
 }
 

@@ -262,3 +262,20 @@ def test_a_worker_that_closes_its_stream_and_does_not_leave_is_ended(tmp_path: P
         assert isinstance(gone, WorkerGone) and gone.reason == "no-exit" and not psutil.pid_exists(pid)
     finally:
         pool.close()
+
+
+def test_a_worker_that_no_descriptors_are_left_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each client holds one: the daemon must say so, and live on."""
+    pool = Pool(system=False, job_memory_bytes=0, devices=known([]))
+
+    def none_left(*_: object) -> None:
+        raise OSError(24, "Too many open files")
+
+    environment = wire.Environment(sys.executable, sys.prefix, "3", "2", "", {})
+    order = StartWorker(1, os.getuid(), os.getgid(), environment, "cpu")
+    for name in ("socket.socketpair", "os.pipe"):
+        with monkeypatch.context() as patch:
+            patch.setattr(name, none_left)
+            pool.start(order)
+        (gone,) = pool.take_events()
+        assert isinstance(gone, WorkerGone) and gone.reason == "cannot-start" and "Too many open files" in gone.detail

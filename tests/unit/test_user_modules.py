@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 from precompiled.errors import Bypass
-from precompiled.torch_internals import user_modules
+from precompiled.torch_internals import targets, user_modules
 
 SOURCES = {
     "pc_main": "import pc_used\nfrom pc_values import FACTOR\nSCALE = 2.0\n"
@@ -93,3 +94,24 @@ def test_what_else_of_a_package_is_imported_does_not_matter(project: Path) -> No
     before = user_modules.sources_digest(["pc_main"])
     importlib.import_module("pc_package.lazy")
     assert user_modules.sources_digest(["pc_main"]) == before
+
+
+OPERATOR = """
+import torch
+SCALE = 2.0
+@torch.library.custom_op("pc_operators::scale", mutates_args=())
+def scale(x: torch.Tensor) -> torch.Tensor:
+    return x * SCALE
+"""
+
+
+def test_an_operators_name_says_what_its_modules_values_are_now(project: Path) -> None:
+    """A value that is set between two graphs: the second must not be compiled with what the first was."""
+    write(project / "pc_operators.py", OPERATOR)
+    module = importlib.import_module("pc_operators")
+    operator = torch.ops.pc_operators.scale.default
+    before = targets.encode(operator)
+    assert targets.encode(operator) == before
+    module.SCALE = 3.0
+    after = targets.encode(operator)
+    assert after[:-1] == before[:-1] and after[-1] != before[-1]

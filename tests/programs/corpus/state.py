@@ -33,10 +33,21 @@ def setting(get: Callable[[], Any], set_: Callable[[Any], Any], value: Any) -> I
 
 
 with_state("plain_training", contextlib.nullcontext)
+def autocasts(x: torch.Tensor) -> torch.Tensor:
+    with torch.autocast("cpu"):
+        return x @ x.t()
+
+
 with_state("no_grad", torch.no_grad)
 with_state("inference_mode", torch.inference_mode, calls=[(torch.randn(8, 16),)])
 with_state("autocast", lambda: torch.autocast("cpu", dtype=torch.bfloat16), rtol=2e-2, atol=2e-2)
 with_state("autocast_half", lambda: torch.autocast("cpu", dtype=torch.float16), rtol=2e-2, atol=2e-2)
+with_state(
+    "autocast_of_another_dtype",  # which the graph asks for only where it is traced to operators
+    lambda: setting(lambda: torch.get_autocast_dtype("cpu"), lambda d: torch.set_autocast_dtype("cpu", d), torch.float16),
+    autocasts,
+    rtol=2e-2, atol=2e-2,
+)  # fmt: skip
 with_state(
     "deterministic",
     lambda: setting(torch.are_deterministic_algorithms_enabled, torch.use_deterministic_algorithms, True),

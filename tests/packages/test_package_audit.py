@@ -1,0 +1,102 @@
+"""A sample of hits is traced all the same; a package that is not what the trace gives is taken out of use."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from support_host import Host
+from support_packages import run, write
+
+from precompiled.package import audit
+from precompiled.package import format as fmt
+from precompiled.package.store import Entry, PackageStore
+
+
+def first(found: dict[str, Any]) -> tuple[list[str], list[str]]:
+    """States of the frames, and codes of the reasons."""
+    return found["states"], [reasons[0] for reasons in found["reasons"]]
+
+
+def entries(host: Host, module: str) -> list[Entry]:
+    return [entry for entry in PackageStore(host.root / "store").entries() if entry.header.module == module]
+
+
+@pytest.mark.reason("package-audit")
+def test_a_package_that_a_trace_contradicts_is_taken_out_of_use(host: Host) -> None:
+    """The fault is put into the store, since we know of none that a program could have."""
+    host.start_daemon()
+    folder = host.root / "cases"
+    write(folder, after=False)
+    (folder / "twice.py").write_text("import torch\ndef f(x):\n    return torch.addmm(x, x, x, alpha=2.0)\n"
+                                     "def build():\n    return f, [(torch.randn(4, 4),)]\n")  # fmt: skip
+    (folder / "thrice.py").write_text((folder / "twice.py").read_text().replace("2.0", "3.0"))
+    assert first(run(host, sys.executable, folder, ["twice", "thrice"])["twice"]) == (["recorded"], [""])
+
+    store = PackageStore(host.root / "store")
+    (twice,), (thrice,) = entries(host, "twice"), entries(host, "thrice")
+    store.remove(twice.header.function)
+    same_function = {name: getattr(twice.header, name) for name in ("function", "module", "qualname", "code")}
+    store.publish(replace(thrice.header, **same_function), thrice.about, thrice.body)
+    assert not run(host, sys.executable, folder, ["twice"])["twice"]["equal"], "else there is nothing to be found"
+
+    found = run(host, sys.executable, folder, ["twice", "thrice"], audit=True)
+    assert first(found["twice"]) == (["traced"], ["package-audit"])
+    assert found["twice"]["equal"]
+    assert "twice.f gave something else than its package: it has other graphs" in found["twice"]["reasons"][0][1]
+    assert first(found["thrice"]) == (["audited"], [""])
+
+    found = run(host, sys.executable, folder, ["twice", "thrice"])
+    assert first(found["twice"]) == (["traced"], ["package-audit"]), "it stays out of use, and is not kept again"
+    assert found["twice"]["equal"]
+    assert first(found["thrice"]) == (["used"], [""])
+    assert [refusal["function"] for refusal in store.refusals()] == ["twice.f"]
+
+    store.clear()
+    assert first(run(host, sys.executable, folder, ["twice"])["twice"]) == (["recorded"], [""])
+
+
+def test_what_is_recorded_again_takes_the_place_of_what_it_equals(host: Host) -> None:
+    """Names that Dynamo makes up are others in each process, and are no part of what an entry means."""
+    host.start_daemon()
+    folder = host.root / "cases"
+    write(folder, after=False)
+    names = ["graph_break", "two_shapes"]
+    run(host, sys.executable, folder, names)
+    kept = {name: len(entries(host, name)) for name in names}
+    shutil.rmtree(host.root / "store" / "artifacts")  # evicted, all of them
+    found = run(host, sys.executable, folder, names[::-1])
+    assert all("recorded" in found[name]["states"] for name in names)
+    assert {name: len(entries(host, name)) for name in names} == kept
+
+
+def told(*guards: tuple[str, str]) -> fmt.About:
+    return fmt.About([fmt.Told(source, kind, "", None, "") for source, kind in guards])
+
+
+HEADER = fmt.Header("f" * 64, "m", "f", "c" * 64, False, "compiled", artifacts=["a"], program="p")
+
+
+@pytest.mark.parametrize(
+    ("fresh", "guards", "said"),
+    [
+        (HEADER, [("L['x']", "TENSOR_MATCH")], None),
+        (HEADER, [], None),
+        (replace(HEADER, kind="skipped"), [], "it is skipped, and a package says compiled"),
+        (replace(HEADER, artifacts=["b"]), [], "it has other graphs"),
+        (replace(HEADER, program="q"), [], "it has other bytecode"),
+        (HEADER, [("G['y']", "ID_MATCH")], "it has a guard more, ID_MATCH on G['y']"),
+    ],
+)
+def test_what_is_compared(fresh: fmt.Header, guards: list[tuple[str, str]], said: str | None) -> None:
+    kept = told(("L['x']", "TENSOR_MATCH")).to_bytes()
+    assert audit.difference((HEADER, kept), (fresh, told(*guards))) == said
+
+
+def test_who_is_drawn() -> None:
+    assert [audit.is_drawn(fraction) for fraction in (0.0, 1.0)] == [False, True]
+    drawn = sum(audit.is_drawn(0.25) for _ in range(4000))
+    assert 700 < drawn < 1300  # ten standard deviations to either side
