@@ -156,6 +156,26 @@ def _decode_reply(frames: list[bytes]) -> wire.DaemonMessage:
     return reply
 
 
+def _send_now(settings: Settings, messages: list[wire.Tally]) -> None:
+    """In this thread; waits for LINGER_MS at most. What cannot be sent is dropped."""
+    if not daemon_reachable(settings):
+        return
+    try:
+        zmq = _import_zmq()
+        from precompiled import wire
+
+        context = zmq.Context()
+        sock = context.socket(zmq.DEALER)
+        sock.setsockopt(zmq.LINGER, LINGER_MS)
+        sock.connect(paths.endpoint(settings.runtime_dir))
+        for message in messages:
+            sock.send_multipart([wire.PREAMBLE, wire.encode(message)], zmq.NOBLOCK)
+        sock.close()
+        context.term()
+    except Exception as error:  # noqa: BLE001 - counts, at the end of a program
+        log.info("counts were not sent: %s", error)
+
+
 # ---------------------------------------------------------------- submits
 
 
@@ -201,6 +221,11 @@ class Connection:
             if len(self._tallies) < MAX_TALLIES:
                 self._tallies.append(message)
             self._wake()
+            left = list(self._tallies) if self._thread is None else []
+            if left:
+                self._tallies.clear()
+        if left:  # no thread can be had: from Python 3.12 on, not at exit, where a process with hits alone tells them
+            _send_now(self._settings, left)
 
     def flush(self, timeout_s: float) -> bool:
         """Wait until every submit is accepted (or rejected) and every tally sent; false after ``timeout_s`` seconds.
@@ -282,7 +307,6 @@ class Connection:
             except RuntimeError as error:
                 # At interpreter shutdown, or without memory for a stack: the program runs on, eager.
                 log.info("no thread for the connection to the daemon: %s", error)
-                self._tallies.clear()
                 return
             self._thread = thread
         self._poke()

@@ -11,7 +11,6 @@ import os
 import sys
 import threading
 import warnings
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from precompiled import hook, last_run
@@ -108,17 +107,13 @@ class Session:
 
     # ------------------------------------------------------------------ ends
 
-    def hand_over(self) -> None:
-        """Have the daemon take what it was not told yet: counts, and graphs of the last moment."""
-        self.tell_counts()
-        if daemon_reachable(self.settings) and not self.connection.flush(FLUSH_S):
-            log.info("the daemon did not take everything within %s s", FLUSH_S)
-
     def at_exit(self) -> None:
         if self._left:
             return  # by multiprocessing's finalizer; now atexit calls
         self._left = True
-        self.hand_over()
+        self.tell_counts()
+        if daemon_reachable(self.settings) and not self.connection.flush(FLUSH_S):
+            log.info("the daemon did not take everything within %s s", FLUSH_S)
         self.pending.close(FLUSH_S)
         self.connection.close()
 
@@ -138,7 +133,6 @@ def current() -> Session:
                 if _session.recorder is None:
                     last_run.note(_session.settings)
                 atexit.register(_at_exit)
-                _before_the_last_thread()
                 _at_exit_of_worker()
     return _session
 
@@ -166,19 +160,6 @@ def _configure_log(settings: Settings) -> None:
 def _at_exit() -> None:
     if _session is not None:
         _session.at_exit()
-
-
-def _before_the_last_thread() -> None:
-    """From Python 3.12 on, no thread can be started in an atexit handler: counts are told before, while one can."""
-    register = getattr(threading, "_register_atexit", None)
-    if register is not None and sys.version_info >= (3, 12):
-        with suppress(RuntimeError):  # threads have ended already
-            register(_hand_over)
-
-
-def _hand_over() -> None:
-    if _session is not None:
-        _session.hand_over()
 
 
 def _at_exit_of_worker(_: object = None) -> None:

@@ -44,7 +44,10 @@ with_state("autocast", lambda: torch.autocast("cpu", dtype=torch.bfloat16), rtol
 with_state("autocast_half", lambda: torch.autocast("cpu", dtype=torch.float16), rtol=2e-2, atol=2e-2)
 with_state(
     "autocast_of_another_dtype",  # which the graph asks for only where it is traced to operators
-    lambda: setting(lambda: torch.get_autocast_dtype("cpu"), lambda d: torch.set_autocast_dtype("cpu", d), torch.float16),
+    lambda: setting(
+        functools.partial(torch.get_autocast_dtype, "cpu"), functools.partial(torch.set_autocast_dtype, "cpu"),
+        torch.float16,
+    ),
     autocasts,
     rtol=2e-2, atol=2e-2,
 )  # fmt: skip
