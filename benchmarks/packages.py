@@ -18,13 +18,13 @@ from benchmarks.hosts import BenchmarkError, Host, fresh_host, run_json
 from benchmarks.measures import FULL, QUICK
 from benchmarks.zoo import ARCHITECTURES
 
-ON = {"PRECOMPILED_PACKAGES": "1", "PRECOMPILED_MODE": "wait"}
+ON = {"PRECOMPILED_PACKAGES": "1", "PRECOMPILED_PACKAGE_AUDIT": "0", "PRECOMPILED_MODE": "wait"}
 GOAL = 0.12
 
 
 @dataclass
 class Row:
-    """One architecture in training or inference: recorded by one process, used by the next."""
+    """One architecture in training or inference: recorded by one process, used by the next, compared by a third."""
 
     architecture: str
     kind: str
@@ -32,6 +32,7 @@ class Row:
     frames: int = 0  # that Dynamo met in the first process
     compiled: int = 0
     traced: int = 0  # in the second
+    audited: int = 0  # traced in the third, to what the package says
     guards: int = 0
     first_s: float = 0.0  # the first call in the second process
     traced_s: float = 0.0  # the same with packages off: the artifacts are there, Dynamo traces
@@ -46,14 +47,15 @@ class Row:
     def cells(self) -> list[str]:
         return [
             self.architecture, self.kind, self.task, f"{self.compiled} of {self.frames}", str(self.guards),
-            str(self.traced), "error" if self.error else "no" if self.different else "yes",
+            str(self.traced), str(self.audited), "error" if self.error else "no" if self.different else "yes",
             f"{self.first_s:.2f} s", f"{self.traced_s:.2f} s",
             f"{self.first_s / self.traced_s:.2f}" if self.traced_s else "", ", ".join(self.reasons) or "",
         ]  # fmt: skip
 
 
 HEADERS = [
-    "architecture", "kind", "task", "frames compiled", "guards", "frames traced in the 2nd process", "equal to eager",
+    "architecture", "kind", "task", "frames compiled", "guards", "frames traced in the 2nd process",
+    "frames audited in the 3rd", "equal to eager",
     "its first call", "traced, artifacts there", "ratio", "reasons",
 ]  # fmt: skip
 
@@ -76,13 +78,16 @@ def examine(names: Sequence[Name], say: Say) -> list[Row]:
 def _examine(host: Host, row: Row) -> None:
     first = _run(host, row, ON)
     second = _run(host, row, ON)
-    plain = _run(host, row, {"PRECOMPILED_MODE": "wait"})
+    third = _run(host, row, {**ON, "PRECOMPILED_PACKAGE_AUDIT": "1"})
+    plain = _run(host, row, {"PRECOMPILED_PACKAGES": "0", "PRECOMPILED_MODE": "wait"})
     row.frames = len(first["functions"])
     row.compiled = sum(bool(function["guards"]) for function in first["functions"])
     row.guards = sum(function["guards"] for function in first["functions"])
     # Dynamo's own counters: frames it looked at, and graphs it captured.
     row.traced = second["frames"].get("total", 0) + second["traced"]["unique_graphs"]
+    row.audited = sum(function["state"] == "audited" for function in third["functions"])
     row.different = [*first["different"], *second["different"]]
+    row.different += [function["message"] for function in third["functions"] if function["reason"] == "package-audit"]
     row.first_s, row.traced_s = second["seconds"][0], plain["seconds"][0]
     row.reasons = dict(Counter(function["reason"] for function in first["functions"] if function["reason"]))
 

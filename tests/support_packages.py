@@ -1019,6 +1019,7 @@ NEVER = {
     "a_device_context": "package-mode",
     "assumed_constant_of_a_local": "package-assumed-constant",
     "order_of_a_set": "package-set-order",
+    "a_set_that_is_gone_through": "package-set-order",
     "asks_for_hash": "package-id",
     "a_metaclass_that_decides": "package-not-portable",
 }
@@ -1026,6 +1027,16 @@ case("order_of_a_set", """
 TABLE = {"a": 1.0, "b": 2.0, "c": 3.0, "d": 4.0}
 def f(x):
     for name in {"a", "b", "c", "d"}:
+        x = torch.addmm(x, x, x, alpha=TABLE[name])
+    return x
+def build():
+    return f, [(torch.randn(4, 4),)]
+""", None, TRACED)
+case("a_set_that_is_gone_through", """
+NAMES = frozenset({"a", "b", "c", "d"})
+TABLE = {"a": 1.0, "b": 2.0, "c": 3.0, "d": 4.0}
+def f(x):
+    for name in NAMES:
         x = torch.addmm(x, x, x, alpha=TABLE[name])
     return x
 def build():
@@ -1151,6 +1162,264 @@ def f(x):
 def build():
     return f, [(torch.randn(4, 4),)]
 """, ("in NAMES)", "in reversed(NAMES))"), USED)
+
+# ---------------------------------------------------------------- what a third reader found: read, and without a guard
+
+case("environment_variable_that_was_not_set", """
+import os
+def f(x):
+    return torch.addmm(x, x, x, alpha=float(os.environ.get("CASE_UNSET", "2.0")))
+def build():
+    return f, [(torch.randn(4, 4),)]
+""", ("import os\n", "import os\nos.environ['CASE_UNSET'] = '3.0'\n"), TRACED)
+case("environment_variable_in", """
+import os
+def f(x):
+    return torch.addmm(x, x, x, alpha=3.0 if "CASE_IN" in os.environ else 2.0)
+def build():
+    return f, [(torch.randn(4, 4),)]
+""", ("import os\n", "import os\nos.environ['CASE_IN'] = '3.0'\n"), TRACED)
+case("getenv", """
+import os
+os.environ["CASE_GETENV"] = "2.0"
+def f(x):
+    return torch.addmm(x, x, x, alpha=float(os.getenv("CASE_GETENV", "1.0")))
+def build():
+    return f, [(torch.randn(4, 4),)]
+""", ('] = "2.0"', '] = "3.0"'), TRACED)
+case("getenv_that_was_not_set", """
+import os
+def f(x):
+    return torch.addmm(x, x, x, alpha=float(os.getenv("CASE_GETENV_UNSET", "2.0")))
+def build():
+    return f, [(torch.randn(4, 4),)]
+""", ("import os\n", "import os\nos.environ['CASE_GETENV_UNSET'] = '3.0'\n"), TRACED)
+case("getenv_again", """
+import os
+os.environ["CASE_OF_THIS_RUN"] = str(os.getpid())
+def f(x):
+    return torch.addmm(x, x, x, alpha=float(os.getenv("CASE_NOBODY_SETS", "2.0")))
+def build():
+    return f, [(torch.randn(4, 4),)]
+""", None, USED)
+case("key_that_was_not_there", """
+SETTINGS = {}
+def f(x):
+    try:
+        alpha = SETTINGS["alpha"]
+    except KeyError:
+        alpha = 2.0
+    return torch.addmm(x, x, x, alpha=alpha)
+def build():
+    return f, [(torch.randn(4, 4),)]
+""", ("SETTINGS = {}", 'SETTINGS = {"alpha": 3.0}'), TRACED)
+case("package_that_was_not_installed", """
+import importlib.util, pathlib
+def f(x):
+    return torch.addmm(x, x, x, alpha=2.0 if importlib.util.find_spec("case_installed_later") is None else 3.0)
+def build():
+    return f, [(torch.randn(4, 4),)]
+""", ("import importlib.util, pathlib\n", "import importlib.util, pathlib\npathlib.Path(__file__).with_name('case_installed_later.py').write_text('')\nimportlib.invalidate_caches()\n"), TRACED)
+case("package_that_is_not_installed", """
+import importlib.util
+def f(x):
+    return torch.addmm(x, x, x, alpha=2.0 if importlib.util.find_spec("case_never_installed") is None else 3.0)
+def build():
+    return f, [(torch.randn(4, 4),)]
+""", None, USED)
+case("c_descriptor", """
+ACT = torch.Tensor.relu
+def f(x):
+    return torch.mm(ACT(x), x)
+def build():
+    return f, [(torch.randn(4, 4),)]
+""", ("torch.Tensor.relu", "torch.Tensor.sigmoid"), TRACED)
+case("c_descriptor_of_a_module", """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.act = torch.Tensor.relu
+    def forward(self, x):
+        return torch.mm(self.act(x), x)
+def build():
+    return Net(), [(torch.randn(4, 4),)]
+""", ("torch.Tensor.relu", "torch.Tensor.sigmoid"), TRACED)
+case("autocast_of_another_dtype", """
+def f(x):
+    with torch.autocast("cpu"):
+        return torch.mm(x, x).float()
+@contextlib.contextmanager
+def context():
+    before = torch.get_autocast_dtype("cpu")
+    torch.set_autocast_dtype("cpu", torch.bfloat16)
+    try:
+        yield
+    finally:
+        torch.set_autocast_dtype("cpu", before)
+def build():
+    return f, [(torch.randn(4, 4),)]
+""", ('("cpu", torch.bfloat16)', '("cpu", torch.float16)'), TRACED)
+case("attribute_that_a_module_of_the_users_had_not", """
+import attribute_that_a_module_of_the_users_had_not_helper as helper
+def f(x):
+    try:
+        alpha = helper.ALPHA
+    except AttributeError:
+        alpha = 2.0
+    return torch.addmm(x, x, x, alpha=alpha)
+def build():
+    return f, [(torch.randn(4, 4),)]
+""", None, TRACED, helper=("BETA = 1.0\n", "BETA = 1.0\nALPHA = 3.0\n"))
+case("attribute_that_was_tried", """
+def g(x):
+    return x
+def f(x):
+    try:
+        alpha = g.alpha
+    except AttributeError:
+        alpha = 2.0
+    return torch.addmm(x, x, x, alpha=alpha)
+def build():
+    return f, [(torch.randn(4, 4),)]
+""", ("    return x\n", "    return x\ng.alpha = 3.0\n"), TRACED)
+case("attribute_that_a_tensor_had_not", """
+def f(x):
+    try:
+        alpha = x.tag
+    except AttributeError:
+        alpha = 2.0
+    return torch.addmm(x, x, x, alpha=alpha)
+def build():
+    x = torch.randn(4, 4)
+    return f, [(x,)]
+""", ("    return f,", "    x.tag = 3.0\n    return f,"), TRACED)
+case("static_method_of_c_of_an_object_made_inside", """
+class Block:
+    act = staticmethod(torch.relu)
+    def run(self, x):
+        return torch.mm(self.act(x), x)
+def f(x):
+    return Block().run(x)
+def build():
+    return f, [(torch.randn(4, 4),)]
+""", ("torch.relu", "torch.sigmoid"), TRACED)
+case("default_behind_a_decorator_of_torchs", """
+class Scale:
+    @torch.no_grad()
+    def run(self, x, alpha=2.0):
+        return torch.addmm(x, x, x, alpha=alpha)
+def f(x):
+    return Scale().run(x)
+def build():
+    return f, [(torch.randn(4, 4),)]
+""", ("alpha=2.0", "alpha=3.0"), TRACED)
+case("attribute_of_a_method_of_an_object_made_inside", """
+def tagged(function):
+    function.alpha = 2.0
+    return function
+class Thing:
+    @tagged
+    def run(self):
+        pass
+def f(x):
+    return torch.addmm(x, x, x, alpha=Thing().run.alpha)
+def build():
+    return f, [(torch.randn(4, 4),)]
+""", ("alpha = 2.0", "alpha = 3.0"), TRACED)
+case("attribute_of_an_enum_member", """
+SCALES = {1: 2.0, 2: 4.0}
+class Kind(enum.Enum):
+    ONE = 1
+    TWO = 2
+    def __init__(self, number):
+        self.scale = SCALES[number]
+def f(x):
+    return torch.addmm(x, x, x, alpha=Kind(1).scale)
+def build():
+    return f, [(torch.randn(4, 4),)]
+""", ("{1: 2.0", "{1: 3.0"), TRACED)
+case("array_that_became_a_tensor", """
+import numpy as np
+W = np.arange(4, dtype=np.float32)
+def f(x):
+    return torch.addmm(x, x, x, alpha=2.0 if isinstance(W, np.ndarray) else 3.0)
+def build():
+    return f, [(torch.randn(4, 4),)]
+""", ("np.arange(4, dtype=np.float32)", "torch.arange(4, dtype=torch.float32)"), TRACED)
+case("checkpoint_that_was_replaced", """
+from torch.utils.checkpoint import checkpoint
+def g(x):
+    return torch.mm(x, x)
+def f(x):
+    return checkpoint(g, x, use_reentrant=False)
+def build():
+    return f, [(torch.randn(4, 4),)]
+""", ("def g(x):", "def checkpoint(function, *values, **named):\n    return function(*values) * 3.0\ndef g(x):"), TRACED)
+case("subclass_of_tensor_behind_a_module", """
+import subclass_of_tensor_behind_a_module_helper as helper
+def f(x):
+    return torch.mm(x, x) if isinstance(x, helper.KIND) else torch.addmm(x, x, x, alpha=3.0)
+def build():
+    return f, [(torch.randn(4, 4),)]
+""", None, TRACED, helper=("class Mine(torch.Tensor):\n    pass\nKIND = Mine\n", "KIND = torch.Tensor\n"))
+case("class_in_a_named_tuple_in_a_closure", """
+import collections
+Table = collections.namedtuple("Table", "kind")
+class A:
+    alpha = 2.0
+class B:
+    alpha = 3.0
+def make(table):
+    def f(x):
+        return torch.addmm(x, x, x, alpha=table.kind().alpha)
+    return f
+def build():
+    return make(Table(A)), [(torch.randn(4, 4),)]
+""", ("Table(A)", "Table(B)"), TRACED)
+case("signature", """
+import inspect
+def g(x):
+    pass
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.signature = inspect.signature(g)
+    def forward(self, x):
+        return torch.addmm(x, x, x, alpha=2.0 if "mask" in self.signature.parameters else 3.0)
+def build():
+    return Net(), [(torch.randn(4, 4),)]
+""", ("def g(x):", "def g(x, mask=None):"), TRACED)
+case("order_of_attributes", """
+class Settings:
+    pass
+s = Settings()
+s.a = 2.0
+s.b = 3.0
+def f(x):
+    for name, value in s.__dict__.items():
+        x = torch.addmm(x, x, x, alpha=value)
+    return x
+def build():
+    return f, [(torch.randn(4, 4),)]
+""", ("s.a = 2.0\ns.b = 3.0", "s.b = 3.0\ns.a = 2.0"), TRACED)
+case("alignment_of_a_parameter", """
+base = torch.randn(20)
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(base[:16].view(4, 4))
+    def forward(self, x):
+        return torch.mm(x, self.weight)
+def build():
+    return Net(), [(torch.randn(4, 4),)]
+""", ("base[:16]", "base[1:17]"), TRACED)
+case("a_view", """
+def f(x):
+    return torch.addmm(x, x, x, alpha=2.0 if x._base is None else 3.0)
+def build():
+    x = torch.randn(4, 4)
+    return f, [(x,)]
+""", ("[(x,)]", "[(x.view(4, 4),)]"), TRACED)
 
 # One of each kind, and the commonest: with those of NEVER they are the everyday ones; the others are slow.
 EVERYDAY = ("same_module", "graph_break", "monkeypatched_function", "changed_global", "rebound_closure", "subclass",

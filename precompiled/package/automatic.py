@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
@@ -100,6 +101,17 @@ class Accepted(NamedTuple):
     discard: Callable[[], None]
 
 
+@dataclass
+class _Looked:
+    """What a look for a frame's entry came to, for when the frame is traced."""
+
+    frame: Callable[[], Frame | None] = lambda: None  # weak: it holds what the user's frame holds
+    requires: dict[str, str] | None = None  # before the trace, which may change some of it
+    reasons: tuple[str, ...] = ()  # why no entry was used
+    audited: Entry | None = None  # the one that would have been, and is compared with the trace
+    refused: str | None = None  # why none may be
+
+
 class Automatic:
     """The packages of this process (torch_internals/package_frames.Packages)."""
 
@@ -107,10 +119,7 @@ class Automatic:
         self.reports: list[FunctionReport] = []
         self.publisher = Publisher()
         self._counter = 0
-        # Of the frame that is traced now: why no entry was used, the one that was and is compared, why none may be.
-        self._reasons: tuple[str, ...] = ()
-        self._audited: Entry | None = None
-        self._refused: str | None = None
+        self._looked = _Looked()
         self._audits: bool | None = None  # whether this process is one of those that trace and compare
         self._read: dict[str, Entry] = {}  # by name: what was read and verified once
         # Given by load_package(check_source=False): by module, qualified name and fullgraph=, whatever the code is.
@@ -123,13 +132,14 @@ class Automatic:
         started = time.perf_counter()
         reasons: list[str] = []
         session: sessions.Session | None = None
-        self._reasons, self._audited, self._refused = (), None, None
+        self._looked = looked = _Looked(weakref.ref(frame))
         try:
             session = sessions.current()
             if session.settings.mode == "off" or os.environ.get("PRECOMPILED") == "0":
                 return None
             if session.recorder is not None:
                 return None  # a watch's capture is there to trace
+            looked.requires = requirements.requirements(frame.options)
             found = self._find(session, frame, reasons)
         except Exception as error:
             if session is not None and session.settings.strict:
@@ -141,7 +151,7 @@ class Automatic:
             reasons.append(f"{code}: {error}")
             found = None
         if found is None or session is None:
-            self._reasons = tuple(reasons)
+            self._looked.reasons = tuple(reasons)
             return None
         result, report = found
         report.find_s = time.perf_counter() - started
@@ -152,16 +162,14 @@ class Automatic:
 
     def _find(self, session: sessions.Session, frame: Frame, reasons: list[str]) -> tuple[Any, FunctionReport] | None:
         store = PackageStore(session.store.root)
-        self._refused = store.refused(_function_key(frame))
-        if self._refused is not None:
+        self._looked.refused = store.refused(_function_key(frame))
+        if self._looked.refused is not None:
             return None
-        here: dict[str, str] | None = None
         described = Descriptions()
         tried = 0
         for entry, check_source in self._entries(store, frame, reasons):
             try:
-                here = here or requirements.requirements(frame.options)
-                requirements.check(entry.header.requires, here)
+                requirements.check(entry.header.requires, self._looked.requires or {})
                 if (differs := package_use.passed_over(entry.header.locals, frame)) is not None:
                     raise Mismatch(differs)
                 tried += 1
@@ -171,7 +179,7 @@ class Automatic:
                 accepted = self._accept(session, entry, frame, described, check_source=check_source)
                 if check_source and self._is_audited(session, entry, frame):
                     accepted.discard()
-                    self._audited = entry
+                    self._looked.audited = entry
                     return None
                 result = accepted.install()
             except (Mismatch, StoreError) as reason:
@@ -252,21 +260,26 @@ class Automatic:
 
     def traced(self, frame: Frame, traced: Traced) -> None:
         """Keep what came of a trace, or compare it. Never raises."""
-        report = FunctionReport(f"{frame.module}.{frame.qualname}", "recorded", reasons=self._reasons)
+        # It was not looked for where nothing can be kept: under a torch function mode.
+        looked = self._looked if self._looked.frame() is frame else _Looked()
+        report = FunctionReport(f"{frame.module}.{frame.qualname}", "recorded", reasons=looked.reasons)
         self.reports.append(report)
         try:
             session = sessions.current()
             session.ledger.count(traced=1)
-            if self._refused is not None:
-                raise NotPortable(self._refused, code="package-audit")
+            if looked.refused is not None:
+                raise NotPortable(looked.refused, code="package-audit")
             store = PackageStore(session.store.root)
             try:
-                header, about, body = self._entry(frame, traced, report)
+                requires = looked.requires or requirements.requirements(frame.options)
+                header, about, body = self._entry(frame, traced, requires, report)
             except NotPortable as reason:
-                self._compare(store, f"it cannot be kept ({reason.code}: {reason})")
+                if looked.audited is not None:
+                    _compare(store, looked.audited, f"it cannot be kept ({reason.code}: {reason})")
                 raise
-            if self._audited is not None:
-                self._compare(store, audit.difference((self._audited.header, self._audited.about), (header, about)))
+            if looked.audited is not None:
+                before = looked.audited
+                _compare(store, before, audit.difference((before.header, before.about), (header, about)))
                 report.state = "audited"
                 return
             if not session.settings.packages:
@@ -278,14 +291,14 @@ class Automatic:
                 sessions.current().ledger.count_reason("not_kept", report.reason)
 
     def _entry(
-        self, frame: Frame, traced: Traced, report: FunctionReport
+        self, frame: Frame, traced: Traced, requires: dict[str, str], report: FunctionReport
     ) -> tuple[fmt.Header, fmt.About, Callable[[], bytes]]:
         """What is kept of a trace; its body as bytes when it is wanted. Raises NotPortable."""
         if traced.problem is not None:
             raise traced.problem
         header = fmt.Header(
             _function_key(frame), frame.module, frame.qualname, code_digest(frame.code), frame.one_graph,
-            "compiled" if traced.skip is None else "skipped", requirements.requirements(frame.options),
+            "compiled" if traced.skip is None else "skipped", requires,
             first=frame.first,
         )  # fmt: skip
         if traced.skip is not None:
@@ -305,13 +318,6 @@ class Automatic:
         )  # fmt: skip
         return header, traced.about, lambda: package_code.encode(made, traced.names)
 
-    def _compare(self, store: PackageStore, differs: str | None) -> None:
-        """Take a function's packages out of use where a trace is not what one of them says; raises NotPortable."""
-        if self._audited is not None and differs is not None:
-            header = self._audited.header
-            said = audit.refuse(store, header, differs)
-            raise NotPortable(said, code="package-audit")
-
     def _not_kept(self, report: FunctionReport, error: Exception) -> None:
         report.state, report.message = "traced", str(error)
         report.reason = error.code if isinstance(error, PrecompiledError) else "package-internal-error"
@@ -328,6 +334,12 @@ class Automatic:
             entries.append((header.function, store.publish(header, told, body)))
 
         self.publisher.publish(write, lambda error: self._not_kept(report, error))
+
+
+def _compare(store: PackageStore, audited: Entry, differs: str | None) -> None:
+    """Take a function's packages out of use where a trace is not what one of them says; raises NotPortable then."""
+    if differs is not None:
+        raise NotPortable(audit.refuse(store, audited.header, differs), code="package-audit")
 
 
 def _place(entry: Entry, guard: int | None) -> str:

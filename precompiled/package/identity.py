@@ -33,6 +33,8 @@ MAX_ITEMS = 4096
 # Whose metaclasses (of enums, of TypedDict) say the same in each process of one environment.
 _INSTALLATION = frozenset({"builtins", "torch", "typing_extensions", *sys.stdlib_module_names})
 _DESCRIPTORS = (staticmethod, classmethod, property, functools.cached_property, functools.partialmethod)
+_OF_C = (types.MethodDescriptorType, types.WrapperDescriptorType, types.GetSetDescriptorType,
+         types.MemberDescriptorType)  # fmt: skip
 _ATOMS = (bool, int, float, complex, str, bytes, type(None), type(...), type(NotImplemented))
 # Written by the interpreter or by abc, different in each process or class body, and of no meaning to a trace.
 _NOT_OF_A_CLASS = frozenset(
@@ -173,7 +175,15 @@ class Descriptions:
         if isinstance(value, types.MethodType):
             return ["method", self.thing(value.__self__, depth + 1), self.thing(value.__func__, depth + 1)]
         if isinstance(value, enum.Enum):
-            return ["enum", self.a_class(kind), value.name, self.value(value.value, depth + 1)]
+            more = {name: held for name, held in vars(value).items() if not name.startswith(("_", "name", "value"))}
+            return ["enum", self.a_class(kind), value.name, self.value(value.value, depth + 1),
+                    self.value(more, depth + 1) if more else None]  # fmt: skip
+        if isinstance(value, (inspect.Signature, inspect.Parameter)):
+            return ["signature", str(value)]
+        if isinstance(value, importlib.machinery.ModuleSpec):
+            return ["module spec", value.name, value.origin]
+        if isinstance(value, _OF_C):
+            return [kind.__name__, value.__objclass__.__module__, value.__objclass__.__qualname__, value.__name__]
         if isinstance(value, functools.partial):
             return ["partial", self.thing(value.func, depth + 1), self.value(value.args, depth + 1),
                     self.value(dict(value.keywords), depth + 1)]  # fmt: skip
@@ -278,10 +288,15 @@ class Descriptions:
         shown: list[Any] = ["function", function.__module__, function.__qualname__, self._code(function.__code__)]
         self._functions[id(function)] = list(shown)  # what its closure holds may hold it
         try:
-            if not function.__code__.co_filename.startswith(TORCH_FILES):  # of torch's the environment says all
+            if not function.__code__.co_filename.startswith(TORCH_FILES):
                 shown.append(self.value(function.__defaults__, depth + 1))
                 shown.append(self.value(function.__kwdefaults__, depth + 1))
                 shown.append([self._cell(cell, depth) for cell in function.__closure__ or ()])
+                if held := {name: item for name, item in vars(function).items() if name != "__wrapped__"}:
+                    shown.append(self._attribute(held))
+            else:  # of torch's the environment says all, but for what it wraps: a method under torch.no_grad()
+                users = [cell for cell in function.__closure__ or () if _is_users(cell)]
+                shown.append([self._cell(cell, depth) for cell in users])
         except BaseException:
             del self._functions[id(function)]
             raise
@@ -386,7 +401,11 @@ class Descriptions:
             return str(self.function(value))  # of torch's file: its code alone
         if isinstance(value, _DESCRIPTORS):
             inner = [getattr(value, name, None) for name in ("__func__", "fget", "fset", "fdel", "func")]
-            codes = [self._member(item, plain) for item in inner if isinstance(item, types.FunctionType)]
+            codes = [
+                self._member(item, plain) if isinstance(item, types.FunctionType) else str(self._attribute(item))
+                for item in inner
+                if item is not None
+            ]
             bound = [self._attribute(getattr(value, name, None)) for name in ("args", "keywords")] if plain else []
             return f"{type(value).__name__} {codes} {bound}"
         if isinstance(value, type):
@@ -433,6 +452,14 @@ def _holds_more(kind: type) -> bool:
 
 
 TORCH_FILES = os.path.dirname(importlib.util.find_spec("torch").origin or "") + os.sep  # type: ignore[union-attr]
+
+
+def _is_users(cell: types.CellType) -> bool:
+    try:
+        held = cell.cell_contents
+    except ValueError:
+        return False
+    return isinstance(held, types.FunctionType) and not held.__code__.co_filename.startswith(TORCH_FILES)
 
 
 def _is_torchs(module: str | None) -> bool:

@@ -19,6 +19,7 @@ from precompiled.package.format import About
 from precompiled.package.identity import NotPortable, code_digest
 from precompiled.torch_internals import package_code
 from precompiled.torch_internals.package_guards import Guards, Kept, kind_of
+from precompiled.torch_internals.package_noted import Asked, Noted
 from precompiled.torch_internals.package_seen import Seen
 
 # Set on what backend.py gives to Dynamo: with which artifact a graph runs (a Graph below).
@@ -90,8 +91,7 @@ class Body:
     installed: list[tuple[str, str, Any]]
     inlined: list[tuple[list[Any], str]]  # place, digest of the code that must be there
     graphs: list[Graph]
-    # Functions that the user calls constant: module, qualified name, arguments, keywords, described result.
-    asked: list[tuple[str, str, tuple[Any, ...], dict[str, Any], Any]]
+    asked: list[Asked]  # functions that were taken for constant: they are asked again
 
 
 @dataclass
@@ -128,10 +128,9 @@ class Traced:
     locals: dict[str, str] = field(default_factory=dict)  # what a look tells of those with guards
     about: About = field(default_factory=About)
     problem: NotPortable | None = None
-    asked: dict[str, Any] = field(default_factory=dict)
+    noted: Noted = field(default_factory=Noted)
     # Dynamo begins anew where it finds that it must break the graph.
     attempts: list[Attempt] = field(default_factory=list)
-    looked_for: list[tuple[Any, str]] = field(default_factory=list)  # source, name of an attribute
     skip: str | None = None  # why the frame runs as it is; None when it was compiled
 
 

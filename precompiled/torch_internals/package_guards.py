@@ -26,6 +26,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
+import inspect
 import re
 import types
 from collections.abc import Callable, Iterable
@@ -72,6 +73,7 @@ _HOOKS = (
 _PARAMETERS = {"attr", "key", "source_b", "recompile_hint", "invert"}
 _MADE_UP = re.compile(r"__builtins_dict__\w*|__precompiled_\w+|___module_\w+|___unnamed_scope\w+|_\d{6,}_c\d+")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
+_ALIGNMENT = 16  # bytes: torch/_inductor/utils.py, ALIGNMENT
 WHEN = "when it was traced"
 _STATIC = "_dynamo_static_input_type"
 _ITEMS = re.compile(r", |[{}]")
@@ -87,7 +89,7 @@ class Guards:
     """The guards of one entry, as they are kept."""
 
     guards: list[Kept]
-    key_order: list[Any]
+    key_order: list[tuple[Any, Any]]  # what was gone through, and in which order it was
     sizes: dict[Any, dict[str, Any]]
     aotautograd: list[Any]
     shapes: Any  # ShapeCodeParts
@@ -107,7 +109,10 @@ def capture(builder: Any, guards: list[Guard], output: Any, shapes: Any, describ
         raise package_state.in_a_mode()
     return Guards(
         guards=facts(guards, builder, described),
-        key_order=list(output.guard_on_key_order),
+        key_order=[
+            (source, _order(builder.get(Guard(source, GuardBuilder.TYPE_MATCH)), source, described))
+            for source in output.guard_on_key_order
+        ],
         sizes={
             source: {name: _concrete(value) for name, value in known.items()}
             for source, known in output.input_source_to_sizes_strides.items()
@@ -264,6 +269,8 @@ def _fact(kind: str, parameters: dict[str, Any], guard: Guard, builder: Any, des
     value = builder.get(guard)
     if kind in _VALUES:
         return described.value(value)
+    if isinstance(value, (inspect.Signature, inspect.Parameter)):  # what is read of it is not guarded
+        return [described.thing(value), described.number(value)]
     if kind == "CLOSURE_MATCH" and isinstance(value, types.FunctionType):  # which is a guard on its __code__
         return [described.code_of(value), described.number(value), described.classes_in(value)]
     if kind in _THINGS:
@@ -290,6 +297,19 @@ def _fact(kind: str, parameters: dict[str, Any], guard: Guard, builder: Any, des
     raise NotPortable(f"no check stands for the guard {kind} on {guard.name}", code="package-guard")
 
 
+def _order(value: Any, source: Any, described: Descriptions) -> Any:
+    """The keys or items of what a trace went through. Those of a module's ``__dict__`` have no guard of Dynamo's."""
+    if isinstance(value, (set, frozenset)):
+        if not all(isinstance(item, (int, float, complex, type(None))) for item in value) and len(value) > 1:
+            raise NotPortable(f"{source.name} is a set, whose order is another one in each process",
+                              "Use a tuple where the order matters", code="package-set-order")  # fmt: skip
+        return [described.value(item) for item in value]
+    try:
+        return [described.value(key) for key in value]
+    except TypeError:
+        return None
+
+
 def _tensor(value: Any, described: Descriptions) -> Any:
     # In the order of difference.TENSOR.
     if not isinstance(value, torch.Tensor) or is_traceable_wrapper_subclass(value):
@@ -297,8 +317,17 @@ def _tensor(value: Any, described: Descriptions) -> Any:
     marks = {name: _ordered(getattr(value, name)) for name in _DIMENSION_MARKS if hasattr(value, name)}
     return [
         described.a_class(kind_of(value)), str(value.dtype), str(value.device), str(value.layout), value.requires_grad,
-        repr(_dispatch_keys(value)), marks, _memory(value, described), value.is_leaf,
+        repr(_dispatch_keys(value)), marks, _memory(value, described), value.is_leaf, _is_aligned(value),
+        value._is_view(),
     ]  # fmt: skip
+
+
+def _is_aligned(value: torch.Tensor) -> bool:
+    """Inductor trusts that a parameter stays as aligned as it was (compile_fx.py, copy_misaligned_inputs)."""
+    if value.layout is not torch.strided:
+        return True
+    offset = value.storage_offset()
+    return not isinstance(offset, int) or offset * value.element_size() % _ALIGNMENT == 0
 
 
 def _memory(value: torch.Tensor, described: Descriptions) -> int:
@@ -386,6 +415,9 @@ class Rebuilder:
         if differs := sizes_differ(self._kept, self._local):
             raise Mismatch(differs)
         compare(self._kept.guards, self.reader, described, check_source=check_source)
+        for source, order in self._kept.key_order:
+            if _order(self.reader.get(Guard(source, GuardBuilder.TYPE_MATCH)), source, described) != order:
+                raise Mismatch(f"{source.name} has other keys here, or in another order")
 
     def build(self, fail: Callable[..., None] | None) -> Any:
         """The guard manager, as CheckFunctionManager makes it; raises Mismatch when it does not accept the frame."""
@@ -403,7 +435,7 @@ class Rebuilder:
             local_scope=self._local,
             global_scope=self._scope,
             torch_function_mode_stack=[],
-            guard_on_key_order=set(kept.key_order),
+            guard_on_key_order={source for source, _order in kept.key_order},
             input_source_to_sizes_strides=kept.sizes,
             dual_level=torch.autograd.forward_ad._current_level,
             functorch_layers=[],

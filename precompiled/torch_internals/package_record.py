@@ -2,14 +2,12 @@
 
 It is read in ``CheckFunctionManager.serialize_guards``, the one place where Dynamo holds everything at once: the built
 guards with their values, and the expressions of symbolic sizes (``save_guards``). What led there and leaves no guard is
-noted on the way: the code that each attempt met, the attributes that it asked for, the answers of functions that the
-user calls constant.
+noted on the way: the code that each attempt met, and what it read (package_noted.py).
 
 Private names: torch._dynamo.convert_frame.{CheckFunctionManager, DynamoOutput},
 torch._dynamo.output_graph.OutputGraph.{installed_globals, import_sources, __init__, cleanup, guards, tracing_context},
 TracingContext.traced_code,
-torch._dynamo.resume_execution.TORCH_DYNAMO_RESUME_IN_PREFIX,
-torch._dynamo.variables.functions.invoke_and_store_as_constant.
+torch._dynamo.resume_execution.TORCH_DYNAMO_RESUME_IN_PREFIX.
 Checked on 2.11.0, 2.13.0, 2.15.0.
 """
 
@@ -24,7 +22,6 @@ import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import torch._dynamo.variables.functions as dynamo_functions
 from torch._dynamo import convert_frame, output_graph
 
 from precompiled.package.identity import (
@@ -32,11 +29,9 @@ from precompiled.package.identity import (
     NotPortable,
     Places,
     code_digest,
-    codes_at,
     locals_digest,
-    object_at,
 )
-from precompiled.torch_internals import package_guards, package_seen, package_state
+from precompiled.torch_internals import package_guards, package_noted, package_seen, package_state
 from precompiled.torch_internals.package_entry import MARK, Attempt, Body, Frame, Graph, Left, Traced
 from precompiled.torch_internals.package_guards import look
 
@@ -56,9 +51,7 @@ def install() -> None:
     _replace(convert_frame, "CheckFunctionManager", lambda _original: _Recording)
     _replace(output_graph.OutputGraph, "__init__", _attempted)
     _replace(output_graph.OutputGraph, "cleanup", _ended)
-    _ends.append(package_seen.wrap(_look_for))
-    if hasattr(dynamo_functions, "invoke_and_store_as_constant"):
-        _replace(dynamo_functions, "invoke_and_store_as_constant", _noticed)
+    _ends.append(package_noted.wrap(lambda: _now.traced.noted if is_tracing() else None))
 
 
 def remove() -> None:
@@ -102,12 +95,6 @@ def _attempted(original: Callable[..., Any]) -> Callable[..., Any]:
     return init
 
 
-def _look_for(source: Any, name: str) -> None:
-    traced = getattr(_now, "traced", None)
-    if traced is not None:
-        traced.looked_for.append((source, name))
-
-
 def _ended(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def cleanup(self: Any) -> None:
@@ -117,50 +104,6 @@ def _ended(original: Callable[..., Any]) -> Callable[..., Any]:
         original(self)
 
     return cleanup
-
-
-def _noticed(original: Callable[..., Any]) -> Callable[..., Any]:
-    """What a function under assume_constant_result gave is in the trace without a guard: it is asked again later."""
-
-    @functools.wraps(original)
-    def invoke_and_store_as_constant(tx: Any, fn: Any, name: str, args: Any, kwargs: Any) -> Any:
-        traced = getattr(_now, "traced", None)
-        if traced is None:
-            return original(tx, fn, name, args, kwargs)
-        answered: list[Any] = []
-
-        @functools.wraps(fn)
-        def asked(*values: Any, **named: Any) -> Any:
-            answered[:] = [values, named, fn(*values, **named)]
-            return answered[2]
-
-        found = original(tx, asked, name, args, kwargs)
-        try:
-            here = object_at(fn.__module__, fn.__qualname__)
-            if (
-                not answered
-                or not callable(here)
-                or code_digest(fn.__code__) not in codes_at([fn.__module__, fn.__qualname__.split(".")])
-            ):
-                raise NotPortable("no name leads to it")
-            values, named, result = answered
-            shown = Descriptions().value([list(values), named, result])
-            if not all(_is_plain(item) for item in (*values, *named.values())):
-                raise NotPortable("its arguments are objects")
-            traced.asked[repr((fn.__module__, fn.__qualname__, shown))] = (
-                fn.__module__, fn.__qualname__, values, named, shown[1][2],
-            )  # fmt: skip
-        except NotPortable as reason:
-            traced.problem = NotPortable(
-                f"{name} is assumed to give a constant: {reason}", code="package-assumed-constant"
-            )
-        return found
-
-    return invoke_and_store_as_constant
-
-
-def _is_plain(value: Any) -> bool:
-    return type(value) in (bool, int, float, str, bytes, type(None))
 
 
 # ---------------------------------------------------------------------- what was compiled
@@ -186,6 +129,7 @@ class _Recording(convert_frame.CheckFunctionManager):  # type: ignore[misc, unus
         if not getattr(_now, "saving", False):
             return super().serialize_guards(builder, sorted_guards, output_graph, *rest, **named)  # type: ignore[no-any-return, unused-ignore]
         traced = _now.traced
+        traced.problem = traced.problem or traced.noted.problem
         if traced.problem is not None:
             return b""
         try:
@@ -214,6 +158,8 @@ def _record(traced: Traced, builder: Any, guards: Any, output: Any, shapes: Any)
         if digest == root:
             continue
         package_seen.check_code(code)
+        if package_seen.is_standard(code.co_filename):
+            continue  # as it is in this Python, which the environment says
         if digest not in known and digest not in described.covered:
             raise NotPortable(
                 f"{getattr(code, 'co_qualname', code.co_name)} was inlined, and no name leads to its code",
@@ -223,11 +169,14 @@ def _record(traced: Traced, builder: Any, guards: Any, output: Any, shapes: Any)
     local = output.local_scope
     traced.locals = {name: look(local[name]) for name in package_guards.guarded_locals(guards) if name in local}
     seen = package_seen.seen(
-        traced.looked_for, codes.values(), builder.f_code, output.global_scope, places, builder, described
+        traced.noted, guards, codes.values(), builder.f_code, output.global_scope, places, builder, described
     )
     traced.about = package_guards.about(guards, kept, inlined, seen.told())
-    traced.body = Body(kept, seen, builder.f_code, dict(output.import_sources), installed, inlined, graphs,
-                       [traced.asked[name] for name in sorted(traced.asked)])  # fmt: skip
+    imports: dict[str, str] = {}  # also what only an attempt that was given up had read through
+    for attempt in traced.attempts:
+        imports |= attempt.imports
+    traced.body = Body(kept, seen, builder.f_code, imports, installed, inlined, graphs,
+                       [traced.noted.asked[name] for name in sorted(traced.noted.asked)])  # fmt: skip
 
 
 def _in_order(name: str) -> list[Any]:
@@ -311,6 +260,8 @@ def left(frame: Frame, traced: Traced) -> Left:
         imports=imports,
         builtins_names=[traced.names[name] for name in names],
         guards=facts,
-        seen=package_seen.seen(traced.looked_for, codes, frame.code, frame.scope, places, reader, described),
+        seen=package_seen.seen(
+            traced.noted, guards.values(), codes, frame.code, frame.scope, places, reader, described
+        ),
         global_state=package_state.global_state(),
     )

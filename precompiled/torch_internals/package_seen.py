@@ -1,107 +1,92 @@
-"""What a trace saw and has no guard for: names that were not there, and classes behind names.
+"""What a trace read and has no guard for, described; and compared later.
 
-Dynamo guards on what it found, rarely on what it did not find: ``hasattr(module, "x")``, a builtin that no global of
-the module shadows. And a few classes have no guard: those that a closure holds, subclasses of tensors. Within one
-process that is tolerable. A package outlives the process, so both are noted here, and compared.
+Within one process Dynamo may take for granted that a name stays unset, a class what it is. A package outlives the
+process. So whatever a trace read (package_noted.py), and no guard is about, is described here, and what is read of the
+order of a dictionary or a set.
 
-Private names: torch._dynamo.variables.base.VariableTracker.call_obj_hasattr, in all classes that define it;
-VariableTracker.source; torch._guards.Guard. Checked on 2.11.0, 2.13.0, 2.15.0.
+Private names: torch._guards.Guard, torch._dynamo.guards.GuardBuilder. Checked on 2.11.0, 2.13.0, 2.15.0.
 """
 
 from __future__ import annotations
 
 import builtins
 import dis
+import enum
 import functools
+import importlib.machinery
 import inspect
 import os
+import re
 import sys
 import types
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch._dynamo.guards import GuardBuilder
-from torch._dynamo.variables.base import VariableTracker
 from torch._guards import Guard
 
+from precompiled.package import difference
 from precompiled.package.identity import TORCH_FILES, Descriptions, Mismatch, NotPortable, Places, codes_within
+from precompiled.torch_internals.package_guards import WHEN, kind_of, without_code
+from precompiled.torch_internals.package_noted import Noted
 
 _STANDARD_LIBRARY = os.path.dirname(os.__file__) + os.sep
 _INSTALLED = os.sep + "site-packages" + os.sep
-_METHOD = "call_obj_hasattr"
+
+
+_WHOLE = (bool, int, float, complex, str, bytes, type(None), type(...), type(NotImplemented), set, frozenset)
+_THINGS = (
+    type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType, types.MethodType, types.CodeType,
+    types.MethodDescriptorType, types.WrapperDescriptorType, types.GetSetDescriptorType, types.MemberDescriptorType,
+    functools.partial, enum.Enum, inspect.Signature, inspect.Parameter, importlib.machinery.ModuleSpec,
+)  # fmt: skip
 
 
 @dataclass
 class Seen:
-    """``attributes``: source, name, whether it was there; ``globals``: module (None: the frame's own), name, fact."""
+    """By source, or by module (None: the frame's own) and name."""
 
-    attributes: list[tuple[Any, str, bool]] = field(default_factory=list)
+    attributes: list[tuple[Any, str, bool]] = field(default_factory=list)  # whether it was there
+    keys: list[tuple[Any, Any, bool]] = field(default_factory=list)  # of a dictionary
+    values: list[tuple[Any, Any]] = field(default_factory=list)  # what has no guard
     globals: list[tuple[str | None, str, Any]] = field(default_factory=list)
 
     def told(self) -> list[list[Any]]:
         """For people, and to be compared: what, and what it was."""
-        found = [[f"hasattr({source.name}, {name!r})", there] for source, name, there in self.attributes]
-        named = [[f"{module}.{name}" if module else name, fact] for module, name, fact in self.globals]
-        return found + [[f"the global {name}", fact] for name, fact in named]
-
-
-# ---------------------------------------------------------------------- noting
-
-
-def wrap(note: Callable[[Any, str], None]) -> Callable[[], None]:
-    """Have ``note(source, name)`` called for each attribute that Dynamo asks an object for; gives what ends that."""
-    wrapped = {kind: vars(kind)[_METHOD] for kind in _kinds(VariableTracker) if _METHOD in vars(kind)}
-    for kind, original in wrapped.items():
-        setattr(kind, _METHOD, _noting(original, note))
-
-    def restore() -> None:
-        for kind, original in wrapped.items():
-            setattr(kind, _METHOD, original)
-
-    return restore
-
-
-def _noting(original: Callable[..., Any], note: Callable[[Any, str], None]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def call_obj_hasattr(self: Any, tx: Any, name: str, *args: Any, **kwargs: Any) -> Any:
-        if self.source is not None:
-            note(self.source, name)
-        return original(self, tx, name, *args, **kwargs)
-
-    return call_obj_hasattr
-
-
-def _kinds(kind: type) -> Iterator[type]:
-    yield kind
-    inner: type
-    for inner in kind.__subclasses__():
-        yield from _kinds(inner)
+        return [
+            *([f"hasattr({source.name}, {name!r})", there] for source, name, there in self.attributes),
+            *([f"{key!r} in {source.name}", there] for source, key, there in self.keys),
+            *([source.name, fact] for source, fact in self.values),
+            *([f"the global {f'{module}.{name}' if module else name}", fact] for module, name, fact in self.globals),
+        ]
 
 
 # ---------------------------------------------------------------------- describing, then and now
 
 
 def seen(
-    asked: Iterable[tuple[Any, str]], codes: Iterable[types.CodeType], root: types.CodeType, scope: dict[str, Any],
-    places: Places, reader: Any, described: Descriptions,
+    noted: Noted, guards: Iterable[Guard], codes: Iterable[types.CodeType], root: types.CodeType,
+    scope: dict[str, Any], places: Places, reader: Any, described: Descriptions,
 ) -> Seen:  # fmt: skip
-    """What is to be kept. ``asked``: as noted; ``reader``: a GuardBuilder, or a Reader. Raises NotPortable."""
+    """What is to be kept. ``reader``: a GuardBuilder, or a Reader. Raises NotPortable."""
     found = Seen()
-    for source, name in sorted({(source.name, name): (source, name) for source, name in asked}.values(),
-                               key=lambda item: (item[0].name, item[1])):  # fmt: skip
-        try:
-            value = reader.get(Guard(source, GuardBuilder.TYPE_MATCH))
-        except Exception as error:
-            raise NotPortable(f"{source.name}, which was asked for {name}, cannot be read: {error}",
-                              code="package-guard") from error  # fmt: skip
-        found.attributes.append((source, name, _has(value, name)))
+    for source, name in _once(noted.attributes):
+        found.attributes.append((source, name, _has(_value_at(source, reader), name)))
+    for source, key in _once(noted.keys):
+        found.keys.append((source, key, key in _value_at(source, reader)))
+    guarded = {guard.name for guard in guards}
+    for name in sorted(noted.values.keys() - guarded):
+        source = noted.values[name]
+        if not _is_a_builtin(source):
+            found.values.append((source, _unguarded(_value_at(source, reader), described)))
     wanted: set[tuple[str, str]] = set()
     for name in sorted(globals_read(root)):
         if (fact := _global(scope, name, described)) is not None:
             found.globals.append((None, name, fact))
     for code in codes:
-        if code is root or code.co_filename.startswith(TORCH_FILES) or _is_standard(code.co_filename):
+        if code is root or code.co_filename.startswith(TORCH_FILES) or is_standard(code.co_filename):
             continue  # the environment says what is in there
         module = places.module_of(code.co_filename)
         if module is not None:
@@ -123,12 +108,57 @@ def compare(kept: Seen, scope: dict[str, Any], reader: Any, described: Descripti
         if found != fact and (check_source or found is None or found[0] != fact[0]):
             raise Mismatch(f"the global {name} is another thing here")
     for source, name, there in kept.attributes:
-        try:
-            here = _has(reader.get(Guard(source, GuardBuilder.TYPE_MATCH)), name)
-        except Exception as error:
-            raise Mismatch(f"{source.name}: {type(error).__name__}: {error}") from error
-        if here != there:
+        if (here := _has(_value_here(source, reader), name)) != there:
             raise Mismatch(f"{source.name} has {'an' if here else 'no'} attribute {name} here")
+    for source, key, there in kept.keys:
+        if (here := key in _value_here(source, reader)) != there:
+            raise Mismatch(f"{source.name} has {'a' if here else 'no'} key {key!r} here")
+    for source, fact in kept.values:
+        try:
+            now = _unguarded(_value_here(source, reader), described)
+        except NotPortable as reason:
+            raise Mismatch(f"{source.name}: {reason}") from reason
+        if now != fact and (check_source or without_code(now) != without_code(fact)):
+            raise Mismatch(f"{source.name}: {difference.fact('', now, fact).said(WHEN)}")
+
+
+def _is_a_builtin(source: Any) -> bool:
+    """``G['__builtins_dict___3']['IndexError']``: under a name that is another at each attempt, and guarded or C."""
+    base = getattr(source, "base", None)
+    return base is not None and re.fullmatch(r"G\['__builtins_dict__\w*'\]", base.name) is not None
+
+
+def _once(items: Iterable[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
+    named = {(source.name, repr(what)): (source, what) for source, what in items}
+    return [named[name] for name in sorted(named)]
+
+
+def _value_at(source: Any, reader: Any) -> Any:
+    try:
+        return reader.get(Guard(source, GuardBuilder.TYPE_MATCH))
+    except Exception as error:
+        raise NotPortable(f"{source.name}, which was read, cannot be read again: {error}",
+                          code="package-guard") from error  # fmt: skip
+
+
+def _value_here(source: Any, reader: Any) -> Any:
+    try:
+        return reader.get(Guard(source, GuardBuilder.TYPE_MATCH))
+    except Exception as error:
+        raise Mismatch(f"{source.name}: {type(error).__name__}: {error}") from error
+
+
+def _unguarded(value: Any, described: Descriptions) -> Any:
+    """What a value is by itself; what was read of its inside has a source of its own, and is noted under that."""
+    kind = type(value)
+    if isinstance(value, torch.Tensor):
+        return described.a_class(kind_of(value))
+    if isinstance(value, types.MethodType) and not isinstance(value.__self__, (type, types.ModuleType)):
+        return ["method", described.a_class(type(value.__self__)), described.thing(value.__func__)]
+    if kind in _WHOLE or isinstance(value, _THINGS):
+        return described.thing(value)
+    # Not what an object holds: of os.environ that would be all variables, and all secrets, of a user.
+    return ["object", described.a_class(kind), len(value) if isinstance(value, (list, tuple)) else None]
 
 
 def _has(value: Any, name: str) -> bool:
@@ -182,7 +212,7 @@ def check_code(code: types.CodeType) -> None:
     what a storage says of itself has no guard. Not in the standard library or torch: there they are keys of memos
     (inspect.unwrap, copy), and which object is which is described anyway (Descriptions.number).
     """
-    if _is_standard(code.co_filename) or code.co_filename.startswith(TORCH_FILES):
+    if is_standard(code.co_filename) or code.co_filename.startswith(TORCH_FILES):
         return
     names, ordered = _read(code)
     for asked in sorted(names & {"id", *(["hash"] if code.co_name != "__hash__" else [])}):
@@ -213,5 +243,5 @@ def _top_level(filename: str) -> str:
     return filename[len(max(places, key=len).rstrip(os.sep)) + 1 :].partition(os.sep)[0].removesuffix(".py")
 
 
-def _is_standard(filename: str) -> bool:
+def is_standard(filename: str) -> bool:
     return (filename.startswith(_STANDARD_LIBRARY) and _INSTALLED not in filename) or filename.startswith("<frozen ")

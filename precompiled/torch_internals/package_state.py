@@ -3,7 +3,8 @@
 Private names: torch._C._dynamo.guards.GlobalStateGuard, torch._C._len_torch_function_stack,
 torch.utils._device.CURRENT_DEVICE, torch._functorch.pyfunctorch.retrieve_all_functorch_interpreters,
 torch.autograd.forward_ad._current_level, torch.nn.modules.module._global_*_hooks, torch._dynamo.config,
-torch._dynamo.trace_rules.{_allowed_callable_ids, _disallowed_callable_ids, _nonstrict_trace_callable_ids},
+torch._dynamo.trace_rules.{_allowed_callable_ids, _disallowed_callable_ids, _nonstrict_trace_callable_ids,
+_leaf_function_ids},
 torch._dynamo.utils.{_get_error_on_graph_break, maybe_disable_inference_mode}, torch._dynamo.eval_frame._stance.
 Checked on 2.11.0, 2.13.0, 2.15.0.
 """
@@ -94,7 +95,8 @@ def trace_configuration() -> str:
     for name in ("constant_functions", "skipfiles_inline_module_allowlist"):
         shown.append([name, sorted(repr(described.value(item)) for item in getattr(config, name, ()))])
     # What users added to: torch.compiler.allow_in_graph, disallow_in_graph, ... have no other trace than these.
-    for name in ("_allowed_callable_ids", "_disallowed_callable_ids", "_nonstrict_trace_callable_ids"):
+    for name in ("_allowed_callable_ids", "_disallowed_callable_ids", "_nonstrict_trace_callable_ids",
+                 "_leaf_function_ids"):  # fmt: skip
         ids = getattr(torch._dynamo.trace_rules, name, None)
         shown.append([name, len(ids()) if ids is not None else 0])
     # Whether a graph break raises (torch._dynamo.error_on_graph_break), where it is not in the configuration.

@@ -68,6 +68,7 @@ SAID = {
     "a_regular_expression": ("package-not-portable", "re.Pattern is known by its identity only"),
     "a_device_context": ("package-mode", "traced under a torch function mode"),
     "order_of_a_set": ("package-set-order", "a set of texts, whose order is another one in each process"),
+    "a_set_that_is_gone_through": ("package-set-order", "G['NAMES'] is a set, whose order is another one"),
     "asks_for_hash": ("package-id", "f asks for hash(), a number of this process"),
     "a_metaclass_that_decides": ("package-not-portable", "Meta decides what isinstance() says"),
     "assumed_constant_of_a_local": ("package-assumed-constant", "is assumed to give a constant: no name leads to it"),

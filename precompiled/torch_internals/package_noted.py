@@ -1,0 +1,197 @@
+"""What a trace reads, noted while it does: whatever of it leaves no guard is described by package_seen.py.
+
+Dynamo guards on most of what it finds, and rarely on what it does not find. Noted are
+
+- every value that becomes a variable (``VariableBuilder._wrap``), by its source: of some it takes for granted that they
+  stay (C descriptors, classes in closures, what is behind a module of the standard library: os.environ);
+- the attributes that it asks for, where it asks whether there is one, and where there was none;
+- the keys that a dictionary did not have;
+- what it had computed by functions that it takes for constant: importlib.util.find_spec, importlib.metadata.version,
+  and those under torch._dynamo.assume_constant_result.
+
+Private names: torch._dynamo.variables.builder.VariableBuilder._wrap, torch._dynamo.variables.base.VariableTracker.{
+call_obj_hasattr, var_getattr, tp_getattro_impl (2.15), source} in all classes that define them,
+torch._dynamo.variables.dicts.*.getitem_const_raise_exception_if_absent,
+torch._dynamo.variables.functions.{SkipFunctionVariable.call_function, invoke_and_store_as_constant},
+torch._dynamo.exc.{ObservedAttributeError, ObservedKeyError}. Checked on 2.11.0, 2.13.0, 2.15.0.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.metadata
+import importlib.util
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch._dynamo.variables.functions as dynamo_functions
+from torch._dynamo.exc import ObservedAttributeError, ObservedKeyError
+from torch._dynamo.variables.base import VariableTracker
+from torch._dynamo.variables.builder import VariableBuilder
+
+from precompiled.package.identity import Descriptions, NotPortable, code_digest, codes_at, object_at
+
+_READS = ("var_getattr", "tp_getattro_impl")
+_SUBSCRIPT = "getitem_const_raise_exception_if_absent"
+_OF_THE_INSTALLATION = (importlib.util.find_spec, importlib.metadata.version)
+
+# Module, qualified name, arguments, keywords, described result.
+Asked = tuple[str, str, tuple[Any, ...], dict[str, Any], Any]
+
+
+@dataclass
+class Noted:
+    """Of all attempts to trace one frame."""
+
+    values: dict[str, Any] = field(default_factory=dict)  # name of a source -> the source
+    attributes: list[tuple[Any, str]] = field(default_factory=list)  # source of an object, name
+    keys: list[tuple[Any, Any]] = field(default_factory=list)  # source of a dictionary, key
+    asked: dict[str, Asked] = field(default_factory=dict)
+    problem: NotPortable | None = None
+
+
+def wrap(now: Callable[[], Noted | None]) -> Callable[[], None]:
+    """Note what this thread's traces read into ``now()``, where that is not None; gives what ends that."""
+    ends: list[Callable[[], None]] = []
+
+    def replace(owner: Any, name: str, with_: Callable[[Any, Any], Any]) -> None:
+        original = getattr(owner, name) if not isinstance(owner, type) else vars(owner)[name]
+        setattr(owner, name, functools.wraps(original)(with_(original, now)))
+        ends.append(lambda: setattr(owner, name, original))
+
+    for kind in list(_kinds(VariableTracker)):
+        if "call_obj_hasattr" in vars(kind):
+            replace(kind, "call_obj_hasattr", _asked_for)
+        for name in _READS:
+            if name in vars(kind):
+                replace(kind, name, _read)
+        if _SUBSCRIPT in vars(kind):
+            replace(kind, _SUBSCRIPT, _subscripted)
+    replace(VariableBuilder, "_wrap", _built)
+    replace(dynamo_functions.SkipFunctionVariable, "call_function", _called)
+    if hasattr(dynamo_functions, "invoke_and_store_as_constant"):
+        replace(dynamo_functions, "invoke_and_store_as_constant", _assumed)
+
+    def restore() -> None:
+        while ends:
+            ends.pop()()
+
+    return restore
+
+
+def _kinds(kind: type) -> Iterator[type]:
+    yield kind
+    inner: type
+    for inner in kind.__subclasses__():
+        yield from _kinds(inner)
+
+
+def _built(original: Callable[..., Any], now: Callable[[], Noted | None]) -> Callable[..., Any]:
+    def _wrap(self: Any, value: Any) -> Any:
+        noted = now()
+        if noted is not None and self.source is not None:
+            noted.values[self.source.name] = self.source
+        return original(self, value)
+
+    return _wrap
+
+
+def _asked_for(original: Callable[..., Any], now: Callable[[], Noted | None]) -> Callable[..., Any]:
+    def call_obj_hasattr(self: Any, tx: Any, name: str, *args: Any, **kwargs: Any) -> Any:
+        noted = now()
+        if noted is not None and self.source is not None:
+            noted.attributes.append((self.source, name))
+        return original(self, tx, name, *args, **kwargs)
+
+    return call_obj_hasattr
+
+
+def _read(original: Callable[..., Any], now: Callable[[], Noted | None]) -> Callable[..., Any]:
+    def var_getattr(self: Any, tx: Any, name: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return original(self, tx, name, *args, **kwargs)
+        except ObservedAttributeError:
+            noted = now()
+            if noted is not None and self.source is not None and isinstance(name, str):
+                noted.attributes.append((self.source, name))
+            raise
+
+    return var_getattr
+
+
+def _subscripted(original: Callable[..., Any], now: Callable[[], Noted | None]) -> Callable[..., Any]:
+    def getitem_const_raise_exception_if_absent(self: Any, tx: Any, arg: Any) -> Any:
+        try:
+            return original(self, tx, arg)
+        except ObservedKeyError:
+            noted = now()
+            if noted is not None and self.source is not None:
+                if arg.is_python_constant() and is_plain(arg.as_python_constant()):
+                    noted.keys.append((self.source, arg.as_python_constant()))
+                else:
+                    noted.problem = NotPortable(f"{self.source.name} has no {arg}", code="package-not-portable")
+            raise
+
+    return getitem_const_raise_exception_if_absent
+
+
+def _called(original: Callable[..., Any], now: Callable[[], Noted | None]) -> Callable[..., Any]:
+    """``is_xxx_available()`` in a forward, and a package that is installed later."""
+
+    def call_function(self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
+        noted = now()
+        if noted is not None and any(self.value is function for function in _OF_THE_INSTALLATION):
+            function = self.value
+            values = tuple(arg.as_python_constant() for arg in args if arg.is_python_constant())
+            if len(values) == len(args) and not kwargs and all(map(is_plain, values)):
+                answer = Descriptions().value(function(*values))
+                noted.asked[repr((function.__module__, function.__qualname__, values))] = (
+                    function.__module__, function.__qualname__, values, {}, answer,
+                )  # fmt: skip
+        return original(self, tx, args, kwargs)
+
+    return call_function
+
+
+def _assumed(original: Callable[..., Any], now: Callable[[], Noted | None]) -> Callable[..., Any]:
+    """What a function under assume_constant_result gave is in the trace without a guard: it is asked again later."""
+
+    def invoke_and_store_as_constant(tx: Any, fn: Any, name: str, args: Any, kwargs: Any) -> Any:
+        noted = now()
+        if noted is None:
+            return original(tx, fn, name, args, kwargs)
+        answered: list[Any] = []
+
+        @functools.wraps(fn)
+        def asked(*values: Any, **named: Any) -> Any:
+            answered[:] = [values, named, fn(*values, **named)]
+            return answered[2]
+
+        found = original(tx, asked, name, args, kwargs)
+        try:
+            here = object_at(fn.__module__, fn.__qualname__)
+            if (
+                not answered
+                or not callable(here)
+                or code_digest(fn.__code__) not in codes_at([fn.__module__, fn.__qualname__.split(".")])
+            ):
+                raise NotPortable("no name leads to it")
+            values, named, result = answered
+            shown = Descriptions().value([list(values), named, result])
+            if not all(is_plain(item) for item in (*values, *named.values())):
+                raise NotPortable("its arguments are objects")
+            noted.asked[repr((fn.__module__, fn.__qualname__, shown))] = (
+                fn.__module__, fn.__qualname__, values, named, shown[1][2],
+            )  # fmt: skip
+        except NotPortable as reason:
+            noted.problem = NotPortable(
+                f"{name} is assumed to give a constant: {reason}", code="package-assumed-constant"
+            )
+        return found
+
+    return invoke_and_store_as_constant
+
+
+def is_plain(value: Any) -> bool:
+    return type(value) in (bool, int, float, str, bytes, type(None))
