@@ -13,7 +13,8 @@ Private names: torch._dynamo.variables.builder.VariableBuilder._wrap, torch._dyn
 call_obj_hasattr, var_getattr, tp_getattro_impl (2.15), source} in all classes that define them,
 torch._dynamo.variables.dicts.*.getitem_const_raise_exception_if_absent,
 torch._dynamo.variables.functions.{SkipFunctionVariable.call_function, invoke_and_store_as_constant},
-torch._dynamo.exc.{ObservedAttributeError, ObservedKeyError}. Checked on 2.11.0, 2.13.0, 2.15.0.
+torch._dynamo.source.ConstantSource, torch._dynamo.exc.{ObservedAttributeError, ObservedKeyError}.
+Checked on 2.11.0, 2.13.0, 2.15.0.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from typing import Any
 
 import torch._dynamo.variables.functions as dynamo_functions
 from torch._dynamo.exc import ObservedAttributeError, ObservedKeyError
+from torch._dynamo.source import ConstantSource
 from torch._dynamo.variables.base import VariableTracker
 from torch._dynamo.variables.builder import VariableBuilder
 
@@ -90,7 +92,8 @@ def _kinds(kind: type) -> Iterator[type]:
 def _built(original: Callable[..., Any], now: Callable[[], Noted | None]) -> Callable[..., Any]:
     def _wrap(self: Any, value: Any) -> Any:
         noted = now()
-        if noted is not None and self.source is not None:
+        # A ConstantSource is what assume_constant_result has put into the globals: it is asked again.
+        if noted is not None and self.source is not None and not isinstance(self.source, ConstantSource):
             noted.values[self.source.name] = self.source
         return original(self, value)
 

@@ -11,6 +11,8 @@ from support_packages import CASES, NEVER, USED, run, write
 pytestmark = pytest.mark.versions
 
 VERSIONS = ("2.11.0", "2.13.0", "2.15.0")
+# Where 2.11 itself raises, or breaks the graph: it has nothing to keep of what they are about.
+NOT_IN_2_11 = ("attribute_that_a_tensor_had_not", "order_of_attributes", "package_that_is_not_installed")
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -19,10 +21,11 @@ def test_packages(host: Host, python_of: Callable[[str], str], version: str) -> 
     host.start_daemon()
     write(host.root / "before", after=False)
     write(host.root / "after", after=True)
-    first = run(host, python, host.root / "before", list(CASES))
-    later = run(host, python, host.root / "after", list(CASES))
+    cases = {name: case for name, case in CASES.items() if version != "2.11.0" or name not in NOT_IN_2_11}
+    first = run(host, python, host.root / "before", list(cases))
+    later = run(host, python, host.root / "after", list(cases))
     wrong = {}
-    for name, case in CASES.items():
+    for name, case in cases.items():
         before, after = first[name], later[name]
         kept = {"traced"} if name in NEVER else {"recorded"}
         used = set(after["states"]) <= {"used", "skipped"}
