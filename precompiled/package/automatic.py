@@ -274,7 +274,7 @@ class Automatic:
                 requires = looked.requires or requirements.requirements(frame.options)
                 header, about, body = self._entry(frame, traced, requires, report)
             except NotPortable as reason:
-                if looked.audited is not None:
+                if looked.audited is not None and reason.code != "package-graph":  # which may be this host's trouble
                     _compare(store, looked.audited, f"it cannot be kept ({reason.code}: {reason})")
                 raise
             if looked.audited is not None:

@@ -305,7 +305,8 @@ def _order(value: Any, source: Any, described: Descriptions) -> Any:
                               "Use a tuple where the order matters", code="package-set-order")  # fmt: skip
         return [described.value(item) for item in value]
     try:
-        return [described.value(key) for key in value]
+        # An optimizer's state has parameters for keys: which they are is known by where else they occur.
+        return [described.number(key) if isinstance(key, torch.Tensor) else described.value(key) for key in value]
     except TypeError:
         return None
 

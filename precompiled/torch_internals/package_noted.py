@@ -1,6 +1,7 @@
 """What a trace reads, noted while it does: whatever of it leaves no guard is described by package_seen.py.
 
-Dynamo guards on most of what it finds, and rarely on what it does not find. Noted are
+Dynamo guards on most of what it finds, and rarely on what it does not find. Nothing here may raise into a trace, which
+is the user's. Noted are
 
 - every value that becomes a variable (``VariableBuilder._wrap``), by its source: of some it takes for granted that they
   stay (C descriptors, classes in closures, what is behind a module of the standard library: os.environ);
@@ -46,7 +47,7 @@ Asked = tuple[str, str, tuple[Any, ...], dict[str, Any], Any]
 class Noted:
     """Of all attempts to trace one frame."""
 
-    values: dict[str, Any] = field(default_factory=dict)  # name of a source -> the source
+    values: list[Any] = field(default_factory=list)  # sources
     attributes: list[tuple[Any, str]] = field(default_factory=list)  # source of an object, name
     keys: list[tuple[Any, Any]] = field(default_factory=list)  # source of a dictionary, key
     asked: dict[str, Asked] = field(default_factory=dict)
@@ -94,7 +95,7 @@ def _built(original: Callable[..., Any], now: Callable[[], Noted | None]) -> Cal
         noted = now()
         # A ConstantSource is what assume_constant_result has put into the globals: it is asked again.
         if noted is not None and self.source is not None and not isinstance(self.source, ConstantSource):
-            noted.values[self.source.name] = self.source
+            noted.values.append(self.source)
         return original(self, value)
 
     return _wrap
@@ -147,11 +148,14 @@ def _called(original: Callable[..., Any], now: Callable[[], Noted | None]) -> Ca
         if noted is not None and any(self.value is function for function in _OF_THE_INSTALLATION):
             function = self.value
             values = tuple(arg.as_python_constant() for arg in args if arg.is_python_constant())
-            if len(values) == len(args) and not kwargs and all(map(is_plain, values)):
-                answer = Descriptions().value(function(*values))
+            try:
+                if len(values) != len(args) or kwargs or not all(map(is_plain, values)):
+                    raise NotPortable("it is not asked by constants")
                 noted.asked[repr((function.__module__, function.__qualname__, values))] = (
-                    function.__module__, function.__qualname__, values, {}, answer,
+                    function.__module__, function.__qualname__, values, {}, Descriptions().value(function(*values)),
                 )  # fmt: skip
+            except Exception as reason:  # noqa: BLE001 - whatever it raises, it raises in the trace as well
+                noted.problem = NotPortable(f"{function.__qualname__}: {reason}")
         return original(self, tx, args, kwargs)
 
     return call_function

@@ -77,8 +77,9 @@ def seen(
     for source, key in _once(noted.keys):
         found.keys.append((source, key, key in _value_at(source, reader)))
     guarded = {guard.name for guard in guards}
-    for name in sorted(noted.values.keys() - guarded):
-        source = noted.values[name]
+    read = {source.name: source for source in noted.values}
+    for name in sorted(read.keys() - guarded):
+        source = read[name]
         if not _is_a_builtin(source):
             found.values.append((source, _unguarded(_value_at(source, reader), described)))
     wanted: set[tuple[str, str]] = set()
