@@ -296,7 +296,7 @@ class Descriptions:
                     shown.append(self._attribute(held))
             else:  # of torch's the environment says all, but for what it wraps: a method under torch.no_grad()
                 users = [cell for cell in function.__closure__ or () if _is_users(cell)]
-                shown.append([self._cell(cell, depth) for cell in users])
+                shown.append([self._attribute(cell.cell_contents) for cell in users])
         except BaseException:
             del self._functions[id(function)]
             raise
