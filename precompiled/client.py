@@ -30,7 +30,8 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -102,6 +103,21 @@ def _import_zmq() -> Any:
 # ---------------------------------------------------------------- one question, one answer
 
 
+@contextmanager
+def _dealer(settings: Settings, *, linger_ms: int) -> Iterator[Any]:
+    """A socket to the daemon, for this thread and this once; at its end it waits for ``linger_ms`` at most."""
+    zmq = _import_zmq()
+    context = zmq.Context()
+    sock = context.socket(zmq.DEALER)
+    try:
+        sock.setsockopt(zmq.LINGER, linger_ms)
+        sock.connect(paths.endpoint(settings.runtime_dir))
+        yield sock
+    finally:
+        sock.close()
+        context.term()
+
+
 def request(settings: Settings, message: wire.ClientMessage, timeout_s: float = 5.0) -> Any:
     """Ask the daemon and wait for its reply, for at most ``timeout_s`` seconds.
 
@@ -114,23 +130,17 @@ def request(settings: Settings, message: wire.ClientMessage, timeout_s: float = 
     zmq = _import_zmq()
     from precompiled import wire
 
-    context = zmq.Context()
-    sock = context.socket(zmq.DEALER)
     try:
-        sock.setsockopt(zmq.LINGER, 0)
-        sock.connect(paths.endpoint(settings.runtime_dir))
-        sock.send_multipart([wire.PREAMBLE, wire.encode(message)])
-        if not sock.poll(int(timeout_s * 1000)):
-            raise DaemonError(
-                f"the daemon on {path} did not answer within {timeout_s:g} s", "Look into its log, or restart it",
-                code="no-reply",
-            )  # fmt: skip
-        reply = _decode_reply(sock.recv_multipart())
+        with _dealer(settings, linger_ms=0) as sock:
+            sock.send_multipart([wire.PREAMBLE, wire.encode(message)])
+            if not sock.poll(int(timeout_s * 1000)):
+                raise DaemonError(
+                    f"the daemon on {path} did not answer within {timeout_s:g} s", "Look into its log, or restart it",
+                    code="no-reply",
+                )  # fmt: skip
+            reply = _decode_reply(sock.recv_multipart())
     except zmq.ZMQError as error:
         raise DaemonError(f"{path}: {error}", NO_DAEMON_ACTION) from error
-    finally:
-        sock.close()
-        context.term()
     if isinstance(reply, wire.Rejected):
         raise DaemonError(reply.message, reply.action, code=reply.code)
     return reply
@@ -164,14 +174,9 @@ def _send_now(settings: Settings, messages: list[wire.Tally]) -> None:
         zmq = _import_zmq()
         from precompiled import wire
 
-        context = zmq.Context()
-        sock = context.socket(zmq.DEALER)
-        sock.setsockopt(zmq.LINGER, LINGER_MS)
-        sock.connect(paths.endpoint(settings.runtime_dir))
-        for message in messages:
-            sock.send_multipart([wire.PREAMBLE, wire.encode(message)], zmq.NOBLOCK)
-        sock.close()
-        context.term()
+        with _dealer(settings, linger_ms=LINGER_MS) as sock:
+            for message in messages:
+                sock.send_multipart([wire.PREAMBLE, wire.encode(message)], zmq.NOBLOCK)
     except Exception as error:  # noqa: BLE001 - counts, at the end of a program
         log.info("counts were not sent: %s", error)
 

@@ -138,26 +138,25 @@ def _compile(job: wire.Job, started: float) -> fmt.Payload:
     return fmt.Payload(manifest, files)
 
 
+# "died with": what CalledProcessError says of a signal.
+_OF_THE_HOST = re.compile(
+    r"died with |Killed signal terminated|signal terminated program|No space left on device|[Cc]annot allocate memory"
+    r"|out of memory allocating|virtual memory exhausted|Resource temporarily unavailable"
+)
+
+
 def _is_of_the_host(error: BaseException | None) -> bool:
     """Whether an error, or what caused it, is of the machine and the moment."""
     while error is not None:
         if isinstance(error, (OSError, MemoryError)):
             return True
-        # Of g++, torch/_inductor/exc.py says what it printed, and nothing of why it ended.
-        if isinstance(error, (subprocess.CalledProcessError, RuntimeError)) and _OF_THE_HOST.search(str(error)):
-            return True
-        if isinstance(error, subprocess.CalledProcessError) and (
-            error.returncode < 0 or _OF_THE_HOST.search(str(error.output or b""))
+        # torch/_inductor/exc.py says what g++ printed, and nothing of why it ended.
+        if isinstance(error, (subprocess.CalledProcessError, RuntimeError)) and _OF_THE_HOST.search(
+            f"{error} {getattr(error, 'output', '')}"
         ):
             return True
         error = error.__cause__ or error.__context__
     return False
-
-
-_OF_THE_HOST = re.compile(
-    r"Killed signal terminated|signal terminated program|No space left on device|[Cc]annot allocate memory"
-    r"|out of memory allocating|virtual memory exhausted|Resource temporarily unavailable"
-)
 
 
 def _check_environment(wanted: dict[str, Any], here: dict[str, Any]) -> None:

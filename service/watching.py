@@ -146,9 +146,7 @@ class Watching:
         try:
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         except OSError as error:
-            self._problem = f"watch: the watcher cannot be started: {error}"
-            log.error("%s", self._problem)
-            self._again()
+            self._cannot_start(error)
             return
         try:
             self._popen = subprocess.Popen(
@@ -160,9 +158,7 @@ class Watching:
             )  # fmt: skip
         except OSError as error:
             ours.close()
-            self._problem = f"watch: the watcher cannot be started: {error}"
-            log.error("%s", self._problem)
-            self._again()
+            self._cannot_start(error)
             return
         finally:
             theirs.close()
@@ -170,6 +166,11 @@ class Watching:
         self._started = time.monotonic()
         self._problem = ""
         log.info("watcher: pid %d", self._popen.pid)
+
+    def _cannot_start(self, error: OSError) -> None:
+        self._problem = f"watch: the watcher cannot be started: {error}"
+        log.error("%s", self._problem)
+        self._again()
 
     def _lost(self) -> None:
         assert self._popen is not None and self._channel is not None

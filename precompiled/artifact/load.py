@@ -35,7 +35,7 @@ def load(store: Store, entry: Entry, modes: Mapping[str, Any], *, cudagraphs: bo
     from precompiled.torch_internals.load import load_entry
 
     native = {
-        name.removeprefix(f"{NATIVE}/").removesuffix(".so"): entry.path / name
+        name.removeprefix(f"{NATIVE}/").removesuffix(".so"): (entry.path / name, entry.manifest.files[name].digest)
         for name in contents
         if name.startswith(f"{NATIVE}/")
     }

@@ -371,8 +371,7 @@ class Store:
             yield directory
         except OSError as error:
             raise StoreError(
-                f"an artifact cannot be written to {self.tmp}: {error}",
-                "Free some space, or run `precompiled gc`",
+                f"an artifact cannot be written to {self.tmp}: {error}", "Free some space, or run `precompiled gc`",
                 code="store-unwritable",
             ) from error
         finally:

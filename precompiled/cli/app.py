@@ -109,9 +109,9 @@ def command(name: str, *, overrides: bool = False, **extra: Any) -> Callable[[Bo
         decorated = click.option(
             "--runtime-dir", metavar="DIR", help="Directory of the daemon's socket (PRECOMPILED_RUNTIME_DIR)."
         )(decorated)
-        decorated = click.option("--cache-dir", metavar="DIR", help="Directory of the store (PRECOMPILED_CACHE_DIR).")(
-            decorated
-        )
+        decorated = click.option(
+            "--cache-dir", metavar="DIR", help="Directory of the store (PRECOMPILED_CACHE_DIR)."
+        )(decorated)
         decorated = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")(decorated)
         return click.command(name, **extra)(decorated)
 

@@ -21,11 +21,7 @@ STOP_TIMEOUT_S = 30.0
 
 def _timeout_option(default: float) -> Any:
     return click.option(
-        "--timeout",
-        type=click.FloatRange(min=0.0),
-        default=default,
-        show_default=True,
-        metavar="SECONDS",
+        "--timeout", type=click.FloatRange(min=0.0), default=default, show_default=True, metavar="SECONDS",
         help="How long to wait.",
     )
 

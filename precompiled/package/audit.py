@@ -13,6 +13,7 @@ import os
 import warnings
 
 from precompiled.package.format import About, Header
+from precompiled.package.identity import NotPortable
 from precompiled.package.store import PackageStore
 
 log = logging.getLogger("precompiled.package")
@@ -39,8 +40,8 @@ def difference(kept: tuple[Header, bytes], fresh: tuple[Header, About]) -> str |
     return None
 
 
-def refuse(store: PackageStore, header: Header, differs: str) -> str:
-    """Take the packages of an entry's function out of use; what is said of it."""
+def refuse(store: PackageStore, header: Header, differs: str) -> NotPortable:
+    """Take the packages of an entry's function out of use; what is to be raised then."""
     name = f"{header.module}.{header.qualname}"
     said = f"a trace of {name} gave something else than its package: {differs}. Its packages are out of use here"
     store.refuse(header, said)
@@ -50,4 +51,4 @@ def refuse(store: PackageStore, header: Header, differs: str) -> str:
         RuntimeWarning,
         stacklevel=2,
     )
-    return said
+    return NotPortable(said, code="package-audit")

@@ -12,7 +12,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, NamedTuple
 
 from precompiled import session as sessions
@@ -107,7 +107,7 @@ class _Looked:
 
     frame: Callable[[], Frame | None] = lambda: None  # weak: it holds what the user's frame holds
     requires: dict[str, str] | None = None  # before the trace, which may change some of it
-    reasons: tuple[str, ...] = ()  # why no entry was used
+    reasons: list[str] = field(default_factory=list)  # why no entry was used
     audited: Entry | None = None  # the one that would have been, and is compared with the trace
     refused: str | None = None  # why none may be
 
@@ -130,7 +130,6 @@ class Automatic:
     def find(self, frame: Frame) -> Any:
         """What Dynamo would get from a trace, or None: then it traces. Raises in strict mode only."""
         started = time.perf_counter()
-        reasons: list[str] = []
         session: sessions.Session | None = None
         self._looked = looked = _Looked(weakref.ref(frame))
         try:
@@ -140,7 +139,7 @@ class Automatic:
             if session.recorder is not None:
                 return None  # a watch's capture is there to trace
             looked.requires = requirements.requirements(frame.options)
-            found = self._find(session, frame, reasons)
+            found = self._find(session, frame, looked)
         except Exception as error:
             if session is not None and session.settings.strict:
                 raise
@@ -148,43 +147,42 @@ class Automatic:
             if session is not None:
                 session.ledger.count_reason("not_kept", code)
             log.info("no package for %s.%s (%s)", frame.module, frame.qualname, code, exc_info=True)
-            reasons.append(f"{code}: {error}")
+            looked.reasons.append(f"{code}: {error}")
             found = None
         if found is None or session is None:
-            self._looked.reasons = tuple(reasons)
             return None
         result, report = found
         report.find_s = time.perf_counter() - started
-        report.reasons = tuple(reasons)
+        report.reasons = tuple(looked.reasons)
         self.reports.append(report)
         session.ledger.count(untraced=1)
         return result
 
-    def _find(self, session: sessions.Session, frame: Frame, reasons: list[str]) -> tuple[Any, FunctionReport] | None:
+    def _find(self, session: sessions.Session, frame: Frame, looked: _Looked) -> tuple[Any, FunctionReport] | None:
         store = PackageStore(session.store.root)
-        self._looked.refused = store.refused(_function_key(frame))
-        if self._looked.refused is not None:
+        looked.refused = store.refused(_function_key(frame))
+        if looked.refused is not None:
             return None
         described = Descriptions()
         tried = 0
-        for entry, check_source in self._entries(store, frame, reasons):
+        for entry, check_source in self._entries(store, frame, looked.reasons):
             try:
-                requirements.check(entry.header.requires, self._looked.requires or {})
+                requirements.check(entry.header.requires, looked.requires or {})
                 if (differs := package_use.passed_over(entry.header.locals, frame)) is not None:
                     raise Mismatch(differs)
                 tried += 1
                 if tried > MAX_TRIED:
-                    reasons.append(f"none of the {MAX_TRIED} newest entries is for this call")
+                    looked.reasons.append(f"none of the {MAX_TRIED} newest entries is for this call")
                     return None
                 accepted = self._accept(session, entry, frame, described, check_source=check_source)
                 if check_source and self._is_audited(session, entry, frame):
                     accepted.discard()
-                    self._looked.audited = entry
+                    looked.audited = entry
                     return None
                 result = accepted.install()
-            except (Mismatch, StoreError) as reason:
+            except (Mismatch, NotPortable, StoreError) as reason:  # what has no description here had one there
                 place = _place(entry, reason.guard) if isinstance(reason, Mismatch) else ""
-                reasons.append(f"{reason}{difference.at(place)}")
+                looked.reasons.append(f"{reason}{difference.at(place)}")
                 log.info("%s.%s: %s", frame.module, frame.qualname, reason)
                 continue
             store.touch(entry)
@@ -262,7 +260,7 @@ class Automatic:
         """Keep what came of a trace, or compare it. Never raises."""
         # It was not looked for where nothing can be kept: under a torch function mode.
         looked = self._looked if self._looked.frame() is frame else _Looked()
-        report = FunctionReport(f"{frame.module}.{frame.qualname}", "recorded", reasons=looked.reasons)
+        report = FunctionReport(f"{frame.module}.{frame.qualname}", "recorded", reasons=tuple(looked.reasons))
         self.reports.append(report)
         try:
             session = sessions.current()
@@ -275,11 +273,14 @@ class Automatic:
                 header, about, body = self._entry(frame, traced, requires, report)
             except NotPortable as reason:
                 if looked.audited is not None and reason.code != "package-graph":  # which may be this host's trouble
-                    _compare(store, looked.audited, f"it cannot be kept ({reason.code}: {reason})")
+                    raise audit.refuse(
+                        store, looked.audited.header, f"it cannot be kept ({reason.code}: {reason})"
+                    ) from reason
                 raise
-            if looked.audited is not None:
-                before = looked.audited
-                _compare(store, before, audit.difference((before.header, before.about), (header, about)))
+            if (before := looked.audited) is not None:
+                differs = audit.difference((before.header, before.about), (header, about))
+                if differs is not None:
+                    raise audit.refuse(store, before.header, differs)
                 report.state = "audited"
                 return
             if not session.settings.packages:
@@ -334,12 +335,6 @@ class Automatic:
             entries.append((header.function, store.publish(header, told, body)))
 
         self.publisher.publish(write, lambda error: self._not_kept(report, error))
-
-
-def _compare(store: PackageStore, audited: Entry, differs: str | None) -> None:
-    """Take a function's packages out of use where a trace is not what one of them says; raises NotPortable then."""
-    if differs is not None:
-        raise NotPortable(audit.refuse(store, audited.header, differs), code="package-audit")
 
 
 def _place(entry: Entry, guard: int | None) -> str:

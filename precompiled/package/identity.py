@@ -33,9 +33,9 @@ MAX_ITEMS = 4096
 # Whose metaclasses (of enums, of TypedDict) say the same in each process of one environment.
 _INSTALLATION = frozenset({"builtins", "torch", "typing_extensions", *sys.stdlib_module_names})
 _DESCRIPTORS = (staticmethod, classmethod, property, functools.cached_property, functools.partialmethod)
-_OF_C = (types.MethodDescriptorType, types.WrapperDescriptorType, types.GetSetDescriptorType,
-         types.MemberDescriptorType)  # fmt: skip
-_ATOMS = (bool, int, float, complex, str, bytes, type(None), type(...), type(NotImplemented))
+OF_C = (types.MethodDescriptorType, types.WrapperDescriptorType, types.GetSetDescriptorType,
+        types.MemberDescriptorType)  # fmt: skip
+ATOMS = (bool, int, float, complex, str, bytes, type(None), type(...), type(NotImplemented))
 # Written by the interpreter or by abc, different in each process or class body, and of no meaning to a trace.
 _NOT_OF_A_CLASS = frozenset(
     {"__dict__", "__weakref__", "__module__", "__doc__", "__qualname__", "__firstlineno__", "__static_attributes__",
@@ -123,7 +123,7 @@ class Descriptions:
         Two objects may have one description and still be told apart by a trace (``marker is MARKER``). None for
         constants, whose identity is the interpreter's affair.
         """
-        if type(value) in _ATOMS or type(value) in (tuple, frozenset, slice, range):
+        if type(value) in ATOMS or type(value) in (tuple, frozenset, slice, range):
             return None
         self._kept.append(value)
         return self._numbers.setdefault(id(value), len(self._numbers))
@@ -137,7 +137,7 @@ class Descriptions:
     def value(self, value: Any, depth: int = 0) -> Any:
         """A constant: what is compared is type and value."""
         kind = type(value)
-        if kind in _ATOMS:
+        if kind in ATOMS:
             return [kind.__name__, repr(value)]
         if depth > MAX_DEPTH:
             raise NotPortable(f"a value of {kind.__qualname__} is nested too deeply")
@@ -157,7 +157,7 @@ class Descriptions:
     def thing(self, value: Any, depth: int = 0) -> Any:
         """An object that is known by its identity."""
         kind = type(value)
-        if kind in _ATOMS:
+        if kind in ATOMS:
             return [kind.__name__, repr(value)]
         if isinstance(value, type):
             return self.a_class(value)
@@ -182,7 +182,7 @@ class Descriptions:
             return ["signature", str(value)]
         if isinstance(value, importlib.machinery.ModuleSpec):
             return ["module spec", value.name, value.origin]
-        if isinstance(value, _OF_C):
+        if isinstance(value, OF_C):
             return [kind.__name__, value.__objclass__.__module__, value.__objclass__.__qualname__, value.__name__]
         if isinstance(value, functools.partial):
             return ["partial", self.thing(value.func, depth + 1), self.value(value.args, depth + 1),
@@ -317,7 +317,7 @@ class Descriptions:
         seen: set[int] = set()
 
         def look(value: Any, depth: int) -> None:
-            if id(value) in seen or depth > MAX_DEPTH or len(seen) > MAX_ITEMS or type(value) in _ATOMS:
+            if id(value) in seen or depth > MAX_DEPTH or len(seen) > MAX_ITEMS or type(value) in ATOMS:
                 return
             seen.add(id(value))
             if isinstance(value, type):
@@ -431,7 +431,7 @@ class Descriptions:
 
 
 def _is_constant(value: Any) -> bool:
-    return type(value) in _ATOMS or (type(value) is tuple and all(map(_is_constant, value)))
+    return type(value) in ATOMS or (type(value) is tuple and all(map(_is_constant, value)))
 
 
 def _is_heap(kind: type) -> bool:

@@ -68,13 +68,10 @@ class PackageStore:
 
     def refused(self, function: str) -> str | None:
         """Why a function's packages are out of use; None where they are not. Raises UntrustedStore."""
-        path = self.packages / function / REFUSED
         try:
-            with self._function_fd(function) as fd:
-                content = trust.read_file(REFUSED, fd, _MAX_REFUSAL_BYTES, shown=str(path))
+            return self._refusal(function)["reason"]
         except FileNotFoundError:
             return None
-        return fmt.open_refusal(content)["reason"]
 
     def refuse(self, header: fmt.Header, reason: str) -> None:
         """Take a function's packages out of use, for good: until the store is cleared. Raises StoreError."""
@@ -88,9 +85,7 @@ class PackageStore:
         """``function`` and ``reason`` of each function whose packages are out of use."""
         for function in self._functions():
             with suppress(StoreError, OSError):
-                path = self.packages / function / REFUSED
-                with self._function_fd(function) as fd:
-                    yield fmt.open_refusal(trust.read_file(REFUSED, fd, _MAX_REFUSAL_BYTES, shown=str(path)))
+                yield self._refusal(function)
 
     def publish(self, header: fmt.Header, about: bytes, body: bytes) -> str:
         """Make an entry visible, whole and durable; returns its file's name. The same entry again changes nothing."""
@@ -171,6 +166,11 @@ class PackageStore:
             return os.listdir(self.packages)
         except (FileNotFoundError, NotADirectoryError, PermissionError):
             return []
+
+    def _refusal(self, function: str) -> dict[str, str]:
+        path = self.packages / function / REFUSED
+        with self._function_fd(function) as fd:
+            return fmt.open_refusal(trust.read_file(REFUSED, fd, _MAX_REFUSAL_BYTES, shown=str(path)))
 
     @contextmanager
     def _written(self, function: str) -> Iterator[Path]:

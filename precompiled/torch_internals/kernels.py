@@ -117,16 +117,19 @@ def recorded() -> Iterator[Recorder]:
 
 
 @contextmanager
-def mapped(files: Mapping[str, Path]) -> Iterator[None]:
-    """In this thread, serve kernels from ``files`` (kernel name to ``.so``); a kernel that is not there is an error."""
+def mapped(files: Mapping[str, tuple[Path, str]]) -> Iterator[None]:
+    """In this thread, serve kernels from ``files``: kernel name to a ``.so`` and its SHA-256, which was checked.
+
+    A kernel that is not there is an error.
+    """
 
     def load(_compiler: AsyncCompile, argtypes: list[str], source: str) -> Any:
         name = kernel_name(argtypes, source)
-        path = files.get(name)
-        if path is None:
+        file = files.get(name)
+        if file is None:
             # Building it here would start a compiler in a client and hide that the artifact is not self-contained.
             raise CorruptArtifact(f"the artifact lacks the native code of the kernel {name[:12]}")
-        return _load_kernel(path)
+        return _load_kernel(*file)
 
     with _handled(load, alone=True):
         yield
@@ -135,14 +138,13 @@ def mapped(files: Mapping[str, Path]) -> Iterator[None]:
 _loaded: dict[str, Any] = {}  # by the SHA-256 of the .so: one source has several, by the compiler's flags
 
 
-def _load_kernel(path: Path) -> Any:
-    name = hashlib.sha256(path.read_bytes()).hexdigest()
-    known = _loaded.get(name)
+def _load_kernel(path: Path, digest: str) -> Any:
+    known = _loaded.get(digest)
     if known is not None:
         return known
     os.environ[_VARIABLE] = str(getattr(torch._C._dynamo.guards, _SLOT))
     # The import system derives PyInit_kernel from the last part of the name.
-    spec = importlib.util.spec_from_file_location(f"precompiled_native_{name}.kernel", path)
+    spec = importlib.util.spec_from_file_location(f"precompiled_native_{digest}.kernel", path)
     if spec is None or spec.loader is None:
         raise CorruptArtifact(f"{path} is no extension module")
     try:
@@ -151,5 +153,5 @@ def _load_kernel(path: Path) -> Any:
     except ImportError as error:
         raise CorruptArtifact(f"{path} cannot be loaded: {error}") from error
     sys.modules[spec.name] = module
-    _loaded[name] = module.kernel
+    _loaded[digest] = module.kernel
     return module.kernel

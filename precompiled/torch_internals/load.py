@@ -26,10 +26,12 @@ from precompiled.torch_internals import kernels, metadata, modes
 
 
 def load_entry(
-    entry_bytes: bytes, native: Mapping[str, Path], captured_modes: Mapping[str, Any], *, cudagraphs: bool, name: str
-) -> Callable[..., Any]:
+    entry_bytes: bytes, native: Mapping[str, tuple[Path, str]], captured_modes: Mapping[str, Any], *,
+    cudagraphs: bool, name: str,
+) -> Callable[..., Any]:  # fmt: skip
     """The compiled callable: takes the graph's inputs, returns its outputs as a tuple.
 
+    ``native``: of each kernel, by name, its file and that file's SHA-256.
     ``entry_bytes`` is unpickled, which runs code: the caller has checked where it comes from (artifact/trust.py).
     ``captured_modes`` are restored around the load: it reads thread-local state, and may run in another thread.
     """

@@ -133,6 +133,11 @@ class Traced:
     attempts: list[Attempt] = field(default_factory=list)
     skip: str | None = None  # why the frame runs as it is; None when it was compiled
 
+    @property
+    def imports(self) -> dict[str, str]:
+        """Modules by their alias in the globals; also what only an attempt that was given up had read through."""
+        return {alias: module for attempt in self.attempts for alias, module in attempt.imports.items()}
+
 
 def program(body: Body, names: Mapping[str, str]) -> str:
     """Digest of what an entry does: its bytecode, and what that finds in its globals; graphs by their keys.

@@ -110,7 +110,7 @@ def capture(builder: Any, guards: list[Guard], output: Any, shapes: Any, describ
     return Guards(
         guards=facts(guards, builder, described),
         key_order=[
-            (source, _order(builder.get(Guard(source, GuardBuilder.TYPE_MATCH)), source, described))
+            (source, _order(value_at(source, builder), source, described))
             for source in output.guard_on_key_order
         ],
         sizes={
@@ -265,7 +265,7 @@ def _fact(kind: str, parameters: dict[str, Any], guard: Guard, builder: Any, des
         base = getattr(source, "base", None)
         if base is None or not hasattr(source, "member"):
             raise NotPortable(f"the guard HASATTR on {guard.name} has no attribute", code="package-guard")
-        return hasattr(builder.get(Guard(base, GuardBuilder.TYPE_MATCH)), source.member)
+        return hasattr(value_at(base, builder), source.member)
     value = builder.get(guard)
     if kind in _VALUES:
         return described.value(value)
@@ -414,7 +414,7 @@ class Rebuilder:
             raise Mismatch(differs)
         compare(self._kept.guards, self.reader, described, check_source=check_source)
         for source, order in self._kept.key_order:
-            if _order(self.reader.get(Guard(source, GuardBuilder.TYPE_MATCH)), source, described) != order:
+            if _order(value_at(source, self.reader), source, described) != order:
                 raise Mismatch(f"{source.name} has other keys here, or in another order")
 
     def build(self, fail: Callable[..., None] | None) -> Any:
@@ -462,7 +462,7 @@ class Rebuilder:
     def mark_static(self) -> None:
         """Mark parameters as a trace does: compiled autograd, and other frames, see it in later graphs' inputs."""
         for source in self._kept.static:
-            value = self.reader.get(Guard(source, GuardBuilder.TENSOR_MATCH))
+            value = value_at(source, self.reader)
             if getattr(value, _STATIC, None) is None:
                 torch._dynamo.mark_static_address(value, guard=False)
 
@@ -479,6 +479,15 @@ class Reader:
 
     def get(self, guard: Guard) -> Any:
         return guard.originating_source.get_value(self._scope, self._closure, self._cache)
+
+
+def value_at(source: Any, reader: Any) -> Any:
+    """``reader``: a GuardBuilder, or a Reader. Raises NotPortable for what cannot be read, or not any more."""
+    try:
+        return reader.get(Guard(source, GuardBuilder.TYPE_MATCH))  # which kind it is of plays no part in it
+    except Exception as error:
+        raise NotPortable(f"{source.name} cannot be read: {type(error).__name__}: {error}",
+                          code="package-guard") from error  # fmt: skip
 
 
 def _why(manager: Any, local: dict[str, Any]) -> str:

@@ -172,10 +172,7 @@ def _record(traced: Traced, builder: Any, guards: Any, output: Any, shapes: Any)
         traced.noted, guards, codes.values(), builder.f_code, output.global_scope, places, builder, described
     )
     traced.about = package_guards.about(guards, kept, inlined, seen.told())
-    imports: dict[str, str] = {}  # also what only an attempt that was given up had read through
-    for attempt in traced.attempts:
-        imports |= attempt.imports
-    traced.body = Body(kept, seen, builder.f_code, imports, installed, inlined, graphs,
+    traced.body = Body(kept, seen, builder.f_code, traced.imports, installed, inlined, graphs,
                        [traced.noted.asked[name] for name in sorted(traced.noted.asked)])  # fmt: skip
 
 
@@ -239,10 +236,9 @@ def left(frame: Frame, traced: Traced) -> Left:
     """What a frame that stays as it is depends on: a value may have decided it. Raises NotPortable."""
     if not all(attempt.guards for attempt in traced.attempts):  # there are always some, on the global state
         raise NotPortable("this torch does not say by what a frame was left alone", code="package-unsupported")
-    imports: dict[str, str] = {}
+    imports = traced.imports
     guards: dict[tuple[str, str], Any] = {}
     for attempt in traced.attempts:
-        imports |= attempt.imports
         guards |= {(guard.name, guard.create_fn_name()): guard for guard in attempt.guards}
     names = sorted({attempt.builtins_name for attempt in traced.attempts})
     traced.names = {name: f"builtins{number}" for number, name in enumerate(names)}

@@ -4,7 +4,7 @@ Within one process Dynamo may take for granted that a name stays unset, a class 
 process. So whatever a trace read (package_noted.py), and no guard is about, is described here, and what is read of the
 order of a dictionary or a set.
 
-Private names: torch._guards.Guard, torch._dynamo.guards.GuardBuilder. Checked on 2.11.0, 2.13.0, 2.15.0.
+Private names: torch._guards.Guard. Checked on 2.11.0, 2.13.0, 2.15.0.
 """
 
 from __future__ import annotations
@@ -24,22 +24,27 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch._dynamo.guards import GuardBuilder
 from torch._guards import Guard
 
 from precompiled.package import difference
-from precompiled.package.identity import TORCH_FILES, Descriptions, Mismatch, NotPortable, Places, codes_within
-from precompiled.torch_internals.package_guards import WHEN, kind_of, without_code
+from precompiled.package.identity import (
+    ATOMS,
+    OF_C,
+    TORCH_FILES,
+    Descriptions,
+    Mismatch,
+    NotPortable,
+    Places,
+    codes_within,
+)
+from precompiled.torch_internals.package_guards import WHEN, kind_of, value_at, without_code
 from precompiled.torch_internals.package_noted import Noted
 
 _STANDARD_LIBRARY = os.path.dirname(os.__file__) + os.sep
 _INSTALLED = os.sep + "site-packages" + os.sep
-
-
-_WHOLE = (bool, int, float, complex, str, bytes, type(None), type(...), type(NotImplemented), set, frozenset)
+_WHOLE = (*ATOMS, set, frozenset)
 _THINGS = (
-    type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType, types.MethodType, types.CodeType,
-    types.MethodDescriptorType, types.WrapperDescriptorType, types.GetSetDescriptorType, types.MemberDescriptorType,
+    *OF_C, type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType, types.MethodType, types.CodeType,
     functools.partial, enum.Enum, inspect.Signature, inspect.Parameter, importlib.machinery.ModuleSpec,
 )  # fmt: skip
 
@@ -73,15 +78,15 @@ def seen(
     """What is to be kept. ``reader``: a GuardBuilder, or a Reader. Raises NotPortable."""
     found = Seen()
     for source, name in _once(noted.attributes):
-        found.attributes.append((source, name, _has(_value_at(source, reader), name)))
+        found.attributes.append((source, name, _has(value_at(source, reader), name)))
     for source, key in _once(noted.keys):
-        found.keys.append((source, key, key in _value_at(source, reader)))
+        found.keys.append((source, key, key in value_at(source, reader)))
     guarded = {guard.name for guard in guards}
     read = {source.name: source for source in noted.values}
     for name in sorted(read.keys() - guarded):
         source = read[name]
         if not _is_a_builtin(source):
-            found.values.append((source, _unguarded(_value_at(source, reader), described)))
+            found.values.append((source, _unguarded(value_at(source, reader), described)))
     wanted: set[tuple[str, str]] = set()
     for name in sorted(globals_read(root)):
         if (fact := _global(scope, name, described)) is not None:
@@ -99,26 +104,20 @@ def seen(
 
 
 def compare(kept: Seen, scope: dict[str, Any], reader: Any, described: Descriptions, *, check_source: bool) -> None:
-    """Raise Mismatch unless all of it is so here."""
+    """Raise Mismatch unless all of it is so here, NotPortable for what cannot be described any more."""
     for module, name, fact in kept.globals:
         place = scope if module is None else vars(sys.modules[module]) if module in sys.modules else {}
-        try:
-            found = _global(place, name, described)
-        except NotPortable as reason:
-            raise Mismatch(f"the global {name}: {reason}") from reason
+        found = _global(place, name, described)
         if found != fact and (check_source or found is None or found[0] != fact[0]):
             raise Mismatch(f"the global {name} is another thing here")
     for source, name, there in kept.attributes:
-        if (here := _has(_value_here(source, reader), name)) != there:
+        if (here := _has(value_at(source, reader), name)) != there:
             raise Mismatch(f"{source.name} has {'an' if here else 'no'} attribute {name} here")
     for source, key, there in kept.keys:
-        if (here := key in _value_here(source, reader)) != there:
+        if (here := key in value_at(source, reader)) != there:
             raise Mismatch(f"{source.name} has {'a' if here else 'no'} key {key!r} here")
     for source, fact in kept.values:
-        try:
-            now = _unguarded(_value_here(source, reader), described)
-        except NotPortable as reason:
-            raise Mismatch(f"{source.name}: {reason}") from reason
+        now = _unguarded(value_at(source, reader), described)
         if now != fact and (check_source or without_code(now) != without_code(fact)):
             raise Mismatch(f"{source.name}: {difference.fact('', now, fact).said(WHEN)}")
 
@@ -132,21 +131,6 @@ def _is_a_builtin(source: Any) -> bool:
 def _once(items: Iterable[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
     named = {(source.name, repr(what)): (source, what) for source, what in items}
     return [named[name] for name in sorted(named)]
-
-
-def _value_at(source: Any, reader: Any) -> Any:
-    try:
-        return reader.get(Guard(source, GuardBuilder.TYPE_MATCH))
-    except Exception as error:
-        raise NotPortable(f"{source.name}, which was read, cannot be read again: {error}",
-                          code="package-guard") from error  # fmt: skip
-
-
-def _value_here(source: Any, reader: Any) -> Any:
-    try:
-        return reader.get(Guard(source, GuardBuilder.TYPE_MATCH))
-    except Exception as error:
-        raise Mismatch(f"{source.name}: {type(error).__name__}: {error}") from error
 
 
 def _unguarded(value: Any, described: Descriptions) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import subprocess
 import sysconfig
 import threading
@@ -14,6 +15,10 @@ from precompiled.errors import CorruptArtifact
 from precompiled.torch_internals import kernels
 
 
+def digest(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()
+
+
 def test_a_kernel_that_the_artifact_lacks_is_an_error_and_never_built() -> None:
     with kernels.mapped({}), pytest.raises(CorruptArtifact, match="lacks the native code"):
         AsyncCompile().cpp_pybinding(["float*"], "int kernel() {}")
@@ -23,7 +28,7 @@ def test_a_file_that_is_no_extension_module_is_an_error(tmp_path: Path) -> None:
     name = kernels.kernel_name(["float*"], "int kernel() {}")
     file = tmp_path / f"{name}.so"
     file.write_bytes(b"not an ELF file")
-    with kernels.mapped({name: file}), pytest.raises(CorruptArtifact, match="cannot be loaded"):
+    with kernels.mapped({name: (file, digest(file))}), pytest.raises(CorruptArtifact, match="cannot be loaded"):
         AsyncCompile().cpp_pybinding(["float*"], "int kernel() {}")
 
 
@@ -74,6 +79,6 @@ def test_one_source_compiled_with_other_flags_is_another_kernel(tmp_path: Path) 
         file = tmp_path / f"{value}.so"
         subprocess.run(["gcc", "-shared", "-fPIC", f"-DVALUE={value}", "-I", sysconfig.get_path("include"),
                         str(tmp_path / "kernel.c"), "-o", str(file)], check=True)  # fmt: skip
-        with kernels.mapped({name: file}):
+        with kernels.mapped({name: (file, digest(file))}):
             found.append(AsyncCompile().cpp_pybinding(["float*"], SOURCE)())
     assert found == [1, 2]
