@@ -22,6 +22,7 @@ from benchmarks.hosts import LIMIT_S, BenchmarkError, Host, fresh_host
 from benchmarks.load import load
 from benchmarks.lookup import lookup
 from benchmarks.result import Result
+from benchmarks.units import units
 from precompiled.cli import probe, pth
 
 
@@ -232,6 +233,7 @@ MEASURES: dict[str, Callable[[Effort, Say], list[Result]]] = {
     "g": lookup,
     "h": first_calls,
     "i": load,
+    "k": units,
 }
 
 

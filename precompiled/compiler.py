@@ -132,9 +132,10 @@ def _compile(job: wire.Job, started: float) -> fmt.Payload:
             "host": socket.gethostname(),
         },
         has_backward=compiled.has_backward,
+        kernels=compiled.native.kernels,
     )
     files = {fmt.ENTRY: compiled.entry, fmt.PROGRAM: fmt.pack_program(job.graph)}
-    files.update({f"{fmt.NATIVE}/{name}.so": data for name, data in compiled.native.items()})
+    files.update({fmt.native(digest): data for digest, data in compiled.native.files.items()})
     return fmt.Payload(manifest, files)
 
 

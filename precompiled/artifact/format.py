@@ -1,4 +1,4 @@
-"""The format of what lies in the store (version 2).
+"""The format of what lies in the store (version 3).
 
 Grammar::
 
@@ -7,7 +7,7 @@ Grammar::
     artifact    = directory "<key>.<slot>"    slot: 0 .. MAX_VARIANTS-1, claimed by the rename that publishes it
                     "manifest.json"           Manifest, as JSON; its "digest" is over itself with digest = ""
                     "entry.bin"               the pickled compile result (torch_internals/load.py)
-                    "native/<sha256>.so"      C++ kernels, plain extension modules, named by the hash of their source
+                    "native/<sha256>.so"      C++ kernels: extension modules, several in a file
                     "program.json.gz"         what it was compiled from, for people: no load reads it
     failure     = file "<key>.failed"         Failure, as JSON
     key         = 64 lower-case hexadecimal digits
@@ -16,6 +16,7 @@ Version history:
 
     1   first version
     2   program.json.gz; failure records keep their program
+    3   a file in native/ holds many kernels; Manifest.kernels
 
 A reader refuses every other version (it is a miss, never an error): there is no migration, artifacts are recompiled.
 Plain json and dataclasses, not msgspec: a hit is served before msgspec would be imported (13 to 26 ms).
@@ -33,7 +34,7 @@ from typing import Any
 
 from precompiled.errors import CorruptArtifact
 
-FORMAT = 2
+FORMAT = 3
 MAX_VARIANTS = 16
 MANIFEST = "manifest.json"
 ENTRY = "entry.bin"
@@ -52,6 +53,11 @@ _FILE = re.compile(r"entry\.bin|program\.json\.gz|native/[0-9a-f]{64}\.so")
 def is_key(text: str) -> bool:
     """Whether ``text`` has the form of a key; everything that becomes a file name is checked with this first."""
     return _KEY.fullmatch(text) is not None
+
+
+def native(digest: str) -> str:
+    """The name of a file with native code."""
+    return f"{NATIVE}/{digest}.so"
 
 
 def digest(data: bytes | memoryview) -> str:
@@ -83,6 +89,7 @@ class Manifest:
     compiled_by: dict[str, str]  # version, uid, pid, host
     tier: str = "default"
     has_backward: bool = False
+    kernels: dict[str, str] = field(default_factory=dict)  # of each by its name: the digest of its file in native/
     format: int = FORMAT
     digest: str = ""
 
@@ -132,8 +139,11 @@ def open_manifest(data: bytes, key: str) -> Manifest:
             if not _FILE.fullmatch(name):
                 raise CorruptArtifact(f"the manifest names the file {name!r}, which no artifact has")
             files[name] = FileRecord(**record)
-    except (TypeError, AttributeError) as error:
-        raise CorruptArtifact(f"the manifest's file table cannot be read: {error}") from error
+        for kernel, file in manifest.kernels.items():
+            if files[native(file)].digest != file:
+                raise CorruptArtifact(f"the kernel {kernel[:12]} is in {native(file)}, which is another file")
+    except (TypeError, AttributeError, LookupError) as error:
+        raise CorruptArtifact(f"the manifest's tables cannot be read: {error!r}") from error
     manifest = dataclasses.replace(manifest, files=files)
     try:
         sealed = seal(manifest)

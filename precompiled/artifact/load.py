@@ -6,7 +6,7 @@ import pickle
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from precompiled.artifact.format import ENTRY, NATIVE
+from precompiled.artifact import format as fmt
 from precompiled.artifact.store import Entry, Store
 from precompiled.errors import CorruptArtifact, StoreError
 
@@ -34,14 +34,10 @@ def load(store: Store, entry: Entry, modes: Mapping[str, Any], *, cudagraphs: bo
     contents = store.read_files(entry)
     from precompiled.torch_internals.load import load_entry
 
-    native = {
-        name.removeprefix(f"{NATIVE}/").removesuffix(".so"): (entry.path / name, entry.manifest.files[name].digest)
-        for name in contents
-        if name.startswith(f"{NATIVE}/")
-    }
+    native = {kernel: (entry.path / fmt.native(digest), digest) for kernel, digest in entry.manifest.kernels.items()}
     try:
         function = load_entry(
-            contents[ENTRY], native, modes, cudagraphs=cudagraphs, name=f"{entry.manifest.key[:12]}.{entry.slot}"
+            contents[fmt.ENTRY], native, modes, cudagraphs=cudagraphs, name=f"{entry.manifest.key[:12]}.{entry.slot}"
         )
     except StoreError as error:
         store.quarantine(entry.path, str(error))

@@ -32,16 +32,17 @@ from torch._inductor.compile_fx import compile_fx
 
 from precompiled.errors import CompileFailed
 from precompiled.graph import codec
-from precompiled.torch_internals import configs, kernels, metadata, modes
+from precompiled.torch_internals import configs, kernel_units, metadata, modes
+from precompiled.torch_internals.kernel_units import Native
 from precompiled.torch_internals.sizes import produced_guards
 
 
 @dataclass(frozen=True)
 class Compiled:
-    """``entry``: the pickled result. ``native``: the bytes of each kernel's ``.so``, by kernel name."""
+    """``entry``: the pickled result. ``native``: its C++ kernels."""
 
     entry: bytes
-    native: dict[str, bytes]
+    native: Native
     has_backward: bool
     guards: str
 
@@ -77,7 +78,7 @@ def compile_graph(
     The caller has applied the program's modes and configuration.
     """
     context = TracingContext(metadata.new_fake_mode())
-    with tracing(context), _serializable(), kernels.recorded() as recorder:
+    with tracing(context), _serializable(), kernel_units.recorded() as recorder:
         compiled, _symints = _compile(module, inputs, hints, floats, context)
         _refuse_input_guards(context)
         serialize = getattr(compiled, "serialize", None)
@@ -94,7 +95,7 @@ def compile_graph(
         pickled = pickle.dumps(entry)
     except Exception as error:
         raise CompileFailed(f"the result cannot be pickled: {error}", code="not-serializable") from error
-    return Compiled(pickled, recorder.files(), entry.compiled_bw is not None, guards)
+    return Compiled(pickled, recorder.native(), entry.compiled_bw is not None, guards)
 
 
 def _refuse_input_guards(context: TracingContext) -> None:

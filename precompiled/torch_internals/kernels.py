@@ -1,14 +1,14 @@
-"""Inductor's C++ kernels: taken out of a compile as files, and put back without a compiler.
+"""Inductor's C++ kernels: the seam where they are built, and how a client maps those of an artifact.
 
 Each kernel is a plain extension module, built from the source that Inductor's generated wrapper passes to
 ``AsyncCompile.cpp_pybinding(argtypes, source)`` when it is executed. That call is where this file sits: in a worker it
-notes which ``.so`` came of which source, in a client it maps the ``.so`` of the artifact from the hash of the source,
-so that no compiler, no probe of vector units and no precompiled header is run (0.9 s of a warm start of GPT-2).
+collects the sources (kernel_units.py), in a client it maps the ``.so`` of the artifact from the hash of the source,
+so that no compiler, no probe of vector units and no precompiled header is run (docs/decisions/0003).
 
 Triton kernels come with the pickled result (torch/_inductor/triton_bundler.py). ``AsyncCompile.triton`` asks for its
 pool of processes before it looks at what is there already, and asking starts one: not while an artifact is loaded.
 
-Private names: torch._inductor.async_compile.AsyncCompile.{cpp_pybinding, use_process_pool},
+Private names: torch._inductor.async_compile.AsyncCompile.{cpp_pybinding, wait, use_process_pool},
 torch._C._dynamo.guards._torchinductor_pyobject_tensor_data_ptr (read by the kernels from the environment variable
 _TORCHINDUCTOR_PYOBJECT_TENSOR_DATA_PTR: torch/_inductor/codecache.py, CppPythonBindingsCodeCache).
 Checked on 2.11.0, 2.13.0, 2.15.0.
@@ -23,9 +23,10 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch._inductor.async_compile import AsyncCompile
@@ -35,11 +36,22 @@ from precompiled.errors import CorruptArtifact
 _SLOT = "_torchinductor_pyobject_tensor_data_ptr"
 _VARIABLE = "_TORCHINDUCTOR_PYOBJECT_TENSOR_DATA_PTR"
 
-# .handler: what cpp_pybinding does in this thread; absent: what torch does. .alone: no pool of processes.
+# .handler: what cpp_pybinding and wait do in this thread; absent: what torch does. .alone: no pool of processes.
 _current = threading.local()
 _original: Callable[..., Any] = AsyncCompile.cpp_pybinding
+_original_wait: Callable[..., None] = AsyncCompile.wait
 _original_use_process_pool: Callable[[], bool] = AsyncCompile.use_process_pool
 _install_lock = threading.Lock()
+
+
+class Handler(Protocol):
+    """What is done with the kernels of the wrappers that this thread executes."""
+
+    def kernel(self, argtypes: list[str], source: str) -> Any:
+        """The kernel, callable with its arguments."""
+
+    def all_named(self, compiler: AsyncCompile) -> None:
+        """A wrapper has named all its kernels, and would wait for them now."""
 
 
 def kernel_name(argtypes: list[str], source: str) -> str:
@@ -47,11 +59,23 @@ def kernel_name(argtypes: list[str], source: str) -> str:
     return hashlib.sha256(json.dumps([list(argtypes), source]).encode()).hexdigest()
 
 
+def module_name(kernel: str) -> str:
+    """Of the extension module that holds it, in a file that holds several; in C, half a digest tells them apart."""
+    return f"kernel_{kernel[:32]}"
+
+
 def _dispatch(self: AsyncCompile, argtypes: list[str], source_code: str) -> Any:
-    handler = getattr(_current, "handler", None)
+    handler: Handler | None = getattr(_current, "handler", None)
     if handler is None:
         return _original(self, argtypes, source_code)
-    return handler(self, argtypes, source_code)
+    return handler.kernel(argtypes, source_code)
+
+
+def _dispatch_wait(self: AsyncCompile, scope: dict[str, Any]) -> None:
+    handler: Handler | None = getattr(_current, "handler", None)
+    if handler is not None:
+        handler.all_named(self)
+    _original_wait(self, scope)
 
 
 def _use_process_pool() -> bool:
@@ -59,10 +83,12 @@ def _use_process_pool() -> bool:
 
 
 @contextmanager
-def _handled(handler: Callable[[AsyncCompile, list[str], str], Any], *, alone: bool = False) -> Iterator[None]:
+def handled(handler: Handler, *, alone: bool = False) -> Iterator[None]:
+    """In this thread, ``handler`` has the kernels. ``alone``: nor does anything here start a pool of processes."""
     with _install_lock:
         if AsyncCompile.cpp_pybinding is not _dispatch:
             AsyncCompile.cpp_pybinding = _dispatch
+            AsyncCompile.wait = _dispatch_wait
             AsyncCompile.use_process_pool = staticmethod(_use_process_pool)
     before = getattr(_current, "handler", None), getattr(_current, "alone", False)
     _current.handler, _current.alone = handler, alone
@@ -72,79 +98,43 @@ def _handled(handler: Callable[[AsyncCompile, list[str], str], Any], *, alone: b
         _current.handler, _current.alone = before
 
 
-class _Kernel:
-    """A kernel that is being built in another thread. Not one of Inductor's futures, which it would wait for."""
+@dataclass(frozen=True)
+class _Mapped:
+    files: Mapping[str, tuple[Path, str]]
 
-    def __init__(self, building: Any) -> None:
-        self._building = building
+    def kernel(self, argtypes: list[str], source: str) -> Any:
+        name = kernel_name(argtypes, source)
+        file = self.files.get(name)
+        if file is None:
+            # Building it here would start a compiler in a client and hide that the artifact is not self-contained.
+            raise CorruptArtifact(f"the artifact lacks the native code of the kernel {name[:12]}")
+        return load_kernel(name, *file)
 
-    def built(self) -> Callable[..., Any]:
-        """Waits for the compiler; raises what it said."""
-        found: Callable[..., Any] = self._building.result() if hasattr(self._building, "result") else self._building
-        return found
-
-    def __call__(self, *args: Any) -> Any:
-        return self.built()(*args)
-
-
-class Recorder:
-    """The kernels that were built while ``recorded`` was open.
-
-    Inductor waits for a graph's kernels where it executes the graph's wrapper. Here the kernels of the forward are
-    built while the backward is being lowered, and what one of them fails with comes out of ``files``.
-    """
-
-    def __init__(self) -> None:
-        self._kernels: dict[str, _Kernel] = {}
-
-    def __call__(self, compiler: AsyncCompile, argtypes: list[str], source: str) -> Any:
-        kernel = _Kernel(_original(compiler, argtypes, source))
-        return self._kernels.setdefault(kernel_name(argtypes, source), kernel)
-
-    def files(self) -> dict[str, bytes]:
-        """The contents of each kernel's ``.so``, by kernel name."""
-        return {
-            name: Path(kernel.built().__self__.__file__).read_bytes()  # type: ignore[attr-defined]
-            for name, kernel in self._kernels.items()
-        }
+    def all_named(self, compiler: AsyncCompile) -> None:
+        """Nothing is being built."""
 
 
-@contextmanager
-def recorded() -> Iterator[Recorder]:
-    recorder = Recorder()
-    with _handled(recorder):
-        yield recorder
-
-
-@contextmanager
-def mapped(files: Mapping[str, tuple[Path, str]]) -> Iterator[None]:
+def mapped(files: Mapping[str, tuple[Path, str]]) -> AbstractContextManager[None]:
     """In this thread, serve kernels from ``files``: kernel name to a ``.so`` and its SHA-256, which was checked.
 
     A kernel that is not there is an error.
     """
-
-    def load(_compiler: AsyncCompile, argtypes: list[str], source: str) -> Any:
-        name = kernel_name(argtypes, source)
-        file = files.get(name)
-        if file is None:
-            # Building it here would start a compiler in a client and hide that the artifact is not self-contained.
-            raise CorruptArtifact(f"the artifact lacks the native code of the kernel {name[:12]}")
-        return _load_kernel(*file)
-
-    with _handled(load, alone=True):
-        yield
+    return handled(_Mapped(files), alone=True)
 
 
-_loaded: dict[str, Any] = {}  # by the SHA-256 of the .so: one source has several, by the compiler's flags
+# By kernel, and the SHA-256 of the .so: one source has several, by the compiler's flags.
+_loaded: dict[tuple[str, str], Any] = {}
 
 
-def _load_kernel(path: Path, digest: str) -> Any:
-    known = _loaded.get(digest)
+def load_kernel(name: str, path: Path, digest: str) -> Any:
+    """The kernel, from the ``.so`` that holds it, whose SHA-256 is ``digest``. Raises CorruptArtifact."""
+    known = _loaded.get((name, digest))
     if known is not None:
         return known
     os.environ[_VARIABLE] = str(getattr(torch._C._dynamo.guards, _SLOT))
-    # The import system derives PyInit_kernel from the last part of the name.
-    spec = importlib.util.spec_from_file_location(f"precompiled_native_{digest}.kernel", path)
+    # The import system derives the function that makes the module from the last part of the name. A file of several is
+    # mapped once: the loader knows it by its inode.
+    spec = importlib.util.spec_from_file_location(f"precompiled_native_{digest}.{module_name(name)}", path)
     if spec is None or spec.loader is None:
         raise CorruptArtifact(f"{path} is no extension module")
     try:
@@ -153,5 +143,5 @@ def _load_kernel(path: Path, digest: str) -> Any:
     except ImportError as error:
         raise CorruptArtifact(f"{path} cannot be loaded: {error}") from error
     sys.modules[spec.name] = module
-    _loaded[digest] = module.kernel
+    _loaded[name, digest] = module.kernel
     return module.kernel

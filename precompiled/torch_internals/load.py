@@ -31,7 +31,7 @@ def load_entry(
 ) -> Callable[..., Any]:  # fmt: skip
     """The compiled callable: takes the graph's inputs, returns its outputs as a tuple.
 
-    ``native``: of each kernel, by name, its file and that file's SHA-256.
+    ``native``: of each kernel, by name, the file that holds it, and that file's SHA-256.
     ``entry_bytes`` is unpickled, which runs code: the caller has checked where it comes from (artifact/trust.py).
     ``captured_modes`` are restored around the load: it reads thread-local state, and may run in another thread.
     """

@@ -12,7 +12,7 @@ import pytest
 from torch._inductor.async_compile import AsyncCompile
 
 from precompiled.errors import CorruptArtifact
-from precompiled.torch_internals import kernels
+from precompiled.torch_internals import kernel_units, kernels
 
 
 def digest(file: Path) -> str:
@@ -56,7 +56,7 @@ def test_no_pool_of_processes_is_asked_for_while_an_artifact_is_loaded(monkeypat
         other.start()
         other.join()
     assert asked == ["other"]
-    with kernels.recorded():
+    with kernel_units.recorded():
         assert AsyncCompile.use_process_pool() is True  # in a worker it is what makes compiles parallel
     assert AsyncCompile.use_process_pool() is True
 
@@ -66,15 +66,15 @@ SOURCE = """
 static PyObject* kernel(PyObject* self, PyObject* args) { return PyLong_FromLong(VALUE); }
 static PyMethodDef methods[] = {{"kernel", kernel, METH_VARARGS, ""}, {NULL, NULL, 0, NULL}};
 static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "kernel", NULL, -1, methods};
-PyMODINIT_FUNC PyInit_kernel(void) { return PyModule_Create(&module); }
+PyMODINIT_FUNC NAME(void) { return PyModule_Create(&module); }
 """
 
 
 def test_one_source_compiled_with_other_flags_is_another_kernel(tmp_path: Path) -> None:
     """``options={"cpp.enable_unsafe_math_opt_flag": True}`` for one of two functions is another compiler's command."""
-    (tmp_path / "kernel.c").write_text(SOURCE)
     found = []
     name = kernels.kernel_name(["float*"], SOURCE)
+    (tmp_path / "kernel.c").write_text(SOURCE.replace("NAME", f"PyInit_{kernels.module_name(name)}"))
     for value in (1, 2):
         file = tmp_path / f"{value}.so"
         subprocess.run(["gcc", "-shared", "-fPIC", f"-DVALUE={value}", "-I", sysconfig.get_path("include"),

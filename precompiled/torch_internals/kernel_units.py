@@ -1,0 +1,193 @@
+"""In a worker: the C++ kernels of a graph, built a wrapper's at a time instead of one by one.
+
+Nearly all that a compiler does for one of Inductor's kernels it does for the header that all of them include, even
+where that is precompiled. So the kernels of a wrapper become one translation unit, or a few, each in a namespace of its
+own. Flags, headers and machine code of a kernel are those of torch's own build (docs/decisions/0015).
+
+Private names: torch._inductor.codecache.CppPythonBindingsCodeCache.{load_pybinding, load_async, _load_library_inner,
+entry_function, cache}, torch._inductor.async_compile.AsyncCompile.submit, torch._inductor.config.compile_threads.
+Checked on 2.11.0, 2.13.0, 2.15.0.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any, ClassVar
+
+import torch._inductor.config
+from torch._inductor.async_compile import AsyncCompile
+from torch._inductor.codecache import CppPythonBindingsCodeCache
+
+from precompiled.torch_internals.kernels import handled, kernel_name, load_kernel, module_name
+
+# With fewer of them in a unit, a further compiler beside it costs more than it saves; with more, one takes much memory.
+MIN_KERNELS, MAX_KERNELS = 16, 64
+
+
+@dataclass(frozen=True)
+class Native:
+    """``files``: the contents of each ``.so``, by their SHA-256. ``kernels``: in which of them each kernel is."""
+
+    files: dict[str, bytes]
+    kernels: dict[str, str]
+
+
+class _Text(CppPythonBindingsCodeCache):
+    """Builds nothing: the "kernel" is what torch would give to the compiler, the functions for Python included."""
+
+    @classmethod
+    def load_async(cls, main_code: str, *_: Any, **_options: Any) -> Callable[[], ModuleType]:
+        module = ModuleType("text")
+        setattr(module, cls.entry_function, main_code)
+        return lambda: module
+
+
+class _Build(CppPythonBindingsCodeCache):
+    """Torch's way to the compiler: its flags, its precompiled header, its cache of files. Loads nothing."""
+
+    cache: ClassVar[dict[str, Any]] = {}  # not the one of CppPythonBindingsCodeCache, whose entries are modules
+
+    @classmethod
+    def _load_library_inner(cls, path: str, key: str) -> Any:
+        return SimpleNamespace(path=path)
+
+
+class _Kernel:
+    """What a wrapper gets for a kernel. Not one of Inductor's futures, which the wrapper would wait for."""
+
+    def __init__(self, recorder: Recorder, argtypes: list[str], source: str) -> None:
+        self._recorder = recorder
+        self.name = kernel_name(argtypes, source)
+        self.joins = _joins(source)
+        self.text: str = _Text.load_pybinding(argtypes, source)
+
+    def __call__(self, *args: Any) -> Any:
+        return self._recorder.loaded(self.name)(*args)
+
+
+_DIRECTIVE = re.compile(r"^[ \t]*#[ \t]*(.*?)[ \t]*$", re.MULTILINE)
+
+
+def _joins(source: str) -> bool:
+    """Whether a kernel can be in a unit with others: nothing in it is for the preprocessor but the common header."""
+    found = [text for text in _DIRECTIVE.findall(source) if not text.startswith("pragma ")]
+    return found == ["include <torch/csrc/inductor/cpp_prefix.h>"] and source.count('extern "C"') == 1
+
+
+def unit_text(kernels: Sequence[_Kernel]) -> str:
+    """One translation unit with ``kernels``, each an extension module of its own (kernels.module_name)."""
+    if len(kernels) == 1:
+        # As torch has it: whatever it includes or defines is its own affair.
+        (kernel,) = kernels
+        return f"#define PyInit_kernel PyInit_{module_name(kernel.name)}\n{kernel.text}"
+    includes: dict[str, None] = {}
+    parts = []
+    for kernel in kernels:
+        lines = kernel.text.splitlines()
+        # Within a namespace they would declare their contents there.
+        includes |= dict.fromkeys(line.strip() for line in lines if line.lstrip().startswith("#include"))
+        own = "\n".join(line for line in lines if not line.lstrip().startswith("#include"))
+        name = module_name(kernel.name)
+        # C has one name for all namespaces.
+        renamed = [("kernel", name), ("PyInit_kernel", f"PyInit_{name}")]
+        parts += [f"#define {old} {new}" for old, new in renamed]
+        parts += [f"namespace unit_{name} {{", own, "}"]
+        parts += [f"#undef {old}" for old, _ in renamed]
+    return "\n".join([*includes, *parts, ""])
+
+
+class _Unit:
+    """Kernels that are built together; in other threads, where Inductor may have some."""
+
+    def __init__(self, kernels: Sequence[_Kernel]) -> None:
+        self.kernels = kernels
+        threads = torch._inductor.config.compile_threads or 1
+        submit = AsyncCompile.submit if threads > 1 else None
+        self._built = _Build.load_async(unit_text(kernels), "cpu", submit_fn=submit)
+
+    def path(self) -> Path:
+        """The ``.so``. Waits for the compiler; raises what it said."""
+        return Path(self._built().path)
+
+
+class Recorder:
+    """The kernels of the wrappers that are executed while ``recorded`` is open.
+
+    Inductor waits for a graph's kernels where it executes the graph's wrapper. Here those of the forward are built
+    while the backward is being lowered, and what the compiler fails with comes out of ``native``.
+    """
+
+    def __init__(self) -> None:
+        self._kernels: dict[str, _Kernel] = {}
+        self._waiting: list[_Kernel] = []
+        self._units: list[_Unit] = []
+        self._files: dict[str, tuple[Path, str]] = {}  # of each kernel that is built: its .so, and that one's SHA-256
+
+    def kernel(self, argtypes: list[str], source: str) -> _Kernel:
+        kernel = _Kernel(self, argtypes, source)
+        if kernel.name not in self._kernels:
+            self._kernels[kernel.name] = kernel
+            self._waiting.append(kernel)
+        return self._kernels[kernel.name]
+
+    def all_named(self, compiler: AsyncCompile | None = None) -> None:
+        """Start the compilers for what has come since the last time."""
+        joining = [kernel for kernel in self._waiting if kernel.joins]
+        self._units += [_Unit([kernel]) for kernel in self._waiting if not kernel.joins]
+        self._units += [_Unit(part) for part in divided(joining, torch._inductor.config.compile_threads or 1)]
+        self._waiting = []
+
+    def loaded(self, name: str) -> Callable[..., Any]:
+        """The kernel, callable; waits for what is being built."""
+        self._build()
+        path, digest = self._files[name]
+        kernel: Callable[..., Any] = load_kernel(name, path, digest)
+        return kernel
+
+    def native(self) -> Native:
+        """All of it. Waits for the compilers; raises what one of them said."""
+        self._build()
+        for name in self._files:
+            self.loaded(name)  # what does not load is no artifact
+        files = {digest: path.read_bytes() for path, digest in self._files.values()}
+        return Native(files, {name: digest for name, (_, digest) in self._files.items()})
+
+    def _build(self) -> None:
+        self.all_named()
+        units, self._units = self._units, []
+        while units:
+            unit = units.pop(0)
+            try:
+                path = unit.path()
+            except Exception:
+                if len(unit.kernels) == 1:
+                    raise
+                # Perhaps they do not bear each other, or the memory was not enough: one by one, as torch builds them.
+                traceback.print_exc()  # to the worker's log
+                units = [*(_Unit([kernel]) for kernel in unit.kernels), *units]
+                continue
+            digest = hashlib.sha256(path.read_bytes()).hexdigest()
+            self._files |= {kernel.name: (path, digest) for kernel in unit.kernels}
+
+
+def divided(kernels: Sequence[Any], threads: int) -> Iterator[Sequence[Any]]:
+    """Into units: one for each thread where there is enough for it, and none too large."""
+    count = max(min(threads, len(kernels) // MIN_KERNELS), -(-len(kernels) // MAX_KERNELS), 1)
+    for number in range(count):
+        part = kernels[number::count]
+        if part:
+            yield part
+
+
+@contextmanager
+def recorded() -> Iterator[Recorder]:
+    recorder = Recorder()
+    with handled(recorder):
+        yield recorder

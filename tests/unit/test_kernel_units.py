@@ -1,0 +1,156 @@
+"""Kernels that are built together have the instructions of those that torch builds one by one."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch._inductor.async_compile import AsyncCompile
+from torch._inductor.codecache import CppPythonBindingsCodeCache
+
+from precompiled.torch_internals import kernel_units, kernels
+
+
+class Model(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = torch.nn.Embedding(50, 128)
+        self.norm = torch.nn.LayerNorm(128)
+        self.linear = torch.nn.Linear(128, 50)
+
+    def forward(self, indices: torch.Tensor) -> torch.Tensor:
+        hidden = torch.nn.functional.gelu(self.norm(self.embedding(indices)))
+        scores = self.linear(torch.softmax(hidden @ hidden.transpose(-1, -2), -1) @ hidden)
+        return torch.nn.functional.cross_entropy(scores.flatten(0, 1), indices.flatten())
+
+
+class Keeps:
+    """What wrappers name is built as torch builds it, and noted."""
+
+    def __init__(self) -> None:
+        self.sources: list[tuple[list[str], str]] = []
+
+    def kernel(self, argtypes: list[str], source: str) -> Any:
+        self.sources.append((argtypes, source))
+        return CppPythonBindingsCodeCache.load_pybinding(argtypes, source)
+
+    def all_named(self, compiler: AsyncCompile) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def sources() -> list[tuple[list[str], str]]:
+    """Of the kernels of a small model's training step."""
+    keeps = Keeps()
+    torch.manual_seed(0)
+    model = Model()
+    indices = torch.randint(50, (16, 64))
+    threads = torch._inductor.config.patch({"cpp.threads": 2})  # whatever the test runs with: parallel regions
+    with threads, kernels.handled(keeps), torch._inductor.utils.fresh_cache():
+        torch.compile(model)(indices).backward()
+    torch.compiler.reset()
+    return keeps.sources
+
+
+def functions(file: Path) -> dict[str, list[str]]:
+    """The instructions of each function of a ``.so``, without addresses and without the places of spilled registers.
+
+    Which of its slots on the stack a register is spilled to, GCC decides by an order that another unit changes.
+    """
+    text = subprocess.run(
+        ["objdump", "-d", "-C", "--no-show-raw-insn", str(file)], capture_output=True, text=True, check=True
+    ).stdout
+    found: dict[str, list[str]] = {}
+    current: list[str] = []
+    for line in text.splitlines():
+        if head := re.fullmatch(r"[0-9a-f]+ <(.*)>:", line):
+            current = found.setdefault(head[1], [])
+        elif "\t" in line:
+            code = re.sub(r"[0-9a-f]+ <[^>]*>|-?0x[0-9a-f]+\((?=%r[ibs]p)|#.*", "", line.split("\t", 1)[1])
+            current.append(code.strip())
+    return found
+
+
+def of_the_kernel(file: Path, name: str) -> dict[str, list[str]]:
+    """A kernel's function, and those that OpenMP's parallel regions become."""
+    pattern = re.compile(rf"{name}(\._omp_fn\.\d+)?")
+    return {key.replace(name, "kernel"): code for key, code in functions(file).items() if pattern.fullmatch(key)}
+
+
+def test_the_machine_code_is_that_of_kernels_built_alone(sources: list[tuple[list[str], str]]) -> None:
+    recorder = kernel_units.Recorder()
+    for argtypes, source in sources:
+        recorder.kernel(argtypes, source)
+    native = recorder.native()
+    assert len(native.kernels) == len({kernels.kernel_name(*item) for item in sources}) >= 5
+    assert len(native.files) < len(native.kernels)
+    compared = 0
+    for argtypes, source in sources:
+        alone = Path(CppPythonBindingsCodeCache.load_pybinding(argtypes, source).__self__.__file__)
+        name = kernels.kernel_name(argtypes, source)
+        together = recorder.loaded(name).__self__.__file__
+        expected = of_the_kernel(alone, "kernel")
+        assert expected == of_the_kernel(Path(together), kernels.module_name(name))
+        compared += len(expected)
+    assert compared > len(native.kernels), "no parallel region was compared"
+
+
+PLAIN = """
+#include <torch/csrc/inductor/cpp_prefix.h>
+EXTRA
+extern "C" void kernel(float* out_ptr0)
+{
+    out_ptr0[0] = VALUE;
+}
+"""
+
+
+def plain(value: int, extra: str = "") -> tuple[list[str], str]:
+    return ["float*"], PLAIN.replace("VALUE", str(value)).replace("EXTRA", extra)
+
+
+def built(*items: tuple[list[str], str]) -> tuple[kernel_units.Native, list[float]]:
+    """All of them by one recorder, and what each writes."""
+    recorder = kernel_units.Recorder()
+    named = [recorder.kernel(*item) for item in items]
+    recorder.all_named()
+    out = torch.zeros(len(items))
+    for number, kernel in enumerate(named):
+        kernel(out[number:])
+    return recorder.native(), out.tolist()
+
+
+def test_a_kernel_with_directives_of_its_own_is_built_alone() -> None:
+    native, values = built(plain(1), plain(2), plain(3, "#define HIDDEN\n#ifndef HIDDEN\nno C++\n#endif"))
+    assert values == [1.0, 2.0, 3.0]
+    assert sorted(list(native.kernels.values()).count(file) for file in native.files) == [1, 2]
+
+
+def test_kernels_that_do_not_bear_each_other_are_built_one_by_one(capfd: pytest.CaptureFixture[str]) -> None:
+    # One name for the linker, whatever the namespace.
+    native, values = built(plain(1, 'int x asm("same") = 1;'), plain(2, 'int x asm("same") = 2;'))
+    assert values == [1.0, 2.0]
+    assert len(native.files) == 2
+    assert "CppCompileError" in capfd.readouterr().err
+
+
+def test_what_the_compiler_says_of_one_of_them_is_raised() -> None:
+    recorder = kernel_units.Recorder()
+    for item in (plain(1), plain(2, "no C++")):
+        recorder.kernel(*item)
+    recorder.all_named()
+    with pytest.raises(Exception, match="no C\\+\\+") as caught:
+        recorder.native()
+    assert type(caught.value).__name__ == "CppCompileError"
+
+
+@pytest.mark.parametrize(
+    ("count", "threads", "sizes"),
+    [(1, 8, [1]), (31, 8, [31]), (32, 8, [16, 16]), (40, 2, [20, 20]), (100, 1, [50, 50]), (0, 2, [])],
+)
+def test_a_unit_is_neither_small_beside_others_nor_large(count: int, threads: int, sizes: list[int]) -> None:
+    assert [len(part) for part in kernel_units.divided(range(count), threads)] == sizes
