@@ -1015,7 +1015,8 @@ NEVER = {
     "a_class_of_exec": "package-inlined",
     "a_tensor_subclass": "package-guard",
     "a_random_number": "package-global",
-    "a_regular_expression": "package-not-portable",
+    "text_of_an_enums_member": "package-not-portable",
+    "module_as_a_default": "package-not-portable",
     "a_device_context": "package-mode",
     "assumed_constant_of_a_local": "package-assumed-constant",
     "order_of_a_set": "package-set-order",
@@ -1087,6 +1088,17 @@ def f(x):
 def build():
     return f, [(torch.randn(4, 4),)]
 """, None, TRACED)
+case("text_of_an_enums_member", """
+NAMES = {1: "relu"}
+class Kind(enum.Enum):
+    ONE = 1
+    def __str__(self):
+        return NAMES[self.value]
+def f(x):
+    return torch.mm(x, x) if f"{Kind.ONE}" == "relu" else torch.addmm(x, x, x, alpha=2.0)
+def build():
+    return f, [(torch.randn(4, 4),)]
+""", ('"relu"}', '"gelu"}'), TRACED)
 # Dynamo guards on which object it is, and evaluates the match.
 case("a_regular_expression", """
 import re
@@ -1420,6 +1432,224 @@ def build():
     x = torch.randn(4, 4)
     return f, [(x,)]
 """, ("[(x,)]", "[(x.view(4, 4),)]"), TRACED)
+
+# ---------------------------------------------------------------- found by the fourth reader
+
+DECORATED = """
+guard = torch.no_grad
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(4, 4))
+    @guard()
+    def forward(self, x):
+        return torch.mm(x, self.weight)
+def build():
+    return Net(), [(torch.randn(4, 4),)]
+"""
+case("mode_of_a_decorator", DECORATED, ("guard = torch.no_grad", "guard = torch.enable_grad"), TRACED)
+case("mode_of_a_decorator_again", DECORATED, None, USED)
+case("mode_of_a_decorated_callee", """
+@torch.no_grad()
+def g(x):
+    return torch.mm(x, x)
+def f(x):
+    return g(x) + x
+def build():
+    return f, [(torch.randn(4, 4, requires_grad=True),)]
+""", ("@torch.no_grad()", "@torch.enable_grad()"), TRACED)
+case("inference_mode_of_a_decorator", DECORATED.replace("guard = torch.no_grad", "guard = functools.partial(torch.inference_mode, True)"),
+     ("torch.inference_mode, True", "torch.inference_mode, False"), TRACED)
+TEXT = """
+class Net(nn.Module):
+    def __init__(self, head):
+        super().__init__()
+        self.head = head
+    def forward(self, x):
+        return torch.mm(x, x) if "ReLU" in str(self.head) else torch.addmm(x, x, x, alpha=3.0)
+def build():
+    return Net(nn.Sequential(nn.Identity(), nn.ReLU())), [(torch.randn(4, 4),)]
+"""
+case("text_of_a_module", TEXT, ("nn.ReLU()", "nn.GELU()"), TRACED)
+case("text_of_a_module_again", TEXT, None, USED)
+case("text_of_an_object", """
+import dataclasses
+@dataclasses.dataclass
+class Config:
+    act: str = "relu"
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.config = Config()
+    def forward(self, x):
+        return torch.mm(x, x) if "relu" in str(self.config) else torch.addmm(x, x, x, alpha=3.0)
+def build():
+    return Net(), [(torch.randn(4, 4),)]
+""", ("Config()", 'Config("gelu")'), TRACED)
+case("registered_in_pytree", """
+import torch.utils._pytree as pytree
+class Batch:
+    def __init__(self, x):
+        self.x = x
+def scale(item):
+    return torch.addmm(item, item, item, alpha=2.0) if isinstance(item, torch.Tensor) else item
+def f(x, batch):
+    return pytree.tree_map(scale, batch).x + x
+def build():
+    return f, [(torch.randn(4, 4), Batch(torch.randn(4, 4)))]
+""", ("def build():\n", "pytree.register_pytree_node(Batch, lambda b: ([b.x], None), lambda c, _: Batch(*c))\ndef build():\n"), TRACED)
+case("keys_of_a_dictionary_that_is_changed", """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.options = {"alpha": 2.0}
+    def forward(self, x):
+        alpha = self.options.pop("alpha")
+        self.options["alpha"] = alpha
+        return torch.addmm(x, x, x, alpha=alpha)
+def build():
+    return Net(), [(torch.randn(4, 4),)]
+""", ('{"alpha": 2.0}', '{"alpha": 2.0, "beta": 1.0}'), TRACED)
+case("text_of_a_dictionary", """
+TABLE = {"a": 2.0}
+def f(x):
+    return torch.mm(x, x) if "b" in str(TABLE) else torch.addmm(x, x, x, alpha=3.0)
+def build():
+    return f, [(torch.randn(4, 4),)]
+""", ('{"a": 2.0}', '{"a": 2.0, "b": 1.0}'), TRACED)
+case("module_as_a_default", """
+import module_as_a_default_helper as config
+class Block:
+    def run(self, x, cfg=config):
+        return torch.addmm(x, x, x, alpha=cfg.ALPHA)
+def f(x):
+    return Block().run(x)
+def build():
+    return f, [(torch.randn(4, 4),)]
+""", None, TRACED, helper=("ALPHA = 2.0\n", "ALPHA = 3.0\n"))
+PROPERTY_OF_A_CLASS = """
+import collections, re
+class classproperty:
+    def __init__(self, function):
+        self.function = function
+    def __get__(self, instance, owner):
+        return self.function(owner)
+class Net(nn.Module):
+    HELD
+    @classproperty
+    def alpha(cls):
+        return READ
+    def forward(self, x):
+        return torch.addmm(x, x, x, alpha=self.alpha)
+def build():
+    return Net(), [(torch.randn(4, 4),)]
+"""
+def held_by_a_class(held: str, read: str) -> str:
+    return PROPERTY_OF_A_CLASS.replace("HELD", held).replace("READ", read)
+case("class_in_a_class", held_by_a_class("class Config: alpha = 2.0", "cls.Config.alpha"), ("= 2.0", "= 3.0"), TRACED)
+case("ordered_dictionary_in_a_class", held_by_a_class("TABLE = collections.OrderedDict(a=2.0)", "cls.TABLE['a']"),
+     ("a=2.0", "a=3.0"), TRACED)
+case("pattern_in_a_class", held_by_a_class("PATTERN = re.compile('a+')", "2.0 if cls.PATTERN.match('aa') else 3.0"),
+     ("'a+'", "'b+'"), TRACED)
+case("what_a_transform_of_torchs_was_given", """
+def g(x, y):
+    return x * y
+class Block:
+    run = staticmethod(torch.vmap(g, in_dims=(0, 0)))
+def f(x):
+    return Block().run(x, x)
+def build():
+    return f, [(torch.randn(4, 4),)]
+""", ("in_dims=(0, 0)", "in_dims=(0, 1)"), TRACED)
+case("attribute_of_a_wrapper_of_torchs", """
+def tagged(function):
+    function.alpha = 2.0
+    return function
+class Block:
+    @tagged
+    @torch.no_grad()
+    def run(self, x):
+        return x
+def f(x):
+    return torch.addmm(x, x, x, alpha=Block().run.alpha)
+def build():
+    return f, [(torch.randn(4, 4),)]
+""", ("alpha = 2.0", "alpha = 3.0"), TRACED)
+case("names_in_a_module", """
+import names_in_a_module_helper as helper
+def f(x):
+    for name in dir(helper):
+        if name.startswith("op_"):
+            x = getattr(helper, name)(x)
+    return x
+def build():
+    return f, [(torch.randn(4, 4),)]
+""", None, TRACED, helper=("def op_a(x):\n    return torch.mm(x, x)\n",
+                            "def op_a(x):\n    return torch.mm(x, x)\ndef op_b(x):\n    return x + 1\n"))
+case("slot_that_was_empty", """
+class State:
+    __slots__ = ("cache",)
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.state = State()
+    def forward(self, x):
+        try:
+            alpha = self.state.cache
+        except AttributeError:
+            alpha = 2.0
+        return torch.addmm(x, x, x, alpha=alpha)
+def build():
+    net = Net()
+    return net, [(torch.randn(4, 4),)]
+""", ("net = Net()\n", "net = Net()\n    net.state.cache = 3.0\n"), TRACED)
+case("attribute_of_an_enums_member", """
+SCALES = {1: 2.0}
+class Kind(enum.Enum):
+    ONE = 1
+    def __init__(self, number):
+        self._scale = SCALES[number]
+    @property
+    def scale(self):
+        return self._scale
+def f(x):
+    return torch.addmm(x, x, x, alpha=Kind(1).scale)
+def build():
+    return f, [(torch.randn(4, 4),)]
+""", ("{1: 2.0}", "{1: 3.0}"), TRACED)
+case("value_among_the_builtins", """
+import builtins
+builtins.ALPHA_B = 2.0
+def f(x):
+    return torch.addmm(x, x, x, alpha=ALPHA_B)
+def build():
+    return f, [(torch.randn(4, 4),)]
+""", ("ALPHA_B = 2.0", "ALPHA_B = 3.0"), TRACED)
+case("builtin_that_a_cell_shadows", """
+exec(compile("def g(x):\\n    return torch.addmm(x, x, x, alpha=max(2.0, 1.0))", "<cell 1>", "exec"), globals())
+def f(x):
+    return g(x)
+def build():
+    return f, [(torch.randn(4, 4),)]
+""", ("def build():\n", "def max(a, b): return 3.0\ndef build():\n"), TRACED)
+case("annotations", """
+def g(x, mask):
+    return x
+def f(x):
+    return torch.addmm(x, x, x, alpha=2.0 if "mask" in g.__annotations__ else 3.0)
+def build():
+    return f, [(torch.randn(4, 4),)]
+""", ("def g(x, mask):", "def g(x, mask: float):"), TRACED)
+case("import_that_a_call_would_not_come_to", """
+USE = True
+def f(x):
+    if USE:
+        import import_that_a_call_would_not_come_to_helper as helper
+        return torch.addmm(x, x, x, alpha=helper.ALPHA)
+    return torch.mm(x, x)
+def build():
+    return f, [(torch.randn(4, 4),)]
+""", ("USE = True", "USE = False"), TRACED, helper=("ALPHA = 2.0\n", "raise SystemExit('imported')\n"))
 
 # One of each kind, and the commonest: with those of NEVER they are the everyday ones; the others are slow.
 EVERYDAY = ("same_module", "graph_break", "monkeypatched_function", "changed_global", "rebound_closure", "subclass",

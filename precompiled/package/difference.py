@@ -48,7 +48,9 @@ def fact(kind: str, here: Any, before: Any) -> Difference:
     if kind == "TYPE_MATCH" and _alike(here, before) and here[:3] == before[:3]:
         if here[3] != before[3]:
             return _both("attributes", sorted({*here[3]} - {*before[3]}), sorted({*before[3]} - {*here[3]}))
-        return _both("hooks", here[-1], before[-1])
+        if here[4] != before[4]:
+            return _both("hooks", here[4], before[4])
+        return Difference("the decorator or method was made with something else")
     return _of(here, before)
 
 

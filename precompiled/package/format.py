@@ -18,6 +18,7 @@ Version history:
     1   first version
     2   about; meaning
     3   first; program
+    4   guards on types say what a decorator was made with; Seen.wholes
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from typing import Any
 
 from precompiled.errors import CorruptArtifact
 
-FORMAT = 3
+FORMAT = 4
 SUFFIX = ".entry"
 MAX_ENTRY_BYTES = 256 << 20
 # Entries of one function that are kept; many, since some functions are part of every model (decorators of libraries).

@@ -12,16 +12,18 @@ description raises ``NotPortable``: nothing is left out silently.
 
 from __future__ import annotations
 
+import collections
 import enum
 import functools
 import hashlib
 import importlib.util
 import inspect
 import os
+import re
 import struct
 import sys
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -36,12 +38,29 @@ _DESCRIPTORS = (staticmethod, classmethod, property, functools.cached_property, 
 OF_C = (types.MethodDescriptorType, types.WrapperDescriptorType, types.GetSetDescriptorType,
         types.MemberDescriptorType)  # fmt: skip
 ATOMS = (bool, int, float, complex, str, bytes, type(None), type(...), type(NotImplemented))
+# Set by functools.wraps, and by Dynamo's own decorators; what they say is compared elsewhere.
+_OF_A_WRAPPER = frozenset({"__wrapped__", "_torchdynamo_orig_callable", "_torchdynamo_inline"})
+_CONTAINERS = (
+    tuple, list, dict, types.MappingProxyType, set, frozenset, slice, range, re.Pattern,
+    collections.OrderedDict, collections.defaultdict, collections.deque,
+)  # fmt: skip
 # Written by the interpreter or by abc, different in each process or class body, and of no meaning to a trace.
 _NOT_OF_A_CLASS = frozenset(
     {"__dict__", "__weakref__", "__module__", "__doc__", "__qualname__", "__firstlineno__", "__static_attributes__",
      "_abc_impl", "__abstractmethods__", "__annotations__", "__annotate__", "__annotate_func__",
      "__annotations_cache__", "__parameters__", "__orig_bases__"}
 )  # fmt: skip
+# What an enum defines for itself, Dynamo runs when it folds a member into a text, or makes one of a value.
+_RUN_BY_THE_INTERPRETER = ("_missing_", "__str__", "__repr__", "__format__")
+_OF_A_MEMBER = frozenset({"_value_", "_name_", "_sort_order_", "__objclass__", "name", "value"})
+
+
+def _registered_nowhere(_kind: type) -> Any:
+    return None
+
+
+# What torch's registries say of a class; package_guards.py, which may know torch, sets it.
+registered: Callable[[type], Any] = _registered_nowhere
 
 
 class NotPortable(PrecompiledError):
@@ -150,6 +169,15 @@ class Descriptions:
         if kind in (dict, types.MappingProxyType):
             self._check_size(value)
             return [kind.__name__, [[self.value(k, depth + 1), self.value(v, depth + 1)] for k, v in value.items()]]
+        if kind in (collections.OrderedDict, collections.defaultdict):
+            made_by = [self.thing(value.default_factory, depth + 1)] if kind is collections.defaultdict else []
+            return [kind.__name__, *made_by, self.value(dict(value), depth + 1)]
+        if kind is collections.deque:
+            return [kind.__name__, value.maxlen, self.value(list(value), depth + 1)]
+        if isinstance(value, tuple) and hasattr(kind, "_fields"):
+            return ["namedtuple", self.a_class(kind), self.value(tuple(value), depth + 1)]
+        if kind is re.Pattern:
+            return ["pattern", repr(value.pattern), value.flags]
         if kind in (slice, range):
             return [kind.__name__, repr(value)]
         return self.thing(value, depth)
@@ -175,7 +203,7 @@ class Descriptions:
         if isinstance(value, types.MethodType):
             return ["method", self.thing(value.__self__, depth + 1), self.thing(value.__func__, depth + 1)]
         if isinstance(value, enum.Enum):
-            more = {name: held for name, held in vars(value).items() if not name.startswith(("_", "name", "value"))}
+            more = {name: held for name, held in vars(value).items() if name not in _OF_A_MEMBER}
             return ["enum", self.a_class(kind), value.name, self.value(value.value, depth + 1),
                     self.value(more, depth + 1) if more else None]  # fmt: skip
         if isinstance(value, (inspect.Signature, inspect.Parameter)):
@@ -187,7 +215,7 @@ class Descriptions:
         if isinstance(value, functools.partial):
             return ["partial", self.thing(value.func, depth + 1), self.value(value.args, depth + 1),
                     self.value(dict(value.keywords), depth + 1)]  # fmt: skip
-        if kind in (tuple, list, dict, types.MappingProxyType, set, frozenset, slice, range):
+        if kind in _CONTAINERS or (isinstance(value, tuple) and hasattr(kind, "_fields")):
             return self.value(value, depth)
         named = self._named(value)
         if named is not None:
@@ -293,10 +321,11 @@ class Descriptions:
                 shown.append(self.value(function.__kwdefaults__, depth + 1))
                 shown.append([self._cell(cell, depth) for cell in function.__closure__ or ()])
                 if held := {name: item for name, item in vars(function).items() if name != "__wrapped__"}:
-                    shown.append(self._attribute(held))
-            else:  # of torch's the environment says all, but for what it wraps: a method under torch.no_grad()
-                users = [cell for cell in function.__closure__ or () if _is_users(cell)]
-                shown.append([self._attribute(cell.cell_contents) for cell in users])
+                    shown.append(self.attribute(held))
+            else:  # of torch's the environment says all, but for what it was given: what it wraps, in_dims of a vmap
+                shown.append([self._given(cell, depth) for cell in function.__closure__ or ()])
+                if held := {name: item for name, item in vars(function).items() if name not in _OF_A_WRAPPER}:
+                    shown.append([[name, self.attribute(item)] for name, item in held.items()])
         except BaseException:
             del self._functions[id(function)]
             raise
@@ -371,8 +400,10 @@ class Descriptions:
     def _class_digest(self, kind: type) -> str:
         state = hashlib.sha256(f"{self._metaclass(type(kind))}\n".encode())
         if issubclass(kind, enum.Enum) and not _is_torchs(kind.__module__):
-            values = [[name, self._attribute(member.value)] for name, member in kind.__members__.items()]
+            values = [[name, self.attribute(member.value)] for name, member in kind.__members__.items()]
             state.update(f"{values}\n".encode())
+            _check_enum(kind)
+        state.update(f"{registered(kind)}\n".encode())
         for base in kind.__mro__:
             state.update(f"{base.__module__}.{base.__qualname__}\n".encode())  # also of one that defines nothing
             if base.__module__ == "builtins" or not _is_heap(base):
@@ -402,25 +433,50 @@ class Descriptions:
         if isinstance(value, _DESCRIPTORS):
             inner = [getattr(value, name, None) for name in ("__func__", "fget", "fset", "fdel", "func")]
             codes = [
-                self._member(item, plain) if isinstance(item, types.FunctionType) else str(self._attribute(item))
+                self._member(item, plain) if isinstance(item, types.FunctionType) else str(self.attribute(item))
                 for item in inner
                 if item is not None
             ]
-            bound = [self._attribute(getattr(value, name, None)) for name in ("args", "keywords")] if plain else []
+            bound = [self.attribute(getattr(value, name, None)) for name in ("args", "keywords")] if plain else []
             return f"{type(value).__name__} {codes} {bound}"
         if isinstance(value, type):
-            return f"class {value.__module__}.{value.__qualname__}"
+            # Through a class without a source, all that is in this one is a constant of the trace.
+            users = plain and value.__module__.split(".")[0] not in _INSTALLATION
+            return str(self.attribute(value)) if users else f"class {value.__module__}.{value.__qualname__}"
         wrapped = getattr(value, "__wrapped__", None) if type(value).__module__ == "functools" else None
         if isinstance(wrapped, types.FunctionType):
             return f"{type(value).__name__} {self._member(wrapped, plain)}"
-        return str(self._attribute(value)) if plain else type(value).__qualname__
+        return str(self.attribute(value)) if plain else type(value).__qualname__
 
-    def _attribute(self, value: Any) -> Any:
-        """A value that a class holds; of one without a description (a lock, a logger) its type is all there is."""
+    def attribute(self, value: Any, depth: int = 0) -> Any:
+        """A value that a class or a closure holds: of what has no description (a lock, a logger) the type is all there
+        is, and of what holds such a thing, the rest. A trace that reads the thing itself is not kept (package_seen.py).
+        """
         try:
-            return self.value(value)
+            return self.value(value, depth)
         except NotPortable:
-            return ["opaque", type(value).__module__, type(value).__qualname__]
+            kind = type(value)
+        if depth <= MAX_DEPTH and kind in _CONTAINERS and len(value) <= MAX_ITEMS:
+            items = value.items() if hasattr(value, "items") else value
+            return [kind.__name__, [self.attribute(item, depth + 1) for item in items]]
+        if depth <= MAX_DEPTH and kind is functools.partial:
+            return ["partial", *(self.attribute(item, depth + 1) for item in (value.func, value.args, value.keywords))]
+        if kind is types.FunctionType:
+            place = [value.__module__, value.__qualname__, self._code(value.__code__)]
+            defaults = [self.attribute(item, depth + 1) for item in (value.__defaults__, value.__kwdefaults__)]
+            return ["parts of", *place, defaults, [self._given(cell, depth + 1) for cell in value.__closure__ or ()]]
+        return ["opaque", kind.__module__, kind.__qualname__]
+
+    def _given(self, cell: types.CellType, depth: int) -> Any:
+        """What a closure holds of functions and constants."""
+        try:
+            held = cell.cell_contents
+        except ValueError:
+            return "empty"
+        if depth > MAX_DEPTH:
+            return "deep"
+        given = (*ATOMS, *_CONTAINERS, functools.partial, types.FunctionType)
+        return self.attribute(held, depth) if isinstance(held, given) else None
 
     def module(self, module: types.ModuleType) -> list[Any]:
         """Its name and its file's content; of an installed package's, the name is enough with the environment.
@@ -432,6 +488,20 @@ class Descriptions:
 
 def _is_constant(value: Any) -> bool:
     return type(value) in ATOMS or (type(value) is tuple and all(map(_is_constant, value)))
+
+
+def _check_enum(kind: type) -> None:
+    """Refuse an enum whose own functions, which no trace goes through, read globals. Raises NotPortable."""
+    for base in kind.__mro__:
+        if base.__module__.split(".")[0] in _INSTALLATION:
+            continue
+        for name in _RUN_BY_THE_INTERPRETER:
+            member = vars(base).get(name)
+            function = getattr(member, "__func__", member)
+            if isinstance(function, types.FunctionType):
+                read = {item for code in codes_within(function.__code__) for item in code.co_names}
+                if found := sorted(read & function.__globals__.keys()):
+                    raise NotPortable(f"{kind.__qualname__}.{name} reads the global {found[0]}, and no trace sees it")
 
 
 def _is_heap(kind: type) -> bool:
@@ -452,14 +522,6 @@ def _holds_more(kind: type) -> bool:
 
 
 TORCH_FILES = os.path.dirname(importlib.util.find_spec("torch").origin or "") + os.sep  # type: ignore[union-attr]
-
-
-def _is_users(cell: types.CellType) -> bool:
-    try:
-        held = cell.cell_contents
-    except ValueError:
-        return False
-    return isinstance(held, types.FunctionType) and not held.__code__.co_filename.startswith(TORCH_FILES)
 
 
 def _is_torchs(module: str | None) -> bool:

@@ -13,7 +13,8 @@ Private names: torch._dynamo.guards.{CheckFunctionManager, GuardBuilder, convert
 _get_closure_vars}, torch._guards.{TracingContext, tracing}, torch._dynamo.source.LocalSource,
 torch._dynamo.output_graph.{OutputGraphCommon, OutputGraphGuardsState}, torch._guards.{Guard, GuardsSet, Source},
 torch._C._dynamo.guards.GlobalStateGuard, torch._C.{_dispatch_keys, _len_torch_function_stack},
-torch.utils._device.CURRENT_DEVICE, torch.utils._ordered_set.OrderedSet, torch.utils._pytree,
+torch.utils._device.CURRENT_DEVICE, torch.utils._ordered_set.OrderedSet,
+torch.utils._pytree.{SUPPORTED_NODES, CONSTANT_NODES},
 torch._functorch.pyfunctorch.retrieve_all_functorch_interpreters, torch.autograd.forward_ad._current_level,
 torch._dynamo.source.SkipGuardSource, torch.nn.modules.module._global_*_hooks,
 torch._subclasses.fake_tensor.FakeTensor, torch.utils._python_dispatch._disable_current_modes,
@@ -23,6 +24,7 @@ Checked on 2.11.0, 2.13.0, 2.15.0.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import hashlib
@@ -45,9 +47,9 @@ from torch.utils import _pytree as pytree
 from torch.utils._ordered_set import OrderedSet
 from torch.utils._python_dispatch import _disable_current_modes, is_traceable_wrapper_subclass
 
-from precompiled.package import difference
+from precompiled.package import difference, identity
 from precompiled.package.format import About, Told
-from precompiled.package.identity import TORCH_FILES, Descriptions, Mismatch, NotPortable
+from precompiled.package.identity import TORCH_FILES, Descriptions, Mismatch, NotPortable, code_digest
 from precompiled.torch_internals import package_state
 
 # Their meaning is in the state around the frame or in their parameters; nothing is read from their source.
@@ -164,6 +166,16 @@ def compare(kept: list[Kept], reader: Reader, described: Descriptions, *, check_
             raise Mismatch(f"{source.name}: {difference.fact(kind, found, fact).said(WHEN)}", number)
 
 
+def compare_values(kept: list[Kept], reader: Reader) -> None:
+    """The same of constants alone, and of those that can be read already: raise Mismatch where one is another."""
+    described = Descriptions()
+    for number, (source, kind, _parameters, fact) in enumerate(kept):
+        if kind in _VALUES:
+            with contextlib.suppress(NotPortable):
+                if (found := described.value(value_at(source, reader))) != fact:
+                    raise Mismatch(f"{source.name}: {difference.fact(kind, found, fact).said(WHEN)}", number)
+
+
 def about(guards: list[Guard], kept: Guards, inlined: list[tuple[list[Any], str]], seen: list[list[Any]]) -> About:
     """The same, for people, under the names of no process."""
     return About(
@@ -278,7 +290,7 @@ def _fact(kind: str, parameters: dict[str, Any], guard: Guard, builder: Any, des
     if kind == "TYPE_MATCH":
         return [
             described.a_class(type(value)), described.number(type(value)), described.number(value), _names(value),
-            _hooks(value, described),
+            _hooks(value, described), _within(value, described),
         ]  # fmt: skip
     if kind == "TENSOR_MATCH":
         return [_tensor(value, described), described.number(value)]
@@ -335,6 +347,19 @@ def _memory(value: torch.Tensor, described: Descriptions) -> int:
     return described.memory(value.untyped_storage()._cdata)
 
 
+def _registered(kind: type) -> Any:
+    """How pytree takes an object of this class apart: a trace asks, and does not guard on the answer."""
+    node = pytree.SUPPORTED_NODES.get(kind)
+    if node is None:
+        return "constant" if kind in pytree.CONSTANT_NODES else None
+    functions = (node.flatten_fn, node.unflatten_fn)
+    return [code_digest(function.__code__) if isinstance(function, types.FunctionType) else type(function).__qualname__
+            for function in functions]  # fmt: skip
+
+
+identity.registered = _registered
+
+
 def kind_of(value: Any) -> type:
     """Its type; of a fake tensor that of what it stands for: a watch traces with these, and runs use what it kept."""
     if isinstance(value, FakeTensor):
@@ -366,6 +391,17 @@ def _names(value: Any) -> list[str]:
         for held in ("_parameters", "_buffers", "_modules"):
             names |= {f"{held}.{name}" for name in vars(value).get(held, ())}
     return sorted(names)
+
+
+def _within(value: Any, described: Descriptions) -> Any:
+    """What Dynamo reads of an object by itself, with no guard but the one on its type: a decorator's mode."""
+    if isinstance(value, types.MethodType):
+        of = value.__self__
+        return ["method", described.attribute(value.__func__), described.a_class(type(of)), _within(of, described)]
+    if type(value).__module__.split(".")[0] == "torch" and hasattr(type(value), "__enter__"):
+        state = [[name, described.attribute(held)] for name, held in vars(value).items()]
+        return [described.a_class(type(value)), state]
+    return None
 
 
 def _hooks(value: Any, described: Descriptions) -> Any:

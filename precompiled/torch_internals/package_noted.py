@@ -7,12 +7,20 @@ is the user's. Noted are
   stay (C descriptors, classes in closures, what is behind a module of the standard library: os.environ);
 - the attributes that it asks for, where it asks whether there is one, and where there was none;
 - the keys that a dictionary did not have;
+- of what a trace had all of: the text of an object, the names in a module, the keys of a dictionary that it changes,
+  which its bytecode writes back as it knew them;
+- what it made of things that have no source, being a class's or a function's own: nothing of these is guarded;
 - what it had computed by functions that it takes for constant: importlib.util.find_spec, importlib.metadata.version,
   and those under torch._dynamo.assume_constant_result.
 
 Private names: torch._dynamo.variables.builder.VariableBuilder._wrap, torch._dynamo.variables.base.VariableTracker.{
 call_obj_hasattr, var_getattr, tp_getattro_impl (2.15), source} in all classes that define them,
 torch._dynamo.variables.dicts.*.getitem_const_raise_exception_if_absent,
+torch._dynamo.variables.dicts.ConstDictVariable.{repr_impl, tp_repr_impl (2.15),
+as_python_constant},
+torch._dynamo.variables.builtin.BuiltinVariable.{call_str, call_dir}, torch._dynamo.side_effects.SideEffects.mutation,
+torch._dynamo.variables.builder.SourcelessBuilder.create,
+torch._dynamo.variables.user_defined.UserDefinedObjectVariable,
 torch._dynamo.variables.functions.{SkipFunctionVariable.call_function, invoke_and_store_as_constant},
 torch._dynamo.source.ConstantSource, torch._dynamo.exc.{ObservedAttributeError, ObservedKeyError}.
 Checked on 2.11.0, 2.13.0, 2.15.0.
@@ -29,13 +37,18 @@ from typing import Any
 
 import torch._dynamo.variables.functions as dynamo_functions
 from torch._dynamo.exc import ObservedAttributeError, ObservedKeyError
+from torch._dynamo.side_effects import SideEffects
 from torch._dynamo.source import ConstantSource
 from torch._dynamo.variables.base import VariableTracker
-from torch._dynamo.variables.builder import VariableBuilder
+from torch._dynamo.variables.builder import SourcelessBuilder, VariableBuilder
+from torch._dynamo.variables.builtin import BuiltinVariable
+from torch._dynamo.variables.dicts import ConstDictVariable
+from torch._dynamo.variables.user_defined import UserDefinedObjectVariable
 
-from precompiled.package.identity import Descriptions, NotPortable, code_digest, codes_at, object_at
+from precompiled.package.identity import ATOMS, Descriptions, NotPortable, code_digest, codes_at, object_at
 
 _READS = ("var_getattr", "tp_getattro_impl")
+_ALL_OF_IT = ("repr_impl", "tp_repr_impl", "as_python_constant")
 _SUBSCRIPT = "getitem_const_raise_exception_if_absent"
 _OF_THE_INSTALLATION = (importlib.util.find_spec, importlib.metadata.version)
 
@@ -50,6 +63,8 @@ class Noted:
     values: list[Any] = field(default_factory=list)  # sources
     attributes: list[tuple[Any, str]] = field(default_factory=list)  # source of an object, name
     keys: list[tuple[Any, Any]] = field(default_factory=list)  # source of a dictionary, key
+    wholes: list[tuple[Any, str]] = field(default_factory=list)  # source, and what of it: "str", "dir", "keys"
+    made: dict[int, Any] = field(default_factory=dict)  # by id: what a variable without a source was made of
     asked: dict[str, Asked] = field(default_factory=dict)
     problem: NotPortable | None = None
 
@@ -60,7 +75,10 @@ def wrap(now: Callable[[], Noted | None]) -> Callable[[], None]:
 
     def replace(owner: Any, name: str, with_: Callable[[Any, Any], Any]) -> None:
         original = getattr(owner, name) if not isinstance(owner, type) else vars(owner)[name]
-        setattr(owner, name, functools.wraps(original)(with_(original, now)))
+        static = isinstance(original, staticmethod)
+        function = original.__func__ if static else original
+        replacement = functools.wraps(function)(with_(function, now))
+        setattr(owner, name, staticmethod(replacement) if static else replacement)
         ends.append(lambda: setattr(owner, name, original))
 
     for kind in list(_kinds(VariableTracker)):
@@ -72,6 +90,13 @@ def wrap(now: Callable[[], Noted | None]) -> Callable[[], None]:
         if _SUBSCRIPT in vars(kind):
             replace(kind, _SUBSCRIPT, _subscripted)
     replace(VariableBuilder, "_wrap", _built)
+    replace(SourcelessBuilder, "create", _made)
+    replace(SideEffects, "mutation", _changed)
+    replace(BuiltinVariable, "call_str", _as_text)
+    replace(BuiltinVariable, "call_dir", _all_names)
+    for name in _ALL_OF_IT:
+        if name in vars(ConstDictVariable):
+            replace(ConstDictVariable, name, _all_keys)
     replace(dynamo_functions.SkipFunctionVariable, "call_function", _called)
     if hasattr(dynamo_functions, "invoke_and_store_as_constant"):
         replace(dynamo_functions, "invoke_and_store_as_constant", _assumed)
@@ -99,6 +124,63 @@ def _built(original: Callable[..., Any], now: Callable[[], Noted | None]) -> Cal
         return original(self, value)
 
     return _wrap
+
+
+def _made(original: Callable[..., Any], now: Callable[[], Noted | None]) -> Callable[..., Any]:
+    def create(tx: Any, value: Any) -> Any:
+        noted = now()
+        if noted is not None and type(value) not in ATOMS and not isinstance(value, VariableTracker):
+            noted.made[id(value)] = value
+        return original(tx, value)
+
+    return create
+
+
+def _changed(original: Callable[..., Any], now: Callable[[], Noted | None]) -> Callable[..., Any]:
+    def mutation(self: Any, var: Any) -> Any:
+        noted = now()
+        if noted is not None and isinstance(var, ConstDictVariable) and var.source is not None:
+            noted.wholes.append((var.source, "keys"))
+        return original(self, var)
+
+    return mutation
+
+
+def _all_keys(original: Callable[..., Any], now: Callable[[], Noted | None]) -> Callable[..., Any]:
+    def as_python_constant(self: Any, *args: Any, **kwargs: Any) -> Any:
+        found = original(self, *args, **kwargs)  # raises where it is none
+        noted = now()
+        if noted is not None and self.source is not None:
+            noted.wholes.append((self.source, "keys"))
+        return found
+
+    return as_python_constant
+
+
+def _all_names(original: Callable[..., Any], now: Callable[[], Noted | None]) -> Callable[..., Any]:
+    def call_dir(self: Any, tx: Any, arg: Any, *args: Any, **kwargs: Any) -> Any:
+        noted = now()
+        if noted is not None and arg.source is not None:
+            noted.wholes.append((arg.source, "dir"))
+        return original(self, tx, arg, *args, **kwargs)
+
+    return call_dir
+
+
+def _as_text(original: Callable[..., Any], now: Callable[[], Noted | None]) -> Callable[..., Any]:
+    """``str(self.head)``: torch runs ``__repr__`` of all that is in it."""
+
+    def call_str(self: Any, tx: Any, arg: Any, *args: Any, **kwargs: Any) -> Any:
+        noted = now()
+        if noted is not None and isinstance(arg, UserDefinedObjectVariable):
+            if arg.source is not None:
+                if type(arg.value).__str__ is object.__str__:
+                    noted.wholes.append((arg.source, "str"))
+            elif type(arg.value).__repr__ is not object.__repr__:
+                noted.problem = NotPortable(f"the text of a {type(arg.value).__qualname__} is part of the trace")
+        return original(self, tx, arg, *args, **kwargs)
+
+    return call_str
 
 
 def _asked_for(original: Callable[..., Any], now: Callable[[], Noted | None]) -> Callable[..., Any]:

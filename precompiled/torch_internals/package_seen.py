@@ -13,6 +13,7 @@ import builtins
 import dis
 import enum
 import functools
+import hashlib
 import importlib.machinery
 import inspect
 import os
@@ -42,6 +43,7 @@ from precompiled.torch_internals.package_noted import Noted
 
 _STANDARD_LIBRARY = os.path.dirname(os.__file__) + os.sep
 _INSTALLED = os.sep + "site-packages" + os.sep
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 _WHOLE = (*ATOMS, set, frozenset)
 _THINGS = (
     *OF_C, type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType, types.MethodType, types.CodeType,
@@ -57,6 +59,7 @@ class Seen:
     keys: list[tuple[Any, Any, bool]] = field(default_factory=list)  # of a dictionary
     values: list[tuple[Any, Any]] = field(default_factory=list)  # what has no guard
     globals: list[tuple[str | None, str, Any]] = field(default_factory=list)
+    wholes: list[tuple[Any, str, Any]] = field(default_factory=list)  # what of it, and what that was
 
     def told(self) -> list[list[Any]]:
         """For people, and to be compared: what, and what it was."""
@@ -64,6 +67,7 @@ class Seen:
             *([f"hasattr({source.name}, {name!r})", there] for source, name, there in self.attributes),
             *([f"{key!r} in {source.name}", there] for source, key, there in self.keys),
             *([source.name, fact] for source, fact in self.values),
+            *([f"{how}({source.name})", fact] for source, how, fact in self.wholes),
             *([f"the global {f'{module}.{name}' if module else name}", fact] for module, name, fact in self.globals),
         ]
 
@@ -81,12 +85,16 @@ def seen(
         found.attributes.append((source, name, _has(value_at(source, reader), name)))
     for source, key in _once(noted.keys):
         found.keys.append((source, key, key in value_at(source, reader)))
+    for source, how in _once(noted.wholes):
+        found.wholes.append((source, how, _whole(value_at(source, reader), how, described)))
+    for value in noted.made.values():
+        _check_made(value)
     guarded = {guard.name for guard in guards}
     read = {source.name: source for source in noted.values}
     for name in sorted(read.keys() - guarded):
         source = read[name]
         if not _is_a_builtin(source):
-            found.values.append((source, _unguarded(value_at(source, reader), described)))
+            found.values.append((source, _unguarded(source, value_at(source, reader), described)))
     wanted: set[tuple[str, str]] = set()
     for name in sorted(globals_read(root)):
         if (fact := _global(scope, name, described)) is not None:
@@ -97,6 +105,9 @@ def seen(
         module = places.module_of(code.co_filename)
         if module is not None:
             wanted |= {(module, name) for name in globals_read(code)}
+        else:  # a notebook's cell: in the same globals as the others
+            for name in sorted(globals_read(code) - scope.keys()):
+                found.globals.append((None, name, _global(scope, name, described)))
     for module, name in sorted(wanted):
         if (fact := _global(vars(sys.modules[module]), name, described)) is not None:
             found.globals.append((module, name, fact))
@@ -116,8 +127,11 @@ def compare(kept: Seen, scope: dict[str, Any], reader: Any, described: Descripti
     for source, key, there in kept.keys:
         if (here := key in value_at(source, reader)) != there:
             raise Mismatch(f"{source.name} has {'a' if here else 'no'} key {key!r} here")
+    for source, how, fact in kept.wholes:
+        if _whole(value_at(source, reader), how, described) != fact:
+            raise Mismatch(f"{how}({source.name}) is another here")
     for source, fact in kept.values:
-        now = _unguarded(value_at(source, reader), described)
+        now = _unguarded(source, value_at(source, reader), described)
         if now != fact and (check_source or without_code(now) != without_code(fact)):
             raise Mismatch(f"{source.name}: {difference.fact('', now, fact).said(WHEN)}")
 
@@ -133,7 +147,7 @@ def _once(items: Iterable[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
     return [named[name] for name in sorted(named)]
 
 
-def _unguarded(value: Any, described: Descriptions) -> Any:
+def _unguarded(source: Any, value: Any, described: Descriptions) -> Any:
     """What a value is by itself; what was read of its inside has a source of its own, and is noted under that."""
     kind = type(value)
     if isinstance(value, torch.Tensor):
@@ -142,21 +156,56 @@ def _unguarded(value: Any, described: Descriptions) -> Any:
         return ["method", described.a_class(type(value.__self__)), described.thing(value.__func__)]
     if kind in _WHOLE or isinstance(value, _THINGS):
         return described.thing(value)
+    if kind is dict and source.name.endswith(".__annotations__"):  # Dynamo drops its guards on their keys
+        return [kind.__name__, [described.value(key) for key in value]]
     # Not what an object holds: of os.environ that would be all variables, and all secrets, of a user.
     return ["object", described.a_class(kind), len(value) if isinstance(value, (list, tuple)) else None]
+
+
+def _whole(value: Any, how: str, described: Descriptions) -> Any:
+    """What a trace has all of. A text is kept as a digest: it may show what is nobody's business."""
+    if how == "keys":
+        return [described.value(key) for key in value]
+    if how == "dir":
+        return sorted(dir(value))
+    text = str(value)
+    if _ADDRESS.search(text):
+        raise NotPortable(f"the text of a {type(value).__qualname__} has an address in it")
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _check_made(value: Any) -> None:
+    """Refuse what is read through no source, and what the class or function that holds it is described without.
+
+    Descriptions.attribute: a module by its name, and by its type what has no description.
+    """
+    if isinstance(value, types.ModuleType):
+        if value.__name__.split(".")[0] not in {"torch", *sys.stdlib_module_names}:
+            raise NotPortable(f"the module {value.__name__} is read through a class or a function that holds it")
+    elif isinstance(value, re.Match):
+        raise NotPortable("a match of a regular expression is part of the trace")
 
 
 def _has(value: Any, name: str) -> bool:
     if isinstance(value, types.ModuleType):
         return hasattr(value, name)  # as Dynamo asks it: it may be one that is loaded when asked for
     missing = object()
-    return inspect.getattr_static(value, name, missing) is not missing  # no property of the user's is run
+    found = inspect.getattr_static(value, name, missing)  # no property of the user's is run
+    if isinstance(found, types.MemberDescriptorType):  # a slot, which may be empty
+        try:
+            found.__get__(value)
+        except AttributeError:
+            return False
+    return found is not missing
 
 
 def _global(scope: dict[str, Any], name: str, described: Descriptions) -> Any:
     """["builtin"] where only the builtins have the name, the class where it names one, None for what has guards."""
     if name not in scope:
-        return ["builtin"] if hasattr(builtins, name) else None
+        if not hasattr(builtins, name):
+            return None
+        value = getattr(builtins, name)  # a program may have put its own there
+        return ["builtin"] if callable(value) else ["builtin", described.attribute(value)]
     value = scope[name]
     return described.a_class(value) if isinstance(value, type) else None
 

@@ -16,6 +16,7 @@ import builtins
 import contextlib
 import functools
 import importlib
+import sys
 import types
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -29,7 +30,7 @@ from torch._guards import CompileContext, compile_context
 from precompiled.package.identity import Descriptions, Mismatch, codes_at, locals_digest, object_at
 from precompiled.torch_internals import package_guards, package_seen, package_state
 from precompiled.torch_internals.package_entry import Body, Frame, Left
-from precompiled.torch_internals.package_guards import Rebuilder, look
+from precompiled.torch_internals.package_guards import Kept, Rebuilder, look
 
 
 def passed_over(locals_: dict[str, str], frame: Frame) -> str | None:
@@ -45,19 +46,36 @@ def usable(
     body: Body, frame: Frame, described: Descriptions, name: Callable[[str], str], *, check_source: bool = True
 ) -> Rebuilder:
     """Check all that an entry took for granted against the live frame; raises Mismatch with the first difference."""
+    modules = [what for _name, kind, what in body.installed if kind == "module"]
+    modules += [module for module, *_asked in body.asked]
+    _import([*body.imports.values(), *modules], body.inlined, body.guards.guards, frame)
     if check_source and (changed := changed_source(body.inlined)) is not None:
         raise Mismatch(f"the source of {changed} has changed")
-    for module, qualname, values, named, before in body.asked:
-        importlib.import_module(module)
-        now = Descriptions().value(object_at(module, qualname)(*values, **named))
-        if now != before:
-            raise Mismatch(f"{module}.{qualname} gives {now}, and gave {before} when it was traced")
     with _aliases(body, frame.scope, name) as installed:
         rebuilder = Rebuilder(body.guards, frame.code, frame.local, frame.scope)
         rebuilder.verify(described, check_source=check_source)
         package_seen.compare(body.seen, frame.scope, rebuilder.reader, described, check_source=check_source)
+        for module, qualname, values, named, before in body.asked:
+            now = Descriptions().value(object_at(module, qualname)(*values, **named))
+            if now != before:
+                raise Mismatch(f"{module}.{qualname} gives {now}, and gave {before} when it was traced")
         installed.clear()  # they stay
     return rebuilder
+
+
+def _import(
+    modules: Iterable[str], inlined: Iterable[tuple[list[Any], str]], guards: list[Kept], frame: Frame
+) -> None:
+    """Import what a trace has imported, unless its values already say that this call would not have come there."""
+    absent = {*modules, *(place[0] for place, _digest in inlined)} - sys.modules.keys()
+    if not absent:
+        return
+    package_guards.compare_values(guards, package_guards.Reader(frame.local, frame.scope))
+    for module in sorted(absent):
+        try:
+            importlib.import_module(module)
+        except (Exception, SystemExit) as error:  # whatever the module raises: a trace raises it too, or is not there
+            raise Mismatch(f"{module} cannot be imported: {type(error).__name__}: {error}") from error
 
 
 def rebuilt(
@@ -146,6 +164,7 @@ def discard(body: Body, frame: Frame, name: Callable[[str], str]) -> None:
 
 def skipped(frame: Frame, kept: Left, name: Callable[[str], str]) -> ConvertFrameReturn:
     """What Dynamo answers for a frame that stays as it is; raises Mismatch where it may not."""
+    _import(kept.imports.values(), kept.inlined, kept.guards, frame)
     if (changed := changed_source(kept.inlined)) is not None:
         raise Mismatch(f"the source of {changed} has changed")
     if kept.locals != locals_digest(frame.kinds) or kept.tensors != frame.has_tensors():
