@@ -38,8 +38,10 @@ _DESCRIPTORS = (staticmethod, classmethod, property, functools.cached_property, 
 OF_C = (types.MethodDescriptorType, types.WrapperDescriptorType, types.GetSetDescriptorType,
         types.MemberDescriptorType)  # fmt: skip
 ATOMS = (bool, int, float, complex, str, bytes, type(None), type(...), type(NotImplemented))
-# Set by functools.wraps, and by Dynamo's own decorators; what they say is compared elsewhere.
-_OF_A_WRAPPER = frozenset({"__wrapped__", "_torchdynamo_orig_callable", "_torchdynamo_inline"})
+# What it wraps is in its closure as well; the last is an id.
+_OF_A_WRAPPER = frozenset(
+    {"__wrapped__", "_torchdynamo_orig_callable", "_torchdynamo_inline", "_torchdynamo_wrapper_id"}
+)  # fmt: skip
 _CONTAINERS = (
     tuple, list, dict, types.MappingProxyType, set, frozenset, slice, range, re.Pattern,
     collections.OrderedDict, collections.defaultdict, collections.deque,

@@ -88,8 +88,10 @@ def test_it_is_used_where_it_holds_and_nowhere_else(later: dict[str, Any], name:
         assert "used" not in found["states"], found
 
 
-# A later call of a function is not compared: by then Dynamo may know which sizes change. The last has no artifact.
-NOT_COMPARED = ("two_shapes", "partial_of_another_value", "inputs_that_share_memory")
+# A later call of a function is not compared: by then Dynamo may know which sizes change. The third has no artifact; a
+# module whose forward is a wrapper of torch's is called by a function of torch's own, which all of these share.
+NOT_COMPARED = ("two_shapes", "partial_of_another_value", "inputs_that_share_memory",
+                "mode_of_a_decorator", "mode_of_a_decorator_again", "inference_mode_of_a_decorator")  # fmt: skip
 
 
 @pytest.mark.parametrize("name", [item for item in TABLE if item.values[0] not in (*NEVER, *NOT_COMPARED)])
