@@ -18,6 +18,7 @@ import torch
 from torch._inductor.codecache import CppPythonBindingsCodeCache
 from torch._inductor.utils import fresh_cache
 
+from benchmarks.machine_code import of_the_kernel
 from benchmarks.program import Program
 from precompiled.torch_internals import kernel_units, kernels
 
@@ -36,19 +37,18 @@ class _Notes:
         """Nothing waits."""
 
 
-def _measured(build: Callable[[], list[Path]]) -> dict[str, float]:
-    with fresh_cache():
-        before, started = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
-        files = build()
-        seconds = time.monotonic() - started
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        found = {
-            "cpu_s": after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime,
-            "s": seconds,
-            "files": len(files),
-            "bytes": sum(file.stat().st_size for file in files),
-        }
-    return found
+def _measured(build: Callable[[], list[Path]]) -> tuple[list[Path], dict[str, Any]]:
+    """The file of each kernel, and what it took to build them."""
+    before, started = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
+    files = build()
+    seconds = time.monotonic() - started
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return files, {
+        "cpu_s": after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime,
+        "s": seconds,
+        "files": len(set(files)),
+        "bytes": sum(file.stat().st_size for file in set(files)),
+    }
 
 
 def main() -> None:
@@ -69,10 +69,19 @@ def main() -> None:
                 recorder.kernel(*item)
             native = recorder.native()
             assert set(native.kernels) == set(notes.named)
-            loaded: list[Any] = [recorder.loaded(name) for name in native.kernels]
-            return list({Path(kernel.__self__.__file__) for kernel in loaded})
+            loaded: list[Any] = [recorder.loaded(name) for name in notes.named]
+            return [Path(kernel.__self__.__file__) for kernel in loaded]
 
-        found = {"alone": _measured(alone), "units": _measured(units), "kernels": len(notes.named)}
+        with fresh_cache():
+            by_one, seconds_alone = _measured(alone)
+            found: dict[str, Any] = {"alone": seconds_alone}
+            with fresh_cache():
+                in_units, found["units"] = _measured(units)
+                same = [
+                    of_the_kernel(one, "kernel") == of_the_kernel(unit, kernels.module_name(name))
+                    for name, one, unit in zip(notes.named, by_one, in_units, strict=True)
+                ]
+    found |= {"kernels": len(same), "same": sum(same)}
     print(json.dumps(found))
 
 

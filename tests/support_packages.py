@@ -1551,6 +1551,27 @@ case("ordered_dictionary_in_a_class", held_by_a_class("TABLE = collections.Order
      ("a=2.0", "a=3.0"), TRACED)
 case("pattern_in_a_class", held_by_a_class("PATTERN = re.compile('a+')", "2.0 if cls.PATTERN.match('aa') else 3.0"),
      ("'a+'", "'b+'"), TRACED)
+# An enum as transformers has them: its own function names nothing but itself, and a global that is never read.
+ENUM_OF_TEXTS = """
+class Kind(str, enum.Enum):
+    @classmethod
+    def _missing_(cls, value):
+        raise ValueError(f"{value} is no {cls.__name__}")
+    X = "x"
+    Y = "y"
+"""
+case("enums_member_in_a_class", ENUM_OF_TEXTS + held_by_a_class("MODE = Kind.X", "2.0 if cls.MODE.value == 'x' else 3.0"),
+     ("MODE = Kind.X", "MODE = Kind.Y"), TRACED)
+case("enum_that_explains_itself", ENUM_OF_TEXTS + """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.kind = Kind.X
+    def forward(self, x):
+        return torch.mm(x, x) if self.kind == Kind.X else torch.addmm(x, x, x, alpha=3.0)
+def build():
+    return Net(), [(torch.randn(4, 4),)]
+""", None, USED)
 case("what_a_transform_of_torchs_was_given", """
 def g(x, y):
     return x * y

@@ -13,6 +13,7 @@ description raises ``NotPortable``: nothing is left out silently.
 from __future__ import annotations
 
 import collections
+import dis
 import enum
 import functools
 import hashlib
@@ -101,6 +102,33 @@ def _constant(value: Any) -> Any:
     if isinstance(value, frozenset):  # its order is another one in each process
         return ["frozenset", sorted(repr(_constant(item)) for item in value)]
     return [type(value).__qualname__, repr(value)]
+
+
+@functools.lru_cache(maxsize=65536)
+def read_by(code: types.CodeType) -> tuple[frozenset[str], bool]:
+    """The globals that code reads, and whether it goes through a set whose order is of this process.
+
+    Once for each code: frames share most of what they inline, and reading instructions takes longer than the rest.
+    """
+    names, ordered = set(), False
+    instructions = list(dis.get_instructions(code))
+    for number, instruction in enumerate(instructions):
+        if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
+            names.add(instruction.argval)
+        elif instruction.opname == "LOAD_CONST" and _has_an_order_of_its_own(instruction.argval):
+            ordered |= [item.opname for item in instructions[number + 1 : number + 2]] != ["CONTAINS_OP"]
+    return frozenset(names), ordered
+
+
+def globals_read(code: types.CodeType) -> frozenset[str]:
+    """Names that code reads from its globals, or from the builtins; not those of functions inside of it."""
+    return read_by(code)[0]
+
+
+def _has_an_order_of_its_own(value: Any) -> bool:
+    if not isinstance(value, frozenset) or len(value) < 2:
+        return False
+    return not all(isinstance(item, (int, float, complex)) for item in value)
 
 
 def codes_within(code: types.CodeType) -> Iterator[types.CodeType]:
@@ -322,7 +350,7 @@ class Descriptions:
                 shown.append(self.value(function.__defaults__, depth + 1))
                 shown.append(self.value(function.__kwdefaults__, depth + 1))
                 shown.append([self._cell(cell, depth) for cell in function.__closure__ or ()])
-                if held := {name: item for name, item in vars(function).items() if name != "__wrapped__"}:
+                if held := {name: item for name, item in vars(function).items() if name not in _OF_A_WRAPPER}:
                     shown.append(self.attribute(held))
             else:  # of torch's the environment says all, but for what it was given: what it wraps, in_dims of a vmap
                 shown.append([self._given(cell, depth) for cell in function.__closure__ or ()])
@@ -458,9 +486,14 @@ class Descriptions:
             return self.value(value, depth)
         except NotPortable:
             kind = type(value)
-        if depth <= MAX_DEPTH and kind in _CONTAINERS and len(value) <= MAX_ITEMS:
+        if isinstance(value, enum.Enum):
+            return ["enum", kind.__module__, kind.__qualname__, value.name, self.attribute(value.value, depth + 1)]
+        sized = kind in _CONTAINERS or (isinstance(value, tuple) and hasattr(kind, "_fields"))
+        if depth <= MAX_DEPTH and sized and len(value) <= MAX_ITEMS:
             items = value.items() if hasattr(value, "items") else value
-            return [kind.__name__, [self.attribute(item, depth + 1) for item in items]]
+            parts = [self.attribute(item, depth + 1) for item in items]
+            made_by = getattr(getattr(value, "default_factory", None), "__qualname__", "")
+            return [kind.__qualname__, made_by, sorted(parts, key=repr) if kind in (set, frozenset) else parts]
         if depth <= MAX_DEPTH and kind is functools.partial:
             return ["partial", *(self.attribute(item, depth + 1) for item in (value.func, value.args, value.keywords))]
         if kind is types.FunctionType:
@@ -501,7 +534,7 @@ def _check_enum(kind: type) -> None:
             member = vars(base).get(name)
             function = getattr(member, "__func__", member)
             if isinstance(function, types.FunctionType):
-                read = {item for code in codes_within(function.__code__) for item in code.co_names}
+                read = {item for code in codes_within(function.__code__) for item in globals_read(code)}
                 if found := sorted(read & function.__globals__.keys()):
                     raise NotPortable(f"{kind.__qualname__}.{name} reads the global {found[0]}, and no trace sees it")
 

@@ -2,18 +2,18 @@
 
 Nearly all that a compiler does for one of Inductor's kernels it does for the header that all of them include, even
 where that is precompiled. So the kernels of a wrapper become one translation unit, or a few, each in a namespace of its
-own. Flags, headers and machine code of a kernel are those of torch's own build (docs/decisions/0015).
+own. Header, flags and machine code of a kernel are those of torch's own build (docs/decisions/0015).
 
 Private names: torch._inductor.codecache.CppPythonBindingsCodeCache.{load_pybinding, load_async, _load_library_inner,
-entry_function, cache}, torch._inductor.async_compile.AsyncCompile.submit, torch._inductor.config.compile_threads.
-Checked on 2.11.0, 2.13.0, 2.15.0.
+entry_function, cache}, torch._inductor.async_compile.AsyncCompile.submit, torch._inductor.config.compile_threads,
+torch._inductor.cpp_builder.is_gcc. Checked on 2.11.0, 2.13.0, 2.15.0.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
-import traceback
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,11 +24,17 @@ from typing import Any, ClassVar
 import torch._inductor.config
 from torch._inductor.async_compile import AsyncCompile
 from torch._inductor.codecache import CppPythonBindingsCodeCache
+from torch._inductor.cpp_builder import is_gcc
 
+from precompiled.errors import CorruptArtifact
 from precompiled.torch_internals.kernels import handled, kernel_name, load_kernel, module_name
 
-# With fewer of them in a unit, a further compiler beside it costs more than it saves; with more, one takes much memory.
-MIN_KERNELS, MAX_KERNELS = 16, 64
+# With fewer in a unit, a further compiler beside it costs more than it saves. With more, one takes much memory.
+MIN_KERNELS, MAX_KERNELS = 8, 64
+# From a size on that no kernel alone has, GCC inlines up to a share of the unit only: kernels were three times slower.
+_NO_LIMIT = ("--param large-unit-insns=1000000",)
+# GCC inlines a large function where it is called once, and not where it is called by several kernels of a unit.
+_LARGE = re.compile(r"\btranspose_mxn\b")
 
 
 @dataclass(frozen=True)
@@ -76,7 +82,11 @@ _DIRECTIVE = re.compile(r"^[ \t]*#[ \t]*(.*?)[ \t]*$", re.MULTILINE)
 
 
 def _joins(source: str) -> bool:
-    """Whether a kernel can be in a unit with others: nothing in it is for the preprocessor but the common header."""
+    """Whether a kernel can be in a unit with others: nothing in it is for the preprocessor but the common header, and
+    it would be compiled there as it is alone.
+    """
+    if _LARGE.search(source):
+        return False
     found = [text for text in _DIRECTIVE.findall(source) if not text.startswith("pragma ")]
     return found == ["include <torch/csrc/inductor/cpp_prefix.h>"] and source.count('extern "C"') == 1
 
@@ -110,7 +120,8 @@ class _Unit:
         self.kernels = kernels
         threads = torch._inductor.config.compile_threads or 1
         submit = AsyncCompile.submit if threads > 1 else None
-        self._built = _Build.load_async(unit_text(kernels), "cpu", submit_fn=submit)
+        flags = _NO_LIMIT if len(kernels) > 1 and is_gcc() else ()
+        self._built = _Build.load_async(unit_text(kernels), "cpu", submit_fn=submit, extra_flags=flags)
 
     def path(self) -> Path:
         """The ``.so``. Waits for the compiler; raises what it said."""
@@ -125,6 +136,7 @@ class Recorder:
     """
 
     def __init__(self) -> None:
+        _Build.cache.clear()  # a compiler that was killed is asked again; what was built is found in its file
         self._kernels: dict[str, _Kernel] = {}
         self._waiting: list[_Kernel] = []
         self._units: list[_Unit] = []
@@ -152,10 +164,13 @@ class Recorder:
         return kernel
 
     def native(self) -> Native:
-        """All of it. Waits for the compilers; raises what one of them said."""
+        """All of it. Waits for the compilers; raises what one of them said, and ImportError for what does not load."""
         self._build()
-        for name in self._files:
-            self.loaded(name)  # what does not load is no artifact
+        for name in self._kernels:
+            try:
+                self.loaded(name)
+            except CorruptArtifact as error:  # it is none yet
+                raise ImportError(str(error)) from error
         files = {digest: path.read_bytes() for path, digest in self._files.values()}
         return Native(files, {name: digest for name, (_, digest) in self._files.items()})
 
@@ -166,11 +181,12 @@ class Recorder:
             unit = units.pop(0)
             try:
                 path = unit.path()
-            except Exception:
+            except Exception as error:
                 if len(unit.kernels) == 1:
                     raise
                 # Perhaps they do not bear each other, or the memory was not enough: one by one, as torch builds them.
-                traceback.print_exc()  # to the worker's log
+                said = f"{type(error).__name__}: ...{str(error)[-2000:]}"  # for the worker's log
+                sys.stderr.write(f"{len(unit.kernels)} kernels are built one by one: {said}\n")
                 units = [*(_Unit([kernel]) for kernel in unit.kernels), *units]
                 continue
             digest = hashlib.sha256(path.read_bytes()).hexdigest()

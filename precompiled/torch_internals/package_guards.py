@@ -399,7 +399,7 @@ def _within(value: Any, described: Descriptions) -> Any:
         of = value.__self__
         return ["method", described.attribute(value.__func__), described.a_class(type(of)), _within(of, described)]
     if type(value).__module__.split(".")[0] == "torch" and hasattr(type(value), "__enter__"):
-        state = [[name, described.attribute(held)] for name, held in vars(value).items()]
+        state = [[name, described.attribute(held)] for name, held in getattr(value, "__dict__", {}).items()]
         return [described.a_class(type(value)), state]
     return None
 

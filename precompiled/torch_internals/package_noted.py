@@ -16,8 +16,8 @@ is the user's. Noted are
 Private names: torch._dynamo.variables.builder.VariableBuilder._wrap, torch._dynamo.variables.base.VariableTracker.{
 call_obj_hasattr, var_getattr, tp_getattro_impl (2.15), source} in all classes that define them,
 torch._dynamo.variables.dicts.*.getitem_const_raise_exception_if_absent,
-torch._dynamo.variables.dicts.ConstDictVariable.{repr_impl, tp_repr_impl (2.15),
-as_python_constant},
+torch._dynamo.variables.dicts.ConstDictVariable.{tp_repr_impl (2.15), repr_impl
+(2.13), debug_repr (2.11), as_python_constant},
 torch._dynamo.variables.builtin.BuiltinVariable.{call_str, call_dir}, torch._dynamo.side_effects.SideEffects.mutation,
 torch._dynamo.variables.builder.SourcelessBuilder.create,
 torch._dynamo.variables.user_defined.UserDefinedObjectVariable,
@@ -48,7 +48,9 @@ from torch._dynamo.variables.user_defined import UserDefinedObjectVariable
 from precompiled.package.identity import ATOMS, Descriptions, NotPortable, code_digest, codes_at, object_at
 
 _READS = ("var_getattr", "tp_getattro_impl")
-_ALL_OF_IT = ("repr_impl", "tp_repr_impl", "as_python_constant")
+# Of 2.15, of 2.13, of 2.11: there repr() is what later versions have for messages alone.
+_REPR = next(name for name in ("tp_repr_impl", "repr_impl", "debug_repr") if name in vars(ConstDictVariable))
+_ALL_OF_IT = (_REPR, "as_python_constant")
 _SUBSCRIPT = "getitem_const_raise_exception_if_absent"
 _OF_THE_INSTALLATION = (importlib.util.find_spec, importlib.metadata.version)
 

@@ -10,7 +10,6 @@ Private names: torch._guards.Guard. Checked on 2.11.0, 2.13.0, 2.15.0.
 from __future__ import annotations
 
 import builtins
-import dis
 import enum
 import functools
 import hashlib
@@ -37,6 +36,8 @@ from precompiled.package.identity import (
     NotPortable,
     Places,
     codes_within,
+    globals_read,
+    read_by,
 )
 from precompiled.torch_internals.package_guards import WHEN, kind_of, value_at, without_code
 from precompiled.torch_internals.package_noted import Noted
@@ -88,7 +89,7 @@ def seen(
     for source, how in _once(noted.wholes):
         found.wholes.append((source, how, _whole(value_at(source, reader), how, described)))
     for value in noted.made.values():
-        _check_made(value)
+        _check_made(value, described)
     guarded = {guard.name for guard in guards}
     read = {source.name: source for source in noted.values}
     for name in sorted(read.keys() - guarded):
@@ -165,16 +166,20 @@ def _unguarded(source: Any, value: Any, described: Descriptions) -> Any:
 def _whole(value: Any, how: str, described: Descriptions) -> Any:
     """What a trace has all of. A text is kept as a digest: it may show what is nobody's business."""
     if how == "keys":
-        return [described.value(key) for key in value]
-    if how == "dir":
-        return sorted(dir(value))
-    text = str(value)
+        keys = [described.value(key) for key in value]
+        return sorted(keys, key=repr) if isinstance(value, (set, frozenset)) else keys
+    try:
+        if how == "dir":
+            return sorted(dir(value))
+        text = str(value)
+    except Exception as error:
+        raise NotPortable(f"{how}() of a {type(value).__qualname__}: {type(error).__name__}: {error}") from error
     if _ADDRESS.search(text):
         raise NotPortable(f"the text of a {type(value).__qualname__} has an address in it")
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _check_made(value: Any) -> None:
+def _check_made(value: Any, described: Descriptions) -> None:
     """Refuse what is read through no source, and what the class or function that holds it is described without.
 
     Descriptions.attribute: a module by its name, and by its type what has no description.
@@ -182,6 +187,8 @@ def _check_made(value: Any) -> None:
     if isinstance(value, types.ModuleType):
         if value.__name__.split(".")[0] not in {"torch", *sys.stdlib_module_names}:
             raise NotPortable(f"the module {value.__name__} is read through a class or a function that holds it")
+    elif isinstance(value, enum.Enum):
+        described.thing(value)
     elif isinstance(value, re.Match):
         raise NotPortable("a match of a regular expression is part of the trace")
 
@@ -196,6 +203,8 @@ def _has(value: Any, name: str) -> bool:
             found.__get__(value)
         except AttributeError:
             return False
+        except TypeError:  # asked of the class itself
+            return True
     return found is not missing
 
 
@@ -208,27 +217,6 @@ def _global(scope: dict[str, Any], name: str, described: Descriptions) -> Any:
         return ["builtin"] if callable(value) else ["builtin", described.attribute(value)]
     value = scope[name]
     return described.a_class(value) if isinstance(value, type) else None
-
-
-@functools.lru_cache(maxsize=65536)
-def _read(code: types.CodeType) -> tuple[frozenset[str], bool]:
-    """The globals that code reads, and whether it goes through a set whose order is of this process.
-
-    Once for each code: frames share most of what they inline, and reading instructions takes longer than the rest.
-    """
-    names, ordered = set(), False
-    instructions = list(dis.get_instructions(code))
-    for number, instruction in enumerate(instructions):
-        if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
-            names.add(instruction.argval)
-        elif instruction.opname == "LOAD_CONST" and _has_an_order_of_its_own(instruction.argval):
-            ordered |= [item.opname for item in instructions[number + 1 : number + 2]] != ["CONTAINS_OP"]
-    return frozenset(names), ordered
-
-
-def globals_read(code: types.CodeType) -> frozenset[str]:
-    """Names that code reads from its globals, or from the builtins; not those of functions inside of it."""
-    return _read(code)[0]
 
 
 # ---------------------------------------------------------------------- refusing
@@ -248,7 +236,7 @@ def check_code(code: types.CodeType) -> None:
     """
     if is_standard(code.co_filename) or code.co_filename.startswith(TORCH_FILES):
         return
-    names, ordered = _read(code)
+    names, ordered = read_by(code)
     for asked in sorted(names & {"id", *(["hash"] if code.co_name != "__hash__" else [])}):
         raise NotPortable(f"{code.co_name} asks for {asked}(), a number of this process", code="package-id")
     if ordered:
@@ -261,12 +249,6 @@ def check_code(code: types.CodeType) -> None:
     if _top_level(code.co_filename) in sys.stdlib_module_names:
         # Dynamo takes it for the standard library's, and guards on none of its globals.
         raise NotPortable(f"{code.co_filename} has the name of a module of Python's", code="package-inlined")
-
-
-def _has_an_order_of_its_own(value: Any) -> bool:
-    if not isinstance(value, frozenset) or len(value) < 2:
-        return False
-    return not all(isinstance(item, (int, float, complex)) for item in value)
 
 
 def _top_level(filename: str) -> str:
