@@ -25,6 +25,7 @@ from precompiled.package.identity import Descriptions, Mismatch, NotPortable, co
 from precompiled.package.publisher import Publisher
 from precompiled.package.store import Entry, PackageStore
 from precompiled.torch_internals import (
+    collection,
     package_code,
     package_entry,
     package_frames,
@@ -138,8 +139,9 @@ class Automatic:
                 return None
             if session.recorder is not None:
                 return None  # a watch's capture is there to trace
-            looked.requires = requirements.requirements(frame.options)
-            found = self._find(session, frame, looked)
+            with collection.seldom():
+                looked.requires = requirements.requirements(frame.options)
+                found = self._find(session, frame, looked)
         except Exception as error:
             if session is not None and session.settings.strict:
                 raise

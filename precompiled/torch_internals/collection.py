@@ -1,4 +1,4 @@
-"""Python's garbage collector while Dynamo traces: seldom, instead of hundreds of times.
+"""Python's garbage collector while Dynamo traces, or a package is looked for: seldom, instead of hundreds of times.
 
 Tracing makes objects by the hundred thousand that stay until it ends, so that each collection looks at all of them and
 finds next to nothing (docs/decisions/0014). The thresholds are raised, not the collector switched off: a trace that
@@ -46,8 +46,23 @@ def _end(_frame: Any = None) -> None:
     global _before  # noqa: PLW0603
     if _before is not None:
         if gc.get_threshold() == SELDOM:  # else it was set while Dynamo traced: theirs
+            # What is new is looked at here. Left to the program's next allocation it would be everything: the oldest
+            # generation's turn has come as well by then, a third of a second with torch and transformers imported.
+            gc.collect(1)
             gc.set_threshold(*_before)
         _before = None
+
+
+@contextmanager
+def seldom() -> Iterator[None]:
+    """Where we allocate as much as a trace does, before Dynamo has called back: a package's guards."""
+    raised = _before is None
+    _begin()
+    try:
+        yield
+    finally:
+        if raised:
+            _end()
 
 
 @contextmanager

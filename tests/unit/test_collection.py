@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -44,6 +45,38 @@ def test_raised_while_dynamo_traces_and_given_back() -> None:
     assert gc.get_threshold() == OWN
     torch._dynamo.reset()  # forgets who is called back
     assert seen_by() == [collection.SELDOM]
+    assert gc.get_threshold() == OWN
+
+
+def test_what_a_trace_leaves_behind_is_collected_at_its_end_and_only_that() -> None:
+    """Left to the program's next allocation, all that it ever imported would be looked at: found in first calls."""
+
+    class Cycle:
+        def __init__(self) -> None:
+            self.me = self
+
+    left: list[weakref.ref[Cycle]] = []
+    generations: list[int] = []
+
+    def look(phase: str, about: dict[str, int]) -> None:
+        if phase == "start" and gc.get_threshold() == collection.SELDOM:
+            generations.append(about["generation"])
+
+    gc.callbacks.append(look)
+    try:
+        seen_by(lambda: left.append(weakref.ref(Cycle())))
+    finally:
+        gc.callbacks.remove(look)
+    assert left[0]() is None
+    assert generations == [1]
+
+
+def test_a_look_for_a_package_has_it_too() -> None:
+    with collection.seldom():
+        assert gc.get_threshold() == collection.SELDOM
+        with collection.seldom():
+            pass
+        assert gc.get_threshold() == collection.SELDOM  # the outer one's
     assert gc.get_threshold() == OWN
 
 
