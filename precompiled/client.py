@@ -5,7 +5,7 @@ message, in the thread that sends it.
 
 ::
 
-    any thread ── submit, tally, forget ──▶ Connection ──▶ one I/O thread ── DEALER ──▶ daemon
+    any thread ── submit, expect, tally ──▶ Connection ──▶ one I/O thread ── DEALER ──▶ daemon
                                              pending: id -> message, graph, state
 
 A submit is kept, with its graph, until ``forget``: a daemon that is killed loses its queue, and the next one is given
@@ -53,6 +53,7 @@ RETRY_MIN_S, RETRY_MAX_S = 0.05, 2.0  # between two looks for a daemon
 STARTS_MIN_S, STARTS_MAX_S = 5.0, 120.0  # between two daemons started by us
 REVIVAL_MIN_S = 1.0  # between two threads started by ensure_running; doubles, up to STARTS_MAX_S
 MAX_TALLIES = 200
+EXPECTED_S = 10.0  # how long a daemon that is starting is waited for with an Expect
 MAX_LOST = 5  # connections that broke after this graph was sent and before it was answered
 NO_DAEMON_ACTION = "Start one with `precompiled start`, or `systemctl start precompiled`"
 
@@ -232,6 +233,12 @@ class Connection:
         if left:  # no thread can be had: from Python 3.12 on, not at exit, where a process with hits alone tells them
             _send_now(self._settings, left)
 
+    def expect(self, message: wire.Expect) -> None:
+        """Tell the daemon, or one that is being started, that a graph is on its way. The graph itself overtakes it."""
+        with self._changed:
+            self._expected = message, time.monotonic() + EXPECTED_S
+            self._wake()
+
     def flush(self, timeout_s: float) -> bool:
         """Wait until every submit is accepted (or rejected) and every tally sent; false after ``timeout_s`` seconds.
 
@@ -248,6 +255,7 @@ class Connection:
             self._closing = True
             self._pending.clear()
             self._tallies.clear()
+            self._expected = None
             self._changed.notify_all()
             self._poke()
         if thread is not None and thread is not threading.current_thread():
@@ -259,6 +267,7 @@ class Connection:
         self._changed = threading.Condition(threading.Lock())
         self._pending: dict[str, _Pending] = {}
         self._tallies: deque[wire.Tally] = deque()
+        self._expected: tuple[wire.Expect, float] | None = None  # and until when it is worth sending
         self._thread: threading.Thread | None = None
         self._closing = False
         old = getattr(self, "_wake_fds", None)
@@ -360,7 +369,9 @@ class Connection:
         while True:
             now = time.monotonic()
             with self._changed:
-                work = bool(self._pending or self._tallies)
+                if self._expected is not None and (self._pending or now > self._expected[1]):
+                    self._expected = None
+                work = bool(self._pending or self._tallies or self._expected)
                 if self._closing:
                     return self._retire()
                 if work:
@@ -467,6 +478,8 @@ class Connection:
                 if pending.state == "unsent":
                     pending.state = "sent"
         with self._changed:
+            if self._expected is not None and self._link.send(self._expected[0], None):
+                self._expected = None
             while self._tallies:
                 if not self._link.send(self._tallies[0], None):
                     return
@@ -556,7 +569,7 @@ class _Link:
             else:
                 self._broken = True
 
-    def send(self, message: wire.Submit | wire.Tally, blob: bytes | None) -> bool:
+    def send(self, message: wire.Submit | wire.Tally | wire.Expect, blob: bytes | None) -> bool:
         """Hand a message to libzmq; false when its queue is full."""
         from precompiled import wire
 

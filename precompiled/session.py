@@ -66,6 +66,15 @@ class Session:
 
                 self._starting = begin_start(self.settings)
 
+    def expect_graph(self) -> None:
+        """Dynamo has begun to trace: where the store has nothing, daemon and worker start meanwhile (decision 0016)."""
+        if self.settings.mode not in ("eager", "wait") or not self.store.is_empty():
+            return
+        self.begin_daemon()
+        from precompiled import submit, wire
+
+        self.connection.expect(wire.Expect(submit.worker_environment(), submit.likely_device()))
+
     def daemon_problem(self) -> str | None:
         """None when a daemon runs; else why none can be had. Decided once: a program must not try on every graph."""
         if self._without_daemon is not None:

@@ -117,6 +117,11 @@ def worker_environment(modules: Mapping[str, str] | None = None) -> Any:
     )
 
 
+def likely_device() -> str:
+    """Where a graph of which nothing is known will run: a program that has touched its GPU means to use it."""
+    return worker_device("cuda:0") if torch.cuda.is_initialized() else "cpu"
+
+
 def worker_device(device: str) -> str:
     """``"cpu"``, or ``"cuda:<UUID>"`` for the GPU that this process calls ``device``."""
     if device == "cpu":

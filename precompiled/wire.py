@@ -24,7 +24,7 @@ import msgspec
 from precompiled.errors import WireError
 from precompiled.version import VERSION
 
-PROTOCOL = 1
+PROTOCOL = 2
 PREAMBLE = b"precompiled/%d" % PROTOCOL
 MAX_MESSAGE_BYTES = 1 << 20
 LENGTH_BYTES = 4
@@ -80,6 +80,13 @@ class Tally(_Message, frozen=True):
     bypassed: dict[str, int] = {}
 
 
+class Expect(_Message, frozen=True):
+    """A graph is being traced, and the store has nothing: a worker may start meanwhile. Best effort, no reply."""
+
+    environment: Environment
+    device: str  # as in Submit; a guess
+
+
 class Status(_Message, frozen=True):
     """Ask for StatusReply."""
 
@@ -123,7 +130,7 @@ class Watches(_Message, frozen=True):
     """Ask for WatchesReply."""
 
 
-ClientMessage = Submit | Tally | Status | Stats | Stop | Watch | Unwatch | Watches
+ClientMessage = Submit | Tally | Expect | Status | Stats | Stop | Watch | Unwatch | Watches
 
 
 # ---------------------------------------------------------------- daemon -> client

@@ -18,6 +18,7 @@ import select
 import signal
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from types import FrameType
 
 import psutil
@@ -27,6 +28,7 @@ from precompiled.service.events import (
     Cancelled,
     Count,
     Event,
+    Expected,
     Instruction,
     KillWorker,
     Moved,
@@ -289,6 +291,11 @@ class Daemon:
                         "no-such-device", str(error), "See `precompiled doctor`", message.id, message.key))  # fmt: skip
                     return
                 self._do(Submitted(peer.identity, peer.uid, peer.gid, message, request.blob))
+            case wire.Expect():
+                self._last_work = time.monotonic()
+                with suppress(DeviceError):  # the graph itself is told
+                    self._devices.visible(message.device)
+                    self._do(Expected(peer.uid, peer.gid, message.environment, message.device))
             case wire.Tally():
                 self._metrics.tally(peer.uid, message)
             case wire.Status():

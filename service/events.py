@@ -47,6 +47,16 @@ class Submitted:
 
 
 @dataclass(frozen=True)
+class Expected:
+    """A graph that needs such a worker may be submitted in some seconds."""
+
+    uid: int
+    gid: int
+    environment: wire.Environment
+    device: str
+
+
+@dataclass(frozen=True)
 class WorkerReady:
     worker: int
 
@@ -84,7 +94,7 @@ class ShutDown:
     """Take nothing more, give up everything."""
 
 
-Event = Submitted | WorkerReady | WorkerDone | WorkerGone | Cancelled | Tick | ShutDown
+Event = Submitted | Expected | WorkerReady | WorkerDone | WorkerGone | Cancelled | Tick | ShutDown
 
 # ---------------------------------------------------------------- instructions
 

@@ -35,6 +35,7 @@ from precompiled.service.events import (
     Cancelled,
     Count,
     Event,
+    Expected,
     Instruction,
     KillWorker,
     Limits,
@@ -107,8 +108,8 @@ class Seat:
     environment: bytes  # whole: a field that is added to it tells workers apart by itself
 
     @classmethod
-    def of(cls, uid: int, submit: wire.Submit) -> Seat:
-        return cls(uid, submit.device, wire.identity(submit.environment))
+    def of(cls, uid: int, message: wire.Submit | Expected) -> Seat:
+        return cls(uid, message.device, wire.identity(message.environment))
 
 
 @dataclass(eq=False)
@@ -238,6 +239,8 @@ class Scheduler:
         match event:
             case Submitted():
                 self._submitted(event, now, out)
+            case Expected():
+                self._expected(event, now, out)
             case WorkerReady(number):
                 self._ready(number, now, out)
             case WorkerDone(number, finished):
@@ -289,6 +292,15 @@ class Scheduler:
         state = "running" if job.state == "running" else "queued"
         position = 0 if state == "running" else self._position(job)
         out.append(Reply(event.client, wire.Accepted(message.id, message.key, state, position)))  # type: ignore[arg-type]
+
+    def _expected(self, event: Expected, now: float, out: list[Instruction]) -> None:
+        """Start its worker, where it takes nothing from a job: neither a slot, nor anybody's warm worker."""
+        seat = Seat.of(event.uid, event)
+        known = any(worker.seat == seat for worker in self.workers.values())
+        if self.stopping or self.jobs or known or self._refused.get(seat, (0.0, ""))[0] > now:
+            return
+        if self._slots_used() < self.limits.slots and len(self.workers) < self.limits.processes:
+            self._start(seat, event.gid, event.environment, now + self.limits.yield_s, now, out)
 
     def _join(self, job: Job, event: Submitted, now: float, out: list[Instruction]) -> None:
         """A submit of what is queued or running already; the same id is the same client asking again."""
@@ -509,7 +521,7 @@ class Scheduler:
             if promised[job.seat] > 0:
                 promised[job.seat] -= 1
             elif room > 0:
-                self._start(job, now, out)
+                self._start(job.seat, job.gid, job.submit.environment, self._yields_until(job), now, out)
                 return True
             elif leaving > 0:
                 leaving -= 1
@@ -563,14 +575,13 @@ class Scheduler:
         compiles = min(limits.slots, self._slots_used() + self.queue_depth)
         return limits.compile_threads or max(1, limits.cores // max(1, compiles))
 
-    def _start(self, job: Job, now: float, out: list[Instruction]) -> None:
+    def _start(
+        self, seat: Seat, gid: int, environment: wire.Environment, yields: float, now: float, out: list[Instruction]
+    ) -> None:
         self._sequence += 1
-        worker = Worker(self._sequence, job.seat, job.submit.environment, since=now, story=[(now, "start")])
+        worker = Worker(self._sequence, seat, environment, since=now, story=[(now, "start")])
         self.workers[worker.number] = worker
-        submit = job.submit
-        out.append(StartWorker(
-            worker.number, job.uid, job.gid, submit.environment, submit.device, self._yields_until(job)
-        ))  # fmt: skip
+        out.append(StartWorker(worker.number, seat.uid, gid, environment, seat.device, yields))
 
     def _yields_until(self, job: Job) -> float:
         """Its client is in its first step just now; one that waits has nothing else to do."""

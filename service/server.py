@@ -267,9 +267,9 @@ class Server:
             blob = frames[2].bytes if has_blob else b""
             if isinstance(message, wire.Submit):
                 check_submit(message, blob, self._max_graph_bytes)
-                if not self._system and peer.uid != os.geteuid():
-                    # root's graphs would be compiled as another user: he must ask a daemon of his own
-                    raise WireError(f"this daemon compiles for uid {os.geteuid()} alone", code="not-permitted")
+            if isinstance(message, (wire.Submit, wire.Expect)) and not self._system and peer.uid != os.geteuid():
+                # root's graphs would be compiled as another user: he must ask a daemon of his own
+                raise WireError(f"this daemon compiles for uid {os.geteuid()} alone", code="not-permitted")
             if isinstance(message, wire.Stop) and peer.uid not in (os.geteuid(), 0):
                 raise WireError("only root and the daemon's own user may stop it", code="not-permitted")
         except WireError as error:

@@ -163,6 +163,14 @@ class Store:
                 if entry is not None:
                     yield entry
 
+    def is_empty(self) -> bool:
+        """Whether there is no artifact at all: then a graph that is being traced will be a miss."""
+        try:
+            with os.scandir(self.artifacts) as found:
+                return next(found, None) is None
+        except FileNotFoundError:
+            return True
+
     def failures(self) -> Iterator[fmt.Failure]:
         """Every failure record that still counts, in no order."""
         for name in self._names():

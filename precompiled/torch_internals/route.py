@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import functools
 import logging
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 
 from precompiled.errors import PrecompiledError
-from precompiled.torch_internals import NEWEST, OLDEST, collection, supported
+from precompiled.torch_internals import NEWEST, OLDEST, collection, first_trace, supported
 
 log = logging.getLogger("precompiled.route")
 
@@ -48,8 +49,9 @@ def install() -> None:
         # torch.compile makes it, and imports Dynamo next. Before the first trace, so not with the first graph.
         try:
             collection.install()
+            first_trace.install()
         except Exception as error:  # noqa: BLE001 - torch.compile traces as ever
-            log.info("the garbage collector runs as usual while Dynamo traces: %s", error)
+            log.info("Dynamo's traces are not seen: %s", error)
 
     @functools.wraps(original)
     def routed(self: Any, model_: Any, inputs_: Any, **kwargs: Any) -> Any:
@@ -85,6 +87,8 @@ def remove() -> None:
         torch._TorchCompileInductorWrapper.__call__ = _original
         torch._TorchCompileInductorWrapper.__init__ = _original_init
         _original = _original_init = None
+        if "torch._dynamo.callback" in sys.modules:
+            first_trace.remove()
 
 
 def inductor_options(mode: str | None, options: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from precompiled.service import scheduler as module
 from precompiled.service.events import (
     Cancelled,
     Count,
+    Expected,
     KillWorker,
     Limits,
     Reply,
@@ -61,6 +62,9 @@ class Host:
         )
         return self.tell(Submitted(b"client-" + message.id.encode(), uid, uid, message, blob))
 
+    def expect(self, *, uid: int = 1, env: str = "a", device: str = "cpu") -> list[Any]:
+        return self.tell(Expected(uid, uid, environment(env), device))
+
     def only(self, kind: type, said: list[Any] | None = None) -> Any:
         found = [item for item in (self.said if said is None else said) if isinstance(item, kind)]
         assert len(found) == 1, found
@@ -97,6 +101,48 @@ def test_a_background_job_gives_way_at_first_and_a_waiting_one_never() -> None:
     assert waiting.yields_until == 0
     runs = [host.only(RunJob, host.tell(WorkerReady(start.worker))) for start in (background, waiting)]
     assert [run.yields_until for run in runs] == [host.now + 1, 0], "counted from the submit"
+
+
+def test_a_graph_that_is_expected_finds_its_worker_on_its_way() -> None:
+    host = Host(yield_s=4.0)
+    start = host.only(StartWorker, host.expect())
+    assert (start.uid, start.device, start.yields_until) == (1, "cpu", host.now + 4)
+    assert not host.expect(), "one is enough for as many as say so"
+    host.now += 3
+    assert host.reply(host.submit("k")).state == "queued"
+    assert host.all(StartWorker) == [start]
+    run = host.only(RunJob, host.tell(WorkerReady(start.worker)))
+    assert (run.job.key, run.yields_until) == ("k", host.now + 4)
+
+
+def test_what_is_expected_takes_nothing_from_what_is_there() -> None:
+    host = Host(slots=2, processes=2)
+    host.submit("k")
+    assert not host.expect(env="b"), "a job has the slot that is left for its further ones"
+    full = Host(processes=1)
+    full.warm("a")
+    assert not full.expect(env="b"), "nobody's warm worker leaves for it"
+    assert not full.expect(env="a"), "which waits for it already"
+    stopping = Host()
+    stopping.tell(ShutDown())
+    assert not stopping.expect()
+
+
+def test_an_environment_that_starts_no_worker_is_not_tried_for_what_is_expected() -> None:
+    host = Host()
+    for _ in range(2):
+        start = host.only(StartWorker, host.expect())
+        host.tell(WorkerGone(start.worker, "exit", "no such interpreter"))
+    assert not host.expect()
+    assert host.reply(host.submit("k")).code == "worker-cannot-start"
+
+
+def test_a_worker_that_was_expected_in_vain_leaves_like_any_other() -> None:
+    host = Host(worker_idle_s=900.0)
+    start = host.only(StartWorker, host.expect())
+    host.tell(WorkerReady(start.worker))
+    host.now += 901
+    assert host.only(StopWorker, host.tell(Tick())).worker == start.worker
 
 
 def test_a_job_goes_its_way() -> None:
@@ -575,6 +621,10 @@ class AnyHistory(RuleBasedStateMachine):
         )
         self.uid_of_id[message.id] = uid
         self.carry_out(Submitted(b"c", uid, uid, message, b"g"))
+
+    @rule(uid=st.integers(1, 3), env=st.sampled_from("xy"))
+    def expect(self, uid: int, env: str) -> None:
+        self.carry_out(Expected(uid, uid, environment(env), "cpu"))
 
     @precondition(lambda self: self.open)
     @rule(data=st.data())

@@ -16,7 +16,8 @@ OWN = (700, 11, 12)
 
 
 @pytest.fixture(autouse=True)
-def thresholds() -> Iterator[None]:
+def thresholds(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("PRECOMPILED", "0")  # a trace would start a daemon for the user's own store
     before = gc.get_threshold()
     gc.set_threshold(*OWN)
     route.install()

@@ -1,0 +1,46 @@
+"""Dynamo's first trace in a process: while it goes on, the daemon and a worker may start (docs/decisions/0016).
+
+Not at ``torch.compile``, which libraries call for functions that nobody calls. Which backend a trace is for is not known.
+
+Names: torch._dynamo.callback.callback_handler.{start_callbacks, register_start_callback, remove_start_callback}.
+Checked on 2.11.0, 2.13.0, 2.15.0.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import Any
+
+log = logging.getLogger("precompiled.route")
+
+_begun = False
+
+
+def install() -> None:
+    """Be called back; idempotent. ``torch.compiler.reset()`` forgets it."""
+    from torch._dynamo.callback import callback_handler
+
+    if not _begun and _begin not in callback_handler.start_callbacks:
+        callback_handler.register_start_callback(_begin)
+
+
+def remove() -> None:
+    """Be called back no more; idempotent."""
+    from torch._dynamo.callback import callback_handler
+
+    if _begin in callback_handler.start_callbacks:
+        callback_handler.remove_start_callback(_begin)
+
+
+def _begin(_frame: Any = None) -> None:
+    global _begun  # noqa: PLW0603
+    if _begun or os.environ.get("PRECOMPILED") == "0":
+        return
+    _begun = True
+    try:
+        from precompiled import session
+
+        session.current().expect_graph()
+    except Exception as error:  # noqa: BLE001 - the graph itself says what is wrong, and falls back
+        log.info("nothing is started ahead of the first graph: %s", error)

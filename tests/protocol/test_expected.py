@@ -1,0 +1,90 @@
+"""A worker that starts while the first graph is still being traced (docs/decisions/0016)."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from support_daemon import DaemonUnderTest, graph, running_daemon, wait_until
+from support_host import TIMEOUT_S, Host
+
+from precompiled import wire
+from precompiled.client import Connection
+
+# What the frame's trace calls returns only when there is a worker, and nothing has been submitted yet.
+PROGRAM = """
+import sys, time
+import torch, precompiled
+from precompiled import client, hook, wire
+precompiled.enable()
+
+@torch.compiler.assume_constant_result
+def a_worker():
+    deadline = time.monotonic() + float(sys.argv[1])
+    while time.monotonic() < deadline:
+        if client.daemon_reachable(hook.settings()):
+            workers = client.request(hook.settings(), wire.Status()).workers
+            if workers:
+                return len(workers)
+        time.sleep(0.05)
+    return 0
+
+compiled = torch.compile(lambda x: x * a_worker())
+print(compiled(torch.ones(2)).tolist(), precompiled.report()[0].source, flush=True)
+precompiled.wait()
+"""
+
+
+def run(host: Host, wait_s: float) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(wait_s)], env=host.environment(), capture_output=True, text=True,
+        timeout=TIMEOUT_S, cwd=host.root,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_daemon_and_worker_start_while_the_first_graph_is_traced(host: Host) -> None:
+    assert run(host, TIMEOUT_S).startswith("[1.0, 1.0]")
+    (worker,) = host.status().workers
+    assert worker.jobs_done == 1, "it is the one that the graph went to"
+
+
+def test_nothing_starts_ahead_where_the_store_has_something(host: Host) -> None:
+    (host.root / "store" / "artifacts" / "something.0").mkdir(parents=True, mode=0o700)
+    (host.root / "store").chmod(0o700)
+    (host.root / "store" / "artifacts").chmod(0o700)
+    assert run(host, 0.5).startswith("[0.0, 0.0]")
+
+
+def test_it_waits_for_a_daemon_that_is_starting_and_the_graph_overtakes_it(tmp_path: Path) -> None:
+    daemon = DaemonUnderTest(tmp_path)
+    first, second = Connection(daemon.settings), Connection(daemon.settings)
+    try:
+        expected = wire.Expect(daemon.environment(), "cpu")
+        first.expect(expected)
+        daemon.start()
+        (worker,) = wait_until(lambda: [w for w in daemon.status().workers if w.state == "idle"])
+        assert daemon.stats().submitted == 0
+        second.submit(daemon.submit(), graph(), lambda reply: None)
+        second.expect(expected)
+        assert second.flush(TIMEOUT_S)
+        wait_until(lambda: daemon.stats().compiled == 1)
+        assert [w.pid for w in daemon.status().workers] == [worker.pid]
+    finally:
+        first.close()
+        second.close()
+        daemon.cleanup()
+
+
+def test_an_interpreter_that_is_none_is_no_trouble(tmp_path: Path) -> None:
+    with running_daemon(tmp_path) as daemon:
+        connection = Connection(daemon.settings)
+        try:
+            connection.expect(wire.Expect(daemon.environment(), "cuda:GPU-of-nobody"))
+            connection.expect(wire.Expect(wire.Environment("python", "/", "3", "2", "", {}), "cpu"))
+            connection.submit(daemon.submit(), graph(), lambda reply: None)
+            wait_until(lambda: daemon.stats().compiled == 1)
+        finally:
+            connection.close()
