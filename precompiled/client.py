@@ -198,6 +198,8 @@ class _Pending:
 class Connection:
     """This process's way to the daemon. Thread-safe; no method but ``flush`` and ``close`` ever waits."""
 
+    _expected: tuple[wire.Expect, float] | None  # and until when it is worth sending
+
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self.starts = 0  # daemons started by us
@@ -267,7 +269,7 @@ class Connection:
         self._changed = threading.Condition(threading.Lock())
         self._pending: dict[str, _Pending] = {}
         self._tallies: deque[wire.Tally] = deque()
-        self._expected: tuple[wire.Expect, float] | None = None  # and until when it is worth sending
+        self._expected = None
         self._thread: threading.Thread | None = None
         self._closing = False
         old = getattr(self, "_wake_fds", None)

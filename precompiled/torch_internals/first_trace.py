@@ -1,8 +1,10 @@
 """Dynamo's first trace in a process: while it goes on, the daemon and a worker may start (docs/decisions/0016).
 
-Not at ``torch.compile``, which libraries call for functions that nobody calls. Which backend a trace is for is not known.
+Not at ``torch.compile``, which libraries call for functions that nobody calls. Which backend a trace is for is not
+known.
 
-Names: torch._dynamo.callback.callback_handler.{start_callbacks, register_start_callback, remove_start_callback}.
+Names: torch._dynamo.callback.callback_handler.{start_callbacks, register_start_callback,
+remove_start_callback}.
 Checked on 2.11.0, 2.13.0, 2.15.0.
 """
 
