@@ -31,7 +31,7 @@ from precompiled.artifact.store import Store
 Say = Callable[[str], None]
 # After the first compiled step. More of them are (c)'s part; the swap is looked at in the first five.
 STEPS = 8
-AROUND = 5  # steps before and after the swap
+AROUND = 5  # steps after the swap that belong to it
 
 
 @dataclass(frozen=True)
@@ -152,6 +152,9 @@ class Hosts:
             return
         read(sample, found, client)
         _read_compiles(sample, host, found)
+        if sample.compiles and sample.compiled_s is not None:
+            first = client["result"]["later"] - 1
+            sample.swap = _swap(client["result"]["steps"], first, max(ended for _, ended in sample.compiles))
         if MODE in contender.env and not client["result"]["subprocess"]:
             sample.note = f"nothing was compiled in a subprocess: {_last_error(client['errors'])}"
         if contender.bytes_of:
@@ -179,7 +182,6 @@ def read(sample: Sample, tree: dict[str, Any], client: dict[str, Any]) -> None:
             sample.compiled_s = sample.first_s
         elif step.get("compiled"):
             sample.compiled_s = step["at"] + step["s"] - begun
-            sample.swap = _swap(steps, later - 1)
     sample.step_s = program["step_s"]
     sample.tracing_s = tracing(program["phases"])
     loads = sum(graph["load_s"] for graph in program["reports"] if graph["source"] == "swap")
@@ -207,18 +209,21 @@ def tracing(phases: dict[str, float]) -> float | None:
     return phases["_compile.compile_inner"] - phases.get("OutputGraph.call_user_compiler", 0.0)
 
 
-def _swap(steps: Sequence[dict[str, float]], first: int) -> dict[str, float]:
+def _swap(steps: Sequence[dict[str, float]], first: int, published: float) -> dict[str, float]:
     """The longest step around the swap, beside the median of the eager ones before and of the compiled ones after.
 
-    ``first``: the first step that ran compiled. The first call of the process, with Dynamo in it, is no eager step.
+    Around: from the step in which the artifact was there (``published``, monotonic seconds). What slows down those
+    before it is the compile beside them. ``first``: the first step that ran compiled. The first call of the process,
+    with Dynamo in it, is no eager step.
     """
     eager = [step["s"] for step in steps[1:first]]
     compiled = [step["s"] for step in steps[first + 1 :]]
-    around = steps[max(1, first - AROUND) : first + AROUND + 1]
+    around = [step["s"] for step in steps[1 : first + AROUND + 1] if step["at"] + step["s"] >= published]
     if not eager or not compiled:
         return {}
     return {
-        "longest_s": max(step["s"] for step in around),
+        "longest_s": max(around),
+        "longest_eager_s": max(eager),
         "eager_s": statistics.median(eager),
         "compiled_s": statistics.median(compiled),
         "eager_steps": len(eager),
@@ -413,6 +418,8 @@ def goals(samples: Sequence[Sample]) -> list[Result]:
     beyond = Result("b", "first call, artifact present: ours - (Dynamo's tracing + compiled step)", "s", 0.15)
     eager = Result("h", "longest step around the swap / eager step", "", 1.5)
     steady = Result("h", "longest step around the swap / compiled step", "", None)
+    beside = Result("h", "eager step while a worker compiles / eager step of a process alone", "", None)
+    worst = Result("h", "the longest of them / eager step of a process alone", "", None)
     cpu = Result("a", "CPU s of a start, nothing cached: ours / torch.compile", "", None)
     cold.samples = ratios(mine, "first_s", "ours-cold", "plain-cold")
     compiled.samples = ratios(mine, "compiled_s", "ours-cold", "plain-cold")
@@ -425,6 +432,9 @@ def goals(samples: Sequence[Sample]) -> list[Result]:
             if sample.swap:
                 eager.samples.append(sample.swap["longest_s"] / sample.swap["eager_s"])
                 steady.samples.append(sample.swap["longest_s"] / sample.swap["compiled_s"])
+                if traced := good.get(("traced", turn)):
+                    beside.samples.append(sample.swap["eager_s"] / _of(traced.step_s))
+                    worst.samples.append(sample.swap["longest_eager_s"] / _of(traced.step_s))
         elif name == "ours-warm":
             beyond.samples.append(_of(sample.first_s) - _of(sample.tracing_s) - _of(sample.step_s))
     for result, names, attribute in (
@@ -435,7 +445,8 @@ def goals(samples: Sequence[Sample]) -> list[Result]:
         for name in names:
             values = _values([sample for sample in mine if sample.contender == name], attribute)
             result.raw[f"{CONTENDERS[name].title}: {attribute.removesuffix('_s')} (s)"] = values
-    return [result for result in (cold, added, compiled, warm, beyond, eager, steady, cpu) if result.samples]
+    results = (cold, added, compiled, warm, beyond, eager, steady, beside, worst, cpu)
+    return [result for result in results if result.samples]
 
 
 def _of(value: float | None) -> float:
