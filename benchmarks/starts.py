@@ -25,7 +25,7 @@ from rich.console import Console
 from benchmarks.contenders import CONTENDERS, FILLS, MODE, REPEATED, Contender, chosen
 from benchmarks.hosts import BenchmarkError, Host, fresh_host
 from benchmarks.models import MODELS, SHAPES, TASKS
-from benchmarks.result import Result, banner, markdown, save, spread
+from benchmarks.result import HEADERS, Result, banner, markdown, save, spread
 from precompiled.artifact.store import Store
 
 Say = Callable[[str], None]
@@ -495,7 +495,10 @@ def main() -> int:
 
     samples = run(plans, size, say)
     publish(samples, arguments.quick, say, docs=arguments.docs)
-    return 1 if any(item.outcome != "ok" and item.contender.startswith("ours") for item in samples) else 0
+    wrong = any(item.outcome != "ok" and item.contender.startswith("ours") for item in samples)
+    if not wrong and (results := goals(samples)):
+        print(f"\n{markdown(HEADERS, [result.row() for result in results])}")
+    return 1 if wrong else 0
 
 
 if __name__ == "__main__":
