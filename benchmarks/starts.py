@@ -25,7 +25,8 @@ from rich.console import Console
 from benchmarks.contenders import CONTENDERS, FILLS, MODE, REPEATED, Contender, chosen
 from benchmarks.hosts import BenchmarkError, Host, fresh_host
 from benchmarks.models import MODELS, SHAPES, TASKS
-from benchmarks.result import HEADERS, Result, banner, markdown, save, spread
+from benchmarks.result import HEADERS as RESULT_HEADERS
+from benchmarks.result import Result, banner, markdown, save, spread
 from precompiled.artifact.store import Store
 
 Say = Callable[[str], None]
@@ -497,7 +498,7 @@ def main() -> int:
     publish(samples, arguments.quick, say, docs=arguments.docs)
     wrong = any(item.outcome != "ok" and item.contender.startswith("ours") for item in samples)
     if not wrong and (results := goals(samples)):
-        print(f"\n{markdown(HEADERS, [result.row() for result in results])}")
+        print(f"\n{markdown(RESULT_HEADERS, [result.row() for result in results])}")
     return 1 if wrong else 0
 
 

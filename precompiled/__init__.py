@@ -81,7 +81,8 @@ def load_package(compiled: "object", path: "str", *, check_source: bool = True) 
 
     The file is code, and is run: load only what you trust as you trust a program. Every digest in it is verified
     before anything is decoded. Raises PackageError that names the difference when it is for another function, source,
-    torch, Python, CPU or GPU; ``check_source=False`` overrides the check of sources alone.
+    torch, Python, CPU or GPU; ``check_source=False`` overrides the check of sources alone, which for classes is that of
+    their values, too.
     """
     from precompiled.package import portable
 

@@ -1023,6 +1023,12 @@ NEVER = {
     "a_set_that_is_gone_through": "package-set-order",
     "asks_for_hash": "package-id",
     "a_metaclass_that_decides": "package-not-portable",
+    "module_in_a_default": "package-not-portable",
+    "a_protocol_of_values": "package-not-portable",
+    "a_hook_of_subclasses": "package-not-portable",
+    "order_of_a_set_that_is_made": "package-set-order",
+    "key_of_a_max": "package-not-portable",
+    "a_region_like_another": "package-not-portable",
 }
 case("order_of_a_set", """
 TABLE = {"a": 1.0, "b": 2.0, "c": 3.0, "d": 4.0}
@@ -1671,6 +1677,263 @@ def f(x):
 def build():
     return f, [(torch.randn(4, 4),)]
 """, ("USE = True", "USE = False"), TRACED, helper=("ALPHA = 2.0\n", "raise SystemExit('imported')\n"))
+
+# ---------------------------------------------------------------- found by the fifth reader
+case("one_object_under_two_names", """
+class Config:
+    def __init__(self, alpha): self.alpha = alpha
+OTHER = Config(2.0)
+CFG = OTHER
+class Net(nn.Module):
+    def __init__(self, cfg):
+        super().__init__(); self.cfg = cfg
+    def forward(self, x):
+        return torch.addmm(x, x, x, alpha=self.cfg.alpha) * CFG.alpha
+def build():
+    return Net(OTHER), [(torch.randn(4, 4),)]
+""", ("CFG = OTHER", "CFG = Config(3.0)"), TRACED)
+case("one_object_under_two_names_again", """
+class Config:
+    def __init__(self, alpha): self.alpha = alpha
+CFG = Config(2.0)
+class Net(nn.Module):
+    def __init__(self, cfg):
+        super().__init__(); self.cfg = cfg
+    def forward(self, x):
+        return torch.addmm(x, x, x, alpha=self.cfg.alpha) * CFG.alpha
+def build():
+    return Net(CFG), [(torch.randn(4, 4),)]
+""", None, USED)
+case("one_tensor_under_two_names", """
+W = torch.eye(4)
+def f(x):
+    return torch.mm(x, W)
+def build():
+    return f, [(W,)]
+""", ("[(W,)]", "[(torch.randn(4, 4),)]"), TRACED)
+case("global_first_then_the_argument", """
+W = torch.eye(4)
+class Net(nn.Module):
+    def __init__(self, w):
+        super().__init__(); self.w = (w,)
+    def forward(self, x):
+        return torch.mm(torch.mm(x, W), self.w[0])
+def build():
+    return Net(W), [(torch.randn(4, 4),)]
+""", ("Net(W)", "Net(torch.ones(4, 4))"), TRACED)
+for _where, _how in (("set", "2.0 if self.act in {F.relu, F.gelu} else 3.0"), ("dict", "{F.relu: 2.0}.get(self.act, 3.0)"),
+                     ("global", "2.0 if self.act in GATED else 3.0")):
+    case(f"function_that_is_not_in_a_{_where}", f"""
+from torch.nn import functional as F
+GATED = {{F.relu, F.gelu}}
+class Net(nn.Module):
+    def __init__(self, act):
+        super().__init__(); self.act = act
+    def forward(self, x):
+        return torch.addmm(x, x, x, alpha={_how})
+def build():
+    return Net(F.silu), [(torch.randn(4, 4),)]
+""", ("Net(F.silu)", "Net(F.relu)"), TRACED)
+case("keys_in_another_order", """
+from torch.nn import functional as F
+TABLE = {F.relu: 2.0, F.gelu: 3.0}
+class Net(nn.Module):
+    def __init__(self, act):
+        super().__init__(); self.act = act
+    def forward(self, x):
+        return torch.addmm(x, x, x, alpha=TABLE[self.act])
+def build():
+    return Net(F.relu), [(torch.randn(4, 4),)]
+""", ("F.relu: 2.0, F.gelu: 3.0", "F.gelu: 2.0, F.relu: 3.0"), TRACED)
+case("pooling_by_another_function", """
+from torch.nn import functional as F
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__(); self.pool = F.max_pool2d
+    def forward(self, x):
+        return self.pool(x, 2)
+def build():
+    return Net(), [(torch.randn(1, 1, 6, 6),)]
+""", ("F.max_pool2d", "F.adaptive_max_pool2d"), TRACED)
+case("default_that_is_a_literal", """
+def g(x, dtype=torch.float32):
+    return x.to(dtype)
+def f(x):
+    return torch.mm(g(x), g(x))
+def context():
+    return torch._dynamo.config.patch(skip_guards_on_constant_func_defaults=True)
+def build():
+    return f, [(torch.randn(4, 4),)]
+""", ("dtype=torch.float32", "dtype=torch.float64"), TRACED)
+case("key_of_a_max", """
+COST = {"a": 1.0, "b": 2.0}
+def f(x):
+    best = max(("a", "b"), key=cost)
+    return torch.mm(x, x) if best == "b" else torch.addmm(x, x, x, alpha=3.0)
+def cost(name):
+    return COST[name]
+def build():
+    return f, [(torch.randn(4, 4),)]
+""", ('"a": 1.0', '"a": 5.0'), TRACED)
+case("a_region_like_another", """
+class Layer(nn.Module):
+    def __init__(self, a):
+        super().__init__(); self.a = a
+    @torch.compiler.nested_compile_region
+    def forward(self, x):
+        return torch.addmm(x, x, x, alpha=self.a)
+class Net(nn.Module):
+    def __init__(self, *scales):
+        super().__init__(); self.layers = nn.ModuleList(Layer(a) for a in scales)
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x)
+        return x
+def build():
+    return Net(2.0, 2.0), [(torch.randn(4, 4),)]
+""", ("Net(2.0, 2.0)", "Net(2.0, 3.0)"), TRACED)
+case("inputs_that_overlap", """
+def f(x, y):
+    y.mul_(3.0)
+    return torch.mm(x, y)
+def build():
+    base = torch.randn(8, 4)
+    return f, [(base[:4], base[4:])]
+""", ("base[4:]", "base[2:6]"), TRACED)
+case("slices_of_a_batch", """
+def f(x):
+    return torch.mm(x, x)
+def build():
+    base = torch.randn(8, 4)
+    return f, [(base[:4],)]
+""", ("base[:4]", "base[4:]"), TRACED)  # as in a graph's key
+case("module_in_a_default", """
+import module_in_a_default_helper as config
+class Block:
+    def run(self, x, cfg=(config,)):
+        return torch.addmm(x, x, x, alpha=cfg[0].ALPHA)
+def f(x):
+    return Block().run(x)
+def build():
+    return f, [(torch.randn(4, 4),)]
+""", None, TRACED, helper=("ALPHA = 2.0\n", "ALPHA = 3.0\n"))
+case("attribute_of_a_function_that_was_not_there", """
+def g(x):
+    return x
+def f(x):
+    return torch.addmm(x, x, x, alpha=g.__dict__.get("alpha", 2.0))
+def build():
+    return f, [(torch.randn(4, 4),)]
+""", ("def build():\n", "g.alpha = 3.0\ndef build():\n"), TRACED)
+case("key_of_a_class_that_was_not_there", """
+import dataclasses
+@dataclasses.dataclass(frozen=True)
+class Key:
+    number: int
+TABLE = {}
+def f(x):
+    return torch.addmm(x, x, x, alpha=TABLE.get(Key(4), 2.0))
+def build():
+    return f, [(torch.randn(4, 4),)]
+""", ("TABLE = {}", "TABLE = {Key(4): 3.0}"), TRACED)
+case("a_protocol_of_values", """
+from typing import Protocol, runtime_checkable
+@runtime_checkable
+class Scaled(Protocol):
+    def scale(self): ...
+class Thing:
+    def __init__(self, scale): self.scale = scale
+class Net(nn.Module):
+    def __init__(self, thing):
+        super().__init__(); self.thing = thing
+    def forward(self, x):
+        return torch.addmm(x, x, x, alpha=2.0 if isinstance(self.thing, Scaled) else 3.0)
+def build():
+    return Net(Thing(len)), [(torch.randn(4, 4),)]
+""", ("Thing(len)", "Thing(None)"), TRACED)
+case("a_hook_of_subclasses", """
+import abc
+WANTED = "scale"
+class Scaled(abc.ABC):
+    @classmethod
+    def __subclasshook__(cls, kind):
+        return WANTED in kind.__dict__
+class Thing:
+    scale = 2.0
+def f(x, thing=Thing()):
+    return torch.addmm(x, x, x, alpha=2.0 if isinstance(thing, Scaled) else 3.0)
+def build():
+    return f, [(torch.randn(4, 4),)]
+""", ('WANTED = "scale"', 'WANTED = "other"'), TRACED)
+case("metadata_of_a_field", """
+import collections.abc, dataclasses
+@dataclasses.dataclass
+class Cfg:
+    cb: collections.abc.Callable[[int], int] = dataclasses.field(default=None, metadata={"scale": 2.0})
+def f(x):
+    for field in dataclasses.fields(Cfg()):
+        x = torch.addmm(x, x, x, alpha=field.metadata["scale"])
+    return x
+def build():
+    return f, [(torch.randn(4, 4),)]
+""", ('"scale": 2.0', '"scale": 3.0'), TRACED)
+case("what_a_nullcontext_gives", """
+CTX = contextlib.nullcontext()
+def f(x):
+    with CTX as scale:
+        return torch.addmm(x, x, x, alpha=2.0 if scale is None else 3.0)
+def build():
+    return f, [(torch.randn(4, 4),)]
+""", ("nullcontext()", "nullcontext(3.0)"), TRACED)
+case("dates", """
+import datetime
+LIMIT, OTHER = datetime.date(2024, 1, 2), datetime.date(2024, 1, 1)
+def f(x):
+    return torch.addmm(x, x, x, alpha=2.0 if LIMIT > OTHER else 3.0)
+def build():
+    return f, [(torch.randn(4, 4),)]
+""", ("(2024, 1, 1)", "(2025, 1, 1)"), TRACED)
+case("order_of_a_set_that_is_made", """
+NAMES = ("a", "b", "c", "d")
+def f(x):
+    found = x
+    for name in set(NAMES).difference(("a",)):
+        found = torch.addmm(found, x, x, alpha=float(ord(name)))
+    return found
+def build():
+    return f, [(torch.randn(4, 4),)]
+""", None, TRACED)
+case("classmethod_over_a_property", """
+def make(alpha):
+    return lambda cls: alpha
+class Net:
+    alpha = classmethod(property(make(2.0)))
+def f(x):
+    return torch.addmm(x, x, x, alpha=Net.alpha)
+def build():
+    return f, [(torch.randn(4, 4),)]
+""", ("make(2.0)", "make(3.0)"), TRACED)
+case("which_hook_has_keywords", """
+def plain(module, args, *more):
+    if not more:
+        return (torch.addmm(args[0], args[0], args[0], alpha=2.0),)
+    return (torch.mm(args[0], args[0]),), more[0]
+class Inner(nn.Module):
+    def forward(self, x):
+        return torch.mm(x, x)
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = Inner()
+    def forward(self, x):
+        return self.inner(x)
+def build():
+    outer = Net()
+    net = outer.inner
+    net.register_forward_pre_hook(plain)
+    net.register_forward_pre_hook(plain, with_kwargs=True)
+    return outer, [(0.5 * torch.randn(4, 4),)]
+""", ("net.register_forward_pre_hook(plain)\n    net.register_forward_pre_hook(plain, with_kwargs=True)", "net.register_forward_pre_hook(plain, with_kwargs=True)\n    net.register_forward_pre_hook(plain)"), TRACED)
 
 # One of each kind, and the commonest: with those of NEVER they are the everyday ones; the others are slow.
 EVERYDAY = ("same_module", "graph_break", "monkeypatched_function", "changed_global", "rebound_closure", "subclass",

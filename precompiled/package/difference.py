@@ -40,7 +40,7 @@ def fact(kind: str, here: Any, before: Any) -> Difference:
     if kind == "TENSOR_MATCH" and _alike(here, before) and here[0] != before[0]:
         index = _first(here[0], before[0])
         if index is not None and TENSOR[index] == "memory":
-            return Difference("it shares its memory with other inputs")
+            return Difference("it shares its memory with other inputs, or begins elsewhere in it")
         if index is not None:
             return _both(TENSOR[index], here[0][index], before[0][index])
     if kind in LENGTHS and _alike(here, before) and here[0] == before[0] and here[1] != before[1]:

@@ -32,7 +32,7 @@ from typing import Any
 
 from precompiled.errors import CorruptArtifact
 
-FORMAT = 4
+FORMAT = 5
 SUFFIX = ".entry"
 MAX_ENTRY_BYTES = 256 << 20
 # Entries of one function that are kept; many, since some functions are part of every model (decorators of libraries).

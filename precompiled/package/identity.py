@@ -13,6 +13,7 @@ description raises ``NotPortable``: nothing is left out silently.
 from __future__ import annotations
 
 import collections
+import dataclasses
 import dis
 import enum
 import functools
@@ -34,7 +35,7 @@ MAX_DEPTH = 6  # of values inside of values
 MAX_ITEMS = 4096
 
 # Whose metaclasses (of enums, of TypedDict) say the same in each process of one environment.
-_INSTALLATION = frozenset({"builtins", "torch", "typing_extensions", *sys.stdlib_module_names})
+INSTALLATION = frozenset({"builtins", "torch", "typing_extensions", *sys.stdlib_module_names})
 _DESCRIPTORS = (staticmethod, classmethod, property, functools.cached_property, functools.partialmethod)
 OF_C = (types.MethodDescriptorType, types.WrapperDescriptorType, types.GetSetDescriptorType,
         types.MemberDescriptorType)  # fmt: skip
@@ -43,6 +44,7 @@ ATOMS = (bool, int, float, complex, str, bytes, type(None), type(...), type(NotI
 _OF_A_WRAPPER = frozenset(
     {"__wrapped__", "_torchdynamo_orig_callable", "_torchdynamo_inline", "_torchdynamo_wrapper_id"}
 )  # fmt: skip
+_OF_PYBIND = ("PyCapsule", "pybind11_detail_function_record")  # what a function of pybind11's is bound to
 _CONTAINERS = (
     tuple, list, dict, types.MappingProxyType, set, frozenset, slice, range, re.Pattern,
     collections.OrderedDict, collections.defaultdict, collections.deque,
@@ -226,8 +228,11 @@ class Descriptions:
         if isinstance(value, types.CodeType):
             self.covered.add(code_digest(value))
             return ["code", value.co_name, code_digest(value)]
-        if isinstance(value, (types.MethodType, types.BuiltinMethodType)) and not isinstance(
-            getattr(value, "__self__", None), (types.ModuleType, type, type(None))
+        of = getattr(value, "__self__", None)
+        if (
+            isinstance(value, (types.MethodType, types.BuiltinMethodType))
+            and not isinstance(of, (types.ModuleType, type, type(None)))
+            and not type(of).__name__.startswith(_OF_PYBIND)
         ):
             raise NotPortable(f"the method {getattr(value, '__qualname__', value)!r} is bound to an object")
         if isinstance(value, types.MethodType):
@@ -327,13 +332,14 @@ class Descriptions:
     # ------------------------------------------------------------------ code
 
     def code_of(self, function: types.FunctionType) -> list[Any]:
-        """Its place, its code and its constant defaults: where other defaults and the closure have guards of their own.
+        """Its place, its code and its defaults: where the closure has guards of its own.
 
-        Constant defaults have none with torch._dynamo.config.skip_guards_on_constant_func_defaults (torch 2.11's way).
+        Defaults that are literals have none with torch._dynamo.config.skip_guards_on_constant_func_defaults (torch
+        2.11's way).
         """
         defaults = dict(enumerate(function.__defaults__ or ())) | (function.__kwdefaults__ or {})
-        constants = {str(name): repr(value) for name, value in defaults.items() if _is_constant(value)}
-        return ["code of", function.__module__, function.__qualname__, self._code(function.__code__), constants]
+        given = {str(name): self.attribute(value) for name, value in defaults.items()}
+        return ["code of", function.__module__, function.__qualname__, self._code(function.__code__), given]
 
     def function(self, function: types.FunctionType, depth: int = 0) -> list[Any]:
         """Its place, its code, its defaults and what its closure holds."""
@@ -446,10 +452,10 @@ class Descriptions:
 
     def _metaclass(self, kind: type) -> Any:
         name = f"{kind.__module__}.{kind.__qualname__}"
-        if kind.__module__.split(".")[0] in _INSTALLATION:
+        if kind.__module__.split(".")[0] in INSTALLATION:
             return name
         for base in kind.__mro__:
-            if base.__module__.split(".")[0] not in _INSTALLATION and (
+            if base.__module__.split(".")[0] not in INSTALLATION and (
                 {"__instancecheck__", "__subclasscheck__"} & vars(base).keys()
             ):
                 # A trace runs it, and keeps the answer; what it reads cannot be known.
@@ -463,7 +469,9 @@ class Descriptions:
         if isinstance(value, _DESCRIPTORS):
             inner = [getattr(value, name, None) for name in ("__func__", "fget", "fset", "fdel", "func")]
             codes = [
-                self._member(item, plain) if isinstance(item, types.FunctionType) else str(self.attribute(item))
+                self._member(item, plain)
+                if isinstance(item, (types.FunctionType, *_DESCRIPTORS))
+                else str(self.attribute(item))
                 for item in inner
                 if item is not None
             ]
@@ -471,7 +479,7 @@ class Descriptions:
             return f"{type(value).__name__} {codes} {bound}"
         if isinstance(value, type):
             # Through a class without a source, all that is in this one is a constant of the trace.
-            users = plain and value.__module__.split(".")[0] not in _INSTALLATION
+            users = plain and value.__module__.split(".")[0] not in INSTALLATION
             return str(self.attribute(value)) if users else f"class {value.__module__}.{value.__qualname__}"
         wrapped = getattr(value, "__wrapped__", None) if type(value).__module__ == "functools" else None
         if isinstance(wrapped, types.FunctionType):
@@ -494,6 +502,8 @@ class Descriptions:
             parts = [self.attribute(item, depth + 1) for item in items]
             made_by = getattr(getattr(value, "default_factory", None), "__qualname__", "")
             return [kind.__qualname__, made_by, sorted(parts, key=repr) if kind in (set, frozenset) else parts]
+        if depth <= MAX_DEPTH and kind is dataclasses.Field:
+            return ["field", *(self.attribute(getattr(value, name, None), depth + 1) for name in kind.__slots__)]
         if depth <= MAX_DEPTH and kind is functools.partial:
             return ["partial", *(self.attribute(item, depth + 1) for item in (value.func, value.args, value.keywords))]
         if kind is types.FunctionType:
@@ -521,14 +531,10 @@ class Descriptions:
         return ["module", module.__name__]
 
 
-def _is_constant(value: Any) -> bool:
-    return type(value) in ATOMS or (type(value) is tuple and all(map(_is_constant, value)))
-
-
 def _check_enum(kind: type) -> None:
     """Refuse an enum whose own functions, which no trace goes through, read globals. Raises NotPortable."""
     for base in kind.__mro__:
-        if base.__module__.split(".")[0] in _INSTALLATION:
+        if base.__module__.split(".")[0] in INSTALLATION:
             continue
         for name in _RUN_BY_THE_INTERPRETER:
             member = vars(base).get(name)

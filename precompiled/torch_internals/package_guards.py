@@ -26,9 +26,12 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import datetime
+import decimal
 import functools
 import hashlib
 import inspect
+import random
 import re
 import types
 from collections.abc import Callable, Iterable
@@ -53,7 +56,7 @@ from precompiled.package.identity import TORCH_FILES, Descriptions, Mismatch, No
 from precompiled.torch_internals import package_state
 
 # Their meaning is in the state around the frame or in their parameters; nothing is read from their source.
-_NO_FACT = frozenset(
+NO_FACT = frozenset(
     {"GRAD_MODE", "DETERMINISTIC_ALGORITHMS", "GLOBAL_STATE", "FSDP_TRAINING_STATE", "SHAPE_ENV", "DEFAULT_DEVICE",
      "TORCH_FUNCTION_STATE", "AUTOGRAD_SAVED_TENSORS_HOOKS", "FUNCTORCH_STACK_MATCH", "DUPLICATE_INPUT", "DUAL_LEVEL",
      "DICT_CONTAINS", "DICT_NOT_CONTAINS", "SET_CONTAINS", "SET_NOT_CONTAINS", "NOT_PRESENT_IN_GENERIC_DICT",
@@ -70,8 +73,10 @@ _DIMENSION_MARKS = (
 )  # fmt: skip
 _HOOKS = (
     "_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks", "_state_dict_hooks",
-    "_forward_hooks_with_kwargs", "_forward_hooks_always_called", "_forward_pre_hooks_with_kwargs",
 )  # fmt: skip
+_HOOKS_WITH = ("_forward_hooks_with_kwargs", "_forward_hooks_always_called", "_forward_pre_hooks_with_kwargs")
+# Compared by C, on the values themselves, with no guard but the one on their types.
+_NATIVE = (bytes, bytearray, datetime.date, datetime.time, datetime.timedelta, datetime.tzinfo, decimal.Decimal)
 _PARAMETERS = {"attr", "key", "source_b", "recompile_hint", "invert"}
 _MADE_UP = re.compile(r"__builtins_dict__\w*|__precompiled_\w+|___module_\w+|___unnamed_scope\w+|_\d{6,}_c\d+")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -150,7 +155,7 @@ def compare(kept: list[Kept], reader: Reader, described: Descriptions, *, check_
     """Raise Mismatch unless at every source there is what was there; ``check_source=False``: code may be another."""
     described.recount()
     for number, (source, kind, parameters, fact) in enumerate(kept):
-        if kind in _NO_FACT:
+        if kind in NO_FACT:
             continue
         guard = Guard(source, getattr(GuardBuilder, kind))
         try:
@@ -270,7 +275,7 @@ def _how(guard: Guard) -> tuple[str, dict[str, Any]]:
 
 
 def _fact(kind: str, parameters: dict[str, Any], guard: Guard, builder: Any, described: Descriptions) -> Any:
-    if kind in _NO_FACT:
+    if kind in NO_FACT:
         return None
     if kind == "HASATTR" and "attr" not in parameters:  # 2.11: it is the last part of the source
         source = guard.originating_source
@@ -284,6 +289,8 @@ def _fact(kind: str, parameters: dict[str, Any], guard: Guard, builder: Any, des
     if isinstance(value, (inspect.Signature, inspect.Parameter)):  # what is read of it is not guarded
         return [described.thing(value), described.number(value)]
     if kind == "CLOSURE_MATCH" and isinstance(value, types.FunctionType):  # which is a guard on its __code__
+        if value.__code__.co_filename.startswith(TORCH_FILES):  # of one code there may be many: boolean_dispatch's
+            return [described.function(value), described.number(value)]
         return [described.code_of(value), described.number(value), described.classes_in(value)]
     if kind in _THINGS:
         return [described.thing(value), described.number(value)]
@@ -340,11 +347,14 @@ def _is_aligned(value: torch.Tensor) -> bool:
     return not isinstance(offset, int) or offset * value.element_size() % _ALIGNMENT == 0
 
 
-def _memory(value: torch.Tensor, described: Descriptions) -> int:
-    """Inputs that share memory are another graph than those that do not; Dynamo has no guard on it."""
+def _memory(value: torch.Tensor, described: Descriptions) -> list[int]:
+    """Which it is, and where in it. Inputs that share memory are another graph than those that do not, and so are those
+    that overlap; Dynamo has no guard on it.
+    """
     if value.layout is not torch.strided:
-        return -1
-    return described.memory(value.untyped_storage()._cdata)
+        return [-1, 0]
+    offset = value.storage_offset()
+    return [described.memory(value.untyped_storage()._cdata), offset if isinstance(offset, int) else -1]
 
 
 def _registered(kind: type) -> Any:
@@ -398,7 +408,14 @@ def _within(value: Any, described: Descriptions) -> Any:
     if isinstance(value, types.MethodType):
         of = value.__self__
         return ["method", described.attribute(value.__func__), described.a_class(type(of)), _within(of, described)]
-    if type(value).__module__.split(".")[0] == "torch" and hasattr(type(value), "__enter__"):
+    if isinstance(value, random.Random):
+        raise NotPortable("the state of a random.Random is part of the trace")
+    if isinstance(value, _NATIVE):
+        return repr(value)
+    held = next((kind for kind in (dict, list, tuple, set, frozenset) if isinstance(value, kind)), None)
+    if held is not None and type(value) is not held:
+        return held.__len__(value)
+    if type(value).__module__.split(".")[0] in ("torch", "contextlib") and hasattr(type(value), "__enter__"):
         state = [[name, described.attribute(held)] for name, held in getattr(value, "__dict__", {}).items()]
         return [described.a_class(type(value)), state]
     return None
@@ -409,9 +426,14 @@ def _hooks(value: Any, described: Descriptions) -> Any:
     if not isinstance(value, torch.nn.Module):
         return None
     state = vars(value)
-    return {
+    found: dict[str, Any] = {
         name: [described.value(hook) for hook in hooks.values()] for name in _HOOKS if (hooks := state.get(name))
     }  # fmt: skip
+    for name in _HOOKS_WITH:  # by number: of which of them it is so
+        if ids := state.get(name):
+            of = state["_forward_pre_hooks" if "_pre_" in name else "_forward_hooks"]
+            found[name] = [number for number, id in enumerate(of) if id in ids]
+    return found
 
 
 def _codes(guards: list[Guard]) -> str:

@@ -10,18 +10,24 @@ is the user's. Noted are
 - of what a trace had all of: the text of an object, the names in a module, the keys of a dictionary that it changes,
   which its bytecode writes back as it knew them;
 - what it made of things that have no source, being a class's or a function's own: nothing of these is guarded;
+- which object it found under several sources: of all but the first it may take no further notice;
 - what it had computed by functions that it takes for constant: importlib.util.find_spec, importlib.metadata.version,
   and those under torch._dynamo.assume_constant_result.
 
-Private names: torch._dynamo.variables.builder.VariableBuilder._wrap, torch._dynamo.variables.base.VariableTracker.{
-call_obj_hasattr, var_getattr, tp_getattro_impl (2.15), source} in all classes that define them,
+Private names: torch._dynamo.variables.builder.VariableBuilder.{_wrap, __call__},
+torch._dynamo.variables.lazy.LazyVariableTracker.{original_value, original_source, peek_value, is_realized, realize},
+torch._dynamo.variables.base.VariableTracker.{call_obj_hasattr, var_getattr, tp_getattro_impl (2.15), source} and
+__contains__ in all classes that define them,
 torch._dynamo.variables.dicts.*.getitem_const_raise_exception_if_absent,
 torch._dynamo.variables.dicts.ConstDictVariable.{tp_repr_impl (2.15), repr_impl
 (2.13), debug_repr (2.11), as_python_constant},
-torch._dynamo.variables.builtin.BuiltinVariable.{call_str, call_dir}, torch._dynamo.side_effects.SideEffects.mutation,
+torch._dynamo.variables.builtin.BuiltinVariable.{call_str, call_dir, call_isinstance, call_issubclass, call_function,
+call_function_handler_cache, _call_min_max_seq_with_key (2.15)}, torch._dynamo.side_effects.SideEffects.mutation,
 torch._dynamo.variables.builder.SourcelessBuilder.create,
 torch._dynamo.variables.user_defined.UserDefinedObjectVariable,
-torch._dynamo.variables.functions.{SkipFunctionVariable.call_function, invoke_and_store_as_constant},
+torch._dynamo.variables.functions.{SkipFunctionVariable.call_function, invoke_and_store_as_constant,
+BaseUserFunctionVariable}, torch._dynamo.variables.misc.ConstantLikeVariable.call_method,
+torch._dynamo.variables.invoke_subgraph.stamp_out_subgraph (from 2.13),
 torch._dynamo.source.ConstantSource, torch._dynamo.exc.{ObservedAttributeError, ObservedKeyError}.
 Checked on 2.11.0, 2.13.0, 2.15.0.
 """
@@ -31,6 +37,7 @@ from __future__ import annotations
 import functools
 import importlib.metadata
 import importlib.util
+import types
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -43,14 +50,30 @@ from torch._dynamo.variables.base import VariableTracker
 from torch._dynamo.variables.builder import SourcelessBuilder, VariableBuilder
 from torch._dynamo.variables.builtin import BuiltinVariable
 from torch._dynamo.variables.dicts import ConstDictVariable
+from torch._dynamo.variables.lazy import LazyVariableTracker
+from torch._dynamo.variables.misc import ConstantLikeVariable
 from torch._dynamo.variables.user_defined import UserDefinedObjectVariable
 
-from precompiled.package.identity import ATOMS, Descriptions, NotPortable, code_digest, codes_at, object_at
+from precompiled.package.identity import (
+    ATOMS,
+    INSTALLATION,
+    Descriptions,
+    NotPortable,
+    code_digest,
+    codes_at,
+    codes_within,
+    globals_read,
+    object_at,
+)
 
 _READS = ("var_getattr", "tp_getattro_impl")
 # Of 2.15, of 2.13, of 2.11: there repr() is what later versions have for messages alone.
 _REPR = next(name for name in ("tp_repr_impl", "repr_impl", "debug_repr") if name in vars(ConstDictVariable))
 _ALL_OF_IT = (_REPR, "as_python_constant")
+# Objects whose identity is no matter, or that are described with all that they are.
+_NEVER_ONE = (*ATOMS, tuple, frozenset, slice, range, type, types.ModuleType, types.FunctionType, types.MethodType,
+              types.BuiltinFunctionType, types.CodeType)  # fmt: skip
+HAS = "the key"
 _SUBSCRIPT = "getitem_const_raise_exception_if_absent"
 _OF_THE_INSTALLATION = (importlib.util.find_spec, importlib.metadata.version)
 
@@ -65,7 +88,8 @@ class Noted:
     values: list[Any] = field(default_factory=list)  # sources
     attributes: list[tuple[Any, str]] = field(default_factory=list)  # source of an object, name
     keys: list[tuple[Any, Any]] = field(default_factory=list)  # source of a dictionary, key
-    wholes: list[tuple[Any, str]] = field(default_factory=list)  # source, and what of it: "str", "dir", "keys"
+    wholes: list[tuple[Any, str]] = field(default_factory=list)  # source, and what of it: "str", "dir", "keys", HAS
+    met: dict[int, tuple[Any, dict[str, Any]]] = field(default_factory=dict)  # by id: an object, its sources
     made: dict[int, Any] = field(default_factory=dict)  # by id: what a variable without a source was made of
     asked: dict[str, Asked] = field(default_factory=dict)
     problem: NotPortable | None = None
@@ -91,7 +115,11 @@ def wrap(now: Callable[[], Noted | None]) -> Callable[[], None]:
                 replace(kind, name, _read)
         if _SUBSCRIPT in vars(kind):
             replace(kind, _SUBSCRIPT, _subscripted)
+        if "__contains__" in vars(kind):
+            replace(kind, "__contains__", _looked_up)
+    replace(VariableBuilder, "__call__", _met)
     replace(VariableBuilder, "_wrap", _built)
+    replace(LazyVariableTracker, "original_value", _looked_at)
     replace(SourcelessBuilder, "create", _made)
     replace(SideEffects, "mutation", _changed)
     replace(BuiltinVariable, "call_str", _as_text)
@@ -99,13 +127,23 @@ def wrap(now: Callable[[], Noted | None]) -> Callable[[], None]:
     for name in _ALL_OF_IT:
         if name in vars(ConstDictVariable):
             replace(ConstDictVariable, name, _all_keys)
+    for name in ("call_isinstance", "call_issubclass"):
+        replace(BuiltinVariable, name, _is_of)
+    if not hasattr(BuiltinVariable, "_call_min_max_seq_with_key"):  # which is a trace of the key
+        replace(BuiltinVariable, "call_function", _folded_by_a_key)
+    replace(ConstantLikeVariable, "call_method", _folded)
     replace(dynamo_functions.SkipFunctionVariable, "call_function", _called)
+    replace(dynamo_functions.SkipFunctionVariable, "call_function", _folded)
+    if importlib.util.find_spec("torch._dynamo.variables.invoke_subgraph") is not None:
+        replace(importlib.import_module("torch._dynamo.variables.invoke_subgraph"), "stamp_out_subgraph", _stamped)
+    BuiltinVariable.call_function_handler_cache.clear()  # it has kept what was replaced
     if hasattr(dynamo_functions, "invoke_and_store_as_constant"):
         replace(dynamo_functions, "invoke_and_store_as_constant", _assumed)
 
     def restore() -> None:
         while ends:
             ends.pop()()
+        BuiltinVariable.call_function_handler_cache.clear()
 
     return restore
 
@@ -126,6 +164,148 @@ def _built(original: Callable[..., Any], now: Callable[[], Noted | None]) -> Cal
         return original(self, value)
 
     return _wrap
+
+
+def _met(original: Callable[..., Any], now: Callable[[], Noted | None]) -> Callable[..., Any]:
+    """One object under a second source is the first one's variable, often without a guard (guards.make_dupe_guard)."""
+
+    def __call__(self: Any, value: Any) -> Any:
+        noted = now()
+        source = self.source
+        if (
+            noted is not None
+            and source is not None
+            and not isinstance(value, (*_NEVER_ONE, VariableTracker))
+            and not isinstance(source, ConstantSource)
+        ):
+            noted.met.setdefault(id(value), (value, {}))[1][source.name] = source
+        return original(self, value)
+
+    return __call__
+
+
+def _looked_at(original: Callable[..., Any], now: Callable[[], Noted | None]) -> Callable[..., Any]:
+    """A function that is looked up in a set is compared as it is, and becomes no variable where it is not in it."""
+
+    def original_value(self: Any) -> Any:
+        noted = now()
+        source = self.original_source()
+        if noted is not None and source is not None and not isinstance(source, ConstantSource):
+            noted.values.append(source)
+        return original(self)
+
+    return original_value
+
+
+def _looked_up(original: Callable[..., Any], now: Callable[[], Noted | None]) -> Callable[..., Any]:
+    def __contains__(self: Any, key: Any) -> Any:
+        found = original(self, key)
+        noted = now()
+        source = getattr(self, "source", None)
+        if not found and noted is not None and source is not None:
+            key = _constant(key if isinstance(key, VariableTracker) else getattr(key, "vt", key))
+            if is_plain(key):
+                noted.keys.append((source, key))
+            elif isinstance(key, (type, types.FunctionType)):  # others that come and go say nothing of it
+                noted.wholes.append((source, f"{HAS} {key.__module__}.{key.__qualname__}"))
+            else:
+                noted.wholes.append((source, "keys"))
+        return found
+
+    return __contains__
+
+
+def _constant(key: Any) -> Any:
+    """Its value, where it is one; a lazy variable is not made one by a look at it."""
+    if isinstance(key, LazyVariableTracker):
+        if not key.is_realized():
+            return key.peek_value()
+        key = key.realize()
+    return key.as_python_constant() if isinstance(key, VariableTracker) and key.is_python_constant() else key
+
+
+def _is_of(original: Callable[..., Any], now: Callable[[], Noted | None]) -> Callable[..., Any]:
+    """Refuse what decides isinstance() by more than classes: a protocol's look at an object, a hook that reads."""
+
+    def call_isinstance(self: Any, tx: Any, arg: Any, kinds: Any, *args: Any, **kwargs: Any) -> Any:
+        found = original(self, tx, arg, kinds, *args, **kwargs)
+        noted = now()
+        if noted is not None:
+            asked = _constant(kinds)
+            for kind in asked if isinstance(asked, tuple) else (asked,):
+                if isinstance(kind, type) and (said := _decides(kind)) is not None:
+                    noted.problem = NotPortable(said)
+        return found
+
+    return call_isinstance
+
+
+def _decides(kind: type) -> str | None:
+    if kind.__module__.split(".")[0] in INSTALLATION:
+        return None
+    if getattr(kind, "_is_protocol", False):
+        return f"what is of the protocol {kind.__qualname__} is not said by classes alone"
+    for base in kind.__mro__:
+        hook = vars(base).get("__subclasshook__")
+        function = getattr(hook, "__func__", hook)
+        if isinstance(function, types.FunctionType) and base.__module__.split(".")[0] not in INSTALLATION:
+            read = {name for code in codes_within(function.__code__) for name in globals_read(code)}
+            if found := sorted(read & function.__globals__.keys()):
+                return f"{base.__qualname__}.__subclasshook__ reads the global {found[0]}, and no trace sees it"
+    return None
+
+
+def _is_function(variable: Any) -> bool:
+    if isinstance(variable, LazyVariableTracker):
+        if not variable.is_realized():
+            return isinstance(variable.peek_value(), types.FunctionType)
+        variable = variable.realize()
+    return isinstance(variable, dynamo_functions.BaseUserFunctionVariable)
+
+
+def _folded(original: Callable[..., Any], now: Callable[[], Noted | None]) -> Callable[..., Any]:
+    """``PATTERN.sub(function, text)``: Dynamo runs it all, the user's function too, and keeps the result."""
+
+    def call(self: Any, tx: Any, *args: Any, **kwargs: Any) -> Any:
+        found = original(self, tx, *args, **kwargs)  # raises where the frame breaks, or is left alone
+        noted = now()
+        if noted is not None:
+            given = [*args, *kwargs.values()]
+            flat = [item for part in given for item in _items(part)]
+            if any(_is_function(item) for item in flat):
+                noted.problem = NotPortable(f"a function is given to {getattr(self, 'value', self)}, and run untraced")
+        return found
+
+    return call
+
+
+def _items(part: Any) -> list[Any]:
+    if isinstance(part, (list, tuple)):
+        return list(part)
+    return list(part.values()) if isinstance(part, dict) else [part]
+
+
+def _folded_by_a_key(original: Callable[..., Any], now: Callable[[], Noted | None]) -> Callable[..., Any]:
+    def call_function(self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
+        found = original(self, tx, args, kwargs)
+        noted = now()
+        if noted is not None and self.fn in (max, min) and _is_function(kwargs.get("key")):
+            noted.problem = NotPortable(f"the key of a {self.fn.__name__}() is run untraced")
+        return found
+
+    return call_function
+
+
+def _stamped(original: Callable[..., Any], now: Callable[[], Noted | None]) -> Callable[..., Any]:
+    """``nested_compile_region``: a region that is like one before is not traced, and what says so has no guard."""
+
+    def stamp_out_subgraph(*args: Any, **kwargs: Any) -> Any:
+        noted = now()
+        if noted is not None:
+            noted.problem = NotPortable("a region was taken for one that had been traced (nested_compile_region)")
+        return original(*args, **kwargs)
+
+    return stamp_out_subgraph
 
 
 def _made(original: Callable[..., Any], now: Callable[[], Noted | None]) -> Callable[..., Any]:

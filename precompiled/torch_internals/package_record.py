@@ -224,9 +224,14 @@ def check_globals(traced: Traced, frame: Frame) -> None:
     written = {name for attempt in traced.attempts for code in attempt.code for name in code.co_names}
     known = {*traced.names, *traced.body.imports, *written, *frame.code.co_names, *vars(builtins)}
     unknown = package_seen.globals_within(traced.body.code) - known
+    addresses = package_seen.addresses_within(traced.body.code)
     if unknown:
-        traced.body = None
         traced.problem = NotPortable(f"Dynamo put {sorted(unknown)[0]} into the globals", code="package-global")
+    elif addresses:
+        said = f"the bytecode has an address of this process in it: {addresses[0]!r}"
+        traced.problem = NotPortable(said, code="package-id")
+    if unknown or addresses:
+        traced.body = None
 
 
 # ---------------------------------------------------------------------- what stays as it is

@@ -4,12 +4,13 @@ Within one process Dynamo may take for granted that a name stays unset, a class 
 process. So whatever a trace read (package_noted.py), and no guard is about, is described here, and what is read of the
 order of a dictionary or a set.
 
-Private names: torch._guards.Guard. Checked on 2.11.0, 2.13.0, 2.15.0.
+Private names: torch._guards.Guard, torch._dynamo.source.ConstDictKeySource. Checked on 2.11.0, 2.13.0, 2.15.0.
 """
 
 from __future__ import annotations
 
 import builtins
+import collections
 import enum
 import functools
 import hashlib
@@ -24,11 +25,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch._dynamo.source import ConstDictKeySource
 from torch._guards import Guard
 
 from precompiled.package import difference
 from precompiled.package.identity import (
     ATOMS,
+    MAX_DEPTH,
     OF_C,
     TORCH_FILES,
     Descriptions,
@@ -39,8 +42,8 @@ from precompiled.package.identity import (
     globals_read,
     read_by,
 )
-from precompiled.torch_internals.package_guards import WHEN, kind_of, value_at, without_code
-from precompiled.torch_internals.package_noted import Noted
+from precompiled.torch_internals.package_guards import NO_FACT, WHEN, kind_of, value_at, without_code
+from precompiled.torch_internals.package_noted import HAS, Noted
 
 _STANDARD_LIBRARY = os.path.dirname(os.__file__) + os.sep
 _INSTALLED = os.sep + "site-packages" + os.sep
@@ -61,6 +64,7 @@ class Seen:
     values: list[tuple[Any, Any]] = field(default_factory=list)  # what has no guard
     globals: list[tuple[str | None, str, Any]] = field(default_factory=list)
     wholes: list[tuple[Any, str, Any]] = field(default_factory=list)  # what of it, and what that was
+    same: list[list[Any]] = field(default_factory=list)  # sources of one and the same object
 
     def told(self) -> list[list[Any]]:
         """For people, and to be compared: what, and what it was."""
@@ -69,6 +73,7 @@ class Seen:
             *([f"{key!r} in {source.name}", there] for source, key, there in self.keys),
             *([source.name, fact] for source, fact in self.values),
             *([f"{how}({source.name})", fact] for source, how, fact in self.wholes),
+            *([" is ".join(source.name for source in sources), True] for sources in self.same),
             *([f"the global {f'{module}.{name}' if module else name}", fact] for module, name, fact in self.globals),
         ]
 
@@ -90,11 +95,16 @@ def seen(
         found.wholes.append((source, how, _whole(value_at(source, reader), how, described)))
     for value in noted.made.values():
         _check_made(value, described)
-    guarded = {guard.name for guard in guards}
+    for name in sorted(min(sources) for _, sources in noted.met.values() if len(sources) > 1):
+        one = next(sources for _, sources in noted.met.values() if min(sources) == name and len(sources) > 1)
+        found.same.append([one[other] for other in sorted(one)])
+    _check_same(found.same, reader, NotPortable)
+    # What asks for no more than whether there is something, says nothing of what it is.
+    guarded = {guard.name for guard in guards if guard.create_fn_name() not in ("HASATTR", *NO_FACT)}
     read = {source.name: source for source in noted.values}
     for name in sorted(read.keys() - guarded):
         source = read[name]
-        if not _is_a_builtin(source):
+        if not _is_a_builtin(source) and not _is_a_key_of_pythons(source):
             found.values.append((source, _unguarded(source, value_at(source, reader), described)))
     wanted: set[tuple[str, str]] = set()
     for name in sorted(globals_read(root)):
@@ -120,8 +130,9 @@ def compare(kept: Seen, scope: dict[str, Any], reader: Any, described: Descripti
     for module, name, fact in kept.globals:
         place = scope if module is None else vars(sys.modules[module]) if module in sys.modules else {}
         found = _global(place, name, described)
-        if found != fact and (check_source or found is None or found[0] != fact[0]):
+        if found != fact and (check_source or without_code(found) != without_code(fact)):
             raise Mismatch(f"the global {name} is another thing here")
+    _check_same(kept.same, reader, Mismatch)
     for source, name, there in kept.attributes:
         if (here := _has(value_at(source, reader), name)) != there:
             raise Mismatch(f"{source.name} has {'an' if here else 'no'} attribute {name} here")
@@ -143,6 +154,12 @@ def _is_a_builtin(source: Any) -> bool:
     return base is not None and re.fullmatch(r"G\['__builtins_dict__\w*'\]", base.name) is not None
 
 
+def _is_a_key_of_pythons(source: Any) -> bool:
+    """Of copyreg.dispatch_table, for one: imports add some to it, and what was looked up in it is noted by itself."""
+    found = re.match(r"list\(dict\.keys\(G\['__import_(\w+?)(?:_dot_\w+)?'\]", source.name)
+    return found is not None and found[1] in sys.stdlib_module_names
+
+
 def _once(items: Iterable[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
     named = {(source.name, repr(what)): (source, what) for source, what in items}
     return [named[name] for name in sorted(named)]
@@ -155,6 +172,11 @@ def _unguarded(source: Any, value: Any, described: Descriptions) -> Any:
         return described.a_class(kind_of(value))
     if isinstance(value, types.MethodType) and not isinstance(value.__self__, (type, types.ModuleType)):
         return ["method", described.a_class(type(value.__self__)), described.thing(value.__func__)]
+    if isinstance(source, ConstDictKeySource) and isinstance(value, (type, types.FunctionType)):
+        return ["key", value.__module__, value.__qualname__]
+    of = getattr(value, "__self__", None)
+    if isinstance(value, types.BuiltinMethodType) and type(of) in _WHOLE:  # `{...}.__contains__`
+        return ["method", value.__name__, described.attribute(of)]
     if kind in _WHOLE or isinstance(value, _THINGS):
         return described.thing(value)
     if kind is dict and source.name.endswith(".__annotations__"):  # Dynamo drops its guards on their keys
@@ -168,6 +190,9 @@ def _whole(value: Any, how: str, described: Descriptions) -> Any:
     if how == "keys":
         keys = [described.value(key) for key in value]
         return sorted(keys, key=repr) if isinstance(value, (set, frozenset)) else keys
+    if how.startswith(HAS):
+        name = how.removeprefix(f"{HAS} ")
+        return any(f"{getattr(key, '__module__', '')}.{getattr(key, '__qualname__', '')}" == name for key in value)
     try:
         if how == "dir":
             return sorted(dir(value))
@@ -179,11 +204,24 @@ def _whole(value: Any, how: str, described: Descriptions) -> Any:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _check_made(value: Any, described: Descriptions) -> None:
+def _check_same(same: list[list[Any]], reader: Any, refuse: type[Exception]) -> None:
+    for first, *others in same:
+        value = value_at(first, reader)
+        for other in others:
+            if value_at(other, reader) is not value:
+                raise refuse(f"{other.name} is not {first.name} here")
+
+
+def _check_made(value: Any, described: Descriptions, depth: int = 0) -> None:
     """Refuse what is read through no source, and what the class or function that holds it is described without.
 
     Descriptions.attribute: a module by its name, and by its type what has no description.
     """
+    if type(value) in (tuple, list, dict, set, frozenset, collections.OrderedDict) and depth <= MAX_DEPTH:
+        if type(value) is set and len(value) > 1 and not all(isinstance(item, (int, float)) for item in value):
+            raise NotPortable("a set that a trace makes has another order in each process", code="package-set-order")
+        for item in [*value, *(value.values() if isinstance(value, dict) else ())]:
+            _check_made(item, described, depth + 1)
     if isinstance(value, types.ModuleType):
         if value.__name__.split(".")[0] not in {"torch", *sys.stdlib_module_names}:
             raise NotPortable(f"the module {value.__name__} is read through a class or a function that holds it")
@@ -225,6 +263,14 @@ def _global(scope: dict[str, Any], name: str, described: Descriptions) -> Any:
 def globals_within(code: types.CodeType) -> set[str]:
     """The same of code and of the functions inside of it."""
     return {name for inner in codes_within(code) for name in globals_read(inner)}
+
+
+def addresses_within(code: types.CodeType) -> list[str]:
+    """Texts in it that have an object's address: ``str()`` of a function, ``repr()`` of an object."""
+    return [
+        value for inner in codes_within(code) for value in inner.co_consts
+        if isinstance(value, str) and _ADDRESS.search(value)
+    ]  # fmt: skip
 
 
 def check_code(code: types.CodeType) -> None:

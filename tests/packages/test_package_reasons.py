@@ -100,6 +100,18 @@ def test_a_graph_that_was_compiled_in_process() -> None:
         assert here.counted("not_kept")["package-graph"] == 1
 
 
+@pytest.mark.reason("package-id")
+def test_a_text_with_an_address(here: ThisProcess) -> None:
+    def named(x: torch.Tensor) -> tuple[torch.Tensor, str]:
+        return x * 2, str(double)
+
+    torch._dynamo.reset()
+    assert torch.compile(named, backend="precompiled")(X)[1] == str(double)
+    assert automatic.flush(60)
+    (report,) = precompiled.package_report()
+    assert report.reason == "package-id" and "an address of this process" in report.message
+
+
 @pytest.mark.reason("package-passing")
 def test_a_frame_that_was_left_alone_for_this_once(here: ThisProcess) -> None:
     torch._dynamo.reset()
