@@ -154,8 +154,10 @@ class Hosts:
         read(sample, found, client)
         _read_compiles(sample, host, found)
         if sample.compiles and sample.compiled_s is not None:
-            first = client["result"]["later"] - 1
-            sample.swap = _swap(client["result"]["steps"], first, max(ended for _, ended in sample.compiles))
+            steps, first = client["result"]["steps"], client["result"]["later"] - 1
+            until = steps[first]["at"] + steps[first]["s"]  # a variant for other sizes may come later
+            published = [ended for _, ended in sample.compiles if ended < until]
+            sample.swap = _swap(steps, first, max(published, default=0.0))
         if MODE in contender.env and not client["result"]["subprocess"]:
             sample.note = f"nothing was compiled in a subprocess: {_last_error(client['errors'])}"
         if contender.bytes_of:

@@ -1,4 +1,4 @@
-"""What one process holds: settings, store, the connection to the daemon, its graphs. Made on the first graph.
+"""What one process holds: settings, store, the connection to the daemon, its graphs. Made when Dynamo begins to trace.
 
 Fork-aware: a child gets a session of its own, with the same graphs, and submits the pending ones again itself.
 """
@@ -71,6 +71,8 @@ class Session:
         if self.settings.mode not in ("eager", "wait") or not self.store.is_empty():
             return
         self.begin_daemon()
+        if self._starting is None and not daemon_reachable(self.settings):
+            return  # none runs, and none may be started
         from precompiled import submit, wire
 
         self.connection.expect(wire.Expect(submit.worker_environment(), submit.likely_device()))
@@ -147,7 +149,7 @@ def current() -> Session:
 
 
 def existing() -> Session | None:
-    """This process's session if any graph was captured."""
+    """This process's session, if there is one yet."""
     return _session
 
 

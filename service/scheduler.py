@@ -59,6 +59,7 @@ MAX_INTERESTED = 4096  # clients told about one job's end; more are accepted, an
 MAX_QUARANTINED = 4096  # keys and environments; the oldest is forgotten first
 MAX_DEATHS = 2  # workers that one key may kill
 MAX_START_FAILURES = 2  # in a row, before an environment is refused for a while
+EXPECTED_IN_VAIN_S = 24 * 3600.0  # a worker that no graph came to is not started ahead of one for this long
 FINISHED_KEPT = 64  # ended jobs whose stories are kept for diagnosis
 
 _JOB_MOVES = {
@@ -192,6 +193,7 @@ class Scheduler:
         self._queued_bytes: Counter[int] = Counter()
         self._quarantined: dict[Flight, tuple[float, str]] = {}  # -> until, why
         self._refused: dict[Seat, tuple[float, str]] = {}
+        self._expected_in_vain: dict[Seat, tuple[float, str]] = {}  # workers that no graph came for, or that failed
         self._start_failures: Counter[Seat] = Counter()
         self._sequence = 0
         self._mean_job_s = 5.0  # a first guess; follows the jobs
@@ -297,7 +299,8 @@ class Scheduler:
         """Start its worker, where it takes nothing from a job: neither a slot, nor anybody's warm worker."""
         seat = Seat.of(event.uid, event)
         known = any(worker.seat == seat for worker in self.workers.values())
-        if self.stopping or self.jobs or known or self._refused.get(seat, (0.0, ""))[0] > now:
+        in_vain = any(table.get(seat, (0.0, ""))[0] > now for table in (self._refused, self._expected_in_vain))
+        if self.stopping or self.jobs or known or in_vain:
             return
         if self._slots_used() < self.limits.slots and len(self.workers) < self.limits.processes:
             self._start(seat, event.gid, event.environment, now + self.limits.yield_s, now, out)
@@ -401,6 +404,10 @@ class Scheduler:
 
     def _start_failed(self, worker: Worker, why: str, now: float, out: list[Instruction]) -> None:
         seat = worker.seat
+        if not any(job.seat == seat for job in self._queues.get(seat.uid, ())):
+            # Of one that was expected: no graph may be refused for that, but it is not tried again for a while.
+            _remember(self._expected_in_vain, seat, (now + self.limits.start_refused_s, why))
+            return
         self._start_failures[seat] += 1
         if self._start_failures[seat] < MAX_START_FAILURES or self.stopping:
             return
@@ -468,9 +475,11 @@ class Scheduler:
                 if idle[worker.seat] > 1:
                     bound = min(bound, limits.extra_idle_s)
                 if age >= bound:
+                    if worker.jobs_done == 0:  # graphs of this program come to nothing here: not each time anew
+                        _remember(self._expected_in_vain, worker.seat, (now + EXPECTED_IN_VAIN_S, "idle"))
                     idle[worker.seat] -= 1
                     self._leave(worker, "idle", now, out)
-        for table in (self._quarantined, self._refused):
+        for table in (self._quarantined, self._refused, self._expected_in_vain):
             for name in [name for name, (until, _) in table.items() if until <= now]:
                 del table[name]  # type: ignore[arg-type]
         self._dispatch(now, out)

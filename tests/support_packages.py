@@ -1027,7 +1027,9 @@ NEVER = {
     "a_protocol_of_values": "package-not-portable",
     "a_hook_of_subclasses": "package-not-portable",
     "order_of_a_set_that_is_made": "package-set-order",
+    "a_union_with_a_hook": "package-not-portable",
     "key_of_a_max": "package-not-portable",
+    "key_of_a_max_that_is_a_class": "package-not-portable",
     "a_region_like_another": "package-not-portable",
 }
 case("order_of_a_set", """
@@ -1865,6 +1867,19 @@ def f(x, thing=Thing()):
 def build():
     return f, [(torch.randn(4, 4),)]
 """, ('WANTED = "scale"', 'WANTED = "other"'), TRACED)
+case("a_union_with_a_hook", CASES["a_hook_of_subclasses"].before.removeprefix(_HEAD).replace("Scaled) else", "Scaled | int) else"), ('WANTED = "scale"', 'WANTED = "other"'), TRACED)
+case("key_of_a_max_that_is_a_class", """
+COST = {"a": 1.0, "b": 2.0}
+class Rank:
+    def __init__(self, name): self.cost = COST[name]
+    def __gt__(self, other): return self.cost > other.cost
+    def __lt__(self, other): return self.cost < other.cost
+def f(x):
+    best = max(("a", "b"), key=Rank)
+    return torch.mm(x, x) if best == "b" else torch.addmm(x, x, x, alpha=3.0)
+def build():
+    return f, [(torch.randn(4, 4),)]
+""", ('"a": 1.0', '"a": 5.0'), TRACED)
 case("metadata_of_a_field", """
 import collections.abc, dataclasses
 @dataclasses.dataclass

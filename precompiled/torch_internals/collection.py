@@ -14,12 +14,15 @@ Checked on 2.11.0, 2.13.0, 2.15.0.
 from __future__ import annotations
 
 import gc
+import sysconfig
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 # Of CPython's three generations; the program's own are 700, 10, 10 unless it has set others.
 SELDOM = (100_000, 20, 100)
+
+_WITHOUT_A_LOCK = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
 
 _before: tuple[int, ...] | None = None
 
@@ -43,14 +46,15 @@ def _begin(_frame: Any = None) -> None:
 
 
 def _end(_frame: Any = None) -> None:
-    global _before  # noqa: PLW0603
-    if _before is not None:
-        if gc.get_threshold() == SELDOM:  # else it was set while Dynamo traced: theirs
-            # What is new is looked at here. Left to the program's next allocation it would be everything: the oldest
-            # generation's turn has come as well by then, a third of a second with torch and transformers imported.
+    global _before
+    before, _before = _before, None  # first of all: a collection runs whatever is finalized by it
+    # Else they were set while Dynamo traced: theirs. Python 3.14 says 0 for the oldest generation, whatever was set.
+    if before is not None and gc.get_threshold()[:2] == SELDOM[:2]:
+        # What is new is looked at here. Left to the program's next allocation it would be everything: the oldest
+        # generation's turn has come as well by then, a third of a second with torch and transformers imported.
+        if not _WITHOUT_A_LOCK:  # where each collection is a full one
             gc.collect(1)
-            gc.set_threshold(*_before)
-        _before = None
+        gc.set_threshold(*before)
 
 
 @contextmanager

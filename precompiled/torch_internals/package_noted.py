@@ -34,10 +34,12 @@ Checked on 2.11.0, 2.13.0, 2.15.0.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib.metadata
 import importlib.util
 import types
+import typing
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -93,6 +95,14 @@ class Noted:
     made: dict[int, Any] = field(default_factory=dict)  # by id: what a variable without a source was made of
     asked: dict[str, Asked] = field(default_factory=dict)
     problem: NotPortable | None = None
+
+    @contextlib.contextmanager
+    def looking(self) -> Iterator[None]:
+        """What goes wrong at a look keeps nothing of the trace, and does not end it."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - Dynamo's and the user's objects may raise anything
+            self.problem = NotPortable(f"{type(error).__name__}: {error}", code="package-internal-error")
 
 
 def wrap(now: Callable[[], Noted | None]) -> Callable[[], None]:
@@ -203,25 +213,28 @@ def _looked_up(original: Callable[..., Any], now: Callable[[], Noted | None]) ->
         noted = now()
         source = getattr(self, "source", None)
         if not found and noted is not None and source is not None:
-            key = _constant(key if isinstance(key, VariableTracker) else getattr(key, "vt", key))
-            if is_plain(key):
-                noted.keys.append((source, key))
-            elif isinstance(key, (type, types.FunctionType)):  # others that come and go say nothing of it
-                noted.wholes.append((source, f"{HAS} {key.__module__}.{key.__qualname__}"))
-            else:
-                noted.wholes.append((source, "keys"))
+            with noted.looking():
+                key = _constant(key)
+                if is_plain(key):
+                    noted.keys.append((source, key))
+                elif isinstance(key, (type, types.FunctionType)):  # others that come and go say nothing of it
+                    noted.wholes.append((source, f"{HAS} {key.__module__}.{key.__qualname__}"))
+                else:
+                    noted.wholes.append((source, "keys"))
         return found
 
     return __contains__
 
 
 def _constant(key: Any) -> Any:
-    """Its value, where it is one; a lazy variable is not made one by a look at it."""
+    """Its value, where it is one; a lazy variable is not made one by a look at it, nor are those within a partial."""
     if isinstance(key, LazyVariableTracker):
         if not key.is_realized():
             return key.peek_value()
         key = key.realize()
-    return key.as_python_constant() if isinstance(key, VariableTracker) and key.is_python_constant() else key
+    if not isinstance(key, VariableTracker) or isinstance(key, dynamo_functions.FunctoolsPartialVariable):
+        return key
+    return key.as_python_constant() if key.is_python_constant() else key
 
 
 def _is_of(original: Callable[..., Any], now: Callable[[], Noted | None]) -> Callable[..., Any]:
@@ -231,16 +244,28 @@ def _is_of(original: Callable[..., Any], now: Callable[[], Noted | None]) -> Cal
         found = original(self, tx, arg, kinds, *args, **kwargs)
         noted = now()
         if noted is not None:
-            asked = _constant(kinds)
-            for kind in asked if isinstance(asked, tuple) else (asked,):
-                if isinstance(kind, type) and (said := _decides(kind)) is not None:
-                    noted.problem = NotPortable(said)
+            with noted.looking():
+                for kind in _classes(_constant(kinds)):
+                    if (said := _decides(kind)) is not None:
+                        noted.problem = NotPortable(said)
         return found
 
     return call_isinstance
 
 
-def _decides(kind: type) -> str | None:
+def _classes(asked: Any) -> Iterator[Any]:
+    """Of tuples within tuples, and unions; what names such a class otherwise (typing.List) as that."""
+    origin = typing.get_origin(asked)
+    if isinstance(asked, tuple) or origin in (typing.Union, types.UnionType):
+        for item in asked if isinstance(asked, tuple) else typing.get_args(asked):
+            yield from _classes(item)
+    else:
+        yield origin or asked
+
+
+def _decides(kind: Any) -> str | None:
+    if not isinstance(kind, type):
+        return f"isinstance() is asked of {kind!r}"
     if kind.__module__.split(".")[0] in INSTALLATION:
         return None
     if getattr(kind, "_is_protocol", False):
@@ -256,11 +281,24 @@ def _decides(kind: type) -> str | None:
 
 
 def _is_function(variable: Any) -> bool:
+    """Whether it runs code of the user's when it is called."""
     if isinstance(variable, LazyVariableTracker):
         if not variable.is_realized():
-            return isinstance(variable.peek_value(), types.FunctionType)
+            return _runs_code(variable.peek_value())
         variable = variable.realize()
-    return isinstance(variable, dynamo_functions.BaseUserFunctionVariable)
+    if isinstance(variable, dynamo_functions.BaseUserFunctionVariable):
+        return True
+    return (
+        isinstance(variable, VariableTracker)
+        and variable.is_python_constant()
+        and _runs_code(variable.as_python_constant())
+    )
+
+
+def _runs_code(value: Any) -> bool:
+    if isinstance(value, type):
+        return value.__module__.split(".")[0] not in INSTALLATION
+    return callable(value) and not isinstance(value, types.BuiltinFunctionType)
 
 
 def _folded(original: Callable[..., Any], now: Callable[[], Noted | None]) -> Callable[..., Any]:
@@ -271,8 +309,9 @@ def _folded(original: Callable[..., Any], now: Callable[[], Noted | None]) -> Ca
         noted = now()
         if noted is not None:
             given = [*args, *kwargs.values()]
-            flat = [item for part in given for item in _items(part)]
-            if any(_is_function(item) for item in flat):
+            with noted.looking():
+                ours = any(_is_function(item) for part in given for item in _items(part))
+            if ours:
                 noted.problem = NotPortable(f"a function is given to {getattr(self, 'value', self)}, and run untraced")
         return found
 
@@ -289,8 +328,10 @@ def _folded_by_a_key(original: Callable[..., Any], now: Callable[[], Noted | Non
     def call_function(self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
         found = original(self, tx, args, kwargs)
         noted = now()
-        if noted is not None and self.fn in (max, min) and _is_function(kwargs.get("key")):
-            noted.problem = NotPortable(f"the key of a {self.fn.__name__}() is run untraced")
+        if noted is not None and self.fn in (max, min):
+            with noted.looking():
+                if _is_function(kwargs.get("key")):
+                    noted.problem = NotPortable(f"the key of a {self.fn.__name__}() is run untraced")
         return found
 
     return call_function

@@ -239,6 +239,10 @@ def check_globals(traced: Traced, frame: Frame) -> None:
 
 def left(frame: Frame, traced: Traced) -> Left:
     """What a frame that stays as it is depends on: a value may have decided it. Raises NotPortable."""
+    if traced.noted.problem is not None:
+        raise traced.noted.problem
+    if traced.noted.asked:
+        raise NotPortable(f"it may have been left alone for what {sorted(traced.noted.asked)[0]} gave")
     if not all(attempt.guards for attempt in traced.attempts):  # there are always some, on the global state
         raise NotPortable("this torch does not say by what a frame was left alone", code="package-unsupported")
     imports = traced.imports

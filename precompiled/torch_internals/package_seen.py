@@ -95,9 +95,8 @@ def seen(
         found.wholes.append((source, how, _whole(value_at(source, reader), how, described)))
     for value in noted.made.values():
         _check_made(value, described)
-    for name in sorted(min(sources) for _, sources in noted.met.values() if len(sources) > 1):
-        one = next(sources for _, sources in noted.met.values() if min(sources) == name and len(sources) > 1)
-        found.same.append([one[other] for other in sorted(one)])
+    several = [sources for _, sources in noted.met.values() if len(sources) > 1]
+    found.same = [[one[name] for name in sorted(one)] for one in sorted(several, key=sorted)]
     _check_same(found.same, reader, NotPortable)
     # What asks for no more than whether there is something, says nothing of what it is.
     guarded = {guard.name for guard in guards if guard.create_fn_name() not in ("HASATTR", *NO_FACT)}

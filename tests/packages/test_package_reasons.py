@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 from unittest import mock
 
 import pytest
@@ -110,6 +110,30 @@ def test_a_text_with_an_address(here: ThisProcess) -> None:
     assert automatic.flush(60)
     (report,) = precompiled.package_report()
     assert report.reason == "package-id" and "an address of this process" in report.message
+
+
+@runtime_checkable
+class Scaled(Protocol):
+    def scale(self) -> None: ...
+
+
+class Thing:
+    def __init__(self, scale: object) -> None:
+        self.scale = scale
+
+
+THING = Thing(len)
+
+
+@pytest.mark.reason("package-not-portable")
+def test_a_frame_that_was_left_alone_for_what_no_trace_sees(here: ThisProcess) -> None:
+    def left(x: torch.Tensor) -> torch.Tensor:
+        return x if isinstance(THING, Scaled) else x * 2
+
+    torch._dynamo.reset()
+    torch.compile(left, backend="precompiled")(X)
+    report = next(item for item in precompiled.package_report() if item.name.endswith("left"))
+    assert (report.state, report.reason) == ("traced", "package-not-portable") and "protocol Scaled" in report.message
 
 
 @pytest.mark.reason("package-passing")

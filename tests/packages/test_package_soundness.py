@@ -76,7 +76,9 @@ SAID = {
     "a_protocol_of_values": ("package-not-portable", "of the protocol Scaled is not said by classes alone"),
     "a_hook_of_subclasses": ("package-not-portable", "Scaled.__subclasshook__ reads the global WANTED"),
     "order_of_a_set_that_is_made": ("package-set-order", "a set that a trace makes has another order"),
+    "a_union_with_a_hook": ("package-not-portable", "Scaled.__subclasshook__ reads the global WANTED"),
     "key_of_a_max": ("package-not-portable", "the key of a max() is run untraced"),
+    "key_of_a_max_that_is_a_class": ("package-not-portable", "the key of a max() is run untraced"),
     "a_region_like_another": ("package-not-portable", "a region was taken for one that had been traced"),
     "assumed_constant_of_a_local": ("package-assumed-constant", "is assumed to give a constant: no name leads to it"),
 }

@@ -129,12 +129,25 @@ def test_what_is_expected_takes_nothing_from_what_is_there() -> None:
 
 
 def test_an_environment_that_starts_no_worker_is_not_tried_for_what_is_expected() -> None:
-    host = Host()
-    for _ in range(2):
-        start = host.only(StartWorker, host.expect())
-        host.tell(WorkerGone(start.worker, "exit", "no such interpreter"))
+    host = Host(start_refused_s=60.0)
+    start = host.only(StartWorker, host.expect())
+    host.tell(WorkerGone(start.worker, "exit", "no such interpreter"))
     assert not host.expect()
-    assert host.reply(host.submit("k")).code == "worker-cannot-start"
+    host.now += 61
+    host.tell(Tick())
+    assert host.expect()
+
+
+def test_a_graph_has_all_its_tries_after_a_start_that_nobody_had_asked_for() -> None:
+    host = Host()
+    for _ in range(3):
+        start = host.only(StartWorker, host.expect())
+        host.tell(WorkerGone(start.worker, "exit"))
+        host.now += 3600
+        host.tell(Tick())
+    start = host.only(StartWorker, host.submit("k"))
+    retried = host.only(StartWorker, host.tell(WorkerGone(start.worker, "exit")))
+    assert host.only(Reply, host.tell(WorkerGone(retried.worker, "exit"))).message.code == "worker-cannot-start"
 
 
 def test_a_worker_that_was_expected_in_vain_leaves_like_any_other() -> None:
@@ -143,6 +156,9 @@ def test_a_worker_that_was_expected_in_vain_leaves_like_any_other() -> None:
     host.tell(WorkerReady(start.worker))
     host.now += 901
     assert host.only(StopWorker, host.tell(Tick())).worker == start.worker
+    host.tell(WorkerGone(start.worker, "idle"))
+    assert not host.expect(), "graphs come to nothing here: not each time anew"
+    assert host.only(StartWorker, host.submit("k"))
 
 
 def test_a_job_goes_its_way() -> None:

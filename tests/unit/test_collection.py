@@ -81,6 +81,20 @@ def test_a_look_for_a_package_has_it_too() -> None:
     assert gc.get_threshold() == OWN
 
 
+def test_a_finalizer_that_traces_within_the_collection() -> None:
+    class Traces:
+        def __init__(self) -> None:
+            self.me = self
+
+        def __del__(self) -> None:
+            with collection.seldom():
+                pass
+
+    with collection.seldom():
+        Traces()
+    assert gc.get_threshold() == OWN
+
+
 def test_given_back_where_a_trace_raises() -> None:
     def refuse() -> None:
         raise RuntimeError("no")
