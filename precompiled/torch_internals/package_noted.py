@@ -27,7 +27,7 @@ torch._dynamo.variables.builder.SourcelessBuilder.create,
 torch._dynamo.variables.user_defined.UserDefinedObjectVariable,
 torch._dynamo.variables.functions.{SkipFunctionVariable.call_function, invoke_and_store_as_constant,
 BaseUserFunctionVariable}, torch._dynamo.variables.misc.ConstantLikeVariable.call_method,
-torch._dynamo.variables.invoke_subgraph.stamp_out_subgraph (from 2.13),
+torch._dynamo.variables.invoke_subgraph.{stamp_out_subgraph, build_source_replacement} (from 2.13),
 torch._dynamo.source.ConstantSource, torch._dynamo.exc.{ObservedAttributeError, ObservedKeyError}.
 Checked on 2.11.0, 2.13.0, 2.15.0.
 """
@@ -38,6 +38,7 @@ import contextlib
 import functools
 import importlib.metadata
 import importlib.util
+import sys
 import types
 import typing
 from collections.abc import Callable, Iterator
@@ -338,13 +339,18 @@ def _folded_by_a_key(original: Callable[..., Any], now: Callable[[], Noted | Non
 
 
 def _stamped(original: Callable[..., Any], now: Callable[[], Noted | None]) -> Callable[..., Any]:
-    """``nested_compile_region``: a region that is like one before is not traced, and what says so has no guard."""
+    """``nested_compile_region``: a region that is like one before is not traced, and where it is of other objects (the
+    next layer), what says that they are alike has no guard.
+    """
+    regions = sys.modules[original.__module__]
 
-    def stamp_out_subgraph(*args: Any, **kwargs: Any) -> Any:
+    def stamp_out_subgraph(tx: Any, fingerprint: Any, cached: Any) -> Any:
         noted = now()
         if noted is not None:
-            noted.problem = NotPortable("a region was taken for one that had been traced (nested_compile_region)")
-        return original(*args, **kwargs)
+            with noted.looking():
+                if regions.build_source_replacement(cached.arg_sources, fingerprint.arg_sources):
+                    noted.problem = NotPortable("a region was taken for one that had been traced before")
+        return original(tx, fingerprint, cached)
 
     return stamp_out_subgraph
 
