@@ -154,10 +154,7 @@ class Hosts:
         read(sample, found, client)
         _read_compiles(sample, host, found)
         if sample.compiles and sample.compiled_s is not None:
-            steps, first = client["result"]["steps"], client["result"]["later"] - 1
-            until = steps[first]["at"] + steps[first]["s"]  # a variant for other sizes may come later
-            published = [ended for _, ended in sample.compiles if ended < until]
-            sample.swap = _swap(steps, first, max(published, default=0.0))
+            sample.swap = _swap(client["result"]["steps"], client["result"]["later"] - 1, sample.compiles)
         if MODE in contender.env and not client["result"]["subprocess"]:
             sample.note = f"nothing was compiled in a subprocess: {_last_error(client['errors'])}"
         if contender.bytes_of:
@@ -212,15 +209,19 @@ def tracing(phases: dict[str, float]) -> float | None:
     return phases["_compile.compile_inner"] - phases.get("OutputGraph.call_user_compiler", 0.0)
 
 
-def _swap(steps: Sequence[dict[str, float]], first: int, published: float) -> dict[str, float]:
+def _swap(
+    steps: Sequence[dict[str, float]], first: int, compiles: Sequence[tuple[float, float]]
+) -> dict[str, float]:
     """The longest step around the swap, beside the median of the eager ones before and of the compiled ones after.
 
-    Around: from the step in which the artifact was there (``published``, monotonic seconds). What slows down those
-    before it is the compile beside them. ``first``: the first step that ran compiled. The first call of the process,
-    with Dynamo in it, is no eager step.
+    Around: from the step in which the artifact was there (``compiles``: from, to; monotonic seconds). What slows down
+    those before it is the compile beside them. ``first``: the first step that ran compiled. The first call of the
+    process, with Dynamo in it, is no eager step.
     """
     eager = [step["s"] for step in steps[1:first]]
     compiled = [step["s"] for step in steps[first + 1 :]]
+    until = steps[first]["at"] + steps[first]["s"]  # a variant for other sizes may come later
+    published = max((ended for _, ended in compiles if ended < until), default=0.0)
     around = [step["s"] for step in steps[1 : first + AROUND + 1] if step["at"] + step["s"] >= published]
     if not eager or not compiled:
         return {}

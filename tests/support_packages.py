@@ -1681,7 +1681,7 @@ def build():
 """, ("USE = True", "USE = False"), TRACED, helper=("ALPHA = 2.0\n", "raise SystemExit('imported')\n"))
 
 # ---------------------------------------------------------------- found by the fifth reader
-case("one_object_under_two_names", """
+ONE_OBJECT = """
 class Config:
     def __init__(self, alpha): self.alpha = alpha
 OTHER = Config(2.0)
@@ -1693,19 +1693,9 @@ class Net(nn.Module):
         return torch.addmm(x, x, x, alpha=self.cfg.alpha) * CFG.alpha
 def build():
     return Net(OTHER), [(torch.randn(4, 4),)]
-""", ("CFG = OTHER", "CFG = Config(3.0)"), TRACED)
-case("one_object_under_two_names_again", """
-class Config:
-    def __init__(self, alpha): self.alpha = alpha
-CFG = Config(2.0)
-class Net(nn.Module):
-    def __init__(self, cfg):
-        super().__init__(); self.cfg = cfg
-    def forward(self, x):
-        return torch.addmm(x, x, x, alpha=self.cfg.alpha) * CFG.alpha
-def build():
-    return Net(CFG), [(torch.randn(4, 4),)]
-""", None, USED)
+"""
+case("one_object_under_two_names", ONE_OBJECT, ("CFG = OTHER", "CFG = Config(3.0)"), TRACED)
+case("one_object_under_two_names_again", ONE_OBJECT, None, USED)
 case("one_tensor_under_two_names", """
 W = torch.eye(4)
 def f(x):
@@ -1853,7 +1843,7 @@ class Net(nn.Module):
 def build():
     return Net(Thing(len)), [(torch.randn(4, 4),)]
 """, ("Thing(len)", "Thing(None)"), TRACED)
-case("a_hook_of_subclasses", """
+HOOK_OF_SUBCLASSES = """
 import abc
 WANTED = "scale"
 class Scaled(abc.ABC):
@@ -1866,8 +1856,9 @@ def f(x, thing=Thing()):
     return torch.addmm(x, x, x, alpha=2.0 if isinstance(thing, Scaled) else 3.0)
 def build():
     return f, [(torch.randn(4, 4),)]
-""", ('WANTED = "scale"', 'WANTED = "other"'), TRACED)
-case("a_union_with_a_hook", CASES["a_hook_of_subclasses"].before.removeprefix(_HEAD).replace("Scaled) else", "Scaled | int) else"), ('WANTED = "scale"', 'WANTED = "other"'), TRACED)
+"""
+for _name, _asked in (("a_hook_of_subclasses", "Scaled"), ("a_union_with_a_hook", "Scaled | int")):
+    case(_name, HOOK_OF_SUBCLASSES.replace("thing, Scaled)", f"thing, {_asked})"), ('WANTED = "scale"', 'WANTED = "other"'), TRACED)
 case("key_of_a_max_that_is_a_class", """
 COST = {"a": 1.0, "b": 2.0}
 class Rank:

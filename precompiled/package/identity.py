@@ -531,6 +531,14 @@ class Descriptions:
         return ["module", module.__name__]
 
 
+def global_unseen(function: Any) -> str | None:
+    """A global that a function reads which the interpreter runs, and no trace goes through; None: it reads none."""
+    if not isinstance(function, types.FunctionType):
+        return None
+    read = {name for code in codes_within(function.__code__) for name in globals_read(code)}
+    return min(read & function.__globals__.keys(), default=None)
+
+
 def _check_enum(kind: type) -> None:
     """Refuse an enum whose own functions, which no trace goes through, read globals. Raises NotPortable."""
     for base in kind.__mro__:
@@ -539,10 +547,8 @@ def _check_enum(kind: type) -> None:
         for name in _RUN_BY_THE_INTERPRETER:
             member = vars(base).get(name)
             function = getattr(member, "__func__", member)
-            if isinstance(function, types.FunctionType):
-                read = {item for code in codes_within(function.__code__) for item in globals_read(code)}
-                if found := sorted(read & function.__globals__.keys()):
-                    raise NotPortable(f"{kind.__qualname__}.{name} reads the global {found[0]}, and no trace sees it")
+            if (found := global_unseen(function)) is not None:
+                raise NotPortable(f"{kind.__qualname__}.{name} reads the global {found}, and no trace sees it")
 
 
 def _is_heap(kind: type) -> bool:

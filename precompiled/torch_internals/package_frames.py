@@ -97,7 +97,7 @@ def _routed(original: Callable[..., Any]) -> Callable[..., Any]:
         elif traced.body is not None or traced.problem is not None:
             if traced.body is not None:
                 traced.body.code = result.guarded_code.code
-                package_record.check_globals(traced, known)
+                package_record.check_bytecode(traced, known)
             _packages.traced(known, traced)
         return result
 

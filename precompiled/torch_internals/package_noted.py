@@ -15,19 +15,17 @@ is the user's. Noted are
   and those under torch._dynamo.assume_constant_result.
 
 Private names: torch._dynamo.variables.builder.VariableBuilder.{_wrap, __call__},
-torch._dynamo.variables.lazy.LazyVariableTracker.{original_value, original_source, peek_value, is_realized, realize},
+torch._dynamo.variables.lazy.LazyVariableTracker.{original_value, original_source},
 torch._dynamo.variables.base.VariableTracker.{call_obj_hasattr, var_getattr, tp_getattro_impl (2.15), source} and
 __contains__ in all classes that define them,
 torch._dynamo.variables.dicts.*.getitem_const_raise_exception_if_absent,
 torch._dynamo.variables.dicts.ConstDictVariable.{tp_repr_impl (2.15), repr_impl
 (2.13), debug_repr (2.11), as_python_constant},
-torch._dynamo.variables.builtin.BuiltinVariable.{call_str, call_dir, call_isinstance, call_issubclass, call_function,
-call_function_handler_cache, _call_min_max_seq_with_key (2.15)}, torch._dynamo.side_effects.SideEffects.mutation,
+torch._dynamo.variables.builtin.BuiltinVariable.{call_str, call_dir, call_function_handler_cache},
+torch._dynamo.side_effects.SideEffects.mutation,
 torch._dynamo.variables.builder.SourcelessBuilder.create,
 torch._dynamo.variables.user_defined.UserDefinedObjectVariable,
-torch._dynamo.variables.functions.{SkipFunctionVariable.call_function, invoke_and_store_as_constant,
-BaseUserFunctionVariable}, torch._dynamo.variables.misc.ConstantLikeVariable.call_method,
-torch._dynamo.variables.invoke_subgraph.{stamp_out_subgraph, build_source_replacement} (from 2.13),
+torch._dynamo.variables.functions.{SkipFunctionVariable.call_function, invoke_and_store_as_constant},
 torch._dynamo.source.ConstantSource, torch._dynamo.exc.{ObservedAttributeError, ObservedKeyError}.
 Checked on 2.11.0, 2.13.0, 2.15.0.
 """
@@ -38,9 +36,7 @@ import contextlib
 import functools
 import importlib.metadata
 import importlib.util
-import sys
 import types
-import typing
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -54,20 +50,17 @@ from torch._dynamo.variables.builder import SourcelessBuilder, VariableBuilder
 from torch._dynamo.variables.builtin import BuiltinVariable
 from torch._dynamo.variables.dicts import ConstDictVariable
 from torch._dynamo.variables.lazy import LazyVariableTracker
-from torch._dynamo.variables.misc import ConstantLikeVariable
 from torch._dynamo.variables.user_defined import UserDefinedObjectVariable
 
 from precompiled.package.identity import (
     ATOMS,
-    INSTALLATION,
     Descriptions,
     NotPortable,
     code_digest,
     codes_at,
-    codes_within,
-    globals_read,
     object_at,
 )
+from precompiled.torch_internals import package_untraced
 
 _READS = ("var_getattr", "tp_getattro_impl")
 # Of 2.15, of 2.13, of 2.11: there repr() is what later versions have for messages alone.
@@ -96,6 +89,11 @@ class Noted:
     made: dict[int, Any] = field(default_factory=dict)  # by id: what a variable without a source was made of
     asked: dict[str, Asked] = field(default_factory=dict)
     problem: NotPortable | None = None
+
+    def read(self, source: Any) -> None:
+        """A value was. A ConstantSource is what assume_constant_result has put into the globals: it is asked again."""
+        if source is not None and not isinstance(source, ConstantSource):
+            self.values.append(source)
 
     @contextlib.contextmanager
     def looking(self) -> Iterator[None]:
@@ -138,15 +136,9 @@ def wrap(now: Callable[[], Noted | None]) -> Callable[[], None]:
     for name in _ALL_OF_IT:
         if name in vars(ConstDictVariable):
             replace(ConstDictVariable, name, _all_keys)
-    for name in ("call_isinstance", "call_issubclass"):
-        replace(BuiltinVariable, name, _is_of)
-    if not hasattr(BuiltinVariable, "_call_min_max_seq_with_key"):  # which is a trace of the key
-        replace(BuiltinVariable, "call_function", _folded_by_a_key)
-    replace(ConstantLikeVariable, "call_method", _folded)
     replace(dynamo_functions.SkipFunctionVariable, "call_function", _called)
-    replace(dynamo_functions.SkipFunctionVariable, "call_function", _folded)
-    if importlib.util.find_spec("torch._dynamo.variables.invoke_subgraph") is not None:
-        replace(importlib.import_module("torch._dynamo.variables.invoke_subgraph"), "stamp_out_subgraph", _stamped)
+    for owner, name, with_ in package_untraced.replacements():
+        replace(owner, name, with_)
     BuiltinVariable.call_function_handler_cache.clear()  # it has kept what was replaced
     if hasattr(dynamo_functions, "invoke_and_store_as_constant"):
         replace(dynamo_functions, "invoke_and_store_as_constant", _assumed)
@@ -169,9 +161,8 @@ def _kinds(kind: type) -> Iterator[type]:
 def _built(original: Callable[..., Any], now: Callable[[], Noted | None]) -> Callable[..., Any]:
     def _wrap(self: Any, value: Any) -> Any:
         noted = now()
-        # A ConstantSource is what assume_constant_result has put into the globals: it is asked again.
-        if noted is not None and self.source is not None and not isinstance(self.source, ConstantSource):
-            noted.values.append(self.source)
+        if noted is not None:
+            noted.read(self.source)
         return original(self, value)
 
     return _wrap
@@ -200,9 +191,8 @@ def _looked_at(original: Callable[..., Any], now: Callable[[], Noted | None]) ->
 
     def original_value(self: Any) -> Any:
         noted = now()
-        source = self.original_source()
-        if noted is not None and source is not None and not isinstance(source, ConstantSource):
-            noted.values.append(source)
+        if noted is not None:
+            noted.read(self.original_source())
         return original(self)
 
     return original_value
@@ -215,7 +205,7 @@ def _looked_up(original: Callable[..., Any], now: Callable[[], Noted | None]) ->
         source = getattr(self, "source", None)
         if not found and noted is not None and source is not None:
             with noted.looking():
-                key = _constant(key)
+                key = package_untraced.constant(key)
                 if is_plain(key):
                     noted.keys.append((source, key))
                 elif isinstance(key, (type, types.FunctionType)):  # others that come and go say nothing of it
@@ -225,134 +215,6 @@ def _looked_up(original: Callable[..., Any], now: Callable[[], Noted | None]) ->
         return found
 
     return __contains__
-
-
-def _constant(key: Any) -> Any:
-    """Its value, where it is one; a lazy variable is not made one by a look at it, nor are those within a partial."""
-    if isinstance(key, LazyVariableTracker):
-        if not key.is_realized():
-            return key.peek_value()
-        key = key.realize()
-    if not isinstance(key, VariableTracker) or isinstance(key, dynamo_functions.FunctoolsPartialVariable):
-        return key
-    return key.as_python_constant() if key.is_python_constant() else key
-
-
-def _is_of(original: Callable[..., Any], now: Callable[[], Noted | None]) -> Callable[..., Any]:
-    """Refuse what decides isinstance() by more than classes: a protocol's look at an object, a hook that reads."""
-
-    def call_isinstance(self: Any, tx: Any, arg: Any, kinds: Any, *args: Any, **kwargs: Any) -> Any:
-        found = original(self, tx, arg, kinds, *args, **kwargs)
-        noted = now()
-        if noted is not None:
-            with noted.looking():
-                for kind in _classes(_constant(kinds)):
-                    if (said := _decides(kind)) is not None:
-                        noted.problem = NotPortable(said)
-        return found
-
-    return call_isinstance
-
-
-def _classes(asked: Any) -> Iterator[Any]:
-    """Of tuples within tuples, and unions; what names such a class otherwise (typing.List) as that."""
-    origin = typing.get_origin(asked)
-    if isinstance(asked, tuple) or origin in (typing.Union, types.UnionType):
-        for item in asked if isinstance(asked, tuple) else typing.get_args(asked):
-            yield from _classes(item)
-    else:
-        yield origin or asked
-
-
-def _decides(kind: Any) -> str | None:
-    if not isinstance(kind, type):
-        return f"isinstance() is asked of {kind!r}"
-    if kind.__module__.split(".")[0] in INSTALLATION:
-        return None
-    if getattr(kind, "_is_protocol", False):
-        return f"what is of the protocol {kind.__qualname__} is not said by classes alone"
-    for base in kind.__mro__:
-        hook = vars(base).get("__subclasshook__")
-        function = getattr(hook, "__func__", hook)
-        if isinstance(function, types.FunctionType) and base.__module__.split(".")[0] not in INSTALLATION:
-            read = {name for code in codes_within(function.__code__) for name in globals_read(code)}
-            if found := sorted(read & function.__globals__.keys()):
-                return f"{base.__qualname__}.__subclasshook__ reads the global {found[0]}, and no trace sees it"
-    return None
-
-
-def _is_function(variable: Any) -> bool:
-    """Whether it runs code of the user's when it is called."""
-    if isinstance(variable, LazyVariableTracker):
-        if not variable.is_realized():
-            return _runs_code(variable.peek_value())
-        variable = variable.realize()
-    if isinstance(variable, dynamo_functions.BaseUserFunctionVariable):
-        return True
-    return (
-        isinstance(variable, VariableTracker)
-        and variable.is_python_constant()
-        and _runs_code(variable.as_python_constant())
-    )
-
-
-def _runs_code(value: Any) -> bool:
-    if isinstance(value, type):
-        return value.__module__.split(".")[0] not in INSTALLATION
-    return callable(value) and not isinstance(value, types.BuiltinFunctionType)
-
-
-def _folded(original: Callable[..., Any], now: Callable[[], Noted | None]) -> Callable[..., Any]:
-    """``PATTERN.sub(function, text)``: Dynamo runs it all, the user's function too, and keeps the result."""
-
-    def call(self: Any, tx: Any, *args: Any, **kwargs: Any) -> Any:
-        found = original(self, tx, *args, **kwargs)  # raises where the frame breaks, or is left alone
-        noted = now()
-        if noted is not None:
-            given = [*args, *kwargs.values()]
-            with noted.looking():
-                ours = any(_is_function(item) for part in given for item in _items(part))
-            if ours:
-                noted.problem = NotPortable(f"a function is given to {getattr(self, 'value', self)}, and run untraced")
-        return found
-
-    return call
-
-
-def _items(part: Any) -> list[Any]:
-    if isinstance(part, (list, tuple)):
-        return list(part)
-    return list(part.values()) if isinstance(part, dict) else [part]
-
-
-def _folded_by_a_key(original: Callable[..., Any], now: Callable[[], Noted | None]) -> Callable[..., Any]:
-    def call_function(self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
-        found = original(self, tx, args, kwargs)
-        noted = now()
-        if noted is not None and self.fn in (max, min):
-            with noted.looking():
-                if _is_function(kwargs.get("key")):
-                    noted.problem = NotPortable(f"the key of a {self.fn.__name__}() is run untraced")
-        return found
-
-    return call_function
-
-
-def _stamped(original: Callable[..., Any], now: Callable[[], Noted | None]) -> Callable[..., Any]:
-    """``nested_compile_region``: a region that is like one before is not traced, and where it is of other objects (the
-    next layer), what says that they are alike has no guard.
-    """
-    regions = sys.modules[original.__module__]
-
-    def stamp_out_subgraph(tx: Any, fingerprint: Any, cached: Any) -> Any:
-        noted = now()
-        if noted is not None:
-            with noted.looking():
-                if regions.build_source_replacement(cached.arg_sources, fingerprint.arg_sources):
-                    noted.problem = NotPortable("a region was taken for one that had been traced before")
-        return original(tx, fingerprint, cached)
-
-    return stamp_out_subgraph
 
 
 def _made(original: Callable[..., Any], now: Callable[[], Noted | None]) -> Callable[..., Any]:

@@ -218,20 +218,19 @@ def sources(traced: Traced, root: types.CodeType, places: Places) -> list[tuple[
     return sorted((place, digest) for place, digest in found if place is not None)
 
 
-def check_globals(traced: Traced, frame: Frame) -> None:
-    """Refuse bytecode that reads a global which neither the program has nor we can put there (``alpha_1``)."""
+def check_bytecode(traced: Traced, frame: Frame) -> None:
+    """Refuse what reads a global that neither the program has nor we can put there (``alpha_1``), or has an address."""
     assert traced.body is not None
     written = {name for attempt in traced.attempts for code in attempt.code for name in code.co_names}
     known = {*traced.names, *traced.body.imports, *written, *frame.code.co_names, *vars(builtins)}
-    unknown = package_seen.globals_within(traced.body.code) - known
-    addresses = package_seen.addresses_within(traced.body.code)
-    if unknown:
-        traced.problem = NotPortable(f"Dynamo put {sorted(unknown)[0]} into the globals", code="package-global")
-    elif addresses:
+    if unknown := package_seen.globals_within(traced.body.code) - known:
+        traced.problem = NotPortable(f"Dynamo put {min(unknown)} into the globals", code="package-global")
+    elif addresses := package_seen.addresses_within(traced.body.code):
         said = f"the bytecode has an address of this process in it: {addresses[0]!r}"
         traced.problem = NotPortable(said, code="package-id")
-    if unknown or addresses:
-        traced.body = None
+    else:
+        return
+    traced.body = None
 
 
 # ---------------------------------------------------------------------- what stays as it is
