@@ -1726,6 +1726,19 @@ class Net(nn.Module):
 def build():
     return Net(F.silu), [(torch.randn(4, 4),)]
 """, ("Net(F.silu)", "Net(F.relu)"), TRACED)
+IN_A_SET = """
+from torch.nn import functional as F
+GATED = {F.relu, F.gelu, F.silu}
+class Net(nn.Module):
+    def __init__(self, act):
+        super().__init__(); self.act = act
+    def forward(self, x):
+        return torch.addmm(x, x, x, alpha=2.0 if self.act in GATED else 3.0)
+def build():
+    return Net(F.relu), [(torch.randn(4, 4),)]
+"""
+for _act in ("relu", "gelu"):  # of Python, and of C
+    case(f"{_act}_that_left_a_set", IN_A_SET.replace("Net(F.relu)", f"Net(F.{_act})"), ("{F.relu, F.gelu, F.silu}", "{F.silu}"), TRACED)
 case("keys_in_another_order", """
 from torch.nn import functional as F
 TABLE = {F.relu: 2.0, F.gelu: 3.0}

@@ -203,8 +203,11 @@ def _looked_up(original: Callable[..., Any], now: Callable[[], Noted | None]) ->
         found = original(self, key)
         noted = now()
         source = getattr(self, "source", None)
-        if not found and noted is not None and source is not None:
+        if noted is not None and source is not None:
             with noted.looking():
+                # What is found in a dictionary has a source, and a guard; in a set it is at another place each time.
+                if found and not issubclass(self.python_type(), (set, frozenset)):
+                    return found
                 key = package_untraced.constant(key)
                 if is_plain(key):
                     noted.keys.append((source, key))

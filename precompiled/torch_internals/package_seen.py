@@ -4,7 +4,8 @@ Within one process Dynamo may take for granted that a name stays unset, a class 
 process. So whatever a trace read (package_noted.py), and no guard is about, is described here, and what is read of the
 order of a dictionary or a set.
 
-Private names: torch._guards.Guard, torch._dynamo.source.ConstDictKeySource. Checked on 2.11.0, 2.13.0, 2.15.0.
+Private names: torch._guards.Guard, torch._dynamo.source.{ConstDictKeySource,
+NonSerializableSetGetItemSource}. Checked on 2.11.0, 2.13.0, 2.15.0.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch._dynamo.source import ConstDictKeySource
+from torch._dynamo.source import ConstDictKeySource, NonSerializableSetGetItemSource
 from torch._guards import Guard
 
 from precompiled.package import difference
@@ -103,7 +104,7 @@ def seen(
     read = {source.name: source for source in noted.values}
     for name in sorted(read.keys() - guarded):
         source = read[name]
-        if not _is_a_builtin(source) and not _is_a_key_of_pythons(source):
+        if not _is_a_builtin(source) and not _is_a_key_of_pythons(source) and not _is_in_a_set(source):
             found.values.append((source, _unguarded(source, value_at(source, reader), described)))
     wanted: set[tuple[str, str]] = set()
     for name in sorted(globals_read(root)):
@@ -157,6 +158,11 @@ def _is_a_key_of_pythons(source: Any) -> bool:
     """Of copyreg.dispatch_table, for one: imports add some to it, and what was looked up in it is noted by itself."""
     found = re.match(r"list\(dict\.keys\(G\['__import_(\w+?)(?:_dot_\w+)?'\]", source.name)
     return found is not None and found[1] in sys.stdlib_module_names
+
+
+def _is_in_a_set(source: Any) -> bool:
+    """An item, by its place in an order that is another one in each process; whether it is in there is noted."""
+    return isinstance(source, NonSerializableSetGetItemSource)
 
 
 def _once(items: Iterable[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
