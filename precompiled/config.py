@@ -15,6 +15,7 @@ from precompiled import paths
 from precompiled.errors import ConfigError
 
 MODES = ("eager", "wait", "lookup", "off")
+PACKAGES = ("program", "function", "off")
 ENV_PREFIX = "PRECOMPILED_"
 
 
@@ -27,7 +28,9 @@ class Settings:
     wait_s: float = 600.0  # mode "wait": seconds until a client gives up and runs eager
     strict: bool = False  # raise NotServed instead of a bypass or a fallback (for tests)
     autostart: bool = True  # start a daemon on demand where none runs
-    packages: bool = False  # keep what Dynamo traced, so that later processes skip tracing too (being proved)
+    # Whether what Dynamo traced is kept, so that later processes skip tracing too. "program": where all of a program's
+    # source files are the same; "function": where all is that the trace has read (package/program.py); "off".
+    packages: str = "program"
     package_audit: float = 0.02  # fraction of processes that trace all the same, and compare (0: none)
     # -- both
     cache_dir: Path = field(default_factory=paths.default_cache_dir)  # the store
@@ -72,6 +75,15 @@ def _mode(text: str) -> str:
     return text
 
 
+def _packages(text: str) -> str:
+    if text in PACKAGES:
+        return text
+    try:
+        return "program" if _boolean(text) else "off"
+    except ValueError:
+        raise ValueError(f"expected one of {', '.join(PACKAGES)}, or 1 or 0") from None
+
+
 def _log(text: str) -> str:
     if text not in ("debug", "info", "warning", "error"):
         raise ValueError("expected debug, info, warning or error")
@@ -99,7 +111,7 @@ _PARSERS: dict[str, Callable[[Any], Any]] = {
     "mode": lambda value: _mode(str(value)),
     "log": lambda value: _log(str(value).lower()),
     "strict": lambda value: value if isinstance(value, bool) else _boolean(str(value)),
-    "packages": lambda value: value if isinstance(value, bool) else _boolean(str(value)),
+    "packages": lambda value: _packages(str(value)),
     "autostart": lambda value: value if isinstance(value, bool) else _boolean(str(value)),
     "cache_dir": lambda value: _directory(str(value)),
     "runtime_dir": lambda value: _directory(str(value)),

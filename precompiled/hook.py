@@ -99,9 +99,11 @@ def _route() -> None:
 
     route.install()
     _routed = True
-    if settings().packages:
+    if settings().packages != "off":
+        from precompiled.files import process_start
         from precompiled.torch_internals import package_switch
 
+        process_start()  # kept, so that a fork of this process says when its modules were loaded, not when it forked
         package_switch.install()
 
 

@@ -80,7 +80,7 @@ def run(host: Host, python: str, folder: Path, cases: list[str], *, audit: bool 
     """Run cases in one process; what became of each. ``audit``: trace what packages would be used for, and compare."""
     environment = host.environment(
         {
-            "PRECOMPILED_PACKAGES": "1",
+            "PRECOMPILED_PACKAGES": "function",
             "PRECOMPILED_PACKAGE_AUDIT": str(int(audit)),
             "PRECOMPILED_MODE": "wait",
             "OMP_NUM_THREADS": "1",

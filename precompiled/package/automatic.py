@@ -22,6 +22,7 @@ from precompiled.ledger import GraphReport
 from precompiled.package import audit, difference, graphs, requirements
 from precompiled.package import format as fmt
 from precompiled.package.identity import Descriptions, Mismatch, NotPortable, code_digest
+from precompiled.package.program import Program
 from precompiled.package.publisher import Publisher
 from precompiled.package.store import Entry, PackageStore
 from precompiled.torch_internals import (
@@ -71,6 +72,7 @@ def name_graph(function: Callable[..., Any], report: GraphReport, program: captu
 
 
 _packages: Automatic | None = None
+_program = Program()
 
 
 def switch_on() -> Automatic:
@@ -107,7 +109,9 @@ class _Looked:
     """What a look for a frame's entry came to, for when the frame is traced."""
 
     frame: Callable[[], Frame | None] = lambda: None  # weak: it holds what the user's frame holds
-    requires: dict[str, str] | None = None  # before the trace, which may change some of it
+    # Both from before the trace, which may change some of it.
+    requires: dict[str, str] | None = None
+    sources: str = ""  # of the program
     reasons: list[str] = field(default_factory=list)  # why no entry was used
     audited: Entry | None = None  # the one that would have been, and is compared with the trace
     refused: str | None = None  # why none may be
@@ -140,6 +144,7 @@ class Automatic:
             if session.recorder is not None:
                 return None  # a watch's capture is there to trace
             with collection.seldom():
+                looked.sources = _sources(session)
                 looked.requires = requirements.requirements(frame.options)
                 found = self._find(session, frame, looked)
         except Exception as error:
@@ -170,6 +175,8 @@ class Automatic:
         for entry, check_source in self._entries(store, frame, looked.reasons):
             try:
                 requirements.check(entry.header.requires, looked.requires or {})
+                if session.settings.packages == "program" and entry.header.sources not in ("", looked.sources):
+                    raise Mismatch("the program had other source files when it was traced")
                 if (differs := package_use.passed_over(entry.header.locals, frame)) is not None:
                     raise Mismatch(differs)
                 tried += 1
@@ -271,8 +278,9 @@ class Automatic:
                 raise NotPortable(looked.refused, code="package-audit")
             store = PackageStore(session.store.root)
             try:
-                requires = looked.requires or requirements.requirements(frame.options)
-                header, about, body = self._entry(frame, traced, requires, report)
+                if looked.requires is None:
+                    looked.sources, looked.requires = _sources(session), requirements.requirements(frame.options)
+                header, about, body = self._entry(frame, traced, looked, report)
             except NotPortable as reason:
                 if looked.audited is not None and reason.code != "package-graph":  # which may be this host's trouble
                     raise audit.refuse(
@@ -285,8 +293,8 @@ class Automatic:
                     raise audit.refuse(store, before.header, differs)
                 report.state = "audited"
                 return
-            if not session.settings.packages:
-                raise NotPortable("packages are not recorded (PRECOMPILED_PACKAGES=1 does)", code="package-off")
+            if session.settings.packages == "off":
+                raise NotPortable("packages are not recorded (PRECOMPILED_PACKAGES=program does)", code="package-off")
             self._publish(store, header, about, body(), frame, report)
         except Exception as error:  # noqa: BLE001 - the trace went well; keeping it is our own affair
             self._not_kept(report, error)
@@ -294,15 +302,15 @@ class Automatic:
                 sessions.current().ledger.count_reason("not_kept", report.reason)
 
     def _entry(
-        self, frame: Frame, traced: Traced, requires: dict[str, str], report: FunctionReport
+        self, frame: Frame, traced: Traced, looked: _Looked, report: FunctionReport
     ) -> tuple[fmt.Header, fmt.About, Callable[[], bytes]]:
         """What is kept of a trace; its body as bytes when it is wanted. Raises NotPortable."""
         if traced.problem is not None:
             raise traced.problem
         header = fmt.Header(
             _function_key(frame), frame.module, frame.qualname, code_digest(frame.code), frame.one_graph,
-            "compiled" if traced.skip is None else "skipped", requires,
-            first=frame.first,
+            "compiled" if traced.skip is None else "skipped", looked.requires or {},
+            first=frame.first, sources=looked.sources,
         )  # fmt: skip
         if traced.skip is not None:
             report.message = traced.skip
@@ -345,6 +353,18 @@ def _place(entry: Entry, guard: int | None) -> str:
         return "" if guard is None else fmt.About.parse(entry.about).guards[guard].place
     except (StoreError, IndexError):
         return ""
+
+
+def _sources(session: sessions.Session) -> str:
+    """The program that an entry is for; "" for any. Raises NotPortable where it must be known, and is not."""
+    if session.recorder is not None or session.settings.packages == "off":
+        return ""  # a watch was told to leave packages for others; what a loaded file has is for whoever loads it
+    try:
+        return _program.digest()
+    except NotPortable:
+        if session.settings.packages == "program":
+            raise
+        return "unknown"
 
 
 def _function_key(frame: Frame) -> str:

@@ -19,6 +19,8 @@ Version history:
     2   about; meaning
     3   first; program
     4   guards on types say what a decorator was made with; Seen.wholes
+    5   what is noted of sets; all defaults of functions
+    6   sources
 """
 
 from __future__ import annotations
@@ -32,11 +34,13 @@ from typing import Any
 
 from precompiled.errors import CorruptArtifact
 
-FORMAT = 5
+FORMAT = 6
 SUFFIX = ".entry"
 MAX_ENTRY_BYTES = 256 << 20
 # Entries of one function that are kept; many, since some functions are part of every model (decorators of libraries).
 MAX_ENTRIES = 256
+# Entries that are equal but for the program that they were made in: of a library's function that is part of several.
+MAX_PROGRAMS = 4
 
 _NAME = re.compile(r"[0-9a-f]{64}\.entry")
 
@@ -60,6 +64,8 @@ class Header:
     # Digest of what the entry says and does, without places: an edit that moves lines makes another file of it.
     meaning: str = ""
     program: str = ""  # digest of what it does alone: the bytecode, and what that finds in its globals
+    # Digest of the sources of the program that it was made in (package/program.py); "" where it is for any program.
+    sources: str = ""
     # Traced before any other call of the function had told Dynamo which sizes change (package/audit.py).
     first: bool = False
     format: int = FORMAT
@@ -127,17 +133,22 @@ def open_entry(name: str, content: bytes, function: str) -> tuple[Header, bytes,
         raise CorruptArtifact(f"the package entry {name[:16]} does not match its digest", code="package-corrupt")
     line, _, rest = content.partition(b"\n")
     about, newline, body = rest.partition(b"\n")
+    header = parse_header(line)
+    if not newline or header.function != function:
+        raise CorruptArtifact(f"a package entry of another function, {header.qualname}", code="package-corrupt")
+    return header, about, body
+
+
+def parse_header(line: bytes) -> Header:
+    """The header that an entry's first line is; raises CorruptArtifact."""
     try:
         raw = json.loads(line)
         if raw.get("format") != FORMAT:
             raise CorruptArtifact(f"a package of format {raw.get('format')}, this is format {FORMAT}",
                                   code="package-format")  # fmt: skip
-        header = Header(**raw)
+        return Header(**raw)
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
         raise CorruptArtifact(f"not a package entry: {error}", code="package-corrupt") from error
-    if not newline or header.function != function:
-        raise CorruptArtifact(f"a package entry of another function, {header.qualname}", code="package-corrupt")
-    return header, about, body
 
 
 def seal_refusal(header: Header, reason: str) -> bytes:

@@ -52,14 +52,13 @@ def save(compiled: Any, path: str | Path) -> None:
         ]
         raise PackageError(
             "nothing of it was recorded" + (f" ({reasons[-1]})" if reasons else ""),
-            "Call it with packages on (PRECOMPILED_PACKAGES=1) before it is saved",
+            "Call it with the hook and packages on before it is saved",
             code="package-empty",
         )
     members: dict[str, bytes] = {}
     for entry in entries:
-        name, content = fmt.seal(
-            entry.header, fmt.About.parse(entry.about).without_places().to_bytes(), entry.body
-        )  # fmt: skip
+        header = dataclasses.replace(entry.header, sources="")  # whoever loads it says that it is for the program
+        name, content = fmt.seal(header, fmt.About.parse(entry.about).without_places().to_bytes(), entry.body)
         members[f"entries/{entry.header.function}/{name}"] = content
     for key in dict.fromkeys(key for entry in entries for key in entry.header.artifacts):
         artifacts = session.store.lookup(key)

@@ -9,7 +9,7 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from precompiled.artifact import durable, trust
@@ -101,7 +101,7 @@ class PackageStore:
                     os.utime(target)
                 return name
             self._write(target, content)
-        self._keep_newest(header, name, content)
+        self._keep_newest(header, name)
         return name
 
     def touch(self, entry: Entry) -> None:
@@ -210,18 +210,20 @@ class PackageStore:
         ):
             yield fd
 
-    def _keep_newest(self, header: fmt.Header, written: str, content: bytes) -> None:
-        """Of entries that mean the same, lines of code aside, the newest; of all, so many as lookups may read.
-
-        Equal headers are equal bytes, so the first line tells: the rest of up to 256 files is not read for it.
-        """
-        line = content[: content.index(b"\n") + 1]
+    def _keep_newest(self, header: fmt.Header, written: str) -> None:
+        """Of entries that mean the same, lines of code aside, the newest; of all, so many as lookups may read."""
+        alike = replace(header, sources="")
+        programs = {header.sources}
         with suppress(StoreError, OSError):
             others = [name for name in self.names(header.function) if name != written]
             for number, name in enumerate(others, 1):
                 path = self.packages / header.function / name
-                if number >= fmt.MAX_ENTRIES or (header.meaning and _begins_with(path, line)):
+                if number >= fmt.MAX_ENTRIES:
                     path.unlink()
+                elif header.meaning and (sources := _sources(path, alike)) is not None:
+                    if sources in programs or len(programs) >= fmt.MAX_PROGRAMS:
+                        path.unlink()
+                    programs.add(sources)
 
     def _quarantine(self, path: Path) -> None:
         with suppress(OSError):
@@ -230,6 +232,9 @@ class PackageStore:
             os.rename(path, quarantine / f"{path.name}.{os.urandom(4).hex()}")
 
 
-def _begins_with(path: Path, line: bytes) -> bool:
-    with open(path, "rb") as file:
-        return file.read(len(line)) == line
+def _sources(path: Path, alike: fmt.Header) -> str | None:
+    """The program of an entry that is ``alike`` but for it; by its first line, since so many are looked at."""
+    with open(path, "rb") as file, suppress(CorruptArtifact):
+        found = fmt.parse_header(file.readline())
+        return found.sources if replace(found, sources="") == alike else None
+    return None

@@ -14,10 +14,8 @@ import ast
 import hashlib
 import importlib
 import itertools
-import os
 import sys
 import sysconfig
-import time
 from functools import cache
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
@@ -27,6 +25,7 @@ from typing import Any
 import torch
 
 from precompiled.errors import Bypass
+from precompiled.files import process_start
 
 _INSTALLED = tuple(
     str(Path(sysconfig.get_paths()[name]).resolve()) for name in ("stdlib", "platstdlib", "purelib", "platlib")
@@ -70,7 +69,7 @@ def sources_digest(modules: list[str], *, code: str = "custom-op") -> str:
     """SHA-256 over the sources and the plain values in them; raises Bypass (``code``) for a module without sources."""
     state = hashlib.sha256()
     for path, name in sorted(_source_files(modules, code).items()):
-        if path.stat().st_mtime > _process_start():
+        if path.stat().st_mtime > process_start():
             # What is loaded here may be the old source: nobody can tell, so nothing is named after the new one.
             raise Bypass(f"{path.name} was saved after this process started", code="custom-op-edited")
         # Not the path: two checkouts of one project may share artifacts.
@@ -98,17 +97,6 @@ def _is_plain(value: Any) -> bool:
     if isinstance(value, dict):
         return all(map(_is_plain, value.keys())) and all(map(_is_plain, value.values()))
     return value is None or type(value) in _PLAIN
-
-
-@cache
-def _process_start() -> float:
-    """Seconds since the epoch, to a clock tick (psutil's goes by the boot time, which is known to a second only)."""
-    with open("/proc/self/stat", encoding="utf-8", errors="replace") as file:
-        # After the name, which may hold anything: the 22nd field of all, in ticks since the boot (man 5 proc).
-        ticks = int(file.read().rpartition(")")[2].split()[19])
-    tick = 1 / os.sysconf("SC_CLK_TCK")
-    age = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks * tick
-    return time.time() - age + tick
 
 
 def _source_files(modules: list[str], code: str) -> dict[Path, str]:

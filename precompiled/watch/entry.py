@@ -19,6 +19,7 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 from precompiled.errors import PrecompiledError
+from precompiled.files import is_users
 from precompiled.watch import VARIABLE
 from precompiled.watch import recorder as recording
 
@@ -166,7 +167,7 @@ def _missing_module_files(error: BaseException) -> list[str]:
     found = []
     for entry in sys.path:
         base = os.path.abspath(os.path.join(entry, *parts))
-        if recording.is_users(base):
+        if is_users(base):
             found += [f"{base}.py", os.path.join(base, "__init__.py")]
     return found[:50]
 

@@ -22,15 +22,14 @@ import hashlib
 import importlib.machinery
 import json
 import os
-import site
 import socket
 import sys
-import sysconfig
 import threading
 import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from precompiled.files import is_ours, is_standard, is_users
 from precompiled.watch import VARIABLE
 
 if TYPE_CHECKING:
@@ -143,7 +142,7 @@ class Recorder:
         found |= set(getattr(getattr(torch, "ops", None), "loaded_libraries", ()))
         with self._lock:
             for path in map(os.path.abspath, found):
-                if path not in self._known and not _is_ours(path) and not _is_standard(path) and os.path.isfile(path):
+                if path not in self._known and not is_ours(path) and not is_standard(path) and os.path.isfile(path):
                     self._known.add(path)
                     self._files.setdefault(path, "")  # "": the watcher takes the digest
 
@@ -249,33 +248,3 @@ class Recorder:
         self._lock = threading.RLock()  # an audit hook may run anywhere
         self._socket = None  # shared with the parent otherwise, which is harmless, but its lock state is not known
         self._thread = None
-
-
-# ---------------------------------------------------------------- whose file it is
-
-_paths = sysconfig.get_paths()
-_INSTALLED = tuple(
-    os.path.join(directory, "")
-    for directory in {os.path.realpath(_paths[name]) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
-    | {_paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")}
-    | {site.getusersitepackages() if site.ENABLE_USER_SITE else _paths["stdlib"]}
-)
-_STANDARD = tuple(os.path.join(_paths[name], "") for name in ("stdlib", "platstdlib"))
-_OURS = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
-
-
-def is_users(path: str) -> bool:
-    """Whether a file is the user's own: not of Python, not installed, not ours."""
-    path = os.path.abspath(path)
-    return not (
-        path.startswith(_INSTALLED) or "/site-packages/" in path or "/dist-packages/" in path or _is_ours(path)
-        or path.startswith("/proc/")
-    )  # fmt: skip
-
-
-def _is_standard(path: str) -> bool:
-    return path.startswith(_STANDARD) and "/site-packages/" not in path and "/dist-packages/" not in path
-
-
-def _is_ours(path: str) -> bool:
-    return path.startswith(_OURS)

@@ -63,7 +63,7 @@ def run(host: Host, do: str, folder: Path, file: Path, environment: dict[str, st
 @pytest.fixture(scope="module")
 def saved(shared_host: Host) -> Path:
     file = shared_host.root / "net.package"
-    found = run(shared_host, "save", sources(shared_host.root / "source"), file, {"PRECOMPILED_PACKAGES": "1"})
+    found = run(shared_host, "save", sources(shared_host.root / "source"), file, {"PRECOMPILED_PACKAGES": "function"})
     assert found["error"] is None, found
     assert found["equal"]
     return file
@@ -177,7 +177,7 @@ def build():
 def test_what_runs_at_other_sizes_comes_with_it(shared_host: Host, saved: Path, other: Host) -> None:
     file = shared_host.root / "dynamic.package"
     found = run(
-        shared_host, "save", sources(shared_host.root / "dynamic", DYNAMIC), file, {"PRECOMPILED_PACKAGES": "1"}
+        shared_host, "save", sources(shared_host.root / "dynamic", DYNAMIC), file, {"PRECOMPILED_PACKAGES": "function"}
     )
     assert found["error"] is None, found
     _index, members = portable_format.read(file)

@@ -30,7 +30,8 @@ SEEDS = range(int(os.environ.get("PRECOMPILED_TEST_SEEDS", "40")))
 
 
 def run(host: Host, folder: Path) -> dict[str, Any]:
-    environment = host.environment({"PRECOMPILED_PACKAGES": "1", "PRECOMPILED_MODE": "wait", "OMP_NUM_THREADS": "1"})
+    extra = {"PRECOMPILED_PACKAGES": "function", "PRECOMPILED_MODE": "wait", "OMP_NUM_THREADS": "1"}
+    environment = host.environment(extra)
     cases = [f"random_{seed}" for seed in SEEDS]
     done = subprocess.run(
         [sys.executable, str(PROGRAM), json.dumps({"folder": str(folder), "cases": cases})],

@@ -48,7 +48,7 @@ def triple(x: torch.Tensor) -> torch.Tensor:
 def recording(**settings: str) -> Iterator[ThisProcess]:
     """Packages are on. The daemon never answers: graphs run eager, and have the names of artifacts that never come."""
     with (
-        deaf_daemon(**{"PRECOMPILED_PACKAGES": "1", **settings}) as here,
+        deaf_daemon(**{"PRECOMPILED_PACKAGES": "function", **settings}) as here,
         mock.patch.object(automatic, "_packages", None),
     ):
         automatic.switch_on()

@@ -33,7 +33,7 @@ print(json.dumps([graph.source, graph.calls_eager, graph.calls_compiled, dict(to
 
 def run(host: Host, *rows: int) -> Any:
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, json.dumps(rows)], env=host.environment({"PRECOMPILED_PACKAGES": "1"}),
+        [sys.executable, "-c", PROGRAM, json.dumps(rows)], env=host.environment({"PRECOMPILED_PACKAGES": "function"}),
         cwd=host.root, capture_output=True, text=True, timeout=TIMEOUT_S, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]

@@ -31,7 +31,7 @@ def command(folder: Path) -> list[str]:
 
 
 def environment(host: Host, sizes: list[int]) -> dict[str, str]:
-    extra = {"PRECOMPILED_PACKAGES": "1", "PRECOMPILED_MODE": "wait", "OMP_NUM_THREADS": "1"}
+    extra = {"PRECOMPILED_PACKAGES": "function", "PRECOMPILED_MODE": "wait", "OMP_NUM_THREADS": "1"}
     return host.environment({**extra, "SIZES": json.dumps(sizes)})
 
 

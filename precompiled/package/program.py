@@ -1,0 +1,104 @@
+"""Which program this is, as text: a digest of the sources of all that it has loaded.
+
+What a package takes for granted beside its guards is compared value by value (torch_internals/package_seen.py), and no
+such list is known to be complete. Whatever an edit changes, it changes a file. So by default a package is used only in
+a process whose sources are those of the process that traced: what is left to the comparison is what the same program
+makes of other inputs (``packages = "function"`` leaves all of it to the comparison, decision 0012).
+
+The user's own Python files count by their content, wherever they lie: a fresh checkout of the same text is the same
+program. Installed files count by size and time, as for Python's own bytecode. Python's library, torch and we ourselves
+are what an entry requires anyway.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+from types import ModuleType
+from typing import Any
+
+from precompiled import files
+from precompiled.package.identity import NotPortable
+
+CODE = "package-program"
+# Their versions are in an entry's environment, and what of them is loaded depends on whether something was traced.
+_NOT_THE_PROGRAMS = frozenset({"torch", "torchgen", "functorch", "triton", "precompiled", "zmq", "msgspec", "psutil"})
+
+
+class Program:
+    """The sources of this process. One object for the process: what was loaded before it counts as it was then."""
+
+    def __init__(self) -> None:
+        # Once, at the first look: later ones find also what tracing itself has imported, where something was traced.
+        self._installed: str | None = None
+        self._own: dict[str, tuple[os.stat_result, str]] = {}  # file -> as it was read, digest of its content
+
+    def digest(self) -> str:
+        """What must be equal. Raises NotPortable where it is not known: no file, or one saved since it was loaded."""
+        main = _main()
+        paths = {
+            name: path
+            for name, module in list(sys.modules.items())
+            if name.partition(".")[0] not in _NOT_THE_PROGRAMS and (path := _file_of(module)) is not None
+        }
+        if self._installed is None:
+            installed = [(name, *_size_and_time(_stat(path))) for name, path in paths.items() if _is_installed(path)]
+            self._installed = _sha256(sorted(installed))
+        own = [(name, self._content(path)) for name, path in paths.items() if files.is_users(path)]
+        return _sha256([main, sorted(own), self._installed])
+
+    def _content(self, path: str) -> str:
+        """Digest of a file of the user's, which is what was loaded: raises NotPortable where that is not certain."""
+        now = _stat(path)
+        read = self._own.get(path)
+        if read is not None:
+            if _size_and_time(read[0]) != _size_and_time(now):
+                raise NotPortable(f"{path} was saved while this process ran", code=CODE)
+            return read[1]
+        if now.st_mtime > files.process_start():
+            raise NotPortable(f"{path} was saved after this process started", code=CODE)
+        if path.endswith(".py"):
+            with open(path, "rb") as file:
+                content = hashlib.sha256(file.read()).hexdigest()
+        else:  # an extension may have any size
+            content = _sha256(_size_and_time(now))
+        self._own[path] = now, content
+        return content
+
+
+def _main() -> list[str]:
+    """What there is to say of a program that is no file."""
+    main = sys.modules.get("__main__")
+    if main is None or _file_of(main) is not None:
+        return []
+    if sys.argv[:1] == ["-c"] and "-c" in sys.orig_argv:
+        return sys.orig_argv[sys.orig_argv.index("-c") + 1 :][:1]
+    raise NotPortable(
+        "the program is no file (a notebook, an interactive session, a pipe): nobody can tell whether it is the same",
+        code=CODE,
+    )
+
+
+def _file_of(module: ModuleType) -> str | None:
+    file = getattr(module, "__dict__", {}).get("__file__")  # not its __getattr__, which may import anything
+    return os.path.abspath(file) if isinstance(file, str) and not file.startswith("<") else None  # "<stdin>"
+
+
+def _is_installed(path: str) -> bool:
+    return not (files.is_users(path) or files.is_standard(path) or files.is_ours(path))
+
+
+def _stat(path: str) -> os.stat_result:
+    try:
+        return os.stat(path)
+    except OSError as error:
+        raise NotPortable(f"{path}, which this process has loaded, cannot be read: {error}", code=CODE) from error
+
+
+def _size_and_time(status: os.stat_result) -> tuple[int, int]:
+    return status.st_size, status.st_mtime_ns
+
+
+def _sha256(value: Any) -> str:
+    return hashlib.sha256(repr(value).encode()).hexdigest()

@@ -1,0 +1,127 @@
+"""By default a package is used by the program that it was made in, as its text goes, and by no other."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support_host import TIMEOUT_S, Host
+
+LIBRARY = """
+import torch
+
+def double(x):
+    return torch.addmm(x, x, x, alpha=2.0)
+"""
+MAIN = """
+import json, sys
+import torch
+import precompiled
+precompiled.enable()
+import library
+
+x = torch.randn(4, 4)
+assert torch.allclose(torch.compile(library.double)(x), library.double(x))
+from precompiled.package import automatic
+assert automatic.flush(60)
+reports = precompiled.package_report()
+print(json.dumps([[report.state, report.reason, report.message, *report.reasons] for report in reports]))
+"""
+ANOTHER = "the program had other source files when it was traced"
+
+
+@pytest.fixture
+def folder(shared_host: Host, request: pytest.FixtureRequest) -> Path:
+    """A project of its own for each test; its function is too, so that no test finds what another has left."""
+    name = request.node.originalname
+    found = shared_host.root / name
+    found.mkdir()
+    (found / "library.py").write_text(LIBRARY + f"\ndouble.__code__ = double.__code__.replace(co_name={name!r})\n")
+    (found / "main.py").write_text(MAIN)
+    (found / "other.py").write_text(MAIN + "# another program\n")
+    return found
+
+
+def run(host: Host, folder: Path, *arguments: str, text: str | None = None, **extra: str) -> list[Any]:
+    """[state, reason, message, why each entry was not used ...] of the one frame there is."""
+    done = subprocess.run(
+        [sys.executable, *(arguments or ("main.py",))], cwd=folder, input=text, check=False, timeout=TIMEOUT_S,
+        env=host.environment({"PRECOMPILED_MODE": "wait", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(folder), **extra}),
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    (found,) = json.loads(done.stdout.splitlines()[-1])
+    return list(found)
+
+
+def test_an_edit_anywhere_counts_until_it_is_taken_back(shared_host: Host, folder: Path) -> None:
+    assert run(shared_host, folder)[0] == "recorded"
+    assert run(shared_host, folder)[0] == "used"
+    edited = (folder / "main.py").read_text()
+    (folder / "main.py").write_text(edited + "# nothing that a trace reads\n")
+    found = run(shared_host, folder)
+    assert (found[0], found[3:]) == ("recorded", [ANOTHER])
+    assert run(shared_host, folder)[0] == "used"
+    # The same text, saved again: a fresh checkout.
+    (folder / "main.py").write_text(edited)
+    assert run(shared_host, folder)[0] == "used"
+
+
+def test_programs_that_share_a_function_do_not_take_its_packages_from_each_other(
+    shared_host: Host, folder: Path
+) -> None:
+    assert run(shared_host, folder)[0] == "recorded"
+    assert run(shared_host, folder, "other.py")[0] == "recorded"
+    assert run(shared_host, folder)[0] == "used"
+    # It may be asked for everywhere.
+    (folder / "other.py").write_text((folder / "other.py").read_text() + "# edited\n")
+    assert run(shared_host, folder, "other.py", PRECOMPILED_PACKAGES="function")[0] == "used"
+
+
+def test_a_module_more_is_another_program(shared_host: Host, folder: Path) -> None:
+    """As when a plugin that is not imported by name turns up."""
+    assert run(shared_host, folder)[0] == "recorded"
+    (folder / "sitecustomize.py").write_text("")
+    found = run(shared_host, folder)
+    assert (found[0], found[3:]) == ("recorded", [ANOTHER])
+
+
+@pytest.mark.reason("package-program")
+def test_what_was_saved_since_it_was_loaded_has_no_package(shared_host: Host, folder: Path) -> None:
+    saved = "import os\nos.utime('library.py')\n"
+    (folder / "main.py").write_text(MAIN.replace("import library\n", f"import library\n{saved}"))
+    found = run(shared_host, folder)
+    assert found[:2] == ["traced", "package-program"] and "library.py was saved after this process started" in found[2]
+    assert run(shared_host, folder, PRECOMPILED_PACKAGES="function")[0] == "recorded"
+    assert run(shared_host, folder, PRECOMPILED_PACKAGES="function")[0] == "used"
+
+
+@pytest.mark.reason("package-program")
+def test_a_program_that_is_no_file(shared_host: Host, folder: Path) -> None:
+    assert run(shared_host, folder, "-c", MAIN)[0] == "recorded"
+    assert run(shared_host, folder, "-c", MAIN)[0] == "used"
+    assert run(shared_host, folder, "-c", MAIN + "\n# another")[0] == "recorded"
+    found = run(shared_host, folder, "-", text=MAIN)
+    assert found[:2] == ["traced", "package-program"] and "the program is no file" in found[2]
+
+
+def test_a_fork_knows_when_its_modules_were_loaded(shared_host: Host, folder: Path) -> None:
+    """Its own start says nothing of them."""
+    fork = """
+import os
+os.utime('library.py')
+child = os.fork()
+if child:
+    sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+    (folder / "main.py").write_text(MAIN.replace("import library\n", f"import library\n{fork}"))
+    assert run(shared_host, folder)[:2] == ["traced", "package-program"]
+
+
+def test_it_can_be_switched_off(shared_host: Host, folder: Path) -> None:
+    (folder / "main.py").write_text(MAIN + "assert not reports\nprint('[[\"nothing\"]]')\n")
+    assert run(shared_host, folder, PRECOMPILED_PACKAGES="off") == ["nothing"]
