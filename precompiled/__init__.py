@@ -68,7 +68,7 @@ def package_report() -> "list[FunctionReport]":
 def save_package(compiled: "object", path: "str") -> None:
     """Write what ``compiled`` (what torch.compile gave) was compiled to into one file, for another host of this kind.
 
-    Guards, bytecode and artifacts of what was called so far, with packages on (PRECOMPILED_PACKAGES=1). The file is
+    Guards, bytecode and artifacts of what was called so far, with the hook and packages on. The file is
     code: whoever loads it runs it. Raises PackageError.
     """
     from precompiled.package import portable
