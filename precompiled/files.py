@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import site
+import stat
 import sysconfig
 import time
 from functools import cache
@@ -37,15 +38,42 @@ def is_ours(path: str) -> bool:
     return path.startswith(_OURS)
 
 
+_FORKED = 0x40  # PF_FORKNOEXEC: forked, and no program of its own since (linux/sched.h)
+
+
 @cache
 def process_start() -> float:
-    """When this process started, in seconds since the epoch and to a clock tick: what was saved later, it may not have.
+    """When this program started, in seconds since the epoch, to a clock tick: what was saved later, it may not have.
 
-    Not psutil's, which goes by the boot time, and that is known to a second only.
+    A fork has what its parent had loaded, so it goes by its parent, or by who has adopted it, who is older. Not psutil's
+    time, which goes by the boot, and that is known to a second only.
     """
-    with open("/proc/self/stat", encoding="utf-8", errors="replace") as file:
-        # After the name, which may hold anything: the 22nd field of all, in ticks since the boot (man 5 proc).
-        ticks = int(file.read().rpartition(")")[2].split()[19])
+    pid = "self"
+    while True:
+        try:
+            with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+                # After the name, which may hold anything, from the third field on (man 5 proc).
+                fields = file.read().rpartition(")")[2].split()
+        except OSError:
+            return 0.0
+        if not int(fields[6]) & _FORKED:
+            break
+        pid = fields[1]
     tick = 1 / os.sysconf("SC_CLK_TCK")
-    age = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks * tick
+    age = time.clock_gettime(time.CLOCK_BOOTTIME) - int(fields[19]) * tick  # ticks since the boot
     return time.time() - age + tick
+
+
+def saved(path: str) -> float:
+    """When a file got to its place, in seconds since the epoch: a rename leaves the content's time, a link has its own.
+
+    Raises OSError.
+    """
+    status = os.stat(path)
+    found = max(status.st_mtime, status.st_ctime)
+    while path != (parent := os.path.dirname(path)):
+        link = os.lstat(path)
+        if stat.S_ISLNK(link.st_mode):
+            found = max(found, link.st_ctime)
+        path = parent
+    return found

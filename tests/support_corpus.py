@@ -31,6 +31,8 @@ TRACED = {
     "a_float_that_changes": "package-global",
     "default_device": "package-mode",
     "marked_unbacked": "package-graph",  # it is bypassed, see above
+    # Recorded while eager stood in, whose outputs are views, for the frame after the break; compiled code's are not.
+    "views_of_one_tensor_across_a_graph_break": "",
     **dict.fromkeys(
         # Their forwards come from packages. The graphs of backwards are made by compiled autograd itself, each time.
         ("compiled_autograd_plain", "compiled_autograd_sizes", "compiled_autograd_custom",

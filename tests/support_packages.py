@@ -1954,6 +1954,95 @@ def build():
     return outer, [(0.5 * torch.randn(4, 4),)]
 """, ("net.register_forward_pre_hook(plain)\n    net.register_forward_pre_hook(plain, with_kwargs=True)", "net.register_forward_pre_hook(plain, with_kwargs=True)\n    net.register_forward_pre_hook(plain)"), TRACED)
 
+# ---------------------------------------------------------------- found by the sixth reader
+
+NESTED = """
+BOX = types.SimpleNamespace(later=None)
+def f(x):
+    scale = 2.0
+    def later(z: torch.Tensor, by: float = 2.0) -> torch.Tensor:
+        return torch.addmm(z, z, z, alpha=scale)
+    y = torch.mm(x, x)
+    torch._dynamo.graph_break()
+    return later(y)
+def build():
+    return f, [(torch.randn(4, 4),)]
+"""
+case("function_over_a_break", NESTED, None, USED)
+case("function_over_a_break_changed", NESTED, ("alpha=scale", "alpha=scale + 1.0"), TRACED)
+case("function_that_is_returned", """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(4, 4)
+    def forward(self, x, hook=None):
+        kept = []
+        def keep(module, args, out, scale: float = 2.0):
+            kept.append(out)
+        handle = self.first.register_forward_hook(keep)
+        y = self.first(x)
+        handle.remove()
+        return torch.mm(y, kept[0])
+def build():
+    return Net(), [(torch.randn(4, 4),)]
+""", None, USED)
+case("sets_that_are_one", """
+class Layer(nn.Module):
+    def __init__(self, active):
+        super().__init__()
+        self.active = active
+    def forward(self, x):
+        return torch.addmm(x, x, x, alpha=3.0 if "lora" in self.active else 2.0)
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        shared = {"base"}
+        self.one, self.two = Layer(shared), Layer({"base"})
+    def forward(self, x):
+        self.one.active.add("lora")
+        return self.two(self.one(x))
+def build():
+    return Net(), [(torch.randn(4, 4),)]
+""", ('Layer({"base"})', "Layer(shared)"), TRACED)
+case("type_of_an_autocast_that_is_off", """
+@torch.compiler.disable
+def op(x, alpha):
+    return torch.addmm(x, x, x, alpha=alpha)
+def f(x):
+    return op(x, 2.0 if torch.get_autocast_dtype("cpu") == torch.bfloat16 else 3.0)
+def context():
+    return torch.autocast("cpu", dtype=torch.bfloat16, enabled=False)
+def build():
+    return f, [(torch.randn(4, 4),)]
+""", ("dtype=torch.bfloat16, enabled", "dtype=torch.float16, enabled"), TRACED)
+for _name, _kind, _said in (("a_buffer", "nn.Buffer", "t = nn.Buffer(t)"), ("a_parameter", "nn.Parameter", "t._is_param = True")):
+    case(f"a_tensor_that_says_that_it_is_{_name}", f"""
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        t = torch.ones(4, 4)
+        pass
+        self.__dict__["t"] = t
+    def forward(self, x):
+        return torch.mm(x, self.t) if isinstance(self.t, {_kind}) else torch.addmm(x, x, self.t)
+def build():
+    return Net(), [(torch.randn(4, 4),)]
+""", ("        pass\n", f"        {_said}\n"), TRACED)
+for _name in ("recursionlimit", "int_max_str_digits"):
+    case(_name, f"""
+import sys
+def f(x):
+    return torch.addmm(x, x, x, alpha=2.0 if sys.get{"_" * (_name[0] == "i")}{_name}() == LIMIT else 3.0)
+LIMIT = sys.get{"_" * (_name[0] == "i")}{_name}()
+@contextlib.contextmanager
+def context():
+    sys.set{"_" * (_name[0] == "i")}{_name}(LIMIT)
+    yield
+    sys.set{"_" * (_name[0] == "i")}{_name}(LIMIT)
+def build():
+    return f, [(torch.randn(4, 4),)]
+""", ("(LIMIT)\n    yield", "(LIMIT + 700)\n    yield"), TRACED)
+
 # One of each kind, and the commonest: with those of NEVER they are the everyday ones; the others are slow.
 EVERYDAY = ("same_module", "graph_break", "monkeypatched_function", "changed_global", "rebound_closure", "subclass",
             "changed_callee", "set_of_operators")  # fmt: skip

@@ -148,7 +148,7 @@ class Automatic:
                 looked.requires = requirements.requirements(frame.options)
                 found = self._find(session, frame, looked)
         except Exception as error:
-            if session is not None and session.settings.strict:
+            if session is not None and session.settings.strict and not isinstance(error, NotPortable):
                 raise
             code = error.code if isinstance(error, PrecompiledError) else "package-internal-error"
             if session is not None:
@@ -305,6 +305,8 @@ class Automatic:
         self, frame: Frame, traced: Traced, looked: _Looked, report: FunctionReport
     ) -> tuple[fmt.Header, fmt.About, Callable[[], bytes]]:
         """What is kept of a trace; its body as bytes when it is wanted. Raises NotPortable."""
+        if traced.body is not None:
+            package_record.check_bytecode(traced, frame)
         if traced.problem is not None:
             raise traced.problem
         header = fmt.Header(

@@ -14,7 +14,7 @@ from precompiled.package.format import About, Header
 MAX_CHARS = 120
 # Of what package_guards describes a tensor by, in its order.
 TENSOR = ("class", "dtype", "device", "layout", "requires_grad", "dispatch keys", "dimension marks", "memory",
-          "is_leaf", "aligned", "is a view")  # fmt: skip
+          "is_leaf", "aligned", "is a view", "is a parameter", "is a buffer")  # fmt: skip
 _PARTS = ("", "", "", "code", "defaults", "keyword defaults", "closure")  # of what _CODE_OF begins
 LENGTHS = ("SEQUENCE_LENGTH", "TUPLE_ITERATOR_LEN", "EMPTY_NN_MODULE_HOOKS_DICT")
 _CODE_OF = ("class", "function", "code of")

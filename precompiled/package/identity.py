@@ -27,10 +27,11 @@ import sys
 import types
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
 
 from precompiled.errors import PrecompiledError
 
+_T = TypeVar("_T")
 MAX_DEPTH = 6  # of values inside of values
 MAX_ITEMS = 4096
 
@@ -82,7 +83,27 @@ class Mismatch(Exception):
         self.guard = guard
 
 
-@functools.lru_cache(maxsize=65536)
+class _Exactly:
+    """A code object as a key. It has no hash of its own where Dynamo has put a dictionary among its constants."""
+
+    __slots__ = ("code",)
+
+    def __init__(self, code: types.CodeType) -> None:
+        self.code = code
+
+    def __hash__(self) -> int:
+        return id(self.code)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Exactly) and self.code is other.code
+
+
+def _once_for_each_code(function: Callable[[types.CodeType], _T]) -> Callable[[types.CodeType], _T]:
+    known = functools.lru_cache(maxsize=65536)(lambda key: function(key.code))
+    return functools.wraps(function)(lambda code: known(_Exactly(code)))
+
+
+@_once_for_each_code
 def code_digest(code: types.CodeType) -> str:
     """SHA-256 of what a code object does: its instructions, constants and names, without file and lines."""
     state = hashlib.sha256()
@@ -101,12 +122,14 @@ def _constant(value: Any) -> Any:
         return ["code", code_digest(value)]
     if isinstance(value, tuple):
         return ["tuple", [_constant(item) for item in value]]
+    if (module := module_of_globals(value)) is not None:
+        return ["globals", module]
     if isinstance(value, frozenset):  # its order is another one in each process
         return ["frozenset", sorted(repr(_constant(item)) for item in value)]
     return [type(value).__qualname__, repr(value)]
 
 
-@functools.lru_cache(maxsize=65536)
+@_once_for_each_code
 def read_by(code: types.CodeType) -> tuple[frozenset[str], bool]:
     """The globals that code reads, and whether it goes through a set whose order is of this process.
 
@@ -604,6 +627,12 @@ class Places:
                 if isinstance(file, str):
                     self._by_file.setdefault(file, name)
         return self._by_file.get(filename)
+
+
+def module_of_globals(value: Any) -> str | None:
+    """The module whose globals a dictionary is: a constant where Dynamo's bytecode makes a function of the user's."""
+    name = value.get("__name__") if type(value) is dict else None
+    return name if isinstance(name, str) and getattr(sys.modules.get(name), "__dict__", None) is value else None
 
 
 def object_at(module: str, qualname: str) -> Any:

@@ -6,8 +6,8 @@ a process whose sources are those of the process that traced: what is left to th
 makes of other inputs (``packages = "function"`` leaves all of it to the comparison, decision 0012).
 
 The user's own Python files count by their content, wherever they lie: a fresh checkout of the same text is the same
-program. Installed files count by size and time, as for Python's own bytecode. Python's library, torch and we ourselves
-are what an entry requires anyway.
+program. Installed files count by place, size and time, as for Python's own bytecode. Python's library, torch and we
+ourselves are what an entry requires anyway.
 """
 
 from __future__ import annotations
@@ -20,10 +20,16 @@ from typing import Any
 
 from precompiled import files
 from precompiled.package.identity import NotPortable
+from precompiled.torch_internals import package_state
 
 CODE = "package-program"
-# Their versions are in an entry's environment, and what of them is loaded depends on whether something was traced.
-_NOT_THE_PROGRAMS = frozenset({"torch", "torchgen", "functorch", "triton", "precompiled", "zmq", "msgspec", "psutil"})
+# What of these is loaded depends on whether something was traced or compiled here: torch and we, whose versions are in
+# an entry's environment, and what torch and we import for it.
+_NOT_THE_PROGRAMS = frozenset(
+    {"torch", "torchgen", "functorch", "triton", "sympy", "mpmath", "networkx", "jinja2", "markupsafe",
+     "precompiled", "zmq", "msgspec", "psutil", "watchdog",
+     "__mp_main__"}  # the program, under the name that an import of multiprocessing gives it
+)  # fmt: skip
 
 
 class Program:
@@ -43,9 +49,11 @@ class Program:
             if name.partition(".")[0] not in _NOT_THE_PROGRAMS and (path := _file_of(module)) is not None
         }
         if self._installed is None:
-            installed = [(name, *_size_and_time(_stat(path))) for name, path in paths.items() if _is_installed(path)]
+            installed = [
+                (name, path, *_size_and_time(_stat(path))) for name, path in paths.items() if _is_installed(path)
+            ]
             self._installed = _sha256(sorted(installed))
-        own = [(name, self._content(path)) for name, path in paths.items() if files.is_users(path)]
+        own = [(name, self._content(path)) for name, path in paths.items() if _is_own(path)]
         return _sha256([main, sorted(own), self._installed])
 
     def _content(self, path: str) -> str:
@@ -56,7 +64,7 @@ class Program:
             if _size_and_time(read[0]) != _size_and_time(now):
                 raise NotPortable(f"{path} was saved while this process ran", code=CODE)
             return read[1]
-        if now.st_mtime > files.process_start():
+        if files.saved(path) > files.process_start():
             raise NotPortable(f"{path} was saved after this process started", code=CODE)
         if path.endswith(".py"):
             with open(path, "rb") as file:
@@ -70,9 +78,10 @@ class Program:
 def _main() -> list[str]:
     """What there is to say of a program that is no file."""
     main = sys.modules.get("__main__")
-    if main is None or _file_of(main) is not None:
+    typed = sys.flags.inspect or sys.flags.interactive or hasattr(sys, "ps1")
+    if main is not None and _file_of(main) is not None and not typed:
         return []
-    if sys.argv[:1] == ["-c"] and "-c" in sys.orig_argv:
+    if sys.argv[:1] == ["-c"] and "-c" in sys.orig_argv and not typed:
         return sys.orig_argv[sys.orig_argv.index("-c") + 1 :][:1]
     raise NotPortable(
         "the program is no file (a notebook, an interactive session, a pipe): nobody can tell whether it is the same",
@@ -83,6 +92,10 @@ def _main() -> list[str]:
 def _file_of(module: ModuleType) -> str | None:
     file = getattr(module, "__dict__", {}).get("__file__")  # not its __getattr__, which may import anything
     return os.path.abspath(file) if isinstance(file, str) and not file.startswith("<") else None  # "<stdin>"
+
+
+def _is_own(path: str) -> bool:
+    return files.is_users(path) and not package_state.is_inductors(path)
 
 
 def _is_installed(path: str) -> bool:

@@ -134,7 +134,7 @@ def load_kernel(name: str, path: Path, digest: str) -> Any:
     os.environ[_VARIABLE] = str(getattr(torch._C._dynamo.guards, _SLOT))
     # The import system derives the function that makes the module from the last part of the name. A file of several is
     # mapped once: the loader knows it by its inode.
-    spec = importlib.util.spec_from_file_location(f"precompiled_native_{digest}.{module_name(name)}", path)
+    spec = importlib.util.spec_from_file_location(f"precompiled.native_{digest}.{module_name(name)}", path)
     if spec is None or spec.loader is None:
         raise CorruptArtifact(f"{path} is no extension module")
     try:

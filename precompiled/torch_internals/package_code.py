@@ -1,7 +1,8 @@
 """Bytecode and guards as bytes, and back: plain data, code objects and Dynamo's sources, and nothing of the user's.
 
 Names that Dynamo made up for one process (``__compiled_fn_3_5f1c...``, ``__builtins_dict___7``) are written as numbers,
-and read as the names that the later process gives; they occur in bytecode, sources and guard expressions alike.
+and read as the names that the later process gives; they occur in bytecode, sources and guard expressions alike. A
+module's globals, of which bytecode makes functions, are written as the module's name.
 
 Private names: torch._guards.{Source, GuardEnvExpr, TracingContext, tracing}, torch._dynamo.source.*,
 torch._dynamo.bytecode_transformation.get_code_keys, torch._dynamo.guards.{ShapeCodeParts, _ShapeGuardsHelper,
@@ -11,6 +12,7 @@ _CppShapeGuardsHelper}, torch._C._dynamo.guards. Checked on 2.11.0, 2.13.0, 2.15
 from __future__ import annotations
 
 import enum
+import importlib
 import io
 import pickle
 import re
@@ -24,7 +26,7 @@ import torch._dynamo.source
 import torch._guards
 from torch._dynamo.bytecode_transformation import get_code_keys
 
-from precompiled.package.identity import NotPortable
+from precompiled.package.identity import NotPortable, module_of_globals
 
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, bytearray, type(...), slice, range)
 _CONTAINERS = (tuple, list, dict, set, frozenset)
@@ -65,7 +67,7 @@ class _Pickler(pickle.Pickler):
                 pieces += [(False, value[at : match.start()]), (True, self._names[match.group()])]
                 at = match.end()
             return [*pieces, (False, value[at:])]
-        return None
+        return module_of_globals(value)
 
     def reducer_override(self, value: Any) -> Any:
         kind = type(value)
@@ -93,7 +95,9 @@ class _Pickler(pickle.Pickler):
 class _Unpickler(pickle.Unpickler):
     name: Callable[[str], str]
 
-    def persistent_load(self, pieces: Any) -> str:
+    def persistent_load(self, pieces: Any) -> Any:
+        if isinstance(pieces, str):
+            return vars(importlib.import_module(pieces))
         return "".join(self.name(text) if is_name else text for is_name, text in pieces)
 
 

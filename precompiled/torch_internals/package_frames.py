@@ -14,6 +14,7 @@ Checked on 2.11.0, 2.13.0, 2.15.0.
 from __future__ import annotations
 
 import functools
+import logging
 import sys
 import types
 from collections.abc import Callable
@@ -28,6 +29,8 @@ from torch._dynamo.types import ConvertFrameReturn, FrameAction
 from precompiled.package.identity import NotPortable
 from precompiled.torch_internals import package_record, package_state, route
 from precompiled.torch_internals.package_entry import Frame, Traced
+
+log = logging.getLogger("precompiled.package")
 
 _ENTRIES = "_precompiled_entries"
 _SKIPS = (FrameAction.SKIP, FrameAction.DEFAULT)
@@ -79,10 +82,13 @@ def _routed(original: Callable[..., Any]) -> Callable[..., Any]:
 
         if _packages is None or package_record.is_tracing():
             return trace()  # ConvertFrame calls ConvertFrameAssert
-        known = _frame(self, frame, hooks, frame_state)
+        try:
+            known, problem = _frame(self, frame, hooks, frame_state), package_state.mode_problem()
+        except Exception:  # nothing of ours may end a call that torch can serve
+            log.warning("no package is looked for: a frame cannot be looked at", exc_info=True)
+            known = None
         if known is None:
             return trace()
-        problem = package_state.mode_problem()
         if problem is None:
             found = _packages.find(known)
             if found is not None:
@@ -97,7 +103,6 @@ def _routed(original: Callable[..., Any]) -> Callable[..., Any]:
         elif traced.body is not None or traced.problem is not None:
             if traced.body is not None:
                 traced.body.code = result.guarded_code.code
-                package_record.check_bytecode(traced, known)
             _packages.traced(known, traced)
         return result
 

@@ -71,6 +71,7 @@ _DIMENSION_MARKS = (
     "_dynamo_strict_unbacked_indices", "_dynamo_static_indices", "_dynamo_shape_ids", "_dynamo_unbacked_bounds",
     "_dynamo_dynamic_range",
 )  # fmt: skip
+_KINDS = ("_is_param", "_is_buffer")  # what isinstance() goes by for nn.Parameter and nn.Buffer
 _HOOKS = (
     "_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks", "_state_dict_hooks",
 )  # fmt: skip
@@ -177,7 +178,8 @@ def compare_values(kept: list[Kept], reader: Reader) -> None:
     for number, (source, kind, _parameters, fact) in enumerate(kept):
         if kind in _VALUES:
             with contextlib.suppress(NotPortable):
-                if (found := described.value(value_at(source, reader))) != fact:
+                found = described.value(value_at(source, reader))
+                if found != fact[: len(found)]:  # which has the number of a set
                     raise Mismatch(f"{source.name}: {difference.fact(kind, found, fact).said(WHEN)}", number)
 
 
@@ -285,7 +287,8 @@ def _fact(kind: str, parameters: dict[str, Any], guard: Guard, builder: Any, des
         return hasattr(value_at(base, builder), source.member)
     value = builder.get(guard)
     if kind in _VALUES:
-        return described.value(value)
+        # Two sets of equal content may be told apart by what is added to one.
+        return [*described.value(value), described.number(value)] if type(value) is set else described.value(value)
     if isinstance(value, (inspect.Signature, inspect.Parameter)):  # what is read of it is not guarded
         return [described.thing(value), described.number(value)]
     if kind == "CLOSURE_MATCH" and isinstance(value, types.FunctionType):  # which is a guard on its __code__
@@ -335,7 +338,7 @@ def _tensor(value: Any, described: Descriptions) -> Any:
     return [
         described.a_class(kind_of(value)), str(value.dtype), str(value.device), str(value.layout), value.requires_grad,
         repr(_dispatch_keys(value)), marks, _memory(value, described), value.is_leaf, _is_aligned(value),
-        value._is_view(),
+        value._is_view(), *(bool(getattr(value, name, False)) for name in _KINDS),
     ]  # fmt: skip
 
 

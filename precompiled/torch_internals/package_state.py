@@ -5,7 +5,9 @@ torch.utils._device.CURRENT_DEVICE, torch._functorch.pyfunctorch.retrieve_all_fu
 torch.autograd.forward_ad._current_level, torch.nn.modules.module._global_*_hooks, torch._dynamo.config,
 torch._dynamo.trace_rules.{_allowed_callable_ids, _disallowed_callable_ids, _nonstrict_trace_callable_ids,
 _leaf_function_ids},
-torch._dynamo.utils.{_get_error_on_graph_break, maybe_disable_inference_mode}, torch._dynamo.eval_frame._stance.
+torch._dynamo.utils.{_get_error_on_graph_break, maybe_disable_inference_mode}, torch._dynamo.eval_frame._stance,
+torch._dynamo.compiled_autograd.ops,
+torch._inductor.runtime.cache_dir_utils.default_cache_dir.
 Checked on 2.11.0, 2.13.0, 2.15.0.
 """
 
@@ -13,6 +15,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import sys
 from typing import Any
 
 import torch
@@ -21,6 +24,7 @@ import torch._dynamo.trace_rules
 import torch._functorch.pyfunctorch
 import torch.utils._device
 from torch._dynamo.utils import maybe_disable_inference_mode
+from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 
 from precompiled.package.identity import Descriptions, Mismatch, NotPortable
 from precompiled.torch_internals import modes
@@ -36,6 +40,13 @@ _IRRELEVANT = frozenset(
 )  # fmt: skip
 
 
+def is_inductors(path: str) -> bool:
+    """Whether a module's file is what Inductor has made of a graph."""
+    # Not its cache_dir(), which makes the directory and sets the variable.
+    directory = os.environ.get("TORCHINDUCTOR_CACHE_DIR") or default_cache_dir()
+    return path.startswith(os.path.join(os.path.abspath(directory), ""))
+
+
 def process_state() -> dict[str, str]:
     """What a trace depends on without a guard of its own, beside the modes and the configuration."""
     from torch.nn.modules import module
@@ -47,6 +58,9 @@ def process_state() -> dict[str, str]:
         "devices": ", ".join(torch.cuda.get_device_name(index) for index in range(_devices())) or "none",
         "module hooks": str([len(getattr(module, name, ())) for name in _GLOBAL_HOOKS]),
         "forward-mode level": str(torch.autograd.forward_ad._current_level),
+        # Constants of a trace as well; GlobalStateGuard looks at the types where autocast is on only.
+        "autocast types": ", ".join(str(torch.get_autocast_dtype(device)) for device in ("cpu", "cuda")),
+        "limits": f"{sys.getrecursionlimit()}, {getattr(sys, 'get_int_max_str_digits', int)()}",
     }
 
 
@@ -94,11 +108,14 @@ def trace_configuration() -> str:
     # Left out of save_config_portable; what they name is treated otherwise by a trace.
     for name in ("constant_functions", "skipfiles_inline_module_allowlist"):
         shown.append([name, sorted(repr(described.value(item)) for item in getattr(config, name, ()))])
-    # What users added to: torch.compiler.allow_in_graph, disallow_in_graph, ... have no other trace than these.
+    # What users added to: torch.compiler.allow_in_graph, disallow_in_graph, ... have no other trace than these. Without
+    # what compiled autograd has allowed for each kind of node that it met: where nothing is traced, it meets none.
+    compiled_autograd = sys.modules.get("torch._dynamo.compiled_autograd")
+    nodes = {id(node) for node in vars(compiled_autograd.ops).values()} if compiled_autograd is not None else set()
     for name in ("_allowed_callable_ids", "_disallowed_callable_ids", "_nonstrict_trace_callable_ids",
                  "_leaf_function_ids"):  # fmt: skip
         ids = getattr(torch._dynamo.trace_rules, name, None)
-        shown.append([name, len(ids()) if ids is not None else 0])
+        shown.append([name, len(ids() - nodes) if ids is not None else 0])
     # Whether a graph break raises (torch._dynamo.error_on_graph_break), where it is not in the configuration.
     breaks = getattr(torch._dynamo.utils, "_get_error_on_graph_break", lambda: None)()
     stance = getattr(getattr(torch._dynamo.eval_frame, "_stance", None), "stance", "")

@@ -14,6 +14,7 @@ import ast
 import hashlib
 import importlib
 import itertools
+import os
 import sys
 import sysconfig
 from functools import cache
@@ -25,7 +26,7 @@ from typing import Any
 import torch
 
 from precompiled.errors import Bypass
-from precompiled.files import process_start
+from precompiled.files import process_start, saved
 
 _INSTALLED = tuple(
     str(Path(sysconfig.get_paths()[name]).resolve()) for name in ("stdlib", "platstdlib", "purelib", "platlib")
@@ -69,7 +70,7 @@ def sources_digest(modules: list[str], *, code: str = "custom-op") -> str:
     """SHA-256 over the sources and the plain values in them; raises Bypass (``code``) for a module without sources."""
     state = hashlib.sha256()
     for path, name in sorted(_source_files(modules, code).items()):
-        if path.stat().st_mtime > process_start():
+        if saved(os.path.abspath(getattr(sys.modules.get(name), "__file__", None) or path)) > process_start():
             # What is loaded here may be the old source: nobody can tell, so nothing is named after the new one.
             raise Bypass(f"{path.name} was saved after this process started", code="custom-op-edited")
         # Not the path: two checkouts of one project may share artifacts.

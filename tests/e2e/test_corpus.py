@@ -17,11 +17,10 @@ DDP_PROGRAM = Path(__file__).parent.parent / "programs" / "ddp_program.py"
 
 @pytest.fixture(scope="module")
 def answers() -> list[Answer]:
-    """Three processes, one after the other, each running all rows; the last two with packages."""
+    """Three processes, one after the other, each running all rows; the second without packages."""
     with new_host() as host:
         host.start_daemon()
-        packages = {"PRECOMPILED_PACKAGES": "1"}
-        return [support_corpus.run(host, env=env) for env in ({}, packages, packages)]
+        return [support_corpus.run(host, env={"PRECOMPILED_PACKAGES": on}) for on in ("program", "off", "program")]
 
 
 def test_no_result_is_wrong(answers: list[Answer]) -> None:
@@ -37,9 +36,9 @@ def test_every_graph_comes_from_the_daemon(answers: list[Answer]) -> None:
 
 
 def test_no_frame_is_traced_that_a_package_holds(answers: list[Answer]) -> None:
-    _first, second, third = answers
+    first, _second, third = answers
     assert support_corpus.traced(third).keys() <= support_corpus.TRACED.keys(), support_corpus.traced(third)
-    for name, frames in support_corpus.traced(second).items():
+    for name, frames in support_corpus.traced(first).items():
         reasons = {frame[2] for frame in frames if frame[1] == "traced"}
         assert reasons <= {support_corpus.TRACED.get(name)}, (name, frames)
 

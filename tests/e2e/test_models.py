@@ -1,4 +1,5 @@
-"""Real models through the real daemon: eager first, swapped in, a hit in the next process; always eager's results."""
+"""Real models through the real daemon: eager first, swapped in, compiled from the start in the next process, which gets
+the artifacts for the graphs that it traces, or the packages that spare it that; always eager's results."""
 
 from __future__ import annotations
 
@@ -11,15 +12,17 @@ CASES = [(model, training) for model in ("gpt2", "bert", "resnet") for training 
 @pytest.mark.parametrize(("model", "training"), CASES, ids=[f"{m}-{'train' if t else 'infer'}" for m, t in CASES])
 def test_a_model_swaps_in_and_hits_in_the_next_process(shared_host: Host, model: str, training: bool) -> None:
     spec = {"model": model, "training": training}
-    first = shared_host.run(spec)
+    packages = {"PRECOMPILED_PACKAGES": "program" if training else "off"}
+    first = shared_host.run(spec, packages)
     assert [graph["state"] for graph in first["first"]] == ["pending"] * len(first["first"])
     assert first["waited"]
     assert {(graph["state"], graph["source"]) for graph in first["reports"]} == {("compiled", "swap")}
     assert all(graph["calls_eager"] >= 1 and graph["calls_compiled"] >= 2 for graph in first["reports"])
     assert first["compiles"] == 0, "the client compiled itself"
 
-    second = shared_host.run(spec)
-    assert {(graph["state"], graph["source"]) for graph in second["first"]} == {("compiled", "hit")}
+    second = shared_host.run(spec, packages)
+    found = "package" if training else "hit"
+    assert {(graph["state"], graph["source"]) for graph in second["first"]} == {("compiled", found)}
     assert all(graph["calls_eager"] == 0 for graph in second["reports"])
     assert [graph["key"] for graph in second["reports"]] == [graph["key"] for graph in first["reports"]]
     assert second["compiles"] == 0

@@ -48,10 +48,11 @@ def folder(shared_host: Host, request: pytest.FixtureRequest) -> Path:
 
 def run(host: Host, folder: Path, *arguments: str, text: str | None = None, **extra: str) -> list[Any]:
     """[state, reason, message, why each entry was not used ...] of the one frame there is."""
+    settings = {"PRECOMPILED_PACKAGES": "program", "PRECOMPILED_MODE": "wait", "OMP_NUM_THREADS": "1", **extra}
+    environment = host.environment({"PYTHONPATH": str(folder), **settings})
     done = subprocess.run(
         [sys.executable, *(arguments or ("main.py",))], cwd=folder, input=text, check=False, timeout=TIMEOUT_S,
-        env=host.environment({"PRECOMPILED_MODE": "wait", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(folder), **extra}),
-        capture_output=True, text=True,
+        env=environment, capture_output=True, text=True,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     (found,) = json.loads(done.stdout.splitlines()[-1])
@@ -109,7 +110,8 @@ def test_a_program_that_is_no_file(shared_host: Host, folder: Path) -> None:
     assert found[:2] == ["traced", "package-program"] and "the program is no file" in found[2]
 
 
-def test_a_fork_knows_when_its_modules_were_loaded(shared_host: Host, folder: Path) -> None:
+@pytest.mark.parametrize("enabled", ["before", "after"])
+def test_a_fork_knows_when_its_modules_were_loaded(shared_host: Host, folder: Path, enabled: str) -> None:
     """Its own start says nothing of them."""
     fork = """
 import os
@@ -118,8 +120,41 @@ child = os.fork()
 if child:
     sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
-    (folder / "main.py").write_text(MAIN.replace("import library\n", f"import library\n{fork}"))
+    program = MAIN.replace("import library\n", f"import library\n{fork}")
+    if enabled == "after":
+        program = program.replace("precompiled.enable()", "").replace("x = torch", "precompiled.enable()\nx = torch")
+    (folder / "main.py").write_text(program)
     assert run(shared_host, folder)[:2] == ["traced", "package-program"]
+
+
+@pytest.mark.reason("package-program")
+def test_another_file_in_the_place_of_one_that_was_loaded(shared_host: Host, folder: Path) -> None:
+    """Older than the process, and yet not what it has: a link leads elsewhere by now, or a file was moved there."""
+    for name in ("one", "two"):
+        (folder / name).mkdir()
+        (folder / name / "library.py").write_text((folder / "library.py").read_text() + f"# {name}\n")
+    (folder / "library.py").unlink()
+    (folder / "current").symlink_to("one")
+    begin = "sys.path.insert(0, 'current')\nimport library\nimport os\n"
+    link = "os.unlink('current')\nos.symlink('two', 'current')\n"
+    for change in (link, "os.rename('two/library.py', 'one/library.py')\n"):
+        (folder / "main.py").write_text(MAIN.replace("import library\n", begin + change))
+        found = run(shared_host, folder)
+        assert found[:2] == ["traced", "package-program"] and "library.py was saved after this process" in found[2]
+        (folder / "current").unlink()
+        (folder / "current").symlink_to("one")
+
+
+def test_what_torch_compiles_in_the_process_is_not_of_the_program(shared_host: Host, folder: Path) -> None:
+    """Its modules are saved after the process started, or loaded from its cache."""
+    compiled = """
+from torch._inductor.compile_fx import compile_fx
+torch.compile(lambda x: x.sin() + 1, backend=lambda graph, inputs: compile_fx(graph, inputs))(torch.randn(4))
+assert any(name.endswith(".kernel") for name in sys.modules)
+"""
+    (folder / "main.py").write_text(MAIN.replace("import library\n", f"import library\n{compiled}"))
+    assert run(shared_host, folder)[0] == "recorded"
+    assert run(shared_host, folder)[0] == "used"
 
 
 def test_it_can_be_switched_off(shared_host: Host, folder: Path) -> None:
