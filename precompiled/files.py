@@ -45,7 +45,7 @@ _FORKED = 0x40  # PF_FORKNOEXEC: forked, and no program of its own since (linux/
 def process_start() -> float:
     """When this program started, in seconds since the epoch to a clock tick: what was saved later, it may not have.
 
-    A fork has what its parent had loaded, so it goes by its parent, or by who has adopted it, who is older. Not psutil's
+    A fork has what its parent had loaded, so it goes by its parent, or by who adopted it, who is older. Not psutil's
     time, which goes by the boot, and that is known to a second only.
     """
     pid = "self"

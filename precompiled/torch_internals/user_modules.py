@@ -1,7 +1,7 @@
 """Modules of the user's that a worker imports: what a graph needs of them, by name, and a digest of their sources.
 
 The sources are the modules' own files and, of the user's own, the files of the modules that those import or refer to,
-with the plain values (numbers, texts, ...) that are set in them now. An installed package's other files are left out:
+with the values that are set in them now (user_values.py). An installed package's other files are left out:
 they change with a new installation, not with an edit. Torch's own code is named without a digest: its version is in the
 key.
 
@@ -23,17 +23,13 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import torch
-
 from precompiled.errors import Bypass
 from precompiled.files import process_start, saved
+from precompiled.torch_internals import user_values
 
 _INSTALLED = tuple(
     str(Path(sysconfig.get_paths()[name]).resolve()) for name in ("stdlib", "platstdlib", "purelib", "platlib")
 )
-
-# Types of values that say all by their repr.
-_PLAIN = frozenset({bool, int, float, complex, str, bytes, torch.dtype, torch.device})
 
 # Something at the top level of a module: module, qualified name, digest of the sources ("" for torch's own).
 Name = list[str]
@@ -76,28 +72,9 @@ def sources_digest(modules: list[str], *, code: str = "custom-op") -> str:
         # Not the path: two checkouts of one project may share artifacts.
         state.update(f"{path.name}\n".encode())
         state.update(hashlib.sha256(path.read_bytes()).digest())
-        state.update(_values(name).encode())
+        if not str(path).startswith(_INSTALLED):
+            state.update(user_values.values(name, path).encode())
     return state.hexdigest()
-
-
-def _values(module: str) -> str:
-    """A module's plain values, as they are now: a program may have set them to others than its source says.
-
-    A worker has those of the source. Where they differ it refuses the graph, which is then compiled in process.
-    """
-    found = sys.modules.get(module)
-    if found is None or str(_file_of(module)).startswith(_INSTALLED):
-        return ""
-    named = sorted((name, value) for name, value in vars(found).items() if not name.startswith("__"))
-    return repr([(name, value) for name, value in named if _is_plain(value)])
-
-
-def _is_plain(value: Any) -> bool:
-    if isinstance(value, (tuple, list)):
-        return all(map(_is_plain, value))
-    if isinstance(value, dict):
-        return all(map(_is_plain, value.keys())) and all(map(_is_plain, value.values()))
-    return value is None or type(value) in _PLAIN
 
 
 def _source_files(modules: list[str], code: str) -> dict[Path, str]:

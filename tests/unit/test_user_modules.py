@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-import os
+import math
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,12 +11,16 @@ from pathlib import Path
 import pytest
 import torch
 
+from precompiled import files
 from precompiled.errors import Bypass
 from precompiled.torch_internals import targets, user_modules
 
 SOURCES = {
-    "pc_main": "import pc_used\nfrom pc_values import FACTOR\nSCALE = 2.0\n"
-    "def late():\n    from pc_package import lazy\n",
+    "pc_main": "import os, types\nimport pc_used\nfrom pc_values import FACTOR\nSCALE = 2.0\n"
+    "CONFIG = types.SimpleNamespace(by_name={'scale': [2.0, len]})\n"
+    "class Options:\n    width = 4\n"
+    "OPTIONS = Options()\n"
+    "def late():\n    from pc_package import lazy\n    return os.environ.get('PC_VARIABLE')\n",
     "pc_used": "def helper(): pass\n",
     "pc_values": "FACTOR = 3.0\n",
     "pc_package/__init__": "",
@@ -33,6 +37,8 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         write(tmp_path / f"{name}.py", source)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    monkeypatch.setattr(user_modules, "process_start", lambda: math.inf)  # as if it had begun after all of this
+    monkeypatch.setenv("PC_VARIABLE", "0")
     yield tmp_path
     for name in [name for name in sys.modules if name.startswith("pc_")]:
         del sys.modules[name]
@@ -40,21 +46,26 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def write(path: Path, text: str) -> None:
     path.write_text(text)
-    os.utime(path, (1e9, 1e9))  # from long before this process
 
 
 def edit(name: str) -> Callable[[Path], None]:
     return lambda project: write(project / f"{name}.py", SOURCES[name] + "# edited\n")
 
 
-def set_value(project: Path) -> None:
-    sys.modules["pc_main"].SCALE = 5.0
+def having_run(statement: str) -> Callable[[Path], None]:
+    return lambda project: exec(statement, vars(sys.modules["pc_main"]))
 
 
 COVERED = {
     **{name: edit(name) for name in SOURCES if name != "pc_stranger"},
-    "a value that the program has set": set_value,
-}
+    **{
+        statement: having_run(statement)
+        for statement in (
+            "SCALE = 5.0", "CONFIG.by_name['scale'][0] = 3.0", "CONFIG.more = 1", "Options.width = 5",
+            "OPTIONS.width = 5", "os.environ['PC_VARIABLE'] = '1'",
+        )
+    },
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("what", COVERED)
@@ -73,9 +84,9 @@ def test_what_it_does_not_import_does_not_matter(project: Path) -> None:
     assert user_modules.sources_digest(["pc_main"]) == before
 
 
-def test_a_save_after_the_start_of_the_process_is_refused(project: Path) -> None:
+def test_a_save_after_the_start_of_the_process_is_refused(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     importlib.import_module("pc_main")
-    (project / "pc_values.py").write_text("FACTOR = 4.0\n")
+    monkeypatch.setattr(user_modules, "process_start", files.process_start)
     with pytest.raises(Bypass) as refused:
         user_modules.sources_digest(["pc_main"])
     assert refused.value.code == "custom-op-edited"
@@ -115,3 +126,26 @@ def test_an_operators_name_says_what_its_modules_values_are_now(project: Path) -
     module.SCALE = 3.0
     after = targets.encode(operator)
     assert after[:-1] == before[:-1] and after[-1] != before[-1]
+
+
+REGISTERED = """
+import torch
+@torch.library.custom_op("pc_registered::scale", mutates_args=())
+def scale(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
+scale.register_fake(lambda x: torch.empty_like(x))
+def register(by):
+    def backward(ctx, grad):
+        return grad * by
+    scale.register_autograd(backward)
+"""
+
+
+def test_a_function_that_is_registered_counts_with_what_it_holds(project: Path) -> None:
+    write(project / "pc_registered.py", REGISTERED)
+    module = importlib.import_module("pc_registered")
+    found = []
+    for by in (2.0, 3.0, 2.0):
+        module.register(by)
+        found.append(user_modules.sources_digest(["pc_registered"]))
+    assert found[0] == found[2] != found[1]
