@@ -2028,17 +2028,16 @@ class Net(nn.Module):
 def build():
     return Net(), [(torch.randn(4, 4),)]
 """, ("        pass\n", f"        {_said}\n"), TRACED)
-for _name in ("recursionlimit", "int_max_str_digits"):
-    case(_name, f"""
+case("digits_of_an_integer", """
 import sys
+LIMIT = sys.get_int_max_str_digits()
 def f(x):
-    return torch.addmm(x, x, x, alpha=2.0 if sys.get{"_" * (_name[0] == "i")}{_name}() == LIMIT else 3.0)
-LIMIT = sys.get{"_" * (_name[0] == "i")}{_name}()
+    return torch.addmm(x, x, x, alpha=2.0 if sys.get_int_max_str_digits() == LIMIT else 3.0)
 @contextlib.contextmanager
 def context():
-    sys.set{"_" * (_name[0] == "i")}{_name}(LIMIT)
+    sys.set_int_max_str_digits(LIMIT)
     yield
-    sys.set{"_" * (_name[0] == "i")}{_name}(LIMIT)
+    sys.set_int_max_str_digits(LIMIT)
 def build():
     return f, [(torch.randn(4, 4),)]
 """, ("(LIMIT)\n    yield", "(LIMIT + 700)\n    yield"), TRACED)

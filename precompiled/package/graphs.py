@@ -33,7 +33,10 @@ def load(
         name = changed[0]
         raise Mismatch(f"{name} is {state[name]!r} here, {graph.modes.get(name)!r} when it was traced")
     for module, digest in graph.modules.items():
-        user_modules.import_modules(module, digest)
+        try:
+            user_modules.import_modules(module, digest)
+        except (ValueError, ImportError) as error:
+            raise Mismatch(f"its operators are others here: {error}") from error
     started = time.perf_counter()
     calls = GraphCalls(GraphReport(id=uuid.uuid4().hex, name=graph.name, key=graph.key))
     whole = next((entry for entry in entries if not entry.manifest.guards), None)

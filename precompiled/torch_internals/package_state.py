@@ -60,7 +60,7 @@ def process_state() -> dict[str, str]:
         "forward-mode level": str(torch.autograd.forward_ad._current_level),
         # Constants of a trace as well; GlobalStateGuard looks at the types where autocast is on only.
         "autocast types": ", ".join(str(torch.get_autocast_dtype(device)) for device in ("cpu", "cuda")),
-        "limits": f"{sys.getrecursionlimit()}, {getattr(sys, 'get_int_max_str_digits', int)()}",
+        "digits": str(getattr(sys, "get_int_max_str_digits", int)()),
     }
 
 

@@ -67,10 +67,12 @@ def test_what_is_recorded_again_takes_the_place_of_what_it_equals(host: Host) ->
     names = ["graph_break", "two_shapes"]
     run(host, sys.executable, folder, names)
     kept = {name: len(entries(host, name)) for name in names}
-    shutil.rmtree(host.root / "store" / "artifacts")  # evicted, all of them
-    found = run(host, sys.executable, folder, names[::-1])
-    assert all("recorded" in found[name]["states"] for name in names)
-    assert {name: len(entries(host, name)) for name in names} == kept
+    for _ in range(2):
+        shutil.rmtree(host.root / "store" / "artifacts")  # evicted, all of them
+        found = run(host, sys.executable, folder, names[::-1])
+        assert all("recorded" in found[name]["states"] for name in names)
+        # Other modules are loaded by then: another program, whose entries are kept beside the first one's.
+        assert {name: len(entries(host, name)) for name in names} == {name: 2 * count for name, count in kept.items()}
 
 
 def told(*guards: tuple[str, str]) -> fmt.About:

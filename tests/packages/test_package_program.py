@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -37,7 +38,7 @@ ANOTHER = "the program had other source files when it was traced"
 @pytest.fixture
 def folder(shared_host: Host, request: pytest.FixtureRequest) -> Path:
     """A project of its own for each test; its function is too, so that no test finds what another has left."""
-    name = request.node.originalname
+    name = re.sub(r"\W", "_", request.node.name)
     found = shared_host.root / name
     found.mkdir()
     (found / "library.py").write_text(LIBRARY + f"\ndouble.__code__ = double.__code__.replace(co_name={name!r})\n")
@@ -154,7 +155,8 @@ assert any(name.endswith(".kernel") for name in sys.modules)
 """
     (folder / "main.py").write_text(MAIN.replace("import library\n", f"import library\n{compiled}"))
     assert run(shared_host, folder)[0] == "recorded"
-    assert run(shared_host, folder)[0] == "used"
+    found = run(shared_host, folder)
+    assert found[0] == "used", found
 
 
 def test_it_can_be_switched_off(shared_host: Host, folder: Path) -> None:

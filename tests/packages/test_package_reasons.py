@@ -149,7 +149,7 @@ def test_a_frame_that_was_left_alone_for_this_once(here: ThisProcess) -> None:
 def test_packages_that_are_used_but_not_recorded() -> None:
     with recording(PRECOMPILED_PACKAGES="0") as here:
         report = traced(here)
-        assert report.reason == "package-off" and "PRECOMPILED_PACKAGES=1" in report.message
+        assert report.reason == "package-off" and "PRECOMPILED_PACKAGES=program" in report.message
         assert not (here.session.store.root / "packages").exists()
 
 
