@@ -38,6 +38,7 @@ class Contender:
 
 
 MODE = "TORCHINDUCTOR_FX_COMPILEMODE"
+PACKAGES = {"PRECOMPILED_PACKAGES": "program"}  # the default of programs, which hosts.py switches off
 _AOTI: Mapping[str, Any] = {"tasks": ("inference",), "shapes": ("static",), "bytes_of": "model.pt2"}
 
 CONTENDERS: dict[str, Contender] = {
@@ -61,11 +62,15 @@ CONTENDERS: dict[str, Contender] = {
         Contender("aoti-warm", "AOTInductor, load", way="aoti-load", needs="aoti", spec={"path": "model.pt2"}, **_AOTI),
         Contender(
             "ours-cold", "precompiled, cold", hook=True, daemon=True, leaves="ours", bytes_of="store/artifacts",
-            state="pending", finally_source="swap",
+            state="pending", finally_source="swap", env=PACKAGES,
         ),
         Contender(
-            "ours-warm", "precompiled, warm", hook=True, daemon=True, needs="ours", bytes_of="store/artifacts",
+            "ours-warm", "precompiled, warm, traced", hook=True, daemon=True, needs="ours", bytes_of="store/artifacts",
             state="compiled", source="hit", finally_source="hit",
+        ),
+        Contender(
+            "ours-package", "precompiled, warm, with packages", hook=True, daemon=True, needs="ours",
+            bytes_of="store/packages", state="compiled", source="package", finally_source="package", env=PACKAGES,
         ),
         Contender(
             "ours-down", "precompiled, cold, no daemon", hook=True, env={"PRECOMPILED_AUTOSTART": "0"},
@@ -82,7 +87,7 @@ FILLS: dict[str, Contender] = {
 }
 
 # The ones whose figures the goals are about.
-REPEATED = ("traced", "plain-cold", "plain-warm", "ours-cold", "ours-warm")
+REPEATED = ("traced", "plain-cold", "plain-warm", "ours-cold", "ours-warm", "ours-package")
 
 
 def chosen(text: str) -> list[str]:

@@ -50,6 +50,9 @@ class Host:
             "PRECOMPILED_CACHE_DIR": str(self.root / "store"),
             "PRECOMPILED_RUNTIME_DIR": str(self.root / "run"),
             "TORCHINDUCTOR_CACHE_DIR": str(self.root / "inductor"),
+            # Measured by themselves: most measures are about graphs, which are traced and hit.
+            "PRECOMPILED_PACKAGES": "off",
+            "PRECOMPILED_PACKAGE_AUDIT": "0",
             # Where the hook is on for good on this machine, plain torch.compile is to stay plain.
             **({} if hook else {"PRECOMPILED": "0"}),
             **(extra or {}),

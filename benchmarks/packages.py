@@ -14,11 +14,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from benchmarks.architectures import Name, Say, asked, begin, conclude, rows_parser, show
+from benchmarks.contenders import PACKAGES
 from benchmarks.hosts import BenchmarkError, Host, fresh_host, run_json
 from benchmarks.measures import FULL, QUICK
 from benchmarks.zoo import ARCHITECTURES
 
-ON = {"PRECOMPILED_PACKAGES": "1", "PRECOMPILED_PACKAGE_AUDIT": "0", "PRECOMPILED_MODE": "wait"}
+ON = {**PACKAGES, "PRECOMPILED_MODE": "wait"}
 GOAL = 0.12
 
 
@@ -79,7 +80,7 @@ def _examine(host: Host, row: Row) -> None:
     first = _run(host, row, ON)
     second = _run(host, row, ON)
     third = _run(host, row, {**ON, "PRECOMPILED_PACKAGE_AUDIT": "1"})
-    plain = _run(host, row, {"PRECOMPILED_PACKAGES": "0", "PRECOMPILED_MODE": "wait"})
+    plain = _run(host, row, {"PRECOMPILED_MODE": "wait"})
     row.frames = len(first["functions"])
     row.compiled = sum(bool(function["guards"]) for function in first["functions"])
     row.guards = sum(function["guards"] for function in first["functions"])
