@@ -117,6 +117,14 @@ class _Looked:
     refused: str | None = None  # why none may be
 
 
+class _Made(NamedTuple):
+    """An entry, before it is written."""
+
+    header: fmt.Header
+    about: fmt.About
+    body: bytes
+
+
 class Automatic:
     """The packages of this process (torch_internals/package_frames.Packages)."""
 
@@ -150,7 +158,7 @@ class Automatic:
         except Exception as error:
             if session is not None and session.settings.strict and not isinstance(error, NotPortable):
                 raise
-            code = error.code if isinstance(error, PrecompiledError) else "package-internal-error"
+            code = _code_of(error)
             if session is not None:
                 session.ledger.count_reason("not_kept", code)
             log.info("no package for %s.%s (%s)", frame.module, frame.qualname, code, exc_info=True)
@@ -280,31 +288,30 @@ class Automatic:
             try:
                 if looked.requires is None:
                     looked.sources, looked.requires = _sources(session), requirements.requirements(frame.options)
-                header, about, body = self._entry(frame, traced, looked, report)
+                complete = self._entry(frame, traced, looked, report)
+                made = complete() if looked.audited is not None else None
             except NotPortable as reason:
                 if looked.audited is not None and reason.code != "package-graph":  # which may be this host's trouble
                     raise audit.refuse(
                         store, looked.audited.header, f"it cannot be kept ({reason.code}: {reason})"
                     ) from reason
                 raise
-            if (before := looked.audited) is not None:
-                differs = audit.difference((before.header, before.about), (header, about))
+            if (before := looked.audited) is not None and made is not None:
+                differs = audit.difference((before.header, before.about), (made.header, made.about))
                 if differs is not None:
                     raise audit.refuse(store, before.header, differs)
                 report.state = "audited"
                 return
             if session.settings.packages == "off":
                 raise NotPortable("packages are not recorded (PRECOMPILED_PACKAGES=program does)", code="package-off")
-            self._publish(store, header, about, body(), frame, report)
+            self._publish(store, complete, frame, report)
         except Exception as error:  # noqa: BLE001 - the trace went well; keeping it is our own affair
             self._not_kept(report, error)
-            with suppress(Exception):  # settings that cannot be read: torch.compile goes on without us
-                sessions.current().ledger.count_reason("not_kept", report.reason)
 
     def _entry(
         self, frame: Frame, traced: Traced, looked: _Looked, report: FunctionReport
-    ) -> tuple[fmt.Header, fmt.About, Callable[[], bytes]]:
-        """What is kept of a trace; its body as bytes when it is wanted. Raises NotPortable."""
+    ) -> Callable[[], _Made]:
+        """What makes an entry of a trace: nothing of it is the user's any more. Both raise NotPortable."""
         if traced.body is not None:
             package_record.check_bytecode(traced, frame)
         if traced.problem is not None:
@@ -319,34 +326,43 @@ class Automatic:
             if package_state.passing():
                 raise NotPortable("errors are suppressed or Dynamo is debugged: it may be left alone for this once",
                                   code="package-passing")  # fmt: skip
-            left = package_record.left(frame, traced)
-            return header, fmt.About(reason=traced.skip), lambda: package_code.encode(left, traced.names)
-        made = traced.body
-        assert made is not None
-        report.guards = len(made.guards.guards)
-        program = package_entry.program(made, traced.names)
-        header = replace(
-            header, artifacts=[graph.key for graph in made.graphs], locals=traced.locals, guards=report.guards,
-            program=program, meaning=package_entry.meaning(made, traced.about, program),
-        )  # fmt: skip
-        return header, traced.about, lambda: package_code.encode(made, traced.names)
+            left, reason = package_record.left(frame, traced), traced.skip
+            return lambda: _Made(header, fmt.About(reason=reason), package_code.encode(left, traced.names))
+        body = traced.body
+        assert body is not None
+        report.guards = len(body.guards.guards)
+
+        def complete() -> _Made:
+            program = package_entry.program(body, traced.names)
+            whole = replace(
+                header, artifacts=[graph.key for graph in body.graphs], locals=traced.locals, guards=report.guards,
+                program=program, meaning=package_entry.meaning(body, traced.about, program),
+            )  # fmt: skip
+            return _Made(whole, traced.about, package_code.encode(body, traced.names))
+
+        return complete
 
     def _not_kept(self, report: FunctionReport, error: Exception) -> None:
+        with suppress(Exception):  # settings that cannot be read: torch.compile goes on without us
+            sessions.current().ledger.count_reason("not_kept", _code_of(error))
         report.state, report.message = "traced", str(error)
-        report.reason = error.code if isinstance(error, PrecompiledError) else "package-internal-error"
+        report.reason = _code_of(error)
         log.info("%s is not kept (%s): %s", report.name, report.reason, error)
 
     def _publish(
-        self, store: PackageStore, header: fmt.Header, about: fmt.About, body: bytes, frame: Frame,
-        report: FunctionReport,
-    ) -> None:  # fmt: skip
-        # Bytes now: the sources hold nothing of the user's, but who knows what the user's thread does next.
-        entries, told = package_frames.entries_of(frame.owner), about.to_bytes()
+        self, store: PackageStore, complete: Callable[[], _Made], frame: Frame, report: FunctionReport
+    ) -> None:
+        entries = package_frames.entries_of(frame.owner)
 
-        def write() -> None:
-            entries.append((header.function, store.publish(header, told, body)))
+        def write() -> None:  # also what makes it bytes, which takes longer: the first call waits for neither
+            made = complete()
+            entries.append((made.header.function, store.publish(made.header, made.about.to_bytes(), made.body)))
 
         self.publisher.publish(write, lambda error: self._not_kept(report, error))
+
+
+def _code_of(error: Exception) -> str:
+    return error.code if isinstance(error, PrecompiledError) else "package-internal-error"
 
 
 def _place(entry: Entry, guard: int | None) -> str:

@@ -39,10 +39,20 @@ class Program:
         # Once, at the first look: later ones find also what tracing itself has imported, where something was traced.
         self._installed: str | None = None
         self._own: dict[str, tuple[os.stat_result, str]] = {}  # file -> as it was read, digest of its content
+        self._files: dict[str, str] = {}  # module -> file, of the user's own
+        self._modules: list[int] = []  # when that was looked at
 
     def digest(self) -> str:
         """What must be equal. Raises NotPortable where it is not known: no file, or one saved since it was loaded."""
         main = _main()
+        if (modules := list(map(id, list(sys.modules.values())))) != self._modules:
+            self._look_again()
+            self._modules = modules
+        own = [(name, self._content(path)) for name, path in self._files.items()]
+        return _sha256([main, sorted(own), self._installed])
+
+    def _look_again(self) -> None:
+        """Thousands of modules, of which few are the user's: only when some came or went."""
         paths = {
             name: path
             for name, module in list(sys.modules.items())
@@ -53,8 +63,7 @@ class Program:
                 (name, path, *_size_and_time(_stat(path))) for name, path in paths.items() if _is_installed(path)
             ]
             self._installed = _sha256(sorted(installed))
-        own = [(name, self._content(path)) for name, path in paths.items() if _is_own(path)]
-        return _sha256([main, sorted(own), self._installed])
+        self._files = {name: path for name, path in paths.items() if _is_own(path)}
 
     def _content(self, path: str) -> str:
         """Digest of a file of the user's, which is what was loaded: raises NotPortable where that is not certain."""

@@ -14,6 +14,7 @@ Checked on 2.11.0, 2.13.0, 2.15.0.
 from __future__ import annotations
 
 import functools
+import inspect
 import logging
 import sys
 import types
@@ -27,12 +28,13 @@ from torch._dynamo import convert_frame
 from torch._dynamo.types import ConvertFrameReturn, FrameAction
 
 from precompiled.package.identity import NotPortable
-from precompiled.torch_internals import package_record, package_state, route
+from precompiled.torch_internals import package_record, package_state, package_use, route
 from precompiled.torch_internals.package_entry import Frame, Traced
 
 log = logging.getLogger("precompiled.package")
 
 _ENTRIES = "_precompiled_entries"
+_GENERATORS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 _SKIPS = (FrameAction.SKIP, FrameAction.DEFAULT)
 _NEEDED = ("ConvertFrame", "ConvertFrameAssert", "DynamoOutput", "CheckFunctionManager", "has_tensor_in_frame",
            "get_compile_id", "input_codes", "output_codes", "orig_code_map")  # fmt: skip
@@ -89,6 +91,9 @@ def _routed(original: Callable[..., Any]) -> Callable[..., Any]:
             known = None
         if known is None:
             return trace()
+        if not known.code.co_flags & _GENERATORS and not known.has_tensors():
+            # The most are of this kind (a configuration's attributes), and that is all that Dynamo would say of one.
+            return package_use.left_alone(known, "no tensor-related objects found in frame")
         if problem is None:
             found = _packages.find(known)
             if found is not None:

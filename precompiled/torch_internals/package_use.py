@@ -174,11 +174,16 @@ def skipped(frame: Frame, kept: Left, name: Callable[[str], str]) -> ConvertFram
     reader, described = package_guards.Reader(frame.local, scope), Descriptions()
     package_guards.compare(kept.guards, reader, described)
     package_seen.compare(kept.seen, frame.scope, reader, described, check_source=True)
+    return left_alone(frame, kept.reason)
+
+
+def left_alone(frame: Frame, reason: str) -> ConvertFrameReturn:
+    """What Dynamo answers for a frame that it does not trace."""
     with contextlib.suppress(Exception):
         convert_frame.input_codes.add(frame.code)
     result = ConvertFrameReturn()
     if hasattr(result, "skip_reason"):
-        result.skip_reason = kept.reason
+        result.skip_reason = reason
     return result
 
 

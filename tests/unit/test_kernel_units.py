@@ -64,6 +64,7 @@ def sources() -> list[tuple[list[str], str]]:
     return keeps.sources
 
 
+@pytest.mark.slow  # each kernel of a corpus is compiled twice
 @pytest.mark.skipif(not is_gcc() or not shutil.which("objdump"), reason="compares what GCC makes, by objdump")
 def test_the_machine_code_is_that_of_kernels_built_alone(sources: list[tuple[list[str], str]]) -> None:
     recorder = kernel_units.Recorder()
