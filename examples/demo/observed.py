@@ -75,6 +75,8 @@ def main() -> None:
         # backward that is compiled when it is first needed.
         tracing_s=spent.get("_compile.compile_inner", 0.0) - backend_s,
         backend_s=backend_s + spent.get("compile_fx.<locals>.bw_compiler", 0.0),
+        # What Dynamo looked at: nothing where packages served the whole program.
+        frames=utils.counters["frames"]["total"],
         # torch counts each graph that AOTAutograd is asked to compile in this process...
         compiles=utils.counters["aot_autograd"]["total"],
         # ...and each of those that it then had to compile, since its cache did not have it.
