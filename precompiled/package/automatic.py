@@ -6,6 +6,7 @@ Whatever is in doubt ends in tracing as usual, with a reason: ``reports()`` has 
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
 import time
@@ -41,6 +42,7 @@ log = logging.getLogger("precompiled.package")
 # Entries that are compared with a frame in full: a function that is called with ever new values must not make each of
 # its traces slower by all that were before. Dynamo itself gives up after 8 (recompile_limit).
 MAX_TRIED = 16
+ANOTHER_PROGRAM = "the program had other source files when it was traced"
 
 
 @dataclass
@@ -159,7 +161,7 @@ class Automatic:
             if session is not None and session.settings.strict and not isinstance(error, NotPortable):
                 raise
             code = _code_of(error)
-            if session is not None:
+            if session is not None and not isinstance(error, NotPortable):  # which the trace finds too, and counts
                 session.ledger.count_reason("not_kept", code)
             log.info("no package for %s.%s (%s)", frame.module, frame.qualname, code, exc_info=True)
             looked.reasons.append(f"{code}: {error}")
@@ -180,11 +182,14 @@ class Automatic:
             return None
         described = Descriptions()
         tried = 0
-        for entry, check_source in self._entries(store, frame, looked.reasons):
+        of_program = session.settings.packages != "function"
+        for entry, check_source in self._entries(
+            store, frame, looked.sources if of_program else "", looked.reasons
+        ):
             try:
                 requirements.check(entry.header.requires, looked.requires or {})
-                if session.settings.packages == "program" and entry.header.sources not in ("", looked.sources):
-                    raise Mismatch("the program had other source files when it was traced")
+                if of_program and entry.header.sources not in ("", looked.sources):
+                    raise Mismatch(ANOTHER_PROGRAM)
                 if (differs := package_use.passed_over(entry.header.locals, frame)) is not None:
                     raise Mismatch(differs)
                 tried += 1
@@ -208,8 +213,11 @@ class Automatic:
             return result, FunctionReport(f"{frame.module}.{frame.qualname}", state, guards=entry.header.guards)
         return None
 
-    def _entries(self, store: PackageStore, frame: Frame, reasons: list[str]) -> Iterator[tuple[Entry, bool]]:
-        """Those of a frame's function, newest first, and whether their sources count.
+    def _entries(
+        self, store: PackageStore, frame: Frame, sources: str, reasons: list[str]
+    ) -> Iterator[tuple[Entry, bool]]:
+        """Those of a frame's function, newest first, and whether their sources count. ``sources``: of the program,
+        where it must be the same.
 
         What says that the frame stays as it is comes last: with other values it may have been compiled.
         """
@@ -219,6 +227,10 @@ class Automatic:
             try:
                 entry = self._read.get(name)
                 if entry is None:
+                    # By its first line alone: other programs' may be many, and each is as large as this one's.
+                    if sources and store.sources(function, name) not in ("", sources):
+                        reasons.append(ANOTHER_PROGRAM)
+                        continue
                     entry = self._read[name] = store.read(function, name)
             except FileNotFoundError:
                 continue  # evicted meanwhile
@@ -271,6 +283,13 @@ class Automatic:
 
         return Accepted(use, lambda: package_use.discard(body, frame, name))
 
+    def ended(self) -> None:
+        """A frame was served, or traced. Never raises."""
+        try:
+            _program.leave_out()
+        except RuntimeError:  # modules that other threads import meanwhile: they count as the program's
+            log.info("modules changed while they were looked at", exc_info=True)
+
     # ------------------------------------------------------------------ recording
 
     def traced(self, frame: Frame, traced: Traced) -> None:
@@ -311,7 +330,7 @@ class Automatic:
     def _entry(
         self, frame: Frame, traced: Traced, looked: _Looked, report: FunctionReport
     ) -> Callable[[], _Made]:
-        """What makes an entry of a trace: nothing of it is the user's any more. Both raise NotPortable."""
+        """What makes an entry of a trace: that holds nothing of the user's. Both raise NotPortable."""
         if traced.body is not None:
             package_record.check_bytecode(traced, frame)
         if traced.problem is not None:
@@ -327,18 +346,21 @@ class Automatic:
                 raise NotPortable("errors are suppressed or Dynamo is debugged: it may be left alone for this once",
                                   code="package-passing")  # fmt: skip
             left, reason = package_record.left(frame, traced), traced.skip
-            return lambda: _Made(header, fmt.About(reason=reason), package_code.encode(left, traced.names))
-        body = traced.body
+            data = package_code.encode(left, traced.names)
+            header = replace(header, meaning=hashlib.sha256(data).hexdigest())
+            return lambda: _Made(header, fmt.About(reason=reason), data)
+        # Not ``traced``, which holds what the trace read.
+        body, names, about, locals_ = traced.body, traced.names, traced.about, traced.locals
         assert body is not None
         report.guards = len(body.guards.guards)
 
         def complete() -> _Made:
-            program = package_entry.program(body, traced.names)
+            program = package_entry.program(body, names)
             whole = replace(
-                header, artifacts=[graph.key for graph in body.graphs], locals=traced.locals, guards=report.guards,
-                program=program, meaning=package_entry.meaning(body, traced.about, program),
+                header, artifacts=[graph.key for graph in body.graphs], locals=locals_, guards=report.guards,
+                program=program, meaning=package_entry.meaning(body, about, program),
             )  # fmt: skip
-            return _Made(whole, traced.about, package_code.encode(body, traced.names))
+            return _Made(whole, about, package_code.encode(body, names))
 
         return complete
 

@@ -40,7 +40,7 @@ MAX_ENTRY_BYTES = 256 << 20
 # Entries of one function that are kept; many, since some functions are part of every model (decorators of libraries).
 MAX_ENTRIES = 256
 # Entries that are equal but for the program that they were made in: of a library's function that is part of several.
-MAX_PROGRAMS = 4
+MAX_PROGRAMS = 32
 
 _NAME = re.compile(r"[0-9a-f]{64}\.entry")
 

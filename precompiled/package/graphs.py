@@ -35,7 +35,7 @@ def load(
     for module, digest in graph.modules.items():
         try:
             user_modules.import_modules(module, digest)
-        except (ValueError, ImportError) as error:
+        except (Exception, SystemExit) as error:  # whatever the user's module raises
             raise Mismatch(f"its operators are others here: {error}") from error
     started = time.perf_counter()
     calls = GraphCalls(GraphReport(id=uuid.uuid4().hex, name=graph.name, key=graph.key))

@@ -124,6 +124,8 @@ def _constant(value: Any) -> Any:
         return ["tuple", [_constant(item) for item in value]]
     if (module := module_of_globals(value)) is not None:
         return ["globals", module]
+    if type(value) is dict and "__builtins__" in value:
+        raise NotPortable("a function is made with globals that no module has", code="package-global")
     if isinstance(value, frozenset):  # its order is another one in each process
         return ["frozenset", sorted(repr(_constant(item)) for item in value)]
     return [type(value).__qualname__, repr(value)]

@@ -1,4 +1,4 @@
-"""Which program this is, as text: a digest of the sources of all that it has loaded.
+"""Which program this is, as text: a digest of the files of all modules that it has loaded.
 
 What a package takes for granted beside its guards is compared value by value (torch_internals/package_seen.py), and no
 such list is known to be complete. Whatever an edit changes, it changes a file. So by default a package is used only in
@@ -13,8 +13,12 @@ ourselves are what an entry requires anyway.
 from __future__ import annotations
 
 import hashlib
+import importlib.machinery
+import math
 import os
 import sys
+import tempfile
+import time
 from types import ModuleType
 from typing import Any
 
@@ -23,6 +27,7 @@ from precompiled.package.identity import NotPortable
 from precompiled.torch_internals import package_state
 
 CODE = "package-program"
+LOOK_S = 1.0  # whether files were saved is looked at so often at most
 # What of these is loaded depends on whether something was traced or compiled here: torch and we, whose versions are in
 # an entry's environment, and what torch and we import for it.
 _NOT_THE_PROGRAMS = frozenset(
@@ -36,82 +41,109 @@ class Program:
     """The sources of this process. One object for the process: what was loaded before it counts as it was then."""
 
     def __init__(self) -> None:
-        # Once, at the first look: later ones find also what tracing itself has imported, where something was traced.
-        self._installed: str | None = None
-        self._own: dict[str, tuple[os.stat_result, str]] = {}  # file -> as it was read, digest of its content
+        # file -> as it was read, whether its module's name counts, digest of its content
+        self._own: dict[str, tuple[os.stat_result, bool, str]] = {}
         self._files: dict[str, str] = {}  # module -> file, of the user's own
-        self._modules: list[int] = []  # when that was looked at
+        self._installed: dict[str, tuple[Any, ...]] = {}  # module -> file, size, time
+        self._aside: set[str] = set()  # modules that came while Dynamo or we were at work
+        self._names: set[str] = set()  # all modules of the last look
+        self._modules: list[int] = []
+        self._problem: NotPortable | None = None  # what that came to
+        self._looked, self._found = -math.inf, ""
 
     def digest(self) -> str:
         """What must be equal. Raises NotPortable where it is not known: no file, or one saved since it was loaded."""
         main = _main()
-        if (modules := list(map(id, list(sys.modules.values())))) != self._modules:
-            self._look_again()
-            self._modules = modules
-        own = [(name, self._content(path)) for name, path in self._files.items()]
-        return _sha256([main, sorted(own), self._installed])
+        modules = list(map(id, list(sys.modules.values())))
+        if modules != self._modules:
+            self._modules, self._problem, self._looked = modules, None, -math.inf
+            try:
+                self._look_again()
+            except NotPortable as problem:
+                self._problem = problem
+        if self._problem is not None:
+            raise self._problem
+        now = time.monotonic()
+        if now - self._looked > LOOK_S:  # a first call has many frames, and a program may have many files
+            own = [self._content(name, path) for name, path in self._files.items()]
+            self._found = _sha256([main, sorted(own), sorted(self._installed.items())])
+            self._looked = now
+        return self._found
+
+    def leave_out(self) -> None:
+        """What was loaded since the last look is not the program's doing: tracing imports, and so does loading."""
+        self._aside |= sys.modules.keys() - self._names  # of the user's own, all count
 
     def _look_again(self) -> None:
         """Thousands of modules, of which few are the user's: only when some came or went."""
-        paths = {
-            name: path
-            for name, module in list(sys.modules.items())
-            if name.partition(".")[0] not in _NOT_THE_PROGRAMS and (path := _file_of(module)) is not None
-        }
-        if self._installed is None:
-            installed = [
-                (name, path, *_size_and_time(_stat(path))) for name, path in paths.items() if _is_installed(path)
-            ]
-            self._installed = _sha256(sorted(installed))
-        self._files = {name: path for name, path in paths.items() if _is_own(path)}
+        found: dict[str, str] = {}
+        self._names = set(sys.modules)
+        for name, module in list(sys.modules.items()):
+            path = None if name.partition(".")[0] in _NOT_THE_PROGRAMS else _file_of(module)
+            if path is None:
+                continue
+            if files.is_users(path):
+                if not package_state.is_inductors(path):
+                    found[name] = path
+            elif name not in self._installed and name not in self._aside and _is_installed(path):
+                status = _status(path)
+                if files.saved(path) > files.process_start():
+                    raise _saved(path)
+                self._installed[name] = path, *_size_and_time(status)
+        self._files = found
 
-    def _content(self, path: str) -> str:
-        """Digest of a file of the user's, which is what was loaded: raises NotPortable where that is not certain."""
-        now = _stat(path)
+    def _content(self, name: str, path: str) -> tuple[str, str]:
+        """The module's name and its file's digest, which is what was loaded: NotPortable where that is not certain."""
+        now = _status(path)
         read = self._own.get(path)
         if read is not None:
             if _size_and_time(read[0]) != _size_and_time(now):
                 raise NotPortable(f"{path} was saved while this process ran", code=CODE)
-            return read[1]
-        if files.saved(path) > files.process_start():
-            raise NotPortable(f"{path} was saved after this process started", code=CODE)
-        if path.endswith(".py"):
+            return name if read[1] else "", read[2]
+        named = os.path.dirname(path) != tempfile.gettempdir()
+        if not named:
+            pass  # the program wrote it for itself, under a name of this process, and loads what it wrote
+        elif files.saved(path) > files.process_start():
+            raise _saved(path)
+        if path.endswith(tuple(importlib.machinery.EXTENSION_SUFFIXES)):  # it may have any size
+            content = _sha256(_size_and_time(now))
+        else:
             with open(path, "rb") as file:
                 content = hashlib.sha256(file.read()).hexdigest()
-        else:  # an extension may have any size
-            content = _sha256(_size_and_time(now))
-        self._own[path] = now, content
-        return content
+        self._own[path] = now, named, content
+        return name if named else "", content
+
+
+def _saved(path: str) -> NotPortable:
+    return NotPortable(f"{path} was saved after this process started", code=CODE)
 
 
 def _main() -> list[str]:
     """What there is to say of a program that is no file."""
     main = sys.modules.get("__main__")
     typed = sys.flags.inspect or sys.flags.interactive or hasattr(sys, "ps1")
-    if main is not None and _file_of(main) is not None and not typed:
+    path = _file_of(main)
+    if path is not None and not typed and not files.is_standard(path):
         return []
     if sys.argv[:1] == ["-c"] and "-c" in sys.orig_argv and not typed:
         return sys.orig_argv[sys.orig_argv.index("-c") + 1 :][:1]
     raise NotPortable(
-        "the program is no file (a notebook, an interactive session, a pipe): nobody can tell whether it is the same",
+        "the program is no file that Python knows of (a notebook, an interactive session, a pipe, below cProfile): "
+        "nobody can tell whether it is the same",
         code=CODE,
     )
 
 
-def _file_of(module: ModuleType) -> str | None:
+def _file_of(module: ModuleType | None) -> str | None:
     file = getattr(module, "__dict__", {}).get("__file__")  # not its __getattr__, which may import anything
     return os.path.abspath(file) if isinstance(file, str) and not file.startswith("<") else None  # "<stdin>"
-
-
-def _is_own(path: str) -> bool:
-    return files.is_users(path) and not package_state.is_inductors(path)
 
 
 def _is_installed(path: str) -> bool:
     return not (files.is_users(path) or files.is_standard(path) or files.is_ours(path))
 
 
-def _stat(path: str) -> os.stat_result:
+def _status(path: str) -> os.stat_result:
     try:
         return os.stat(path)
     except OSError as error:

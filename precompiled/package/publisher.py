@@ -51,7 +51,6 @@ class Publisher:
             try:
                 write()
             except Exception as error:  # noqa: BLE001 - a full disk: the next process traces
-                log.warning("a package is not written: %s", error)
                 failed(error)
 
     def _after_fork(self) -> None:

@@ -66,6 +66,11 @@ class PackageStore:
             raise
         return Entry(path, header, about, body)
 
+    def sources(self, function: str, name: str) -> str:
+        """The program that an entry says it is of, unverified; "" where it says none. Raises FileNotFoundError."""
+        header = _header(self.packages / function / name)
+        return header.sources if header is not None else ""
+
     def refused(self, function: str) -> str | None:
         """Why a function's packages are out of use; None where they are not. Raises UntrustedStore."""
         try:
@@ -220,10 +225,10 @@ class PackageStore:
                 path = self.packages / header.function / name
                 if number >= fmt.MAX_ENTRIES:
                     path.unlink()
-                elif header.meaning and (sources := _sources(path, alike)) is not None:
-                    if sources in programs or len(programs) >= fmt.MAX_PROGRAMS:
+                elif (other := _header(path)) is not None and replace(other, sources="") == alike and header.meaning:
+                    if other.sources in programs or len(programs) >= fmt.MAX_PROGRAMS:
                         path.unlink()
-                    programs.add(sources)
+                    programs.add(other.sources)
 
     def _quarantine(self, path: Path) -> None:
         with suppress(OSError):
@@ -232,9 +237,8 @@ class PackageStore:
             os.rename(path, quarantine / f"{path.name}.{os.urandom(4).hex()}")
 
 
-def _sources(path: Path, alike: fmt.Header) -> str | None:
-    """The program of an entry that is ``alike`` but for it; by its first line, since so many are looked at."""
+def _header(path: Path) -> fmt.Header | None:
+    """What an entry's first line says, unverified."""
     with open(path, "rb") as file, suppress(CorruptArtifact):
-        found = fmt.parse_header(file.readline())
-        return found.sources if replace(found, sources="") == alike else None
+        return fmt.parse_header(file.readline())
     return None

@@ -12,10 +12,10 @@ _CppShapeGuardsHelper}, torch._C._dynamo.guards. Checked on 2.11.0, 2.13.0, 2.15
 from __future__ import annotations
 
 import enum
-import importlib
 import io
 import pickle
 import re
+import sys
 import types
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -26,7 +26,7 @@ import torch._dynamo.source
 import torch._guards
 from torch._dynamo.bytecode_transformation import get_code_keys
 
-from precompiled.package.identity import NotPortable, module_of_globals
+from precompiled.package.identity import Mismatch, NotPortable, module_of_globals
 
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, bytearray, type(...), slice, range)
 _CONTAINERS = (tuple, list, dict, set, frozenset)
@@ -97,7 +97,9 @@ class _Unpickler(pickle.Unpickler):
 
     def persistent_load(self, pieces: Any) -> Any:
         if isinstance(pieces, str):
-            return vars(importlib.import_module(pieces))
+            if pieces not in sys.modules:  # not imported for this: whoever calls the function has imported it
+                raise Mismatch(f"the module {pieces} is not imported here")
+            return vars(sys.modules[pieces])
         return "".join(self.name(text) if is_name else text for is_name, text in pieces)
 
 

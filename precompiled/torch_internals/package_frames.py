@@ -44,6 +44,7 @@ class Packages(Protocol):
     """Who is asked and told (package/automatic.py)."""
 
     def find(self, frame: Frame) -> ConvertFrameReturn | None: ...
+    def ended(self) -> None: ...
     def traced(self, frame: Frame, traced: Traced) -> None: ...
 
 
@@ -86,20 +87,23 @@ def _routed(original: Callable[..., Any]) -> Callable[..., Any]:
             return trace()  # ConvertFrame calls ConvertFrameAssert
         try:
             known, problem = _frame(self, frame, hooks, frame_state), package_state.mode_problem()
+            traceable = known is None or bool(known.code.co_flags & _GENERATORS) or known.has_tensors()
         except Exception:  # nothing of ours may end a call that torch can serve
             log.warning("no package is looked for: a frame cannot be looked at", exc_info=True)
             known = None
         if known is None:
             return trace()
-        if not known.code.co_flags & _GENERATORS and not known.has_tensors():
+        if not traceable:
             # The most are of this kind (a configuration's attributes), and that is all that Dynamo would say of one.
             return package_use.left_alone(known, "no tensor-related objects found in frame")
-        if problem is None:
-            found = _packages.find(known)
+        try:
+            found = _packages.find(known) if problem is None else None
             if found is not None:
                 return found
-        with package_record.tracing(problem) as traced:
-            result = trace()
+            with package_record.tracing(problem) as traced:
+                result = trace()
+        finally:
+            _packages.ended()
         if result.guarded_code is None:
             strategy = result.frame_exec_strategy
             if result.apply_to_code and (strategy.cur_action, strategy.recursive_action) == _SKIPS:

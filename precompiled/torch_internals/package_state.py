@@ -44,7 +44,8 @@ def is_inductors(path: str) -> bool:
     """Whether a module's file is what Inductor has made of a graph."""
     # Not its cache_dir(), which makes the directory and sets the variable.
     directory = os.environ.get("TORCHINDUCTOR_CACHE_DIR") or default_cache_dir()
-    return path.startswith(os.path.join(os.path.abspath(directory), ""))
+    folder, _, name = path.removeprefix(os.path.join(os.path.abspath(directory), "")).partition(os.sep)
+    return len(folder) == 2 and name[1:3] == folder  # codecache.get_path: the directory may be anybody's
 
 
 def process_state() -> dict[str, str]:

@@ -63,7 +63,7 @@ def find(name: Name) -> Any:
 
 
 def sources_digest(modules: list[str], *, code: str = "custom-op") -> str:
-    """SHA-256 over the sources and the plain values in them; raises Bypass (``code``) for a module without sources."""
+    """SHA-256 over the sources and the values in them; raises Bypass (``code``) for a module without sources."""
     state = hashlib.sha256()
     for path, name in sorted(_source_files(modules, code).items()):
         if saved(os.path.abspath(getattr(sys.modules.get(name), "__file__", None) or path)) > process_start():
@@ -73,7 +73,7 @@ def sources_digest(modules: list[str], *, code: str = "custom-op") -> str:
         state.update(f"{path.name}\n".encode())
         state.update(hashlib.sha256(path.read_bytes()).digest())
         if not str(path).startswith(_INSTALLED):
-            state.update(user_values.values(name, path).encode())
+            state.update(user_values.values(name).encode())
     return state.hexdigest()
 
 
@@ -149,7 +149,10 @@ def _referred(module: ModuleType | None) -> set[str]:
         return set()
     names = set()
     for value in list(vars(module).values()):
-        found = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
+        try:
+            found = value.__name__ if issubclass(type(value), ModuleType) else getattr(value, "__module__", None)
+        except Exception:  # noqa: BLE001 - a proxy, whose attributes are code of the user's
+            continue
         # A package has an attribute for each of its modules that anybody has imported: here others than in a worker.
         if isinstance(found, str) and not found.startswith(f"{module.__name__}."):
             names.add(found)
@@ -163,4 +166,4 @@ def import_modules(names: str, digest: str) -> None:
         importlib.import_module(name)
     here = sources_digest(modules)
     if here != digest:
-        raise ValueError(f"the sources of {names} have changed since the graph was captured")
+        raise ValueError(f"the sources of {names}, or values that are set in them, are not those of the capture")

@@ -1,8 +1,8 @@
 """What a module's functions compute with, and its sources do not say: values that a program has set, and registrations.
 
 Numbers and texts at the top level, in its classes, and in the objects that it keeps there (a configuration, an
-``argparse.Namespace``); which functions are registered for its operators, with what their closures hold; variables of
-the environment that the sources name. What is no data (modules, locks, tensors) is left out.
+``argparse.Namespace``); which functions are registered for its operators, and what they hold. What is no data (modules,
+locks, tensors) is left out, and so are variables of the environment: a worker has few of the client's.
 
 Private names: torch._library.custom_ops.OPDEFS, CustomOpDef.{_init_fn, _schema, _abstract_fn, _setup_context_fn,
 _backward_fn, _vmap_fn, _backend_fns, _torch_dispatch_fns, _autocast_dtype (2.11: _autocast_cpu_dtype,
@@ -12,15 +12,12 @@ _autocast_cuda_dtype)}. Checked on 2.11.0, 2.13.0, 2.15.0.
 from __future__ import annotations
 
 import argparse
-import ast
 import enum
-import os
+import functools
 import sys
 import types
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -35,7 +32,7 @@ MAX_DEPTH = 4
 MAX_LOOKED_AT = 10_000  # values of one module, but for those in lists and dictionaries of nothing but plain ones
 
 
-def values(module: str, path: Path) -> str:
+def values(module: str) -> str:
     """A module's values, as they are now: a program may have set them to others than its source says.
 
     A worker has those of the source. Where they differ it refuses the graph, which is then compiled in process.
@@ -45,8 +42,7 @@ def values(module: str, path: Path) -> str:
         return ""
     look = _Look(module)
     named = {name: value for name, value in vars(found).items() if not name.startswith("__")}
-    variables = [(name, os.environ.get(name)) for name in sorted(_variables(path, path.stat().st_mtime_ns))]
-    return repr((look.items(named, 0), [look.registered(*item) for item in _operators(module)], variables))
+    return repr((look.items(named, 0), [look.registered(*item) for item in _operators(module)]))
 
 
 class _Look:
@@ -57,33 +53,39 @@ class _Look:
         self._left = MAX_LOOKED_AT
 
     def shown(self, value: Any, depth: int) -> Any:
-        kind = type(value)
+        try:
+            return self._shown(value, depth)
+        except Exception:  # noqa: BLE001 - code of the user's is run, which may raise anything: it is no data then
+            return _LEFT_OUT
+
+    def _shown(self, value: Any, depth: int) -> Any:
+        kind = type(value)  # not isinstance(), which asks a proxy for what it stands for
         self._left -= 1
         if _is_plain(value):
             return repr(value)
-        if isinstance(value, enum.Enum):
-            return str(value)
         if depth > MAX_DEPTH or self._left < 0:
             return _LEFT_OUT
-        if isinstance(value, (tuple, list)):
+        if issubclass(kind, enum.Enum):
+            return [kind.__qualname__, value.name, self.shown(value.value, depth + 1)]
+        if issubclass(kind, (tuple, list)):
             return [kind.__qualname__, *self._some(value, depth)]
-        if isinstance(value, (set, frozenset)):
+        if issubclass(kind, (set, frozenset)):
             return [kind.__qualname__, *sorted(map(repr, self._some(value, depth)))]
-        if isinstance(value, dict):
+        if issubclass(kind, dict):
             return [kind.__qualname__, *self.items(value, depth)]
-        if isinstance(value, type):
+        if issubclass(kind, type):
             own = value.__module__ == self._module
             return [kind.__qualname__, *self.items(vars(value), depth)] if own else _LEFT_OUT
         if kind in _OBJECTS or _is_of_the_users(kind):
-            return [kind.__qualname__, *self.items(getattr(value, "__dict__", {}), depth)]
+            slots = {name for base in kind.__mro__ for name in _slots(base)}
+            held = {name: getattr(value, name) for name in slots if hasattr(value, name)}
+            plain = [base.__repr__(value) for base in (bool, int, float, complex, str, bytes) if issubclass(kind, base)]
+            return [kind.__qualname__, *plain, *self.items({**getattr(value, "__dict__", {}), **held}, depth)]
         return _LEFT_OUT
 
     def items(self, found: Mapping[Any, Any], depth: int) -> list[Any]:
-        pairs = [
-            (str(key), self.shown(value, depth + 1))
-            for key, value in sorted(found.items(), key=lambda item: str(item[0]))
-            if _is_plain(key) and not str(key).startswith("__")
-        ]
+        named = sorted((str(key), key) for key in found if type(key) in _PLAIN)
+        pairs = [(name, self.shown(found[key], depth + 1)) for name, key in named if not name.startswith("__")]
         return [pair for pair in pairs if pair[1] is not _LEFT_OUT]
 
     def _some(self, found: Iterable[Any], depth: int) -> list[Any]:
@@ -98,11 +100,20 @@ class _Look:
         types_ = [getattr(definition, attribute, None) for attribute in _AUTOCAST]
         return name, definition._schema, [self._function(function, 0) for function in functions], repr(types_)
 
-    def _function(self, function: Callable[..., Any] | None, depth: int) -> Any:
-        """Which function of the sources it is, and what its closure holds."""
-        code = getattr(function, "__code__", None)
-        if code is None or depth > MAX_DEPTH:
-            return type(function).__qualname__
+    def _function(self, function: Any, depth: int) -> Any:
+        """Which function of the sources it is, and what its closure holds; of other callables what they hold."""
+        kind = type(function)
+        if depth > MAX_DEPTH:
+            return kind.__qualname__
+        if kind is types.MethodType:
+            return [self._function(function.__func__, depth + 1), self.shown(function.__self__, depth + 1)]
+        if kind is functools.partial:
+            given = self.items({**dict(enumerate(function.args)), **function.keywords}, depth)
+            return [self._function(function.func, depth + 1), given]
+        if kind is not types.FunctionType:
+            shown = self.shown(function, depth)
+            return [kind.__qualname__, shown if shown is not _LEFT_OUT else getattr(function, "__qualname__", "")]
+        code = function.__code__
         held = []
         for cell in getattr(function, "__closure__", None) or ():
             with suppress(ValueError):  # not set yet
@@ -125,41 +136,20 @@ def _operators(module: str) -> Iterator[tuple[str, Any]]:
             yield name, definition
 
 
-def _is_plain(value: Any) -> bool:
-    if isinstance(value, (tuple, list)):
-        return all(map(_is_plain, value))
-    if isinstance(value, dict):
-        return all(map(_is_plain, value.keys())) and all(map(_is_plain, value.values()))
-    return type(value) in _PLAIN
+def _is_plain(value: Any, depth: int = 0) -> bool:
+    kind = type(value)
+    if kind in (tuple, list) and depth <= MAX_DEPTH:
+        return all(_is_plain(item, depth + 1) for item in value)
+    if kind is dict and depth <= MAX_DEPTH:
+        return all(_is_plain(item, depth + 1) for pair in value.items() for item in pair)
+    return kind in _PLAIN
+
+
+def _slots(base: type) -> tuple[str, ...]:
+    found = vars(base).get("__slots__", ())
+    return (found,) if isinstance(found, str) else tuple(found)
 
 
 def _is_of_the_users(kind: type) -> bool:
     root = kind.__module__.split(".")[0]
     return root not in sys.stdlib_module_names and root not in ("torch", "triton", "numpy")
-
-
-@cache
-def _variables(path: Path, saved: int) -> frozenset[str]:
-    """What a source asks the environment for by name: ``os.environ["A"]``, ``os.environ.get("A")``, ``getenv("A")``."""
-    del saved  # for the cache: another source by then
-    try:
-        tree = ast.parse(path.read_bytes())
-    except (OSError, SyntaxError, ValueError):
-        return frozenset()
-    found = set()
-    for node in ast.walk(tree):
-        asked: list[ast.expr] = []
-        if isinstance(node, ast.Subscript) and _ends_with(node.value, "environ"):
-            asked = [node.slice]
-        elif isinstance(node, ast.Compare) and any(_ends_with(item, "environ") for item in node.comparators):
-            asked = [node.left]
-        elif isinstance(node, ast.Call) and node.args:
-            function = node.func
-            of_environ = isinstance(function, ast.Attribute) and _ends_with(function.value, "environ")
-            asked = [node.args[0]] if of_environ or _ends_with(function, "getenv") else []
-        found |= {item.value for item in asked if isinstance(item, ast.Constant) and isinstance(item.value, str)}
-    return frozenset(found)
-
-
-def _ends_with(node: ast.expr, name: str) -> bool:
-    return (isinstance(node, ast.Attribute) and node.attr == name) or (isinstance(node, ast.Name) and node.id == name)

@@ -159,6 +159,35 @@ assert any(name.endswith(".kernel") for name in sys.modules)
     assert found[0] == "used", found
 
 
+INSTALLED = "import sys\nsys.path.insert(0, 'site-packages')\nimport plugin\n"
+
+
+@pytest.mark.reason("package-program")
+def test_what_is_installed_counts_whenever_it_is_loaded(shared_host: Host, folder: Path) -> None:
+    """Before the first frame or after it: the reports are those of the second function's."""
+    (folder / "site-packages").mkdir()
+    plugin = folder / "site-packages" / "plugin.py"
+    plugin.write_text("VALUE = 1\n")
+    first = "torch.compile(lambda x: torch.mm(x, x))(torch.randn(4, 4))\n"
+    program = MAIN.replace("x = torch", first + INSTALLED + "x = torch").replace("report()", "report()[1:]")
+    (folder / "main.py").write_text(program)
+    assert run(shared_host, folder)[0] == "recorded"
+    assert run(shared_host, folder)[0] == "used"
+    plugin.write_text("VALUE = 22\n")
+    found = run(shared_host, folder)
+    assert (found[0], found[3:]) == ("recorded", [ANOTHER])
+    touched = program.replace("import plugin\n", "import plugin, os\nos.utime(plugin.__file__)\n")
+    (folder / "main.py").write_text(touched)
+    assert run(shared_host, folder)[:2] == ["traced", "package-program"]
+
+
+@pytest.mark.reason("package-program")
+def test_a_program_below_a_profiler_is_not_known(shared_host: Host, folder: Path) -> None:
+    """Python says that it runs cProfile."""
+    found = run(shared_host, folder, "-m", "cProfile", "-o", "profile", "main.py")
+    assert found[:2] == ["traced", "package-program"]
+
+
 def test_it_can_be_switched_off(shared_host: Host, folder: Path) -> None:
     (folder / "main.py").write_text(MAIN + "assert not reports\nprint('[[\"nothing\"]]')\n")
     assert run(shared_host, folder, PRECOMPILED_PACKAGES="off") == ["nothing"]

@@ -5,22 +5,24 @@ from __future__ import annotations
 import importlib
 import math
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import torch
 
-from precompiled import files
 from precompiled.errors import Bypass
 from precompiled.torch_internals import targets, user_modules
 
 SOURCES = {
-    "pc_main": "import os, types\nimport pc_used\nfrom pc_values import FACTOR\nSCALE = 2.0\n"
+    "pc_main": "import types\nimport pc_used\nfrom pc_values import FACTOR\nSCALE = 2.0\n"
     "CONFIG = types.SimpleNamespace(by_name={'scale': [2.0, len]})\n"
     "class Options:\n    width = 4\n"
     "OPTIONS = Options()\n"
-    "def late():\n    from pc_package import lazy\n    return os.environ.get('PC_VARIABLE')\n",
+    "class Slots:\n    __slots__ = ('width',)\n"
+    "SLOTS = Slots()\n"
+    "def late():\n    from pc_package import lazy\n",
     "pc_used": "def helper(): pass\n",
     "pc_values": "FACTOR = 3.0\n",
     "pc_package/__init__": "",
@@ -38,7 +40,6 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     monkeypatch.setattr(user_modules, "process_start", lambda: math.inf)  # as if it had begun after all of this
-    monkeypatch.setenv("PC_VARIABLE", "0")
     yield tmp_path
     for name in [name for name in sys.modules if name.startswith("pc_")]:
         del sys.modules[name]
@@ -62,7 +63,7 @@ COVERED = {
         statement: having_run(statement)
         for statement in (
             "SCALE = 5.0", "CONFIG.by_name['scale'][0] = 3.0", "CONFIG.more = 1", "Options.width = 5",
-            "OPTIONS.width = 5", "os.environ['PC_VARIABLE'] = '1'",
+            "OPTIONS.width = 5", "SLOTS.width = 5",
         )
     },
 }  # fmt: skip
@@ -86,7 +87,12 @@ def test_what_it_does_not_import_does_not_matter(project: Path) -> None:
 
 def test_a_save_after_the_start_of_the_process_is_refused(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     importlib.import_module("pc_main")
-    monkeypatch.setattr(user_modules, "process_start", files.process_start)
+    now = time.time()
+    monkeypatch.setattr(user_modules, "process_start", lambda: now + 0.02)
+    user_modules.sources_digest(["pc_main"])
+    while time.time() < now + 0.04:  # the clock of files goes by ticks
+        pass
+    (project / "pc_values.py").write_text("FACTOR = 4.0\n")
     with pytest.raises(Bypass) as refused:
         user_modules.sources_digest(["pc_main"])
     assert refused.value.code == "custom-op-edited"
@@ -129,23 +135,42 @@ def test_an_operators_name_says_what_its_modules_values_are_now(project: Path) -
 
 
 REGISTERED = """
+import functools
 import torch
 @torch.library.custom_op("pc_registered::scale", mutates_args=())
 def scale(x: torch.Tensor) -> torch.Tensor:
     return x * 2
 scale.register_fake(lambda x: torch.empty_like(x))
-def register(by):
-    def backward(ctx, grad):
-        return grad * by
-    scale.register_autograd(backward)
+def times(ctx, grad, by):
+    return grad * by
+class Times:
+    def __init__(self, by):
+        self.by = by
+    def __call__(self, ctx, grad):
+        return grad * self.by
+WAYS = {
+    "closure": lambda by: lambda ctx, grad: grad * by,
+    "partial": lambda by: functools.partial(times, by=by),
+    "object": Times,
+    "method": lambda by: Times(by).__call__,
+}
+def register(way, by):
+    scale.register_autograd(WAYS[way](by))
+LOOP = {"itself": None}
+LOOP["itself"] = LOOP
+class Awkward(dict):
+    def __getattribute__(self, name):
+        raise RuntimeError(name)
+AWKWARD = Awkward()
 """
 
 
-def test_a_function_that_is_registered_counts_with_what_it_holds(project: Path) -> None:
+@pytest.mark.parametrize("way", ["closure", "partial", "object", "method"])
+def test_what_is_registered_counts_with_what_it_holds(project: Path, way: str) -> None:
     write(project / "pc_registered.py", REGISTERED)
     module = importlib.import_module("pc_registered")
     found = []
     for by in (2.0, 3.0, 2.0):
-        module.register(by)
+        module.register(way, by)
         found.append(user_modules.sources_digest(["pc_registered"]))
     assert found[0] == found[2] != found[1]
