@@ -26,7 +26,6 @@ from precompiled import files
 from precompiled.package.identity import NotPortable
 from precompiled.torch_internals import package_state
 
-CODE = "package-program"
 LOOK_S = 1.0  # whether files were saved is looked at so often at most
 # What of these is loaded depends on whether something was traced or compiled here: torch and we, whose versions are in
 # an entry's environment, and what torch and we import for it.
@@ -98,7 +97,7 @@ class Program:
         read = self._own.get(path)
         if read is not None:
             if _size_and_time(read[0]) != _size_and_time(now):
-                raise NotPortable(f"{path} was saved while this process ran", code=CODE)
+                raise NotPortable(f"{path} was saved while this process ran", code="package-program")
             return name if read[1] else "", read[2]
         named = os.path.dirname(path) != tempfile.gettempdir()
         if not named:
@@ -115,7 +114,7 @@ class Program:
 
 
 def _saved(path: str) -> NotPortable:
-    return NotPortable(f"{path} was saved after this process started", code=CODE)
+    return NotPortable(f"{path} was saved after this process started", code="package-program")
 
 
 def _main() -> list[str]:
@@ -130,7 +129,7 @@ def _main() -> list[str]:
     raise NotPortable(
         "the program is no file that Python knows of (a notebook, an interactive session, a pipe, below cProfile): "
         "nobody can tell whether it is the same",
-        code=CODE,
+        code="package-program",
     )
 
 
@@ -147,7 +146,8 @@ def _status(path: str) -> os.stat_result:
     try:
         return os.stat(path)
     except OSError as error:
-        raise NotPortable(f"{path}, which this process has loaded, cannot be read: {error}", code=CODE) from error
+        said = f"{path}, which this process has loaded, cannot be read: {error}"
+        raise NotPortable(said, code="package-program") from error
 
 
 def _size_and_time(status: os.stat_result) -> tuple[int, int]:

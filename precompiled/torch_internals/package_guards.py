@@ -71,7 +71,6 @@ _DIMENSION_MARKS = (
     "_dynamo_strict_unbacked_indices", "_dynamo_static_indices", "_dynamo_shape_ids", "_dynamo_unbacked_bounds",
     "_dynamo_dynamic_range",
 )  # fmt: skip
-_KINDS = ("_is_param", "_is_buffer")  # what isinstance() goes by for nn.Parameter and nn.Buffer
 _HOOKS = (
     "_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks", "_state_dict_hooks",
 )  # fmt: skip
@@ -338,7 +337,8 @@ def _tensor(value: Any, described: Descriptions) -> Any:
     return [
         described.a_class(kind_of(value)), str(value.dtype), str(value.device), str(value.layout), value.requires_grad,
         repr(_dispatch_keys(value)), marks, _memory(value, described), value.is_leaf, _is_aligned(value),
-        value._is_view(), *(bool(getattr(value, name, False)) for name in _KINDS),
+        # By an attribute of the tensor, not its class alone. A watch's fake parameter has it as well.
+        value._is_view(), isinstance(value, torch.nn.Parameter), isinstance(value, torch.nn.Buffer),
     ]  # fmt: skip
 
 

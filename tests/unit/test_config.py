@@ -32,7 +32,7 @@ def write_user(text: str) -> Path:
 
 def test_defaults(bare: Path) -> None:
     settings = config.load()
-    assert settings == config.Settings() and settings.mode == "eager"
+    assert settings == config.Settings() and settings.mode == "eager" and settings.packages == "program"
     assert set(settings.origins.values()) == {"default"} and set(settings.origins) == set(config.NAMES)
     assert settings.cache_dir == bare / "cache" / "precompiled"
     assert settings.runtime_dir == bare / "cache" / "precompiled" / "run"
@@ -59,6 +59,7 @@ def test_an_empty_variable_is_not_given(monkeypatch: pytest.MonkeyPatch) -> None
     ("name", "text", "value"),
     [
         ("strict", "1", True), ("strict", "no", False), ("autostart", "OFF", False), ("log", "DEBUG", "debug"),
+        ("packages", "0", "off"), ("packages", "1", "program"), ("packages", "function", "function"),
         ("wait_s", "1.5", 1.5), ("workers", "2", 2), ("cache_dir", "~/x", Path("~/x").expanduser()),
     ],
 )  # fmt: skip
