@@ -1027,6 +1027,7 @@ NEVER = {
     "a_protocol_of_values": "package-not-portable",
     "a_hook_of_subclasses": "package-not-portable",
     "order_of_a_set_that_is_made": "package-set-order",
+    "a_set_that_is_changed": "package-set-order",
     "a_union_with_a_hook": "package-not-portable",
     "key_of_a_max": "package-not-portable",
     "key_of_a_max_that_is_a_class": "package-not-portable",
@@ -1970,23 +1971,17 @@ def build():
 """
 case("function_over_a_break", NESTED, None, USED)
 case("function_over_a_break_changed", NESTED, ("alpha=scale", "alpha=scale + 1.0"), TRACED)
-case("function_that_is_returned", """
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.first = nn.Linear(4, 4)
-    def forward(self, x, hook=None):
-        kept = []
-        def keep(module, args, out, scale: float = 2.0):
-            kept.append(out)
-        handle = self.first.register_forward_hook(keep)
-        y = self.first(x)
-        handle.remove()
-        return torch.mm(y, kept[0])
+case("function_that_is_kept", """
+BOX = types.SimpleNamespace(later=None)
+def f(x):
+    def later(z, by=2.0):
+        return torch.addmm(z, z, z, alpha=by)
+    BOX.later = later
+    return torch.mm(x, x)
 def build():
-    return Net(), [(torch.randn(4, 4),)]
+    return f, [(torch.randn(4, 4),)]
 """, None, USED)
-case("sets_that_are_one", """
+case("a_set_that_is_changed", """
 class Layer(nn.Module):
     def __init__(self, active):
         super().__init__()
@@ -2003,7 +1998,15 @@ class Net(nn.Module):
         return self.two(self.one(x))
 def build():
     return Net(), [(torch.randn(4, 4),)]
-""", ('Layer({"base"})', "Layer(shared)"), TRACED)
+""", None, TRACED)
+case("sets_that_are_one", """
+ONE = {"base"}
+TWO = {"base"}
+def f(x):
+    return torch.addmm(x, x, x, alpha=3.0 if ONE is TWO else 2.0)
+def build():
+    return f, [(torch.randn(4, 4),)]
+""", ('TWO = {"base"}', "TWO = ONE"), TRACED)
 case("type_of_an_autocast_that_is_off", """
 @torch.compiler.disable
 def op(x, alpha):

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import builtins
 import contextlib
+import dis
 import functools
 import re
 import threading
@@ -228,6 +229,10 @@ def check_bytecode(traced: Traced, frame: Frame) -> None:
     elif addresses := package_seen.addresses_within(traced.body.code):
         said = f"the bytecode has an address of this process in it: {addresses[0]!r}"
         traced.problem = NotPortable(said, code="package-id")
+    elif any(item.opname == "BUILD_SET" and (item.arg or 0) > 1 for item in dis.get_instructions(traced.body.code)):
+        # A set of the user's that the frame has changed. No wrong result comes of it, but a false alarm of an audit.
+        said = "the frame changes a set, which its bytecode makes again in the order of this process"
+        traced.problem = NotPortable(said, code="package-set-order")
     else:
         return
     traced.body = None

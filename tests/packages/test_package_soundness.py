@@ -75,6 +75,7 @@ SAID = {
     "module_in_a_default": ("package-not-portable", "is read through a class or a function that holds it"),
     "a_protocol_of_values": ("package-not-portable", "of the protocol Scaled is not said by classes alone"),
     "a_hook_of_subclasses": ("package-not-portable", "Scaled.__subclasshook__ reads the global WANTED"),
+    "a_set_that_is_changed": ("package-set-order", "the frame changes a set"),
     "order_of_a_set_that_is_made": ("package-set-order", "a set that a trace makes has another order"),
     "a_union_with_a_hook": ("package-not-portable", "Scaled.__subclasshook__ reads the global WANTED"),
     "key_of_a_max": ("package-not-portable", "the key of a max() is run untraced"),
