@@ -46,6 +46,7 @@ class Program:
         self._installed: dict[str, tuple[Any, ...]] = {}  # module -> file, size, time
         self._aside: set[str] = set()  # modules that came while Dynamo or we were at work
         self._names: set[str] = set()  # all modules of the last look
+        self._known: dict[str, int] = {}  # the same, with which module each was, when all went well
         self._modules: list[int] = []
         self._problem: NotPortable | None = None  # what that came to
         self._looked, self._found = -math.inf, ""
@@ -77,7 +78,11 @@ class Program:
         """Thousands of modules, of which few are the user's: only when some came or went."""
         found: dict[str, str] = {}
         self._names = set(sys.modules)
-        for name, module in list(sys.modules.items()):
+        modules = list(sys.modules.items())
+        for name, module in modules:
+            if self._known.get(name) == id(module):
+                found |= {name: self._files[name]} if name in self._files else {}
+                continue
             path = None if name.partition(".")[0] in _NOT_THE_PROGRAMS else _file_of(module)
             if path is None:
                 continue
@@ -89,7 +94,7 @@ class Program:
                 if files.saved(path) > files.process_start():
                     raise _saved(path)
                 self._installed[name] = path, *_size_and_time(status)
-        self._files = found
+        self._files, self._known = found, {name: id(module) for name, module in modules}
 
     def _content(self, name: str, path: str) -> tuple[str, str]:
         """The module's name and its file's digest, which is what was loaded: NotPortable where that is not certain."""
