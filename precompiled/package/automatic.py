@@ -42,7 +42,6 @@ log = logging.getLogger("precompiled.package")
 # Entries that are compared with a frame in full: a function that is called with ever new values must not make each of
 # its traces slower by all that were before. Dynamo itself gives up after 8 (recompile_limit).
 MAX_TRIED = 16
-ANOTHER_PROGRAM = "the program had other source files when it was traced"
 
 
 @dataclass
@@ -182,14 +181,10 @@ class Automatic:
             return None
         described = Descriptions()
         tried = 0
-        of_program = session.settings.packages != "function"
-        for entry, check_source in self._entries(
-            store, frame, looked.sources if of_program else "", looked.reasons
-        ):
+        programs = None if session.settings.packages == "function" else ("", looked.sources)
+        for entry, check_source in self._entries(store, frame, programs, looked.reasons):
             try:
                 requirements.check(entry.header.requires, looked.requires or {})
-                if of_program and entry.header.sources not in ("", looked.sources):
-                    raise Mismatch(ANOTHER_PROGRAM)
                 if (differs := package_use.passed_over(entry.header.locals, frame)) is not None:
                     raise Mismatch(differs)
                 tried += 1
@@ -214,10 +209,9 @@ class Automatic:
         return None
 
     def _entries(
-        self, store: PackageStore, frame: Frame, sources: str, reasons: list[str]
+        self, store: PackageStore, frame: Frame, programs: tuple[str, ...] | None, reasons: list[str]
     ) -> Iterator[tuple[Entry, bool]]:
-        """Those of a frame's function, newest first, and whether their sources count. ``sources``: of the program,
-        where it must be the same.
+        """Those of a frame's function, newest first, and whether their sources count. ``programs``: None for all.
 
         What says that the frame stays as it is comes last: with other values it may have been compiled.
         """
@@ -226,11 +220,13 @@ class Automatic:
         for name in store.names(function):
             try:
                 entry = self._read.get(name)
-                if entry is None:
+                if programs is not None:
                     # By its first line alone: other programs' may be many, and each is as large as this one's.
-                    if sources and store.sources(function, name) not in ("", sources):
-                        reasons.append(ANOTHER_PROGRAM)
+                    program = entry.header.sources if entry is not None else store.sources(function, name)
+                    if program not in programs:
+                        reasons.append("the program had other source files when it was traced")
                         continue
+                if entry is None:
                     entry = self._read[name] = store.read(function, name)
             except FileNotFoundError:
                 continue  # evicted meanwhile
@@ -285,10 +281,7 @@ class Automatic:
 
     def ended(self) -> None:
         """A frame was served, or traced. Never raises."""
-        try:
-            _program.leave_out()
-        except RuntimeError:  # modules that other threads import meanwhile: they count as the program's
-            log.info("modules changed while they were looked at", exc_info=True)
+        _program.leave_out()
 
     # ------------------------------------------------------------------ recording
 
@@ -303,19 +296,18 @@ class Automatic:
             session.ledger.count(traced=1)
             if looked.refused is not None:
                 raise NotPortable(looked.refused, code="package-audit")
-            store = PackageStore(session.store.root)
+            store, before = PackageStore(session.store.root), looked.audited
             try:
                 if looked.requires is None:
                     looked.sources, looked.requires = _sources(session), requirements.requirements(frame.options)
                 complete = self._entry(frame, traced, looked, report)
-                made = complete() if looked.audited is not None else None
+                if before is not None:
+                    made = complete()
             except NotPortable as reason:
-                if looked.audited is not None and reason.code != "package-graph":  # which may be this host's trouble
-                    raise audit.refuse(
-                        store, looked.audited.header, f"it cannot be kept ({reason.code}: {reason})"
-                    ) from reason
+                if before is not None and reason.code != "package-graph":  # which may be this host's trouble
+                    raise audit.refuse(store, before.header, f"it cannot be kept ({reason.code}: {reason})") from reason
                 raise
-            if (before := looked.audited) is not None and made is not None:
+            if before is not None:
                 differs = audit.difference((before.header, before.about), (made.header, made.about))
                 if differs is not None:
                     raise audit.refuse(store, before.header, differs)
@@ -365,10 +357,9 @@ class Automatic:
         return complete
 
     def _not_kept(self, report: FunctionReport, error: Exception) -> None:
+        report.state, report.reason, report.message = "traced", _code_of(error), str(error)
         with suppress(Exception):  # settings that cannot be read: torch.compile goes on without us
-            sessions.current().ledger.count_reason("not_kept", _code_of(error))
-        report.state, report.message = "traced", str(error)
-        report.reason = _code_of(error)
+            sessions.current().ledger.count_reason("not_kept", report.reason)
         log.info("%s is not kept (%s): %s", report.name, report.reason, error)
 
     def _publish(

@@ -45,20 +45,20 @@ class Program:
         self._files: dict[str, str] = {}  # module -> file, of the user's own
         self._installed: dict[str, tuple[Any, ...]] = {}  # module -> file, size, time
         self._aside: set[str] = set()  # modules that came while Dynamo or we were at work
-        self._names: set[str] = set()  # all modules of the last look
-        self._known: dict[str, int] = {}  # the same, with which module each was, when all went well
-        self._modules: list[int] = []
-        self._problem: NotPortable | None = None  # what that came to
+        self._seen: dict[str, int] = {}  # at the last look: module -> which object it was
+        self._problem: NotPortable | None = None  # what that look came to
         self._looked, self._found = -math.inf, ""
 
     def digest(self) -> str:
         """What must be equal. Raises NotPortable where it is not known: no file, or one saved since it was loaded."""
         main = _main()
-        modules = list(map(id, list(sys.modules.values())))
-        if modules != self._modules:
-            self._modules, self._problem, self._looked = modules, None, -math.inf
+        modules = dict(sys.modules)
+        seen = {name: id(module) for name, module in modules.items()}
+        if seen != self._seen:
+            known = self._seen if self._problem is None else {}
+            self._seen, self._problem, self._looked = seen, None, -math.inf
             try:
-                self._look_again()
+                self._look({name: module for name, module in modules.items() if known.get(name) != seen[name]})
             except NotPortable as problem:
                 self._problem = problem
         if self._problem is not None:
@@ -72,29 +72,23 @@ class Program:
 
     def leave_out(self) -> None:
         """What was loaded since the last look is not the program's doing: tracing imports, and so does loading."""
-        self._aside |= sys.modules.keys() - self._names  # of the user's own, all count
+        self._aside |= {*list(sys.modules)} - self._seen.keys()  # of the user's own, all count
 
-    def _look_again(self) -> None:
-        """Thousands of modules, of which few are the user's: only when some came or went."""
-        found: dict[str, str] = {}
-        self._names = set(sys.modules)
-        modules = list(sys.modules.items())
-        for name, module in modules:
-            if self._known.get(name) == id(module):
-                found |= {name: self._files[name]} if name in self._files else {}
-                continue
+    def _look(self, new: dict[str, ModuleType]) -> None:
+        """``new``: all, at first; then what came. There are thousands, of which few are the user's."""
+        self._files = {name: path for name, path in self._files.items() if name in self._seen and name not in new}
+        for name, module in new.items():
             path = None if name.partition(".")[0] in _NOT_THE_PROGRAMS else _file_of(module)
             if path is None:
                 continue
             if files.is_users(path):
                 if not package_state.is_inductors(path):
-                    found[name] = path
-            elif name not in self._installed and name not in self._aside and _is_installed(path):
+                    self._files[name] = path
+            elif not (name in self._installed or name in self._aside or files.is_standard(path) or files.is_ours(path)):
                 status = _status(path)
                 if files.saved(path) > files.process_start():
                     raise _saved(path)
                 self._installed[name] = path, *_size_and_time(status)
-        self._files, self._known = found, {name: id(module) for name, module in modules}
 
     def _content(self, name: str, path: str) -> tuple[str, str]:
         """The module's name and its file's digest, which is what was loaded: NotPortable where that is not certain."""
@@ -141,10 +135,6 @@ def _main() -> list[str]:
 def _file_of(module: ModuleType | None) -> str | None:
     file = getattr(module, "__dict__", {}).get("__file__")  # not its __getattr__, which may import anything
     return os.path.abspath(file) if isinstance(file, str) and not file.startswith("<") else None  # "<stdin>"
-
-
-def _is_installed(path: str) -> bool:
-    return not (files.is_users(path) or files.is_standard(path) or files.is_ours(path))
 
 
 def _status(path: str) -> os.stat_result:

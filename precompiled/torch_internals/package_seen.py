@@ -29,6 +29,7 @@ import torch
 from torch._dynamo.source import ConstDictKeySource, NonSerializableSetGetItemSource
 from torch._guards import Guard
 
+from precompiled import files
 from precompiled.package import difference
 from precompiled.package.identity import (
     ATOMS,
@@ -46,8 +47,6 @@ from precompiled.package.identity import (
 from precompiled.torch_internals.package_guards import NO_FACT, WHEN, kind_of, value_at, without_code
 from precompiled.torch_internals.package_noted import HAS, Noted
 
-_STANDARD_LIBRARY = os.path.dirname(os.__file__) + os.sep
-_INSTALLED = os.sep + "site-packages" + os.sep
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 _WHOLE = (*ATOMS, set, frozenset)
 _THINGS = (
@@ -311,4 +310,4 @@ def _top_level(filename: str) -> str:
 
 
 def is_standard(filename: str) -> bool:
-    return (filename.startswith(_STANDARD_LIBRARY) and _INSTALLED not in filename) or filename.startswith("<frozen ")
+    return files.is_standard(filename) or filename.startswith("<frozen ")

@@ -108,26 +108,24 @@ class _Look:
         if kind is types.MethodType:
             return [self._function(function.__func__, depth + 1), self.shown(function.__self__, depth + 1)]
         if kind is functools.partial:
-            given = self.items({**dict(enumerate(function.args)), **function.keywords}, depth)
-            return [self._function(function.func, depth + 1), given]
+            return [self._function(function.func, depth + 1), self._given(function.args, function.keywords, depth)]
         if kind is not types.FunctionType:
             shown = self.shown(function, depth)
             return [kind.__qualname__, shown if shown is not _LEFT_OUT else getattr(function, "__qualname__", "")]
         code = function.__code__
         held = []
-        for cell in getattr(function, "__closure__", None) or ():
+        for cell in function.__closure__ or ():
             with suppress(ValueError):  # not set yet
                 content = cell.cell_contents
                 held.append(
                     self._function(content, depth + 1) if callable(content) else self.shown(content, depth + 1)
                 )
         held = [item for item in held if item is not _LEFT_OUT]
-        return [code.co_name, code.co_firstlineno, self.items(_defaults(function), depth), held]
+        defaults = self._given(function.__defaults__, function.__kwdefaults__, depth)
+        return [code.co_name, code.co_firstlineno, defaults, held]
 
-
-def _defaults(function: Any) -> dict[str, Any]:
-    given = enumerate(getattr(function, "__defaults__", None) or ())
-    return {**{str(number): value for number, value in given}, **(getattr(function, "__kwdefaults__", None) or {})}
+    def _given(self, values: tuple[Any, ...] | None, named: dict[str, Any] | None, depth: int) -> list[Any]:
+        return self.items({**dict(enumerate(values or ())), **(named or {})}, depth)
 
 
 def _operators(module: str) -> Iterator[tuple[str, Any]]:
