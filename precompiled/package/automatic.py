@@ -89,7 +89,7 @@ def switch_off() -> None:
 
 
 def reports() -> list[FunctionReport]:
-    """Every frame that Dynamo met in this process while packages were on."""
+    """Every frame with tensors that Dynamo met in this process while packages were on."""
     return list(_packages.reports) if _packages is not None else []
 
 
