@@ -58,7 +58,7 @@ def report() -> "list[GraphReport]":
 
 
 def package_report() -> "list[FunctionReport]":
-    """What became of each frame with tensors that Dynamo met, in order, with packages on; with the guards that failed."""
+    """What became of each frame with tensors that Dynamo met, in order, with packages on; with guards that failed."""
     import sys
 
     automatic = sys.modules.get("precompiled.package.automatic")
