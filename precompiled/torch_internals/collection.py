@@ -54,7 +54,17 @@ def _end(_frame: Any = None) -> None:
         # generation's turn has come as well by then, a third of a second with torch and transformers imported.
         if not _WITHOUT_A_LOCK:  # where each collection is a full one
             gc.collect(1)
+            _put_off()
         gc.set_threshold(*before)
+
+
+def _put_off() -> None:
+    """Count from zero until the oldest generation's turn: ours are in it by now, a quarter more than there was at times,
+    and then it would be this first call's next import that looks at everything.
+    """
+    if not gc.get_freeze_count():  # else what the program has put aside would come back
+        gc.freeze()  # which is the way to the counts; the lists are joined, and not gone through
+        gc.unfreeze()
 
 
 @contextmanager

@@ -14,6 +14,8 @@ from typing import Any
 
 import torch
 
+from precompiled.torch_internals import collection
+
 log = logging.getLogger("precompiled.package")
 
 _originals: dict[str, Callable[..., Any]] = {}
@@ -53,9 +55,10 @@ def _restore() -> None:
 def _switch_on() -> None:
     global problem  # noqa: PLW0603
     try:
-        from precompiled.package import automatic
+        with collection.seldom():  # what this import brings would make the first call's a collection of everything
+            from precompiled.package import automatic
 
-        automatic.switch_on()
+            automatic.switch_on()
         problem = None
     except Exception as error:  # noqa: BLE001 - a private name that this torch lacks: packages are off, the rest works
         problem = f"{type(error).__name__}: {error}"
