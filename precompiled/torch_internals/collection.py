@@ -59,8 +59,8 @@ def _end(_frame: Any = None) -> None:
 
 
 def _put_off() -> None:
-    """Count from zero until the oldest generation's turn: ours are in it by now, a quarter more than there was at times,
-    and then it would be this first call's next import that looks at everything.
+    """Count from zero until the oldest generation's turn: ours are in it by now, and where that is a quarter more than
+    there was, this first call's next import would look at everything.
     """
     if not gc.get_freeze_count():  # else what the program has put aside would come back
         gc.freeze()  # which is the way to the counts; the lists are joined, and not gone through
