@@ -37,7 +37,7 @@ class Contender:
     finally_source: str = ""
 
 
-MODE = "TORCHINDUCTOR_FX_COMPILEMODE"
+MODE = "TORCHINDUCTOR_FX_COMPILE_MODE"
 PACKAGES = {"PRECOMPILED_PACKAGES": "program"}  # the default of programs, which hosts.py switches off
 _AOTI: Mapping[str, Any] = {"tasks": ("inference",), "shapes": ("static",), "bytes_of": "model.pt2"}
 

@@ -57,6 +57,7 @@ class Evicted:
 
     entries: int
     bytes: int
+    packages: int = 0  # entries of packages, whose bytes do not count here
 
 
 def full(key: str) -> StoreError:
@@ -278,8 +279,7 @@ class Store:
 
     def clear(self) -> Evicted:
         """Remove every artifact, failure record, package, quarantined entry and temporary file."""
-        removed = Evicted(0, 0)
-        PackageStore(self.root).clear()
+        removed = Evicted(0, 0, PackageStore(self.root).clear())
         for name in self._names():
             path = self.artifacts / name
             if path.is_dir() and not path.is_symlink():
@@ -512,7 +512,7 @@ def _is_at(directory_fd: int, path: Path) -> bool:
 
 
 def _plus(left: Evicted, right: Evicted) -> Evicted:
-    return Evicted(left.entries + right.entries, left.bytes + right.bytes)
+    return Evicted(left.entries + right.entries, left.bytes + right.bytes, left.packages + right.packages)
 
 
 def _temporary_name() -> str:

@@ -24,7 +24,10 @@ def run(settings: Settings) -> Iterator[Check]:
     yield torch_version(version)
     if version is not None:
         switched_on = {**environment, "PRECOMPILED": "1", "PRECOMPILED_MODE": "eager"}
-        yield route(probe.ask_with_torch(probe.with_hook(switched_on)))
+        with_torch = probe.ask_with_torch(probe.with_hook(switched_on))
+        yield route(with_torch)
+        if with_torch.packages:
+            yield packages(with_torch)
 
 
 def switch(environment: Mapping[str, str], mode: str) -> Check:
@@ -115,3 +118,15 @@ def _torch_version() -> str | None:
         return importlib.metadata.version("torch")
     except importlib.metadata.PackageNotFoundError:
         return None
+
+
+def packages(found: probe.Probe) -> Check:
+    """Whether a process can take over what an earlier one traced."""
+    if found.packages == "on":
+        return Check("packages", "ok", "a process takes over what an earlier one traced")
+    if found.packages == "off":
+        return Check("packages", "ok", "the setting `packages` is off: each process traces")
+    return Check(
+        "packages", "warn", f"each process traces, since packages are off with this torch: {found.packages}",
+        "Artifacts are used all the same; report this with the output of `precompiled doctor --json`",
+    )  # fmt: skip

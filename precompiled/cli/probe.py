@@ -33,8 +33,11 @@ _QUESTION_WITH_TORCH = """
 import json, sys
 import torch
 hook = sys.modules.get("precompiled.hook")
+torch.compile(torch.nn.Identity())  # never called: packages are switched on with the first
+packages = sys.modules.get("precompiled.torch_internals.package_switch")
 print("\\n" + json.dumps({
     "state": hook.state() if hook else "absent", "problem": (hook.problem or "") if hook else "", "torch": True,
+    "packages": (packages.problem or "on") if packages else "off",
 }))
 """
 
@@ -63,6 +66,7 @@ class Probe:
     problem: str = ""
     sitecustomize: str = ""  # the file that ended up as `sitecustomize`
     torch: bool = False  # whether torch was imported at start-up, by whomever
+    packages: str = ""  # once torch is imported: "on", "off" as the setting has it, or why this torch has none
 
 
 def ask(environment: Mapping[str, str]) -> Probe:

@@ -7,6 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import click
@@ -29,7 +30,7 @@ def ls_command(out: Output, settings: Settings) -> None:
     artifacts = list(store.entries())
     rows = [_artifact_row(entry) for entry in artifacts] + [_failure_row(item) for item in store.failures()]
     rows.sort(key=lambda row: row["created"], reverse=True)
-    unreadable = sum(not name.endswith(FAILED_SUFFIX) for name in _names(store)) - len(artifacts)
+    unreadable = sum(not name.endswith(FAILED_SUFFIX) for name in _names(store.artifacts)) - len(artifacts)
     if unreadable > 0:
         out.note(f"precompiled: {unreadable} entries cannot be read or trusted; `precompiled doctor` says more.")
 
@@ -111,7 +112,7 @@ def _packages(store: Store, key: str) -> list[str]:
 @click.argument("keys", nargs=-1, metavar="[KEY]...")
 @click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 def clear_command(out: Output, settings: Settings, keys: tuple[str, ...], yes: bool) -> None:
-    """Remove artifacts and failure records: those of the KEYs (unique beginnings are enough), or all.
+    """Remove artifacts and failure records: those of the KEYs (unique beginnings are enough), or all, and packages.
 
     Programs that run go on with what they have loaded. Asks first, but for --yes and --json.
     """
@@ -124,14 +125,21 @@ def clear_command(out: Output, settings: Settings, keys: tuple[str, ...], yes: b
         click.confirm(f"Remove {what} from {store.root}?", abort=True, err=True)
     removed = [store.remove(key) for key in wholes] if keys else [store.clear()]
     entries, size = sum(item.entries for item in removed), sum(item.bytes for item in removed)
-    left = [name for name in _names(store) if not keys or name.partition(".")[0] in wholes]
-    if left:
+    packages = sum(item.packages for item in removed)
+    left = [name for name in _names(store.artifacts) if not keys or name.partition(".")[0] in wholes]
+    functions = [] if keys else _names(PackageStore(store.root).packages)
+    if left or functions:
+        place = store.artifacts if left else PackageStore(store.root).packages
         raise StoreError(
-            f"{len(left)} entries of {store.artifacts} could not be removed",
+            f"{len(left or functions)} entries of {place} could not be removed",
             "Check its owner and mode",
             code="not-removed",
         )
-    out.result({"removed": entries, "bytes": size}, f"Removed {entries} artifacts, {human_bytes(size)}.")
+    also = f" and {packages} entries of packages" if packages else ""
+    out.result(
+        {"removed": entries, "packages": packages, "bytes": size},
+        f"Removed {entries} artifacts{also}, {human_bytes(size)}.",
+    )
 
 
 @command("gc", overrides=True)
@@ -167,17 +175,17 @@ def open_store(settings: Settings) -> Store:
     return store
 
 
-def _names(store: Store) -> list[str]:
-    """The names in `artifacts/`, readable or not."""
+def _names(folder: Path) -> list[str]:
+    """What is in a folder of the store, readable or not."""
     try:
-        return os.listdir(store.artifacts)
+        return os.listdir(folder)
     except FileNotFoundError:
         return []
 
 
 def resolve(store: Store, prefixes: Sequence[str]) -> list[str]:
     """The whole keys that begin so; an error for one that is unknown or not unique."""
-    known = {name.partition(".")[0] for name in _names(store)}
+    known = {name.partition(".")[0] for name in _names(store.artifacts)}
     found = []
     for prefix in prefixes:
         matches = [key for key in known if fmt.is_key(key) and key.startswith(prefix.lower())]

@@ -13,7 +13,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from precompiled import session as sessions
@@ -148,13 +148,13 @@ class Automatic:
         self._looked = looked = _Looked(weakref.ref(frame))
         try:
             session = sessions.current()
-            if session.settings.mode == "off" or os.environ.get("PRECOMPILED") == "0":
+            if _is_off(session):
                 return None
-            if session.recorder is not None:
-                return None  # a watch's capture is there to trace
             with collection.seldom():
                 looked.sources = _sources(session)
                 looked.requires = requirements.requirements(frame.options)
+                if session.recorder is not None:
+                    return None  # a watch's capture is there to trace
                 found = self._find(session, frame, looked)
         except Exception as error:
             if session is not None and session.settings.strict and not isinstance(error, NotPortable):
@@ -203,7 +203,8 @@ class Automatic:
                 log.info("%s.%s: %s", frame.module, frame.qualname, reason)
                 continue
             store.touch(entry)
-            package_frames.entries_of(frame.owner).append((entry.header.function, entry.name))
+            if check_source:  # else it is of another source than a save would say, and not in the store
+                package_frames.entries_of(frame.owner).append((entry.header.function, entry.name))
             state = "skipped" if entry.header.kind == "skipped" else "used"
             return result, FunctionReport(f"{frame.module}.{frame.qualname}", state, guards=entry.header.guards)
         return None
@@ -230,7 +231,7 @@ class Automatic:
                     entry = self._read[name] = store.read(function, name)
             except FileNotFoundError:
                 continue  # evicted meanwhile
-            except StoreError as reason:
+            except (StoreError, OSError) as reason:
                 reasons.append(str(reason))
                 continue
             if entry.header.kind == "skipped":
@@ -267,11 +268,13 @@ class Automatic:
             raise Mismatch(f"the artifact {missing[:12]} is not in the store")
         body = package_code.decode(entry.body, name)
         rebuilder = package_use.usable(body, frame, described, name, check_source=check_source)
-        install = package_use.rebuilt(frame, rebuilder)
-        loaded = [graphs.load(session, graph, artifacts[graph.key]) for graph in body.graphs]
+        with package_use.or_discarded(body, frame, name):
+            install = package_use.rebuilt(frame, rebuilder)
+            loaded = [graphs.load(session, graph, artifacts[graph.key]) for graph in body.graphs]
 
         def use() -> Any:
-            result = install([function for function, _calls in loaded], body, name)
+            with package_use.or_discarded(body, frame, name):
+                result = install([function for function, _calls in loaded], body, name)
             for _function, calls in loaded:  # not before: now it is used
                 session.ledger.add(calls)
                 session.ledger.count(hits=1, saved_s=calls.mutable.saved_s)
@@ -290,9 +293,11 @@ class Automatic:
         # It was not looked for where nothing can be kept: under a torch function mode.
         looked = self._looked if self._looked.frame() is frame else _Looked()
         report = FunctionReport(f"{frame.module}.{frame.qualname}", "recorded", reasons=tuple(looked.reasons))
-        self.reports.append(report)
         try:
             session = sessions.current()
+            if _is_off(session):
+                return
+            self.reports.append(report)
             session.ledger.count(traced=1)
             if looked.refused is not None:
                 raise NotPortable(looked.refused, code="package-audit")
@@ -374,6 +379,11 @@ class Automatic:
         self.publisher.publish(write, lambda error: self._not_kept(report, error))
 
 
+def _is_off(session: sessions.Session) -> bool:
+    """Since the hook was installed: settings are read anew."""
+    return session.settings.mode == "off" or os.environ.get("PRECOMPILED") == "0"
+
+
 def _code_of(error: Exception) -> str:
     return error.code if isinstance(error, PrecompiledError) else "package-internal-error"
 
@@ -408,4 +418,4 @@ def decoded(entry: Entry) -> package_entry.Body:
     return body
 
 
-__all__ = ["FunctionReport", "NotPortable", "asdict", "flush", "name_graph", "reports", "switch_off", "switch_on"]
+__all__ = ["FunctionReport", "NotPortable", "decoded", "flush", "name_graph", "reports", "switch_off", "switch_on"]

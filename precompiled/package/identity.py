@@ -549,9 +549,8 @@ class Descriptions:
         return self.attribute(held, depth) if isinstance(held, given) else None
 
     def module(self, module: types.ModuleType) -> list[Any]:
-        """Its name and its file's content; of an installed package's, the name is enough with the environment.
-
-        What is *in* it that a trace used has guards, and descriptions, of its own.
+        """Its name. What is *in* it that a trace used has guards, and descriptions, of its own; whether its file is the
+        same is asked of the program (package/program.py).
         """
         return ["module", module.__name__]
 

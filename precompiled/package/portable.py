@@ -43,8 +43,11 @@ def save(compiled: Any, path: str | Path) -> None:
         try:
             entries.append(packages.read(function, name))
         except FileNotFoundError as error:
+            package_frames.entries_of(owner).clear()
             raise PackageError(
-                f"the entry {name[:12]} was evicted", "Call it once more", code="package-evicted"
+                f"the entry {name[:12]} was evicted",
+                "Call torch.compiler.reset(), then it, so that it is recorded again; then save",
+                code="package-evicted",
             ) from error
     if not any(entry.header.kind == "compiled" for entry in entries):
         reasons = [
@@ -112,8 +115,9 @@ def load(compiled: Any, path: str | Path, *, check_source: bool = True) -> int:
             _check_inlined(entries, Path(path))
         session = sessions.current()
         _publish_artifacts(session, members)
-    except CorruptArtifact as error:
-        raise PackageError(f"{path}: {error.message}", "Save it again", code="package-corrupt") from error
+    except (CorruptArtifact, ValueError, KeyError) as error:  # also members that are named otherwise than ours
+        said = error.message if isinstance(error, CorruptArtifact) else f"it has other members than a package: {error}"
+        raise PackageError(f"{path}: {said}", "Save it again", code="package-corrupt") from error
     packages = automatic.switch_on()
     store = PackageStore(session.store.root)
     for entry in entries:

@@ -17,7 +17,6 @@ import importlib.machinery
 import math
 import os
 import sys
-import tempfile
 import time
 from types import ModuleType
 from typing import Any
@@ -40,17 +39,18 @@ class Program:
     """The sources of this process. One object for the process: what was loaded before it counts as it was then."""
 
     def __init__(self) -> None:
-        # file -> as it was read, whether its module's name counts, digest of its content
-        self._own: dict[str, tuple[os.stat_result, bool, str]] = {}
+        self._own: dict[str, tuple[os.stat_result, str]] = {}  # file -> as it was read, digest of its content
         self._files: dict[str, str] = {}  # module -> file, of the user's own
         self._installed: dict[str, tuple[Any, ...]] = {}  # module -> file, size, time
         self._aside: set[str] = set()  # modules that came while Dynamo or we were at work
         self._seen: dict[str, int] = {}  # at the last look: module -> which object it was
         self._problem: NotPortable | None = None  # what that look came to
         self._looked, self._found = -math.inf, ""
+        self._asked = False  # since ``leave_out``
 
     def digest(self) -> str:
         """What must be equal. Raises NotPortable where it is not known: no file, or one saved since it was loaded."""
+        self._asked = True
         main = _main()
         modules = dict(sys.modules)
         seen = {name: id(module) for name, module in modules.items()}
@@ -71,8 +71,10 @@ class Program:
         return self._found
 
     def leave_out(self) -> None:
-        """What was loaded since the last look is not the program's doing: tracing imports, and so does loading."""
-        self._aside |= {*list(sys.modules)} - self._seen.keys()  # of the user's own, all count
+        """What was loaded since ``digest`` is not the program's doing: tracing imports, and so does loading."""
+        if self._asked:  # else the program may have loaded it before a frame that was not looked for
+            self._aside |= {*list(sys.modules)} - self._seen.keys()  # of the user's own, all count
+        self._asked = False
 
     def _look(self, new: dict[str, ModuleType]) -> None:
         """``new``: all, at first; then what came. There are thousands, of which few are the user's."""
@@ -97,19 +99,16 @@ class Program:
         if read is not None:
             if _size_and_time(read[0]) != _size_and_time(now):
                 raise NotPortable(f"{path} was saved while this process ran", code="package-program")
-            return name if read[1] else "", read[2]
-        named = os.path.dirname(path) != tempfile.gettempdir()
-        if not named:
-            pass  # the program wrote it for itself, under a name of this process, and loads what it wrote
-        elif files.saved(path) > files.process_start():
+            return name, read[1]
+        if files.saved(path) > files.process_start():
             raise _saved(path)
         if path.endswith(tuple(importlib.machinery.EXTENSION_SUFFIXES)):  # it may have any size
             content = _sha256(_size_and_time(now))
         else:
             with open(path, "rb") as file:
                 content = hashlib.sha256(file.read()).hexdigest()
-        self._own[path] = now, named, content
-        return name if named else "", content
+        self._own[path] = now, content
+        return name, content
 
 
 def _saved(path: str) -> NotPortable:

@@ -47,9 +47,11 @@ class PackageStore:
         """Files of a function's entries, newest first; [] where there is none. Raises UntrustedStore."""
         try:
             with self._function_fd(function) as fd:
-                found = [name for name in os.listdir(fd) if fmt.is_name(name)]
-                found.sort(key=lambda name: -os.stat(name, dir_fd=fd, follow_symlinks=False).st_mtime)
-                return found
+                found = []
+                for name in filter(fmt.is_name, os.listdir(fd)):
+                    with suppress(FileNotFoundError):  # evicted meanwhile: the others are still there
+                        found.append((-os.stat(name, dir_fd=fd, follow_symlinks=False).st_mtime, name))
+                return [name for _newest, name in sorted(found)]
         except FileNotFoundError:
             return []
 
@@ -130,7 +132,7 @@ class PackageStore:
         for name in list(os.listdir(directory)) if directory.is_dir() else []:
             with suppress(OSError):
                 (directory / name).unlink()
-                removed += 1
+                removed += name != REFUSED
         with suppress(OSError):
             directory.rmdir()
         return removed
@@ -155,10 +157,13 @@ class PackageStore:
         return total
 
     def _files(self) -> list[tuple[float, int, Path]]:
+        """When it was used, bytes, and path of each entry."""
         found = []
         for function in self._functions():
             with suppress(OSError):
                 for item in os.scandir(self.packages / function):
+                    if item.name == REFUSED:
+                        continue  # for good, however long it is ago
                     with suppress(OSError):
                         status = item.stat(follow_symlinks=False)
                         found.append((status.st_mtime, status.st_size, Path(item.path)))
@@ -219,10 +224,12 @@ class PackageStore:
         """Of entries that mean the same, lines of code aside, the newest; of all, so many as lookups may read."""
         alike = replace(header, sources="")
         programs = {header.sources}
+        others = []
         with suppress(StoreError, OSError):
             others = [name for name in self.names(header.function) if name != written]
-            for number, name in enumerate(others, 1):
-                path = self.packages / header.function / name
+        for number, name in enumerate(others, 1):
+            path = self.packages / header.function / name
+            with suppress(OSError):  # gone already, and its neighbours are not
                 if number >= fmt.MAX_ENTRIES:
                     path.unlink()
                 elif (other := _header(path)) is not None and replace(other, sources="") == alike and header.meaning:

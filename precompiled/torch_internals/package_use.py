@@ -56,7 +56,10 @@ def usable(
         rebuilder.verify(described, check_source=check_source)
         package_seen.compare(body.seen, frame.scope, rebuilder.reader, described, check_source=check_source)
         for module, qualname, values, named, before in body.asked:
-            now = Descriptions().value(object_at(module, qualname)(*values, **named))
+            try:
+                now = Descriptions().value(object_at(module, qualname)(*values, **named))
+            except Exception as error:  # it is gone, or what it asks: other entries may be for this call
+                raise Mismatch(f"{module}.{qualname} raises {type(error).__name__}: {error}") from error
             if now != before:
                 raise Mismatch(f"{module}.{qualname} gives {now}, and gave {before} when it was traced")
         installed.clear()  # they stay
@@ -153,6 +156,16 @@ def _aliases(body: Body, scope: dict[str, Any], name: Callable[[str], str]) -> I
     finally:
         for alias in added:
             scope.pop(alias, None)
+
+
+@contextlib.contextmanager
+def or_discarded(body: Body, frame: Frame, name: Callable[[str], str]) -> Iterator[None]:
+    """``discard`` where something is raised: a guard that does not accept the call, an artifact that does not load."""
+    try:
+        yield
+    except BaseException:
+        discard(body, frame, name)
+        raise
 
 
 def discard(body: Body, frame: Frame, name: Callable[[str], str]) -> None:

@@ -293,7 +293,12 @@ def test_a_save_of_what_was_evicted(here: ThisProcess, tmp_path: Path) -> None:
     made = compiled()
     assert automatic.flush(60)
     assert PackageStore(here.session.store.root).clear() == 1
-    assert "was evicted" in refused("package-evicted", precompiled.save_package, made, tmp_path / "file")
+    said = refused("package-evicted", precompiled.save_package, made, tmp_path / "file")
+    assert "was evicted" in said
+    torch.compiler.reset()  # as the advice is
+    made(X)
+    refused("package-artifact-missing", precompiled.save_package, made, tmp_path / "file")  # the entry is there
+    assert PackageStore(here.session.store.root).clear() == 1
 
 
 @pytest.mark.reason("package-artifact-missing")

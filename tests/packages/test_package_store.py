@@ -57,35 +57,49 @@ def test_eight_writers_lose_nothing(tmp_path: Path) -> None:
     assert bodies == {b"the same of all"} | {f"writer {w} entry {n}".encode() for w in range(8) for n in range(8)}
 
 
-@pytest.mark.parametrize("call", ["os.open", "os.fsync", "os.rename", "os.mkdir"])
-def test_a_writer_killed_at_any_point_leaves_a_good_store(tmp_path: Path, call: str) -> None:
-    store = PackageStore(tmp_path)
-    kept = store.publish(header(), b"{}", b"before")
+def test_a_writer_killed_at_any_point_leaves_a_good_store(tmp_path: Path) -> None:
+    """Before each of its calls that change the disk, one after the other, until one run gets through."""
     program = f"""
-import os, signal
+import os, signal, sys
 from pathlib import Path
+from precompiled.package import format as fmt
 from precompiled.package.store import PackageStore
-from tests_header import header
-original = {call}
-def killing(*arguments, **named):
-    if {call!r} != "os.open" or arguments[1] & os.O_CREAT:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return original(*arguments, **named)
-{call} = killing
-PackageStore(Path({str(tmp_path)!r})).publish(header("other"), b"[]", b"after" * 1000)
+left = int(sys.argv[1])
+def killing(original):
+    def call(*arguments, **named):
+        global left
+        if original is not opens or arguments[1] & os.O_CREAT:
+            left -= 1
+            if left == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+        return original(*arguments, **named)
+    return call
+opens = os.open
+for name in ("open", "fsync", "rename", "mkdir", "unlink"):
+    setattr(os, name, killing(getattr(os, name)))
+header = fmt.Header(
+    {FUNCTION!r}, "program", "f", "0" * 64, False, "compiled", {{"torch": "2.13.0"}}, meaning="m", sources="s"
+)
+PackageStore(Path(sys.argv[2])).publish(header, b"[]", b"after" * 1000)
 """
-    (tmp_path / "tests_header.py").write_text(
-        "from precompiled.package import format as fmt\n"
-        "def header(name):\n"
-        f"    return fmt.Header({FUNCTION!r}, 'program', name, '0' * 64, 'compiled', {{}})\n"
-    )
-    done = subprocess.run([sys.executable, "-c", program], env={**os.environ, "PYTHONPATH": str(tmp_path)}, check=False)
-    assert done.returncode == -signal.SIGKILL
-    for name in store.names(FUNCTION):
-        store.read(FUNCTION, name)
-    assert kept in store.names(FUNCTION)
-    store.publish(header(), b"{}", b"afterwards")
-    assert len(store.names(FUNCTION)) == 2
+    points = 0
+    while True:
+        points += 1
+        root = tmp_path / str(points)
+        store = PackageStore(root)
+        kept = store.publish(header(), b"{}", b"before")
+        replaced = store.publish(header(meaning="m", sources="s"), b"{}", b"means the same")
+        done = subprocess.run([sys.executable, "-c", program, str(points), str(root)], check=False)
+        bodies = {store.read(FUNCTION, name).body for name in store.names(FUNCTION)}
+        assert b"before" in bodies and kept in store.names(FUNCTION)
+        assert bodies - {b"before"} <= {b"means the same", b"after" * 1000} and len(bodies) > 1
+        store.publish(header(), b"{}", b"afterwards")
+        assert b"afterwards" in {store.read(FUNCTION, name).body for name in store.names(FUNCTION)}
+        if done.returncode == 0:
+            break
+        assert done.returncode == -signal.SIGKILL
+    assert points > 8
+    assert replaced not in store.names(FUNCTION)
 
 
 def test_an_altered_entry_is_put_away(tmp_path: Path) -> None:
@@ -127,5 +141,33 @@ def test_clear_and_budget(tmp_path: Path) -> None:
     assert 0 < store.shrink(2500) <= 2500
     assert len(store.names(FUNCTION)) < len(names)
     assert set(store.names(FUNCTION)) <= set(names[2:])
-    assert store.clear() == len(store.names(FUNCTION)) or store.names(FUNCTION) == []
-    assert list(store.entries()) == []
+    left = len(store.names(FUNCTION))
+    assert store.clear() == left > 0
+    assert list(store.entries()) == [] and list((tmp_path / "packages").iterdir()) == []
+
+
+def test_a_function_that_is_out_of_use_stays_so_however_full_the_store_is(tmp_path: Path) -> None:
+    store = PackageStore(tmp_path)
+    store.refuse(header(), "it gave another result")
+    os.utime(tmp_path / "packages" / FUNCTION / "refused", (1, 1))
+    store.publish(header(), b"{}", os.urandom(1000))
+    assert store.shrink(0) == 0
+    assert store.names(FUNCTION) == []
+    assert store.refused(FUNCTION) == "it gave another result"
+    assert store.clear() == 0 and store.refused(FUNCTION) is None
+
+
+def test_an_entry_that_goes_while_names_are_read_takes_no_other_along(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = PackageStore(tmp_path)
+    names = [store.publish(header(), b"{}", os.urandom(100)) for _ in range(3)]
+    original = os.stat
+
+    def stat(path: object, **named: object) -> os.stat_result:
+        if path == names[1]:
+            raise FileNotFoundError(2, "evicted", path)
+        return original(path, **named)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(os, "stat", stat)
+    assert set(store.names(FUNCTION)) == {names[0], names[2]}

@@ -550,6 +550,22 @@ def test_a_running_job_is_ended_with_its_worker_and_the_next_one_gets_its_place(
     assert host.all(RunJob)[-1].job.key == "old"
 
 
+def test_a_job_that_is_cancelled_while_its_worker_is_killed_for_its_time() -> None:
+    """Its next submit is a job of its own, and runs: found by AnyHistory."""
+    host = Host(job_timeout_s=100)
+    worker = host.warm()
+    host.submit("k", id="first")
+    host.now += 101
+    assert host.only(KillWorker, host.tell(Tick())) == KillWorker(worker, "timeout")
+    assert not [item for item in host.tell(Cancelled(1, ("first",))) if isinstance(item, KillWorker)]
+    host.submit("k", id="second")
+    host.tell(WorkerGone(worker, "timeout"))
+    run = host.only(RunJob, host.tell(WorkerReady(host.all(StartWorker)[-1].worker)))
+    assert run.job.id == "second"
+    host.done(run)
+    assert not host.scheduler.jobs
+
+
 def test_a_job_that_somebody_else_waits_for_is_not_cancelled() -> None:
     host = Host()
     host.warm()
@@ -611,9 +627,10 @@ class AnyHistory(RuleBasedStateMachine):
                 case StopWorker(worker) | KillWorker(worker):
                     assert worker in self.processes
                     self.doomed.add(worker)
-                    if isinstance(item, KillWorker) and item.reason == "cancelled":
-                        self.running.pop(worker)  # killed before anything else is carried out
-                        self.flights.pop(worker)
+                    if isinstance(item, KillWorker):
+                        self.flights.pop(worker, None)  # killed before anything else is carried out (pool.py)
+                        if item.reason == "cancelled":
+                            self.running.pop(worker)
                 case Reply(_, wire.Accepted(id=id, state=state)):
                     if state == "published":
                         assert id in self.open
@@ -662,7 +679,7 @@ class AnyHistory(RuleBasedStateMachine):
     def finish(self, data: st.DataObject, outcome: Any) -> None:
         worker = data.draw(st.sampled_from(sorted(self.running)))
         job = self.running.pop(worker)
-        del self.flights[worker]
+        self.flights.pop(worker, None)  # it may have said so before it was killed
         self.carry_out(WorkerDone(worker, wire.Finished(job.id, job.key, outcome, 1.0)))
 
     @precondition(lambda self: self.processes)
@@ -715,7 +732,7 @@ class AnyHistory(RuleBasedStateMachine):
                 self.carry_out(WorkerReady(worker))
             for worker in sorted(self.running):
                 job = self.running.pop(worker)
-                del self.flights[worker]
+                self.flights.pop(worker, None)
                 self.carry_out(WorkerDone(worker, wire.Finished(job.id, job.key, "published", 1.0)))
         assert not self.scheduler.jobs, "lost jobs"
         assert not self.open

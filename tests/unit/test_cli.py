@@ -20,6 +20,8 @@ from precompiled import config
 from precompiled.artifact import format as fmt
 from precompiled.artifact.store import Store
 from precompiled.cli import app, output
+from precompiled.package import format as package_format
+from precompiled.package.store import PackageStore
 from precompiled.version import VERSION
 
 KEYS = [fmt.digest(bytes([number])) for number in range(3)]
@@ -355,6 +357,21 @@ def test_clear_keys_and_all(store: Store) -> None:
     assert sorted(os.listdir(store.artifacts)) == sorted([f"{KEYS[1]}.0", f"{KEYS[2]}.failed"])
     result = invoke("clear", "--yes")
     assert result.exit_code == 0 and "Removed 1 artifacts" in result.output and os.listdir(store.artifacts) == []
+
+
+def test_clear_and_gc_take_packages_too(store: Store) -> None:
+    packages = PackageStore(store.root)
+    function = "a" * 64
+    header = package_format.Header(function, "program", "f", "0" * 64, False, "compiled")
+    for number in range(3):
+        packages.publish(header, b"{}", bytes([number]) * 2000)
+    answer("gc", "--set", "cache_max_bytes=50000")  # of which packages have a tenth
+    assert 0 < len(packages.names(function)) < 3
+    left = len(packages.names(function))
+    assert answer("clear", KEYS[0])["packages"] == 0 and len(packages.names(function)) == left
+    found = invoke("clear", "--yes")
+    assert f"and {left} entries of packages" in found.output
+    assert os.listdir(packages.packages) == []
 
 
 def test_gc_evicts_to_the_budgets(store: Store) -> None:

@@ -87,6 +87,19 @@ def test_route() -> None:
     assert "it broke" in checks_hook.route(probe.Probe("failed", "it broke")).message
 
 
+@pytest.mark.parametrize("setting", ["program", "off"])
+def test_packages_are_asked_of_a_process_with_torch(setting: str) -> None:
+    environment = {**os.environ, "PRECOMPILED": "1", "PRECOMPILED_MODE": "eager", "PRECOMPILED_PACKAGES": setting}
+    found = probe.ask_with_torch(probe.with_hook(environment))
+    assert found.packages == {"program": "on", "off": "off"}[setting], found
+    assert sound(checks_hook.packages(found))
+
+
+def test_a_torch_without_what_packages_need_is_told() -> None:
+    check = checks_hook.packages(probe.Probe("on", packages="NotPortable: this torch has no DynamoOutput"))
+    assert check.state == "warn" and "no DynamoOutput" in check.message
+
+
 # ---------------------------------------------------------------- daemon
 
 
@@ -291,7 +304,7 @@ def test_all_checks_on_this_host() -> None:
     checks = {item["check"]: item for item in json.loads(done.stdout)}
     expected = {"switch", "pth", "hook", "run", "torch", "route", "runtime directory", "daemon", "systemd", "store",
                 "store path", "entries", "quarantine", "space", "store noexec", "build noexec", "inotify", "compiler",
-                "headers", "gpus", "memory"}  # fmt: skip
+                "headers", "gpus", "memory", "packages"}  # fmt: skip
     assert set(checks) == expected
     assert not [item for item in checks.values() if "the check broke" in item["message"]]
     assert all(checks[name]["state"] == "ok" for name in ("run", "torch", "route", "daemon", "store")), checks
