@@ -73,7 +73,7 @@ class _Nearest:
 
 
 @command("explain")
-@click.argument("prefix", required=False, metavar="[KEY]")
+@click.argument("prefix", required=False, metavar="[KEY|FUNCTION]")
 @click.option("--last", is_flag=True, help="The entry that was published last.")
 def explain_command(out: Output, settings: Settings, prefix: str | None, last: bool) -> None:
     """Say why a graph was not found in the store: what differs from the nearest entry that was there before it.

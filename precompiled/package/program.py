@@ -3,7 +3,7 @@
 What a package takes for granted beside its guards is compared value by value (torch_internals/package_seen.py), and no
 such list is known to be complete. Whatever an edit changes, it changes a file. So by default a package is used only in
 a process whose sources are those of the process that traced: what is left to the comparison is what the same program
-makes of other inputs (``packages = "function"`` leaves all of it to the comparison, decision 0012).
+makes of other inputs (``packages = "function"`` leaves all of it to the comparison, decision 0017).
 
 The user's own Python files count by their content, wherever they lie: a fresh checkout of the same text is the same
 program. Installed files count by place, size and time, as for Python's own bytecode. Python's library, torch and we

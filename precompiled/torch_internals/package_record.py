@@ -204,7 +204,8 @@ def _installed(name: str, value: Any, scope: dict[str, Any], graphs: list[Graph]
     if value is scope:
         return "scope", None
     if name.startswith("__compiled_fn"):
-        raise NotPortable("a graph of it has no artifact: it was compiled in this process", code="package-graph")
+        said = "a graph of it is for this process alone: compiled in it, or with cudagraphs or collectives"
+        raise NotPortable(said, code="package-graph")
     raise NotPortable(f"Dynamo put a {type(value).__qualname__} into the globals ({name})", code="package-global")
 
 

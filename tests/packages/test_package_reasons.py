@@ -22,6 +22,7 @@ from torch._dynamo import convert_frame
 
 import precompiled
 from precompiled.artifact import format as artifact_format
+from precompiled.artifact.store import Store
 from precompiled.errors import CorruptArtifact, PackageError, StoreError
 from precompiled.package import automatic, graphs, portable_format, requirements
 from precompiled.package import format as fmt
@@ -96,7 +97,7 @@ def test_what_is_recorded_has_no_reason(here: ThisProcess) -> None:
 def test_a_graph_that_was_compiled_in_process() -> None:
     with recording(PRECOMPILED_MODE="lookup") as here:
         report = traced(here)
-        assert report.reason == "package-graph" and "was compiled in this process" in report.message
+        assert report.reason == "package-graph" and "for this process alone" in report.message
         assert here.counted("not_kept")["package-graph"] == 1
 
 
@@ -226,6 +227,16 @@ def test_an_altered_entry_is_not_used_but_traced(here: ThisProcess) -> None:
     with pytest.raises(CorruptArtifact) as raised:
         fmt.open_entry(kept.name, b"something else", kept.header.function)
     assert raised.value.code == "package-corrupt"
+
+
+def test_an_artifact_that_does_not_load_leaves_nothing_in_the_programs_globals(here: ThisProcess) -> None:
+    traced(here)
+    asked = mock.Mock(side_effect=StoreError("it cannot be loaded"))
+    with mock.patch.object(Store, "lookup", return_value=["an artifact"]), mock.patch.object(graphs, "load", asked):
+        compiled()
+    asked.assert_called_once()
+    assert "it cannot be loaded" in precompiled.package_report()[-1].reasons[0]
+    assert [name for name in double.__globals__ if name.startswith("__precompiled_")] == []
 
 
 @pytest.mark.reason("artifact-program")

@@ -30,12 +30,12 @@ def main() -> None:
             found["entries"] = precompiled.load_package(
                 compiled, SPEC["file"], check_source=SPEC.get("check_source", True)
             )
-        torch._dynamo.utils.counters.clear()
-        found["equal"] = all(torch.allclose(compiled(*call), function(*call), atol=1e-4) for call in calls)
-        if SPEC["do"] == "save":
-            precompiled.save_package(compiled, SPEC["file"])
     except PrecompiledError as error:
         found["error"], found["message"] = error.code, str(error)
+    torch._dynamo.utils.counters.clear()
+    found["equal"] = all(torch.allclose(compiled(*call), function(*call), atol=1e-4) for call in calls)
+    if SPEC["do"] == "save":
+        precompiled.save_package(compiled, SPEC["file"])
     from precompiled.package import automatic
 
     found["frames"] = dict(torch._dynamo.utils.counters["frames"])
