@@ -205,18 +205,28 @@ def test_a_child_of_a_fork_that_cannot_submit(monkeypatch: pytest.MonkeyPatch, t
         assert "Too many open files" in found["message"] and found["counted"] == {"submit-failed": 1}
 
 
-def test_a_child_of_a_fork_asks_in_its_own_name() -> None:
+def test_a_child_of_a_fork_asks_in_its_own_name(tmp_path: Path) -> None:
     """The daemon tells one client of an id: with its parent's, the child would take its answers away."""
     with deaf_daemon() as here:
         torch._dynamo.reset()
         compiled = torch.compile(double, backend="precompiled")
         compiled(X)
         (parents,) = here.session.pending._awaited
-        here.session.connection.reset_after_fork()
-        here.session.pending.after_fork()  # what a child runs first
-        compiled(X)
-        (own,) = here.session.pending._awaited
-        assert own != parents and list(here.session.connection._pending) == [own]
+        child = os.fork()  # a real one: the parent's thread must not be at work on what is made anew
+        if child == 0:
+            try:
+                warnings.simplefilter("ignore")
+                compiled(X)
+                found = {"awaited": list(here.session.pending._awaited),
+                         "submitted": list(here.session.connection._pending)}  # fmt: skip
+                (tmp_path / "child.json").write_text(json.dumps(found))
+            finally:
+                os._exit(0)
+        os.waitpid(child, 0)
+        found = json.loads((tmp_path / "child.json").read_text())
+        (own,) = found["awaited"]
+        assert own != parents and found["submitted"] == [own]
+        assert list(here.session.pending._awaited) == [parents]
 
 
 def test_a_thread_for_the_swaps_that_cannot_be_started_spoils_one_graph_only(monkeypatch: pytest.MonkeyPatch) -> None:
