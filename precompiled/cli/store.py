@@ -112,7 +112,7 @@ def _packages(store: Store, key: str) -> list[str]:
 @click.argument("keys", nargs=-1, metavar="[KEY]...")
 @click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 def clear_command(out: Output, settings: Settings, keys: tuple[str, ...], yes: bool) -> None:
-    """Remove artifacts and failure records: those of the KEYs (unique beginnings are enough), or all, and packages.
+    """Remove artifacts and failure records of the KEYs (unique beginnings are enough), or everything, packages too.
 
     Programs that run go on with what they have loaded. Asks first, but for --yes and --json.
     """
