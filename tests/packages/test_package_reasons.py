@@ -19,6 +19,9 @@ import pytest
 import torch
 from support_session import ThisProcess, deaf_daemon, this_process
 from torch._dynamo import convert_frame
+from torch._dynamo.guards import GuardBuilder
+from torch._dynamo.source import LocalSource
+from torch._guards import Guard
 
 import precompiled
 from precompiled.artifact import format as artifact_format
@@ -26,9 +29,9 @@ from precompiled.artifact.store import Store
 from precompiled.errors import CorruptArtifact, PackageError, StoreError
 from precompiled.package import automatic, graphs, portable_format, requirements
 from precompiled.package import format as fmt
-from precompiled.package.identity import NotPortable, code_digest
+from precompiled.package.identity import Descriptions, NotPortable, code_digest
 from precompiled.package.store import PackageStore
-from precompiled.torch_internals import package_frames, package_switch
+from precompiled.torch_internals import package_frames, package_guards, package_switch
 
 X = torch.randn(4, 6)
 
@@ -99,6 +102,17 @@ def test_a_graph_that_was_compiled_in_process() -> None:
         report = traced(here)
         assert report.reason == "package-graph" and "for this process alone" in report.message
         assert here.counted("not_kept")["package-graph"] == 1
+
+
+@pytest.mark.reason("package-guard")
+@pytest.mark.parametrize("kind", ["WEAKREF_ALIVE", "DICT_VERSION", "NN_MODULE", "DTENSOR_SPEC_MATCH"])
+def test_a_guard_that_no_check_stands_for(kind: str) -> None:
+    """None is dropped: what upstream's package leaves out with a warning ends in a reason here."""
+    guard = Guard(LocalSource("x"), getattr(GuardBuilder, kind))
+    reader = package_guards.Reader({"x": {"a": 1}}, globals())
+    with pytest.raises(NotPortable, match=rf"no check stands for the guard {kind} on L\['x'\]") as raised:
+        package_guards.facts([guard], reader, Descriptions())
+    assert raised.value.code == "package-guard"
 
 
 @pytest.mark.reason("package-id")

@@ -35,7 +35,10 @@ def main() -> None:
     torch._dynamo.utils.counters.clear()
     found["equal"] = all(torch.allclose(compiled(*call), function(*call), atol=1e-4) for call in calls)
     if SPEC["do"] == "save":
-        precompiled.save_package(compiled, SPEC["file"])
+        try:
+            precompiled.save_package(compiled, SPEC["file"])
+        except PrecompiledError as error:
+            found["error"], found["message"] = error.code, str(error)
     from precompiled.package import automatic
 
     found["frames"] = dict(torch._dynamo.utils.counters["frames"])
