@@ -13,6 +13,8 @@ from precompiled.cli.check import Check
 from precompiled.config import Settings
 from precompiled.torch_internals import NEWEST, OLDEST, supported
 
+_REPORT_THIS = "report this with the output of `precompiled doctor --json`"
+
 
 def run(settings: Settings) -> Iterator[Check]:
     environment = dict(os.environ)
@@ -109,15 +111,8 @@ def route(found: probe.Probe) -> Check:
         return Check("route", "ok", "torch.compile is routed once torch is imported")
     return Check(
         "route", "fail", f"torch.compile is not routed: {found.problem or found.state}",
-        'Use torch.compile(backend="precompiled"), and report this with the output of `precompiled doctor --json`',
+        f'Use torch.compile(backend="precompiled"), and {_REPORT_THIS}',
     )  # fmt: skip
-
-
-def _torch_version() -> str | None:
-    try:
-        return importlib.metadata.version("torch")
-    except importlib.metadata.PackageNotFoundError:
-        return None
 
 
 def packages(found: probe.Probe) -> Check:
@@ -128,5 +123,12 @@ def packages(found: probe.Probe) -> Check:
         return Check("packages", "ok", "the setting `packages` is off: each process traces")
     return Check(
         "packages", "warn", f"each process traces, since packages are off with this torch: {found.packages}",
-        "Artifacts are used all the same; report this with the output of `precompiled doctor --json`",
+        f"Artifacts are used all the same; {_REPORT_THIS}",
     )  # fmt: skip
+
+
+def _torch_version() -> str | None:
+    try:
+        return importlib.metadata.version("torch")
+    except importlib.metadata.PackageNotFoundError:
+        return None

@@ -126,15 +126,12 @@ def clear_command(out: Output, settings: Settings, keys: tuple[str, ...], yes: b
     removed = [store.remove(key) for key in wholes] if keys else [store.clear()]
     entries, size = sum(item.entries for item in removed), sum(item.bytes for item in removed)
     packages = sum(item.packages for item in removed)
-    left = [name for name in _names(store.artifacts) if not keys or name.partition(".")[0] in wholes]
-    functions = [] if keys else _names(PackageStore(store.root).packages)
-    if left or functions:
-        place = store.artifacts if left else PackageStore(store.root).packages
-        raise StoreError(
-            f"{len(left or functions)} entries of {place} could not be removed",
-            "Check its owner and mode",
-            code="not-removed",
-        )
+    for folder in (store.artifacts,) if keys else (store.artifacts, PackageStore(store.root).packages):
+        left = [name for name in _names(folder) if not keys or name.partition(".")[0] in wholes]
+        if left:
+            raise StoreError(
+                f"{len(left)} entries of {folder} could not be removed", "Check its owner and mode", code="not-removed"
+            )
     also = f" and {packages} entries of packages" if packages else ""
     out.result(
         {"removed": entries, "packages": packages, "bytes": size},

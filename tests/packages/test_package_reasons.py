@@ -361,6 +361,13 @@ def test_it_is_accepted(file: Path) -> None:
     assert load(file) == 0
 
 
+@pytest.mark.reason("package-corrupt")
+@pytest.mark.parametrize("member", ["entries/in no folder", f"artifacts/{'1' * 64}.0/without a manifest"])
+def test_a_file_with_members_of_another_kind(file: Path, member: str) -> None:
+    portable_format.write(file, replace(INDEX, requires=requirements.requirements({})), {member: b"data"})
+    assert "other members than a package" in refused("package-corrupt", load, file)
+
+
 @pytest.mark.reason("package-missing")
 @pytest.mark.parametrize("place", ["absent", "absent/file"])
 def test_a_file_that_is_not_there(here: ThisProcess, tmp_path: Path, place: str) -> None:

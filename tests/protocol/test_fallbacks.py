@@ -12,7 +12,7 @@ import shutil
 import threading
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -180,6 +180,20 @@ def test_the_thread_that_awaits_artifacts_breaks_down(monkeypatch: pytest.Monkey
         assert "Too many open files" in graph.message and here.counted("fallbacks") == {"swap-thread": 1}
 
 
+def forked(look: Callable[[], dict[str, Any]], file: Path) -> dict[str, Any]:
+    """What ``look`` finds in a child: a real one, or its parent's threads would be at work on what is made anew."""
+    child = os.fork()
+    if child == 0:
+        try:
+            warnings.simplefilter("ignore")
+            file.write_text(json.dumps(look()))
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    found: dict[str, Any] = json.loads(file.read_text())
+    return found
+
+
 @pytest.mark.reason("submit-failed")
 def test_a_child_of_a_fork_that_cannot_submit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     with deaf_daemon() as here:
@@ -187,19 +201,14 @@ def test_a_child_of_a_fork_that_cannot_submit(monkeypatch: pytest.MonkeyPatch, t
         compiled = torch.compile(double, backend="precompiled")
         compiled(X)
         assert only(here).state == "pending"
-        child = os.fork()
-        if child == 0:
-            try:
-                here.session.connection.submit = _no_descriptors  # type: ignore[method-assign, assignment]
-                warnings.simplefilter("ignore")
-                right = bool(compiled(X).equal(X * 2))
-                found = {"right": right, "waited": here.session.pending.wait(30), **vars(only(here)),
-                         "counted": here.counted("fallbacks")}  # fmt: skip
-                (tmp_path / "child.json").write_text(json.dumps(found))
-            finally:
-                os._exit(0)
-        os.waitpid(child, 0)
-        found = json.loads((tmp_path / "child.json").read_text())
+
+        def in_the_child() -> dict[str, Any]:
+            here.session.connection.submit = _no_descriptors  # type: ignore[method-assign, assignment]
+            right = bool(compiled(X).equal(X * 2))
+            return {"right": right, "waited": here.session.pending.wait(30), **vars(only(here)),
+                    "counted": here.counted("fallbacks")}  # fmt: skip
+
+        found = forked(in_the_child, tmp_path / "child.json")
         assert found["right"] and found["waited"]
         assert (found["state"], found["reason"]) == ("failed", "submit-failed")
         assert "Too many open files" in found["message"] and found["counted"] == {"submit-failed": 1}
@@ -212,18 +221,12 @@ def test_a_child_of_a_fork_asks_in_its_own_name(tmp_path: Path) -> None:
         compiled = torch.compile(double, backend="precompiled")
         compiled(X)
         (parents,) = here.session.pending._awaited
-        child = os.fork()  # a real one: the parent's thread must not be at work on what is made anew
-        if child == 0:
-            try:
-                warnings.simplefilter("ignore")
-                compiled(X)
-                found = {"awaited": list(here.session.pending._awaited),
-                         "submitted": list(here.session.connection._pending)}  # fmt: skip
-                (tmp_path / "child.json").write_text(json.dumps(found))
-            finally:
-                os._exit(0)
-        os.waitpid(child, 0)
-        found = json.loads((tmp_path / "child.json").read_text())
+
+        def in_the_child() -> dict[str, Any]:
+            compiled(X)
+            return {"awaited": list(here.session.pending._awaited), "submitted": list(here.session.connection._pending)}
+
+        found = forked(in_the_child, tmp_path / "child.json")
         (own,) = found["awaited"]
         assert own != parents and found["submitted"] == [own]
         assert list(here.session.pending._awaited) == [parents]
