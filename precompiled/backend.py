@@ -100,7 +100,7 @@ def compile_or_swap(
 def _recorded(recorder: Recorder, calls: GraphCalls, module: torch.fx.GraphModule) -> Compiled:
     report = calls.mutable
     recorder.graph(report, "bypassed", files=traced.files(module))
-    return stand_in.eager(module).forward
+    return stand_in.StandIn(module)
 
 
 def _inline(calls: GraphCalls, in_process: Callable[[], Compiled], code: str, message: str) -> Compiled:
@@ -215,6 +215,8 @@ class _Graph:
             self.graph.eager(),
             program.size_inputs,
             lambda sizes: self.submitter.request_variant(program, dispatch, sizes),
+            self.session.safe_points,
+            torch.cuda.is_current_stream_capturing if program.device != "cpu" else None,
         )
         waits = bool(program.no_stand_in)
         if waits and program.size_inputs:

@@ -2,19 +2,36 @@
 
 An artifact without guards serves every call, and takes the place of eager by the flip of one reference: nothing else is
 left in the way. One with guards on symbolic sizes is asked at each call; a call that no variant serves runs eager, and
-a variant for its sizes is asked for.
+a variant for its sizes is asked for. A flip waits for a safe point (safe_points.py) where an eager run of the graph may
+be repeated; and a call that must be compiled, since its counterpart is, waits for the artifact (stand_in.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 from precompiled.ledger import GraphCalls
+from precompiled.safe_points import Hold, SafePoints
 
 Compiled = Callable[..., Any]
+Check = Callable[[list[int]], bool]
 # Sizes for which a variant was asked for, in one graph and process: a loop over ever new sizes must not fill the queue.
 MAX_REQUESTS = 16
+
+
+class StandIn(Protocol):
+    """What runs a graph eagerly (torch_internals/stand_in.py)."""
+
+    def __call__(self, *args: Any, hold: Hold | None = None) -> Any:
+        """The graph's outputs; ``hold`` is released when nothing computes this run again."""
+
+    def may_be_repeated(self, args: Sequence[Any]) -> bool:
+        """Whether what surrounds this call may compute it again, and must find the same."""
+
+    def must_not_mix(self, args: Sequence[Any]) -> bool:
+        """Whether this call has a counterpart that it must agree with, and eager may not."""
 
 
 class Dispatch:
@@ -23,17 +40,29 @@ class Dispatch:
     def __init__(
         self,
         calls: GraphCalls,
-        eager: Compiled,
+        eager: StandIn,
         size_inputs: list[int],
         request_variant: Callable[[list[int]], None],
+        points: SafePoints,
+        is_capturing: Callable[[], bool] | None = None,
     ) -> None:
+        """``is_capturing``: whether the call is being recorded (a CUDA graph's capture), and must not load code."""
         self._calls = calls
         self._eager = eager
         self._size_inputs = size_inputs
         self._request_variant = request_variant
-        self._variants: tuple[tuple[Callable[[list[int]], bool], Compiled], ...] = ()
+        self._points = points
+        self._repeatable = False  # an eager run of this graph was held
+        self._variants: tuple[tuple[Check, Compiled], ...] = ()  # what calls are served with
+        self._loaded: tuple[tuple[Check | None, Compiled], ...] = ()  # the same, and what awaits a safe point
         self._requested: set[tuple[int, ...]] = set()
-        run = eager
+        # Waits until the artifact is there, or will not come. Set by who awaits it.
+        self.await_artifact: Callable[[], None] | None = None
+
+        def unserved(*args: Any) -> Any:
+            return self._run_eager(args, lambda: None if run is unserved else run)
+
+        run: Compiled = unserved
 
         def call(*args: Any) -> Any:
             calls.calls += 1
@@ -43,7 +72,18 @@ class Dispatch:
             nonlocal run
             if calls.calls_before_flip is None:
                 calls.calls_before_flip = calls.calls
-            run = function
+            if is_capturing is None:
+                run = function
+                return
+
+            def outside_of_captures(*args: Any) -> Any:
+                nonlocal run
+                if is_capturing():
+                    return eager(*args)
+                run = function
+                return function(*args)
+
+            run = outside_of_captures
 
         def before_next_call(action: Callable[[], None]) -> None:
             nonlocal run
@@ -63,13 +103,22 @@ class Dispatch:
         # Used in a fork's child: it takes up what the parent awaited only if it calls the graph at all.
         self.before_next_call = before_next_call
 
-    def serve_with(self, function: Compiled, check: Callable[[list[int]], bool] | None = None) -> None:
-        """From the next call on; ``check``: which values of the size inputs it serves, None for all."""
+    def serve_with(self, function: Compiled, check: Check | None = None) -> None:
+        """From the next call on, or the next safe point; ``check``: which values of the size inputs it serves, None
+        for all.
+        """
+        self._loaded = (*self._loaded, (check, function))
+        self._points.when_safe(functools.partial(self._serve, function, check), lambda: not self._repeatable)
+
+    def _serve(self, function: Compiled, check: Check | None) -> None:
         if check is None:
             self._flip(function)
             return
         self._variants = (*self._variants, (check, function))
         self._flip(self._guarded)
+
+    def _variant(self, sizes: list[int]) -> Compiled | None:
+        return next((function for check, function in self._variants if check(sizes)), None)
 
     def _guarded(self, *args: Any) -> Any:
         sizes = [args[position] for position in self._size_inputs]
@@ -81,7 +130,31 @@ class Dispatch:
         if known not in self._requested and len(self._requested) < MAX_REQUESTS:
             self._requested.add(known)
             self._request_variant(sizes)
-        return self._eager(*args)
+        return self._run_eager(args, lambda: self._variant(sizes))
+
+    def _run_eager(self, args: tuple[Any, ...], served: Callable[[], Compiled | None]) -> Any:
+        """``served``: with what, if a swap came since the call began."""
+        eager = self._eager
+        if eager.may_be_repeated(args):
+            self._repeatable = True
+            hold = self._points.hold()
+            function = served()
+            if function is None:
+                return eager(*args, hold=hold)
+            hold.release()
+            return function(*args)
+        if eager.must_not_mix(args):
+            function = self._await(args)
+            if function is not None:
+                return function(*args)
+        return eager(*args)
+
+    def _await(self, args: tuple[Any, ...]) -> Compiled | None:
+        """The compiled graph for this call, as soon as it is loaded; None where there is none to be had."""
+        if self.await_artifact is not None:
+            self.await_artifact()
+        sizes = [args[position] for position in self._size_inputs]
+        return next((function for check, function in self._loaded if check is None or check(sizes)), None)
 
 
 def counting(calls: GraphCalls, function: Compiled) -> Compiled:

@@ -91,6 +91,12 @@ class Pending:
         with self._changed:
             return self._changed.wait_for(lambda: not self._awaited, timeout_s)
 
+    def await_artifact(self, item: Awaited) -> None:
+        """For a call that must not run eager: until its artifact is loaded; where none comes, compile it now."""
+        item.done.wait(self._session.settings.wait_s)
+        if item.swap.state is not State.COMPILED and item.calls.mutable.reason not in _CRASHES_COMPILERS:
+            _compile_now(item)
+
     def abandon(self, item: Awaited) -> None:
         """Await it no more; nothing is told to anybody."""
         with self._changed:

@@ -58,6 +58,7 @@ class Submitter:
             compile_inline=lambda: compile_inline(program, hints),
             id=id,
         )
+        dispatch.await_artifact = lambda: self.session.pending.await_artifact(awaited)
         # Watched before it is submitted: an answer must find whom it is for.
         self.session.pending.watch(awaited)
         try:

@@ -71,7 +71,7 @@ def _dispatched(
         if session.settings.mode != "lookup" and session.daemon_problem() is None:
             submitter.request_variant(program, dispatch, sizes)
 
-    dispatch = Dispatch(calls, eager_of(kept), graph.size_inputs, request)
+    dispatch = Dispatch(calls, eager_of(kept), graph.size_inputs, request, session.safe_points)
     for entry in entries:
         function = loading.load(session.store, entry, graph.modes, cudagraphs=graph.cudagraphs)
         dispatch.serve_with(function, guard_check(entry.manifest.guards))
@@ -90,7 +90,6 @@ def program_of(session: sessions.Session, entry: ArtifactEntry) -> dict[str, Any
     return capture.parse(data)
 
 
-def eager_of(program: dict[str, Any]) -> Callable[..., Any]:
+def eager_of(program: dict[str, Any]) -> stand_in.StandIn:
     """What runs a program eager."""
-    run: Callable[..., Any] = stand_in.eager(codec.decode(program["graph"])).forward
-    return run
+    return stand_in.StandIn(codec.decode(program["graph"]))

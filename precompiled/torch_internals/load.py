@@ -4,7 +4,8 @@ AOTAutograd's own ``wrap_post_compile`` puts the wrappers back; only the two ste
 to Inductor's cache are replaced: the wrapper's module is executed from memory and its kernels are mapped from the
 artifact (kernels.py).
 
-Private names: BundledAOTAutogradResult.{compiled_fw, compiled_bw, sanitized_aot_config, wrap_post_compile},
+Private names: BundledAOTAutogradResult.{compiled_fw, compiled_bw, sanitized_aot_config, runtime_metadata,
+wrap_post_compile}, ViewAndMutationMeta.bw_donated_idxs, torch._C._autograd._get_current_graph_task_keep_graph,
 CompiledFxGraph.{after_deserialization, current_callable, recursively_apply_fns, compiled_fn_runner, source_code,
 cache_key}, torch._inductor.utils.BoxedBool, torch._inductor.cudagraph_utils.BoxedDeviceIndex,
 torch._guards.{TracingContext, tracing}. Checked on 2.11.0, 2.13.0, 2.15.0.
@@ -39,10 +40,15 @@ def load_entry(
     from torch._inductor.utils import BoxedBool
 
     entry = pickle.loads(entry_bytes)
-    for part, label in ((entry.compiled_fw, "forward"), (entry.compiled_bw, "backward")):
+    # The worker compiled the backward before it was called, so it may overwrite what the forward saved for it. Plain
+    # torch.compile compiles it when it is called first, and then it may not, where that call retains the graph: a
+    # program that always does runs there. So such a call gets copies, and AOTAutograd's refusal has no cause.
+    donated = entry.runtime_metadata.bw_donated_idxs or []
+    entry.runtime_metadata.bw_donated_idxs = []
+    for part, label, overwritten in ((entry.compiled_fw, "forward", []), (entry.compiled_bw, "backward", donated)):
         if part is not None:
             part.result.after_deserialization = types.MethodType(
-                _executes_in_memory(f"<precompiled {name} {label}>"), part.result
+                _executes_in_memory(f"<precompiled {name} {label}>", overwritten), part.result
             )
     # A context of its own: what is loaded must not depend on the frame that Dynamo is compiling just now.
     context = TracingContext(metadata.new_fake_mode())
@@ -63,7 +69,22 @@ def load_entry(
     return torch._dynamo.disable(forward, reason="a compiled graph")
 
 
-def _executes_in_memory(filename: str) -> Callable[..., str]:
+def _on_copies(call: Callable[..., Any], overwritten: list[int]) -> Callable[..., Any]:
+    """``call``, for a backward that overwrites these of its arguments."""
+
+    def backward(args: list[Any]) -> Any:
+        if torch._C._autograd._get_current_graph_task_keep_graph():
+            for at in overwritten:
+                given = args[at]
+                args[at] = torch.empty_strided(
+                    given.size(), given.stride(), dtype=given.dtype, device=given.device
+                ).copy_(given)
+        return call(args)
+
+    return backward
+
+
+def _executes_in_memory(filename: str, overwritten: list[int]) -> Callable[..., str]:
     def after_deserialization(graph: Any, constants: Any) -> str:
         """In place of CompiledFxGraph's own, which writes to Inductor's cache and imports from there."""
         module = types.ModuleType(f"precompiled_wrapper_{graph.cache_key}")
@@ -72,7 +93,7 @@ def _executes_in_memory(filename: str) -> Callable[..., str]:
         linecache.cache[filename] = (len(graph.source_code), None, graph.source_code.splitlines(True), filename)
         exec(compile(graph.source_code, filename, "exec"), vars(module))
         vars(module).update(constants.unwrap(graph))  # after the code, as PyCodeCache.load_by_key_path does
-        graph.current_callable = module.call
+        graph.current_callable = _on_copies(module.call, overwritten) if overwritten else module.call
         graph.recursively_apply_fns = getattr(module, "recursively_apply_fns", None)
         graph.compiled_fn_runner = getattr(module, "runner", None)
         return filename

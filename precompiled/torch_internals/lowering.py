@@ -59,9 +59,9 @@ class Plain:
                         stack.enter_context(torch.autocast(device, enabled=False))
             yield
 
-    def eager(self) -> Callable[..., Any]:
+    def eager(self) -> stand_in.StandIn:
         """What runs until its artifact is there. Made when it is asked for: a hit has no use for it."""
-        return stand_in.eager(self.as_given).forward
+        return stand_in.StandIn(self.as_given)
 
     def taking_all(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """``function``, for the arguments that Dynamo passes."""

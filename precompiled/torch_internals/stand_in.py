@@ -1,6 +1,8 @@
-"""What runs until an artifact is there: the graph, if its operators have an eager run that means what the program says.
+"""What runs until an artifact is there: the graph, eagerly, such that the program around it cannot tell.
 
-Two have not. Activation checkpointing inside of a graph does not restore the random state when it computes again
+What may differ from the compiled run and what never does is a contract (docs/stand-in.md). What autograd sees of it is
+in autograd_edges.py; when it may be called at all, in surroundings.py. And its operators must have an eager run that
+means what the program says. Two have not. Activation checkpointing inside of a graph does not restore the random state when it computes again
 (torch/_higher_order_ops/wrap.py: preserve_rng_state=False; the partitioner is meant to see to it), and nested compile
 regions cannot be differentiated. Both are calls of a graph: so they are run as what the program wrote, as
 ``torch.utils.checkpoint.checkpoint`` and as a plain call.
@@ -11,15 +13,70 @@ GraphModule.meta["_checkpoint_context_fn"]. Checked on 2.11.0, 2.13.0, 2.15.0.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 import torch.fx
 from torch.utils.checkpoint import checkpoint
 
+from precompiled.safe_points import Hold
+from precompiled.torch_internals import autograd_edges, surroundings
+
 # Where Dynamo keeps the context function of selective activation checkpointing (torch/_higher_order_ops/wrap.py).
 CONTEXT = "_checkpoint_context_fn"
+
+
+# What changes a tensor's metadata or history in place: an input of the eager run is not the caller's tensor then.
+_CHANGE_THE_TENSOR = frozenset(
+    {"as_strided_", "detach_", "requires_grad_", "resize_", "resize_as_", "retain_grad", "set_", "set_data", "squeeze_",
+     "swapaxes_", "swapdims_", "t_", "transpose_", "unsqueeze_"}
+)  # fmt: skip
+
+
+class StandIn:
+    """Runs a graph eagerly. Thread-safe."""
+
+    def __init__(self, module: torch.fx.GraphModule) -> None:
+        self._run: Callable[..., Any] = eager(module).forward
+        self._plain = not _changes_tensors(module)
+        self._draws: bool | None = None
+
+    def __call__(self, *args: Any, hold: Hold | None = None) -> Any:
+        """The graph's outputs; ``hold`` is released when nothing computes this run again."""
+        positions = self._differentiable(args)
+        if not positions:
+            return self._run(*args)
+        return autograd_edges.run_between(self._run, args, positions, hold)
+
+    def _differentiable(self, args: Sequence[Any]) -> list[int]:
+        return autograd_edges.differentiable(args) if self._plain and autograd_edges.records() else []
+
+    def may_be_repeated(self, args: Sequence[Any]) -> bool:
+        """Whether what surrounds this call may compute it again in its backward, and take one run for the other."""
+        return surroundings.saved_tensors_are_hooked() and bool(self._differentiable(args))
+
+    def must_not_mix(self, args: Sequence[Any]) -> bool:
+        """Whether it is one of two runs that must draw the same random numbers, which eager and compiled code do not.
+
+        So are a run in a custom autograd Function's forward and one in a backward (a reentrant checkpoint's), and one
+        without gradients where saved tensors are hooked (a part of what another checkpoint computes again).
+        """
+        if not (surroundings.in_a_backward() or surroundings.in_a_function() or surroundings.saved_tensors_are_hooked()):
+            return False
+        if self._draws is None:
+            self._draws = surroundings.draws(self._run, args)
+        return self._draws
+
+
+def _changes_tensors(module: torch.fx.GraphModule) -> bool:
+    return any(
+        node.op in ("call_method", "call_function")
+        and (node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")) in _CHANGE_THE_TENSOR
+        for held in module.modules()
+        if isinstance(held, torch.fx.GraphModule)
+        for node in held.graph.nodes
+    )
 
 
 def eager(module: torch.fx.GraphModule) -> torch.fx.GraphModule:

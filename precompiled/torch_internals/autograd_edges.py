@@ -1,0 +1,195 @@
+"""An eager run that autograd takes for a compiled one: an edge before its inputs, and one behind its outputs.
+
+Compiled code is one node of the autograd graph. That decides which gradients a program gets, and when: every output of
+the node has a gradient, zeros where the loss does not use it; all gradients of its inputs arrive at once; it is
+differentiated once (torch/_functorch/_aot_autograd/runtime_wrappers.py, ``CompiledFunction``). The operators of an
+eager run are many nodes. So two nodes of ours enclose them, and what is outside sees one region:
+
+    inputs ── _Inputs ── operators of the eager run ── CompiledFunction ── outputs
+
+Which outputs go through the second one is AOTAutograd's choice (``OutputType`` in collect_metadata_analysis.py): an
+input that is returned is that very tensor; a view of an input is made again on the input; views of one intermediate
+stay views of one tensor; all others become tensors of their own.
+
+Private names: Tensor.{_base, _view_func}, torch._C._autograd._get_current_graph_task_keep_graph,
+torch._C._functorch.peek_interpreter_stack, torch._dynamo.compiled_autograd.{compiled_autograd_enabled,
+in_compiled_autograd_region}, torch._dynamo.config.compiled_autograd. Checked on 2.11.0, 2.13.0, 2.15.0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch._dynamo.compiled_autograd
+import torch._dynamo.config
+import torch.fx
+
+from precompiled.safe_points import Hold
+
+
+class _Inputs(torch.autograd.Function):
+    """Before the operators: each differentiable input, as a tensor with a history of its own."""
+
+    @staticmethod
+    def forward(ctx: Any, hold: Hold | None, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        ctx.hold = hold
+        ctx.set_materialize_grads(False)
+        return tuple(tensor.detach() for tensor in inputs)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
+        if ctx.hold is not None and not torch._C._autograd._get_current_graph_task_keep_graph():
+            ctx.hold.release()  # nothing computes this run again
+        if torch.is_grad_enabled():
+            # create_graph: AOTAutograd returns gradients that say so, and refuses when they are differentiated.
+            # (torch's once_differentiable would return gradients that say that they are constants.)
+            connected = torch.empty(0, requires_grad=True)
+            return (None, *_Once.apply(connected, *gradients))
+        return (None, *gradients)
+
+
+class _Once(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, connected: torch.Tensor, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
+        return tuple(None if gradient is None else gradient.detach() for gradient in gradients)
+
+    @staticmethod
+    def backward(ctx: Any, *_: Any) -> Any:
+        # In the words of AOTAutograd, for those who look for them.
+        raise RuntimeError("torch.compile with aot_autograd does not currently support double backward")
+
+
+class CompiledFunction(torch.autograd.Function):
+    """Behind the operators. Its name is that of AOTAutograd's, since ``grad_fn.name()`` shows it."""
+
+    @staticmethod
+    def forward(ctx: Any, *outputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return tuple(tensor.detach() for tensor in outputs)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        _ = ctx.saved_tensors  # a second backward through a graph that is not retained is an error, whatever was saved
+        return gradients
+
+
+class _Assign(torch.autograd.Function):
+    """An input that the graph has changed in place becomes an output of it."""
+
+    @staticmethod
+    def forward(ctx: Any, changed: torch.Tensor, output: torch.Tensor) -> torch.Tensor:
+        ctx.mark_dirty(changed)
+        return changed
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[None, torch.Tensor]:
+        return None, gradient
+
+
+def records() -> bool:
+    """Whether autograd records what runs now, and nothing records autograd."""
+    return (
+        torch.is_grad_enabled()
+        and torch._C._functorch.peek_interpreter_stack() is None
+        # Compiled autograd captures what the backward calls; Python's Functions would be in its graphs.
+        and not torch._dynamo.compiled_autograd.compiled_autograd_enabled
+        and not torch._dynamo.compiled_autograd.in_compiled_autograd_region
+        and not torch._dynamo.config.compiled_autograd
+    )
+
+
+def differentiable(args: Sequence[Any]) -> list[int]:
+    """The positions of the inputs that gradients may be asked for."""
+    return [at for at, value in enumerate(args) if isinstance(value, torch.Tensor) and value.requires_grad]
+
+
+def run_between(run: Callable[..., Any], args: Sequence[Any], positions: list[int], hold: Hold | None) -> Any:
+    """What ``run(*args)`` returns, between the edges. ``positions``: of ``differentiable``; ``hold``: released with
+    the last use of what the backward needs (safe_points.py).
+    """
+    inner = list(args)
+    if positions:
+        for at, tensor in zip(positions, _Inputs.apply(hold, *(args[at] for at in positions)), strict=True):
+            inner[at] = tensor
+    histories = {at: value.grad_fn for at, value in enumerate(inner) if isinstance(value, torch.Tensor)}
+    outputs = run(*inner)
+    if not isinstance(outputs, (tuple, list)):
+        return _Outputs(args, inner, histories).finished([outputs])[0]
+    return type(outputs)(_Outputs(args, inner, histories).finished(outputs))
+
+
+class _Outputs:
+    """The outputs of one run, as autograd is to see them."""
+
+    def __init__(self, args: Sequence[Any], inner: list[Any], histories: dict[int, Any]) -> None:
+        self._args = args
+        self._inner = inner
+        self._at = {id(value): at for at, value in enumerate(inner) if isinstance(value, torch.Tensor)}
+        self._storages = {_storage(value) for value in inner if isinstance(value, torch.Tensor)}
+        self._changed = [at for at, before in histories.items() if inner[at].grad_fn is not before]
+        self._through: dict[int, torch.Tensor] = {}  # what goes through the node, by identity: in order, each once
+
+    def finished(self, outputs: Sequence[Any]) -> list[Any]:
+        places = [self._place(output, outputs) for output in outputs]
+        changed = [self._pass(self._inner[at]) for at in self._changed]
+        if not self._through:
+            return [place(()) for place in places]
+        with torch.enable_grad():  # a graph may end in another mode than it began in
+            made = CompiledFunction.apply(*self._through.values())
+            for at, number in zip(self._changed, changed, strict=True):
+                _Assign.apply(self._args[at], made[number])
+            return [place(made) for place in places]
+
+    def _pass(self, tensor: torch.Tensor) -> int:
+        """Its number among the node's outputs."""
+        self._through.setdefault(id(tensor), tensor)
+        return list(self._through).index(id(tensor))
+
+    def _place(self, output: Any, outputs: Sequence[Any]) -> Callable[[Sequence[torch.Tensor]], Any]:
+        """What gives the output, once there are those of the node."""
+        at = self._at.get(id(output))
+        if at is not None:
+            return lambda _made: self._args[at]
+        if not isinstance(output, torch.Tensor) or not output.requires_grad:
+            return lambda _made: output
+        base = output._base
+        others = self._aliases(output, outputs)
+        if _storage(output) in self._storages:
+            at = self._at.get(id(base))
+            if at is None or (others == 0 and _is_one_of_many(output)):
+                number = self._pass(output)
+                return lambda made: made[number]
+            return lambda _made: output._view_func(self._args[at])
+        if base is not None and base.requires_grad and others > 1:
+            number = self._pass(base)
+            return lambda made: output._view_func(made[number])
+        number = self._pass(output)
+        return lambda made: made[number]
+
+    @staticmethod
+    def _aliases(output: torch.Tensor, outputs: Sequence[Any]) -> int:
+        """How many of the outputs lie in its memory and may be changed in place (torch refuses that for views that come
+        several at once, as of ``chunk``).
+        """
+        storage = _storage(output)
+        return sum(
+            1
+            for other in outputs
+            if isinstance(other, torch.Tensor) and _storage(other) == storage and not _is_one_of_many(other)
+        )
+
+
+# What makes several views at once (torch::autograd's CreationMeta::MULTI_OUTPUT_NODE).
+_SEVERAL_VIEWS = ("Unbind", "Split", "TensorSplit", "Chunk", "UnsafeSplit")
+
+
+def _is_one_of_many(tensor: torch.Tensor) -> bool:
+    return tensor.grad_fn is not None and tensor.grad_fn.name().startswith(_SEVERAL_VIEWS)
+
+
+def _storage(tensor: torch.Tensor) -> Any:
+    try:
+        return tensor.untyped_storage()._cdata
+    except (NotImplementedError, RuntimeError):  # sparse, or a wrapper of others
+        return id(tensor)

@@ -1,0 +1,83 @@
+"""What a call of a graph is inside of: something that may run it again, and take one run for the other.
+
+Two kinds are known by what torch does, not by who does it:
+
+- Hooks on saved tensors. A checkpoint that is not reentrant recomputes in them (torch/utils/checkpoint.py).
+- A custom autograd Function. A reentrant checkpoint (torch's, DeepSpeed's, a user's own) runs the graph without
+  gradients in its forward, and with gradients in its backward: two graphs to Dynamo, with artifacts of their own.
+
+Private names: torch._C._autograd._top_saved_tensors_default_hooks, torch._C._current_graph_task_id.
+Checked on 2.11.0, 2.13.0, 2.15.0.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.autograd import Function
+from torch.utils._python_dispatch import TorchDispatchMode
+
+_APPLY = Function.apply.__func__.__code__  # type: ignore[attr-defined]
+
+
+def saved_tensors_are_hooked() -> bool:
+    """Whether what is saved for a backward now goes through hooks that are not those of tracing."""
+    return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
+
+
+def in_a_backward() -> bool:
+    return bool(torch._C._current_graph_task_id() != -1)
+
+
+def in_a_function() -> bool:
+    """Whether this thread is in the forward of a custom autograd Function."""
+    if torch.is_grad_enabled():  # there it is not, unless the Function records what nobody outside sees
+        return False
+    frame = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code is _APPLY:
+            return True
+        frame = frame.f_back  # type: ignore[assignment]
+    return False
+
+
+class _SeesRandom(TorchDispatchMode):
+    """Notes whether an operator drew random numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found = False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if torch.Tag.nondeterministic_seeded in getattr(func, "tags", ()) and not _without_dropout(func, args, kwargs):
+            self.found = True
+        return func(*args, **(kwargs or {}))
+
+
+def _without_dropout(func: Any, args: Sequence[Any], kwargs: dict[str, Any] | None) -> bool:
+    """Whether it is an attention, which may draw random numbers, with a dropout of 0."""
+    for at, argument in enumerate(func._schema.arguments):
+        if argument.name == "dropout_p":
+            value = (kwargs or {}).get("dropout_p", args[at] if at < len(args) else argument.default_value)
+            return bool(value == 0)
+    return False
+
+
+def draws(run: Callable[..., Any], args: Sequence[Any]) -> bool:
+    """Whether ``run(*args)`` draws random numbers; tried on fake tensors. Where that cannot be told, it may."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    try:
+        with FakeTensorMode(allow_non_fake_inputs=True) as mode, torch.no_grad(), torch.random.fork_rng(devices=()):
+            fakes = [
+                mode.from_tensor(value.detach(), static_shapes=True) if isinstance(value, torch.Tensor) else value
+                for value in args
+            ]
+            with _SeesRandom() as seen:
+                run(*fakes)
+        return seen.found
+    except Exception:  # noqa: BLE001 - an operator without a fake, data that only a run has
+        return True
