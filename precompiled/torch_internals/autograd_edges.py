@@ -11,7 +11,7 @@ Which outputs go through the second one is AOTAutograd's choice (``OutputType`` 
 input that is returned is that very tensor; a view of an input is made again on the input; views of one intermediate
 stay views of one tensor; all others become tensors of their own.
 
-Private names: Tensor.{_base, _view_func}, torch._C._autograd._get_current_graph_task_keep_graph,
+Private names: Tensor.{_base, _view_func}, torch.autograd._unsafe_preserve_version_counter, torch._C._autograd._get_current_graph_task_keep_graph,
 torch._C._functorch.peek_interpreter_stack, torch._dynamo.compiled_autograd.{compiled_autograd_enabled,
 in_compiled_autograd_region}, torch._dynamo.config.compiled_autograd. Checked on 2.11.0, 2.13.0, 2.15.0.
 """
@@ -138,7 +138,9 @@ class _Outputs:
         with torch.enable_grad():  # a graph may end in another mode than it began in
             made = CompiledFunction.apply(*self._through.values())
             for at, number in zip(self._changed, changed, strict=True):
-                _Assign.apply(self._args[at], made[number])
+                # What was saved of the tensor since the graph changed it is as it was saved.
+                with torch.autograd._unsafe_preserve_version_counter(self._args[at]):
+                    _Assign.apply(self._args[at], made[number])
             return [place(made) for place in places]
 
     def _pass(self, tensor: torch.Tensor) -> int:

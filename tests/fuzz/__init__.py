@@ -1,0 +1,1 @@
+"""Random programs, swapped at random points: ``python -m tests.fuzz`` (see __main__.py)."""

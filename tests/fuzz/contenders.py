@@ -1,0 +1,133 @@
+"""What a program is run with: plain ``torch.compile``, ours with swaps at given points, and eager.
+
+Everything is real but for the last step of a compile: Dynamo, Inductor's passes, AOTAutograd with Inductor's
+partitioner, the stand-in, the dispatch and the safe points. What Inductor would generate code for is run as ATen's
+operators: code is what tests/e2e looks at, and it would take thousands of hours of C++ compilers.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch._functorch.config
+import torch._inductor.config
+from torch._inductor.compile_fx import compile_fx
+from torch._inductor.utils import output_node
+
+from precompiled.dispatch import Dispatch
+from precompiled.graph import codec
+from precompiled.ledger import GraphCalls, GraphReport
+from precompiled.safe_points import SafePoints
+from precompiled.torch_internals.stand_in import StandIn
+
+from .programs import Plan, Run, Story
+
+
+def _runs_aten(module: torch.fx.GraphModule, *_: Any, **__: Any) -> Callable[..., Any]:
+    """In place of code: the same graph. Boxed, as what Inductor gives."""
+    output_node(module)
+
+    def call(args: list[Any]) -> Any:
+        given = list(args)
+        args.clear()
+        return module.forward(*given)
+
+    call._boxed_call = True  # type: ignore[attr-defined]
+    return call
+
+
+def compiled(module: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
+    return compile_fx(module, inputs, inner_compile=_runs_aten)  # type: ignore[no-any-return]
+
+
+@contextmanager
+def settings(eagers_random_numbers: bool) -> Iterator[None]:
+    torch._dynamo.reset()
+    with (
+        torch._inductor.config.patch(fallback_random=eagers_random_numbers, force_disable_caches=True),
+        # The backward is compiled with the forward, as a worker does. And see load.py for donated buffers.
+        torch._functorch.config.patch(force_non_lazy_backward_lowering=True, donated_buffer=False),
+        torch._dynamo.config.patch(cache_size_limit=64, accumulated_cache_size_limit=256),
+    ):
+        yield
+
+
+def plain(plan: Plan) -> Story:
+    return Run(plan, lambda function: torch.compile(function, backend=compiled)).story()
+
+
+def eager(plan: Plan) -> Story:
+    return Run(plan, lambda function: function).story()
+
+
+class Swapped:
+    """Ours: one run of Dynamo, and any number of schedules of swaps."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._graphs: list[_Graph] = []
+        self._points = SafePoints()
+        self._ticks = 0
+        self._schedule = random.Random(plan.seed)
+        self._run = Run(plan, lambda function: torch.compile(function, backend=self._backend))
+        self._run.tick = self._tick
+        self.swaps = 0  # that came while the program ran, over all schedules
+        self.waits = 0
+        self._span = 1
+
+    def _backend(self, module: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
+        stand_in = codec.decode(codec.encode(module))  # Inductor's passes change the module
+        graph = _Graph(StandIn(stand_in), compiled(module, inputs))
+        self._graphs.append(graph)
+        self._arm(graph)
+        return lambda *args: graph.dispatch.call(*args)
+
+    def _arm(self, graph: _Graph) -> None:
+        """From eager again. Some are there from the start, some come at a tick, some never."""
+        graph.dispatch = Dispatch(
+            GraphCalls(GraphReport(id="", name="")), graph.stand_in, [], lambda sizes: None, self._points
+        )
+        graph.served = False
+        dispatch = graph.dispatch
+
+        def come() -> None:
+            if not graph.served and graph.dispatch is dispatch:
+                graph.served = True
+                self.waits += 1
+                dispatch.serve_with(graph.compiled)
+
+        dispatch.await_artifact = come
+        graph.at = self._ticks + self._schedule.randint(0, self._span)
+        if self._schedule.random() < 0.1:
+            self._serve(graph)
+
+    def _serve(self, graph: _Graph) -> None:
+        graph.served = True
+        self.swaps += 1
+        graph.dispatch.serve_with(graph.compiled)
+
+    def _tick(self) -> None:
+        self._ticks += 1
+        for graph in self._graphs:
+            if not graph.served and self._ticks >= graph.at:
+                self._serve(graph)
+
+    def story(self) -> Story:
+        """One more schedule. What the last run left is gone, so that nothing holds swaps back but this one."""
+        before, self._ticks = self._ticks, 0
+        self._span = max(before, 12)
+        for graph in self._graphs:
+            self._arm(graph)
+        return self._run.story()
+
+
+class _Graph:
+    def __init__(self, stand_in: StandIn, function: Callable[..., Any]) -> None:
+        self.stand_in, self.compiled = stand_in, function
+        self.dispatch: Dispatch
+        self.served = False
+        self.at = 0
