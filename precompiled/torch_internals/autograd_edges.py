@@ -11,7 +11,7 @@ Which outputs go through the second one is AOTAutograd's choice (``OutputType`` 
 input that is returned is that very tensor; a view of an input is made again on the input; views of one intermediate
 stay views of one tensor; all others become tensors of their own.
 
-Private names: Tensor.{_base, _view_func}, torch.autograd._unsafe_preserve_version_counter, torch._C._autograd._get_current_graph_task_keep_graph,
+Private names: Tensor.{_base, _is_view, _view_func}, torch.autograd._unsafe_preserve_version_counter, torch._C._autograd._get_current_graph_task_keep_graph,
 torch._C._functorch.peek_interpreter_stack, torch._dynamo.compiled_autograd.{compiled_autograd_enabled,
 in_compiled_autograd_region}, torch._dynamo.config.compiled_autograd. Checked on 2.11.0, 2.13.0, 2.15.0.
 """
@@ -154,7 +154,8 @@ class _Outputs:
         if at is not None:
             return lambda _made: self._args[at]
         if not isinstance(output, torch.Tensor) or not output.requires_grad:
-            return lambda _made: output
+            alone = _alone(output, self._storages)
+            return lambda _made: alone
         base = output._base
         others = self._aliases(output, outputs)
         if _storage(output) in self._storages:
@@ -180,6 +181,26 @@ class _Outputs:
             for other in outputs
             if isinstance(other, torch.Tensor) and _storage(other) == storage and not _is_one_of_many(other)
         )
+
+
+def run_alone(run: Callable[..., Any], args: Sequence[Any]) -> Any:
+    """What ``run(*args)`` returns where no gradient is asked for."""
+    outputs = run(*args)
+    if not isinstance(outputs, (tuple, list)):
+        return outputs
+    if not any(isinstance(output, torch.Tensor) and output._is_view() for output in outputs):
+        return outputs
+    storages = {_storage(value) for value in args if isinstance(value, torch.Tensor)}
+    return type(outputs)(_alone(output, storages) for output in outputs)
+
+
+def _alone(output: Any, storages: set[Any]) -> Any:
+    """A view of an intermediate as a tensor of its own, over the same memory: so compiled code returns it, and a custom
+    Function that passes it on (a reentrant checkpoint) lets it be changed in place.
+    """
+    if isinstance(output, torch.Tensor) and output._is_view() and _storage(output) not in storages:
+        return output.detach()
+    return output
 
 
 # What makes several views at once (torch::autograd's CreationMeta::MULTI_OUTPUT_NODE).

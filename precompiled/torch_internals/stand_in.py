@@ -2,10 +2,12 @@
 
 What may differ from the compiled run and what never does is a contract (docs/stand-in.md). What autograd sees of it is
 in autograd_edges.py; when it may be called at all, in surroundings.py. And its operators must have an eager run that
-means what the program says. Two have not. Activation checkpointing inside of a graph does not restore the random state when it computes again
+means what the program says. Three have not. Activation checkpointing inside of a graph does not restore the random state when it computes again
 (torch/_higher_order_ops/wrap.py: preserve_rng_state=False; the partitioner is meant to see to it), and nested compile
 regions cannot be differentiated. Both are calls of a graph: so they are run as what the program wrote, as
-``torch.utils.checkpoint.checkpoint`` and as a plain call.
+``torch.utils.checkpoint.checkpoint`` and as a plain call. And a batch norm in training saves its running statistics,
+whose values its backward does not read: a compiled call before that backward changes them, in a way that autograd
+takes for an error, where two compiled or two eager calls do not.
 
 Private names: torch.ops.higher_order.{tag_activation_checkpoint, wrap_activation_checkpoint, invoke_subgraph},
 GraphModule.meta["_checkpoint_context_fn"]. Checked on 2.11.0, 2.13.0, 2.15.0.
@@ -46,7 +48,7 @@ class StandIn:
         """The graph's outputs; ``hold`` is released when nothing computes this run again."""
         positions = self._differentiable(args)
         if not positions:
-            return self._run(*args)
+            return autograd_edges.run_alone(self._run, args)
         return autograd_edges.run_between(self._run, args, positions, hold)
 
     def _differentiable(self, args: Sequence[Any]) -> list[int]:
@@ -107,6 +109,10 @@ def eager(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
 
 def _runner(target: Any) -> Callable[..., Any] | None:
     operators = torch.ops.higher_order
+    if target is torch.nn.functional.batch_norm:
+        return _functional_batch_norm
+    if target is torch.batch_norm:
+        return _batch_norm
     if target is operators.invoke_subgraph:
         return _call
     # Not looked up as attributes of torch.ops: versions differ in which of the two they have.
@@ -116,6 +122,22 @@ def _runner(target: Any) -> Callable[..., Any] | None:
     ):
         return _checkpoint
     return None
+
+
+def _functional_batch_norm(
+    input: torch.Tensor, mean: torch.Tensor | None, var: torch.Tensor | None, weight: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None, training: bool = False, *rest: Any, **options: Any,
+) -> torch.Tensor:  # fmt: skip
+    mean, var = (value.data if training and value is not None else value for value in (mean, var))
+    return torch.nn.functional.batch_norm(input, mean, var, weight, bias, training, *rest, **options)
+
+
+def _batch_norm(
+    input: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None, mean: torch.Tensor | None,
+    var: torch.Tensor | None, training: bool, *rest: Any,
+) -> torch.Tensor:  # fmt: skip
+    mean, var = (value.data if training and value is not None else value for value in (mean, var))
+    return torch.batch_norm(input, weight, bias, mean, var, training, *rest)
 
 
 def _call(graph: torch.fx.GraphModule, identifier: str, *arguments: Any) -> Any:

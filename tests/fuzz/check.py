@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import warnings
+from typing import Any
 
 import torch
 
@@ -11,24 +12,42 @@ from . import contenders
 from .programs import Plan, Story, draw
 
 
-def difference(ours: Story, other: Story, plan: Plan) -> str | None:
-    """The first fact in which they differ; None where they do not."""
-    tolerance = 0.2 if plan.autocast else 1e-3  # of bfloat16's rounding, which a batch norm over few rows enlarges
-    for (name, left), (their_name, right) in zip(ours.facts, other.facts, strict=False):
-        if name != their_name:
-            return f"{name}: {left!r:.80}, where it is {their_name}: {right!r:.80}"
-        if type(left) is not type(right):
-            return f"{name}: {left!r:.80}, not {right!r:.80}"
-        if isinstance(left, torch.Tensor):
-            if left.shape != right.shape or left.dtype != right.dtype:
-                return f"{name}: {left.dtype}{list(left.shape)}, not {right.dtype}{list(right.shape)}"
-            distance = float((left.double() - right.double()).norm())
-            if not distance <= tolerance * max(1.0, float(right.double().norm())):
-                return f"{name}: off by {distance:.3g}"
-        elif left != right:
-            return f"{name}: {left!r:.80}, not {right!r:.80}"
-    if len(ours.facts) != len(other.facts):
-        return f"{len(ours.facts)} facts, not {len(other.facts)}"
+def differs(name: str, left: Any, right: Any, tolerance: float) -> str | None:
+    """How a fact differs from what it should be; None where it does not."""
+    if type(left) is not type(right):
+        return f"{name}: {left!r:.80}, not {right!r:.80}"
+    if not isinstance(left, torch.Tensor):
+        return None if left == right else f"{name}: {left!r:.80}, not {right!r:.80}"
+    if left.shape != right.shape or left.dtype != right.dtype:
+        return f"{name}: {left.dtype}{list(left.shape)}, not {right.dtype}{list(right.shape)}"
+    distance = float((left.double() - right.double()).norm())
+    if distance <= tolerance * max(1.0, float(right.double().norm())):
+        return None
+    return f"{name}: off by {distance:.3g}"
+
+
+def difference(ours: Story, plain: Story, eager: Story, plan: Plan) -> str | None:
+    """The first fact in which ours is not plain's; None where there is none.
+
+    Where plain and eager have different values or strides, which is torch's own affair, a mix of them has a third.
+    """
+    # Normalisation over few values enlarges bfloat16's rounding without a bound: there, the kinds are what is compared.
+    tolerance = float("inf") if plan.autocast else 1e-3
+    values_differ = False
+    for at, ((name, left), (plains_name, right)) in enumerate(zip(ours.facts, plain.facts, strict=False)):
+        eagers_name, third = eager.facts[at] if at < len(eager.facts) else ("", None)
+        if name != plains_name:
+            return f"{name}: {left!r:.80}, where it is {plains_name}: {right!r:.80}"
+        found = differs(name, left, right, tolerance)
+        if eagers_name == name and type(third) is type(right) and differs(name, third, right, tolerance) is not None:
+            if isinstance(left, torch.Tensor):
+                values_differ = True
+            elif name.startswith(("output", "who shares")) and left == third:
+                continue
+        if found is not None and not (values_differ and isinstance(left, torch.Tensor) and "off by" in found):
+            return found
+    if len(ours.facts) != len(plain.facts):
+        return f"{len(ours.facts)} facts, not {len(plain.facts)}"
     return None
 
 
@@ -46,17 +65,14 @@ def check(seed: int, schedules: int) -> tuple[list[str], collections.Counter[str
         for _ in range(schedules):
             story = swapped.story()
             counted["programs"] += 1
-            differs = difference(story, wanted, plan)
-            if differs is not None and difference(story, eager, plan) is None:
-                counted["as eager, where plain differs"] += 1
-                differs = None
-            if differs is not None:
-                found.append(f"seed {seed}: {differs}\n    {plan}")
+            differing = difference(story, wanted, eager, plan)
+            if differing is not None:
+                found.append(f"seed {seed}: {differing}\n    {plan}")
                 break
         counted["swaps"] += swapped.swaps
         counted["calls that waited"] += swapped.waits
-        if difference(wanted, eager, plan) is not None:
-            counted["plain differs from eager"] += 1
+        if difference(wanted, wanted, eager, plan) or difference(eager, wanted, wanted, plan):
+            counted["models that plain and eager differ in"] += 1
     return found, counted
 
 

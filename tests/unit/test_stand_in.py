@@ -1,0 +1,383 @@
+"""The contract of the stand-in (docs/stand-in.md), row by row: what a program sees of a graph that runs eager until its
+artifact is there is what it sees of plain ``torch.compile``.
+
+Plain is AOTAutograd with Inductor's passes and partitioner, and ATen's operators in place of generated code
+(tests/fuzz/contenders.py); the stand-in runs in a process whose daemon never answers.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from support_session import ThisProcess, deaf_daemon
+from torch.utils.checkpoint import checkpoint
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from tests.fuzz import contenders
+
+Compile = Callable[[Callable[..., Any]], Callable[..., Any]]
+ROWS: dict[str, Callable[[Compile], Any]] = {}
+
+
+def row(function: Callable[[Compile], Any]) -> Callable[[Compile], Any]:
+    ROWS[function.__name__] = function
+    return function
+
+
+def weights(*names: str) -> list[torch.Tensor]:
+    torch.manual_seed(0)
+    return [torch.randn(4, 4, requires_grad=True) for _ in names]
+
+
+def raised(function: Callable[[], Any]) -> tuple[str, str]:
+    try:
+        function()
+    except Exception as error:  # noqa: BLE001
+        return type(error).__name__, str(error).splitlines()[0]
+    return "nothing", ""
+
+
+def kind(tensor: torch.Tensor | None) -> Any:
+    return None if tensor is None else tensor.detach().clone()
+
+
+# ---------------------------------------------------------------- gradients
+
+
+@row
+def a_parameter_whose_output_is_not_in_the_loss_has_zeros(compile: Compile) -> Any:
+    a, b = weights("a", "b")
+    function = compile(lambda x: (x @ a, x @ b))
+    function(torch.ones(2, 4))[0].sum().backward()
+    return kind(a.grad), kind(b.grad)
+
+
+@row
+def a_parameter_that_reaches_no_output_has_no_gradient(compile: Compile) -> Any:
+    a, b = weights("a", "b")
+    function = compile(lambda x: x @ a + (x @ b).detach())
+    function(torch.ones(2, 4)).sum().backward()
+    return kind(a.grad), kind(b.grad)
+
+
+@row
+def an_input_has_its_gradient_and_its_hooks_see_it_once(compile: Compile) -> Any:
+    a, x = weights("a", "x")
+    seen: list[Any] = []
+    x.register_hook(lambda gradient: seen.append(kind(gradient)))
+    a.register_post_accumulate_grad_hook(lambda tensor: seen.append(kind(tensor.grad)))
+    compile(lambda x: (x @ a).tanh())(x).sum().backward()
+    return seen, kind(x.grad), kind(a.grad)
+
+
+@row
+def gradients_are_added_to_those_that_are_there(compile: Compile) -> Any:
+    (a,) = weights("a")
+    function = compile(lambda x: (x @ a).relu())
+    for _ in range(3):
+        function(torch.ones(2, 4)).sum().backward()
+    return kind(a.grad)
+
+
+@row
+def a_hook_on_an_output_sees_zeros_where_the_loss_does_not_use_it(compile: Compile) -> Any:
+    (a,) = weights("a")
+    left, right = compile(lambda x: (x @ a, x.sin() @ a))(torch.ones(2, 4))
+    seen: list[Any] = []
+    left.register_hook(lambda gradient: seen.append(kind(gradient)))
+    left.sum().backward()
+    return seen, kind(a.grad), right.requires_grad
+
+
+@row
+def outputs_have_one_node_of_the_same_name(compile: Compile) -> Any:
+    (a,) = weights("a")
+    left, right = compile(lambda x: (x @ a, x.sin() @ a))(torch.ones(2, 4))
+    return left.grad_fn.name(), left.grad_fn is right.grad_fn
+
+
+# ---------------------------------------------------------------- backward, again and differentiated
+
+
+@row
+def a_second_backward_is_refused_even_where_nothing_was_saved(compile: Compile) -> Any:
+    (a,) = weights("a")
+    output = compile(lambda: a + 1)()
+    output.sum().backward(gradient=torch.tensor(1.0))
+    return raised(lambda: output.backward(torch.ones(4, 4)))
+
+
+@row
+def a_retained_graph_can_be_used_again(compile: Compile) -> Any:
+    (a,) = weights("a")
+    output = compile(lambda x: (x @ a).exp().sum())(torch.ones(2, 4))
+    output.backward(retain_graph=True)
+    output.backward()
+    return kind(a.grad)
+
+
+@row
+def a_second_derivative_is_refused(compile: Compile) -> Any:
+    (a,) = weights("a")
+    (gradient,) = torch.autograd.grad(compile(lambda: (a * a).sum())(), a, create_graph=True)
+    return gradient.requires_grad, raised(gradient.sum().backward)
+
+
+@row
+def only_some_gradients_can_be_asked_for(compile: Compile) -> Any:
+    a, b = weights("a", "b")
+    output = compile(lambda x: (x @ a) @ b)(torch.ones(2, 4))
+    return [kind(gradient) for gradient in torch.autograd.grad(output.sum(), [b])], a.grad is None
+
+
+# ---------------------------------------------------------------- outputs
+
+
+def facts(output: torch.Tensor) -> Any:
+    return (output.dtype, tuple(output.shape), output.stride(), output.requires_grad, output.is_leaf, kind(output))
+
+
+@row
+def outputs_have_the_strides_and_the_memory_format(compile: Compile) -> Any:
+    x = torch.randn(2, 3, 5, 5, generator=torch.Generator().manual_seed(0)).to(memory_format=torch.channels_last)
+    return [facts(output) for output in compile(lambda x: (x * 2, x.transpose(1, 3) + 1, x.contiguous()))(x)]
+
+
+@row
+def an_input_that_is_returned_is_that_very_tensor(compile: Compile) -> Any:
+    (a,) = weights("a")
+    x = a * 1
+    outputs = compile(lambda x: (x, x * 2))(x)
+    return outputs[0] is x, facts(outputs[1])
+
+
+@row
+def a_view_of_an_input_is_one_to_autograd(compile: Compile) -> Any:
+    (a,) = weights("a")
+    x = a * 1
+    view, _ = compile(lambda x: (x[1:], x * 2))(x)
+    view.mul_(3)
+    x.sum().backward()
+    return view._base is x, kind(x), kind(a.grad)
+
+
+@row
+def views_of_one_intermediate_stay_views_of_one_tensor(compile: Compile) -> Any:
+    (a,) = weights("a")
+    flat, first = compile(lambda: (lambda base: (base.view(-1), base[0]))(a * 2))()
+    flat.mul_(3)
+    first.sum().backward()
+    return kind(flat), kind(first), kind(a.grad)
+
+
+@row
+def an_output_can_be_changed_in_place(compile: Compile) -> Any:
+    (a,) = weights("a")
+    output = compile(lambda x: (x @ a).view(-1))(torch.ones(2, 4))
+    output[0] = 0.0
+    output.add_(1)
+    output.square().sum().backward()
+    return kind(output), kind(a.grad)
+
+
+@row
+def parts_of_a_chunk_can_be_changed_in_place(compile: Compile) -> Any:
+    (a,) = weights("a")
+    left, right = compile(lambda: (a * 2).chunk(2))()
+    left.add_(1)
+    (left.sum() + right.square().sum()).backward()
+    return kind(left), kind(a.grad)
+
+
+@row
+def one_tensor_returned_twice_is_one(compile: Compile) -> Any:
+    (a,) = weights("a")
+    left, right = compile(lambda: (lambda out: (out, out))(a * 2))()
+    (left + right).sum().backward()
+    return left.data_ptr() == right.data_ptr(), kind(a.grad)
+
+
+@row
+def a_detached_output_shares_memory_and_has_no_history(compile: Compile) -> Any:
+    (a,) = weights("a")
+    output, detached = compile(lambda: (lambda out: (out, out.detach()))(a * 2))()
+    return output.data_ptr() == detached.data_ptr(), facts(output), facts(detached)
+
+
+# ---------------------------------------------------------------- what a graph changes
+
+
+@row
+def an_input_that_is_changed_has_the_history_of_the_change(compile: Compile) -> Any:
+    a, b = weights("a", "b")
+    x = b * 1
+
+    def change(x: torch.Tensor) -> torch.Tensor:
+        x.add_(a)  # not mul_: plain torch.compile saves the input, and finds it changed
+        return x.exp()
+
+    output = compile(change)(x)
+    output.sum().backward(retain_graph=True)
+    x.sum().backward()
+    return kind(x), kind(a.grad), kind(b.grad), x._version > 0
+
+
+@row
+def a_buffer_takes_on_the_history_of_what_is_written_to_it(compile: Compile) -> Any:
+    (a,) = weights("a")
+    buffer = torch.zeros(4, 4)
+
+    def change(x: torch.Tensor) -> torch.Tensor:
+        buffer.copy_(x @ a)
+        return x + 1
+
+    compile(change)(torch.ones(4, 4))
+    buffer.sum().backward()
+    return buffer.requires_grad, kind(buffer), kind(a.grad)
+
+
+@row
+def statistics_are_there_after_the_forward(compile: Compile) -> Any:
+    torch.manual_seed(0)
+    norm = torch.nn.BatchNorm1d(4)
+    compile(norm)(torch.randn(8, 4))
+    return kind(norm.running_mean), kind(norm.num_batches_tracked), norm.running_mean._version > 0
+
+
+@row
+def a_change_without_gradients_is_seen_by_the_version(compile: Compile) -> Any:
+    a, b = weights("a", "b")
+
+    def change(x: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            b.add_(1)
+        return x @ a
+
+    saved = (b * b).sum()
+    compile(change)(torch.ones(2, 4))
+    return raised(saved.backward)[0], kind(b)
+
+
+# ---------------------------------------------------------------- modes
+
+
+@row
+def autocast_is_that_of_the_forward(compile: Compile) -> Any:
+    (a,) = weights("a")
+    with torch.autocast("cpu", torch.bfloat16):
+        output = compile(lambda x: x @ a)(torch.ones(2, 4))
+    output.float().sum().backward()
+    return output.dtype, a.grad is not None and a.grad.dtype
+
+
+@row
+def without_gradients_there_is_no_history(compile: Compile) -> Any:
+    (a,) = weights("a")
+    with torch.no_grad():
+        return facts(compile(lambda x: x @ a)(torch.ones(2, 4)))
+
+
+@row
+def inference_mode_gives_tensors_of_inference(compile: Compile) -> Any:
+    (a,) = weights("a")
+    with torch.inference_mode():
+        output = compile(lambda x: x @ a)(torch.ones(2, 4))
+    return output.is_inference(), output.requires_grad
+
+
+@row
+def the_grad_mode_that_a_graph_leaves_is_left(compile: Compile) -> Any:
+    (a,) = weights("a")
+
+    def leaves(x: torch.Tensor) -> torch.Tensor:
+        output = x @ a
+        torch.set_grad_enabled(False)
+        return output
+
+    try:
+        output = compile(leaves)(torch.ones(2, 4))
+        return torch.is_grad_enabled(), output.requires_grad
+    finally:
+        torch.set_grad_enabled(True)
+
+
+# ---------------------------------------------------------------- what surrounds a call
+
+
+@row
+def a_checkpoint_outside_of_it_computes_it_again(compile: Compile) -> Any:
+    (a,) = weights("a")
+    function = compile(lambda x: (x @ a).tanh())
+    output = checkpoint(function, torch.ones(2, 4, requires_grad=True), use_reentrant=False)
+    output.sum().backward()
+    return kind(a.grad)
+
+
+@row
+def hooks_on_saved_tensors_are_called(compile: Compile) -> Any:
+    (a,) = weights("a")
+    packed: list[int] = []
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        packed.append(1)
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        output = compile(lambda x: (x @ a).tanh())(torch.ones(2, 4))
+    output.sum().backward()
+    return bool(packed), kind(a.grad)
+
+
+@row
+def an_error_in_a_hook_of_the_backward_is_the_programs(compile: Compile) -> Any:
+    (a,) = weights("a")
+
+    def fails(gradient: torch.Tensor) -> None:
+        raise KeyError("mine")
+
+    output = compile(lambda x: (x @ a).tanh())(torch.ones(2, 4))
+    output.register_hook(fails)
+    return raised(output.sum().backward), kind(a.grad)
+
+
+@pytest.fixture(scope="module")
+def here() -> Iterator[ThisProcess]:
+    with deaf_daemon() as process:
+        yield process
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_the_stand_in_is_as_plain_torch_compile(name: str, here: ThisProcess) -> None:
+    run = ROWS[name]
+    with contenders.settings(eagers_random_numbers=True):
+        wanted = run(lambda function: torch.compile(function, backend=contenders.compiled))
+    torch._dynamo.reset()
+    before = len(here.reports())
+    found = run(lambda function: torch.compile(function, backend="precompiled"))
+    states = [graph.state for graph in here.reports()[before:]]
+    assert states and set(states) == {"pending"}, states
+    torch.testing.assert_close(flat(found), flat(wanted))
+    same(found, wanted)
+
+
+def flat(value: Any) -> list[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        return [value]
+    return [tensor for item in value for tensor in flat(item)] if isinstance(value, (list, tuple)) else []
+
+
+def same(left: Any, right: Any) -> None:
+    """The same in all that is no tensor."""
+    assert type(left) is type(right), (left, right)
+    if isinstance(left, (list, tuple)):
+        assert len(left) == len(right)
+        for pair in zip(left, right, strict=True):
+            same(*pair)
+    elif not isinstance(left, torch.Tensor):
+        assert left == right
