@@ -79,6 +79,10 @@ test-slow: $(STAMP) ## The tests that take minutes each
 test-systemd: $(STAMP) ## A real systemd, booted in a container (root; Debian: systemd-container)
 	@$(BIN)/python -m pytest -m systemd $(PYTEST_ARGS)
 
+.PHONY: fuzz
+fuzz: $(STAMP) ## Random programs with swaps at random points, beside plain torch.compile (ARGS=--help)
+	@$(BIN)/python -m tests.fuzz $(ARGS)
+
 .PHONY: test-versions
 test-versions: $(STAMP) ## One daemon for virtual environments with different torch versions (installs them)
 	@$(BIN)/python -m pytest -m versions $(PYTEST_ARGS)

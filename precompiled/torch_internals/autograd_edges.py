@@ -11,7 +11,8 @@ Which outputs go through the second one is AOTAutograd's choice (``OutputType`` 
 input that is returned is that very tensor; a view of an input is made again on the input; views of one intermediate
 stay views of one tensor; all others become tensors of their own.
 
-Private names: Tensor.{_base, _is_view, _view_func}, torch.autograd._unsafe_preserve_version_counter, torch._C._autograd._get_current_graph_task_keep_graph,
+Private names: Tensor.{_base, _is_view, _view_func}, torch.autograd._unsafe_preserve_version_counter,
+torch._C._autograd._get_current_graph_task_keep_graph,
 torch._C._functorch.peek_interpreter_stack, torch._dynamo.compiled_autograd.{compiled_autograd_enabled,
 in_compiled_autograd_region}, torch._dynamo.config.compiled_autograd. Checked on 2.11.0, 2.13.0, 2.15.0.
 """
@@ -159,11 +160,11 @@ class _Outputs:
         base = output._base
         others = self._aliases(output, outputs)
         if _storage(output) in self._storages:
-            at = self._at.get(id(base))
-            if at is None or (others == 0 and _is_one_of_many(output)):
+            of = self._at.get(id(base))
+            if of is None or (others == 0 and _is_one_of_many(output)):
                 number = self._pass(output)
                 return lambda made: made[number]
-            return lambda _made: output._view_func(self._args[at])
+            return lambda _made: output._view_func(self._args[of])
         if base is not None and base.requires_grad and others > 1:
             number = self._pass(base)
             return lambda made: output._view_func(made[number])

@@ -2,9 +2,9 @@
 
 What may differ from the compiled run and what never does is a contract (docs/stand-in.md). What autograd sees of it is
 in autograd_edges.py; when it may be called at all, in surroundings.py. And its operators must have an eager run that
-means what the program says. Three have not. Activation checkpointing inside of a graph does not restore the random state when it computes again
-(torch/_higher_order_ops/wrap.py: preserve_rng_state=False; the partitioner is meant to see to it), and nested compile
-regions cannot be differentiated. Both are calls of a graph: so they are run as what the program wrote, as
+means what the program says. Three have not. Activation checkpointing inside of a graph does not restore the random
+state when it computes again (torch/_higher_order_ops/wrap.py: preserve_rng_state=False; the partitioner is meant to see
+to it), and nested compile regions cannot be differentiated. Both are calls of a graph: so they are run as
 ``torch.utils.checkpoint.checkpoint`` and as a plain call. And a batch norm in training saves its running statistics,
 whose values its backward does not read: a compiled call before that backward changes them, in a way that autograd
 takes for an error, where two compiled or two eager calls do not.
@@ -64,7 +64,8 @@ class StandIn:
         So are a run in a custom autograd Function's forward and one in a backward (a reentrant checkpoint's), and one
         without gradients where saved tensors are hooked (a part of what another checkpoint computes again).
         """
-        if not (surroundings.in_a_backward() or surroundings.in_a_function() or surroundings.saved_tensors_are_hooked()):
+        repeats = (surroundings.in_a_backward, surroundings.in_a_function, surroundings.saved_tensors_are_hooked)
+        if not any(test() for test in repeats):
             return False
         if self._draws is None:
             self._draws = surroundings.draws(self._run, args)
@@ -73,8 +74,7 @@ class StandIn:
 
 def _changes_tensors(module: torch.fx.GraphModule) -> bool:
     return any(
-        node.op in ("call_method", "call_function")
-        and (node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")) in _CHANGE_THE_TENSOR
+        node.op.startswith("call_") and getattr(node.target, "__name__", node.target) in _CHANGE_THE_TENSOR
         for held in module.modules()
         if isinstance(held, torch.fx.GraphModule)
         for node in held.graph.nodes

@@ -14,13 +14,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from types import FrameType
 from typing import Any
 
 import torch
 from torch.autograd import Function
 from torch.utils._python_dispatch import TorchDispatchMode
 
-_APPLY = Function.apply.__func__.__code__  # type: ignore[attr-defined]
+_APPLY = Function.apply.__func__.__code__
 
 
 def saved_tensors_are_hooked() -> bool:
@@ -36,11 +37,11 @@ def in_a_function() -> bool:
     """Whether this thread is in the forward of a custom autograd Function."""
     if torch.is_grad_enabled():  # there it is not, unless the Function records what nobody outside sees
         return False
-    frame = sys._getframe(1)
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         if frame.f_code is _APPLY:
             return True
-        frame = frame.f_back  # type: ignore[assignment]
+        frame = frame.f_back
     return False
 
 

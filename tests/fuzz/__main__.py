@@ -1,7 +1,8 @@
-"""``python -m tests.fuzz [--count N] [--seed S] [--schedules K] [--jobs J]``: random programs, swapped at random points.
+"""``python -m tests.fuzz``: random programs, swapped at random points.
 
-Each program is run by plain torch.compile, eagerly, and by ours with K schedules of swaps. Ours must come to what plain
-torch.compile comes to, in values, kinds of gradients, types of exceptions and state. Prints a line for each difference, with the seed that shows it, and a table at the end.
+Each model is run by plain torch.compile, eagerly, and by ours with several schedules of swaps. Ours must come to what
+plain torch.compile comes to, in values, kinds of gradients, types of exceptions and state. Prints a line for each
+difference, with the seed that shows it, and a table at the end.
 """
 
 from __future__ import annotations

@@ -84,7 +84,11 @@ class Swapped:
         graph = _Graph(StandIn(stand_in), compiled(module, inputs))
         self._graphs.append(graph)
         self._arm(graph)
-        return lambda *args: graph.dispatch.call(*args)
+
+        def call(*args: Any) -> Any:
+            return graph.dispatch.call(*args)  # of the schedule that runs
+
+        return call
 
     def _arm(self, graph: _Graph) -> None:
         """From eager again. Some are there from the start, some come at a tick, some never."""

@@ -1,7 +1,7 @@
 """Random small training programs, in all that a program may do around a compiled function.
 
-A program is a ``Plan``, drawn from a seed, and ``run``, which carries it out on models built from it. What it does where
-is the same for plain ``torch.compile``, for a swap, and for eager; what came of it is a ``Story``.
+A program is a ``Plan``, drawn from a seed, and ``Run``, which carries it out on models built from it. What it does is
+the same for plain ``torch.compile``, for a swap, and for eager; what came of it is a ``Story``.
 """
 
 from __future__ import annotations
@@ -154,13 +154,13 @@ class Block(torch.nn.Module):
             "one": lambda: h,
             "changes-input": lambda: h * 1,
             "head": lambda: (h, self.head(h.float())),
-            "views": lambda: (lambda base: (base.view(-1).view(base.shape), base[0]))(h * 2),
-            "base-and-view": lambda: (lambda base: (base, base.t()))(h * 2),
+            "views": lambda: ((base := h * 2).view(-1).view(base.shape), base[0]),
+            "base-and-view": lambda: ((base := h * 2), base.t()),
             "chunks": lambda: tuple((h * 2).chunk(2, 0)),
             "input": lambda: (h * 1, x),
             "input-view": lambda: (h * 1, x[1:]),
-            "detached": lambda: (lambda out: (out, out.detach()))(h * 1),
-            "twice": lambda: (lambda out: (out, out))(h * 1),
+            "detached": lambda: ((out := h * 1), out.detach()),
+            "twice": lambda: ((out := h * 1), out),
         }
         return forms[self.output]()
 
@@ -334,15 +334,15 @@ class Run:
             self._backward(kind, loss, h, x, outputs, story)
         except UsersError:
             story.note("raised", "UsersError")
-        except Exception as error:  # noqa: BLE001 - whatever torch raises is part of the story
+        except Exception as error:
             story.note("raised", type(error).__name__)
 
     def _note_outputs(self, story: Story, x: torch.Tensor, outputs: tuple[torch.Tensor, ...]) -> None:
         if self.plan.homogeneous:
             return
         for at, output in enumerate(outputs):
-            story.note(f"output {at} is like", (output.dtype, tuple(output.shape), output.stride(), output.requires_grad,
-                                                output.is_leaf, output.is_inference()))  # fmt: skip
+            layout = (output.dtype, tuple(output.shape), output.stride())
+            story.note(f"output {at} is like", (*layout, output.requires_grad, output.is_leaf, output.is_inference()))
             story.note(f"output {at}", output)
             story.note(f"who shares memory with {at}", [
                 other for other, tensor in enumerate((x, *outputs))
@@ -367,7 +367,9 @@ class Run:
             h.register_hook(calls)
         return h * 1
 
-    def _backward(self, kind: str, loss: torch.Tensor, h: torch.Tensor, x: torch.Tensor, outputs: Any, story: Story) -> None:
+    def _backward(
+        self, kind: str, loss: torch.Tensor, h: torch.Tensor, x: torch.Tensor, outputs: Any, story: Story
+    ) -> None:
         parameters = [parameter for parameter in self.blocks.parameters() if parameter.requires_grad]
         if kind == "dropped":
             return
@@ -412,7 +414,7 @@ class Run:
                     output = self._forward(x)[0]
                     if not self.plan.homogeneous:
                         story.note("between", output)
-                except Exception as error:  # noqa: BLE001
+                except Exception as error:
                     story.note("between raised", type(error).__name__)
         self.blocks.train()
 
