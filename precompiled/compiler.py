@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 from precompiled import wire
 from precompiled.artifact import format as fmt
-from precompiled.artifact.store import SCRATCH, Store, full
+from precompiled.artifact import scratch
+from precompiled.artifact.store import Store, full
 from precompiled.errors import CompileFailed, PrecompiledError, StoreError
 from precompiled.version import VERSION
 
@@ -89,11 +90,12 @@ def _compile(job: wire.Job, started: float) -> fmt.Payload:
     import torch
 
     from precompiled.graph import capture, codec, environment, key
-    from precompiled.torch_internals import configs, modes, process_groups, vector_units
+    from precompiled.torch_internals import configs, cpp_builds, modes, process_groups, vector_units
     from precompiled.torch_internals.compile import compile_graph
 
-    # Precompiled headers and objects. Not the user's own Inductor cache: a worker must not grow or trust it.
-    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(Path(job.store) / SCRATCH)
+    # Not the user's own Inductor cache: a worker must not grow or trust it.
+    cpp_builds.use(scratch.directory(Path(job.store)))
+    vector_units.settled_unless(_is_of_the_host)
     program = capture.parse(job.graph)
     if job.device == "cpu" and job.compile_threads > 1:
         vector_units.begin()

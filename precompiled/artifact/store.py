@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from precompiled.artifact import durable, trust
+from precompiled.artifact import durable, scratch, trust
 from precompiled.artifact import format as fmt
 from precompiled.errors import CorruptArtifact, StoreError, UntrustedStore
 from precompiled.package.store import PackageStore
@@ -28,10 +28,6 @@ TOUCH_INTERVAL_S = 60.0
 TMP_MAX_AGE_S = 3600.0
 # Inductor's own cache of the workers, below the store: it only makes compiles quicker. Younger files may be a running
 # compile's.
-SCRATCH = "scratch"
-SCRATCH_MAX_AGE_S = 7 * 86400.0
-SCRATCH_MIN_AGE_S = 1800.0
-SCRATCH_SHARE = 1 / 4  # of the store's budget, at most
 # Quarantined entries are for somebody to look at; after this nobody will.
 QUARANTINE_MAX_AGE_S = 7 * 86400.0
 QUARANTINE_SHARE = 1 / 10
@@ -302,7 +298,7 @@ class Store:
         self._sweep(self.tmp, TMP_MAX_AGE_S)
         self._sweep(self.quarantined, QUARANTINE_MAX_AGE_S)
         self._sweep_failures()
-        max_bytes -= self._shrink_scratch(int(max_bytes * SCRATCH_SHARE)) + self._shrink_quarantine(
+        max_bytes -= scratch.shrink(self.root, int(max_bytes * scratch.SHARE)) + self._shrink_quarantine(
             int(max_bytes * QUARANTINE_SHARE)
         )
         max_bytes -= PackageStore(self.root).shrink(int(max_bytes * PACKAGES_SHARE))
@@ -437,27 +433,6 @@ class Store:
                 with suppress(StoreError):
                     if self.failure(key) is None:
                         self.forget_failure(key)
-
-    def _shrink_scratch(self, max_bytes: int) -> int:
-        """Remove old files of the workers' cache, then the oldest ones; how much of ``max_bytes`` is used now."""
-        files: list[tuple[float, int, str]] = []
-        for parent, _directories, names in os.walk(self.root / SCRATCH):
-            for name in names:
-                path = os.path.join(parent, name)
-                with suppress(OSError):
-                    status = os.lstat(path)
-                    files.append((status.st_mtime, status.st_size, path))
-        total = sum(size for _, size, _ in files)
-        now = time.time()
-        # No directories, and nothing young: a worker may be compiling in there now.
-        for written, size, path in sorted(files):
-            age = now - written
-            if age <= SCRATCH_MIN_AGE_S or (age <= SCRATCH_MAX_AGE_S and total <= max_bytes):
-                break
-            with suppress(OSError):
-                os.unlink(path)
-                total -= size
-        return min(total, max_bytes)
 
     def _shrink_quarantine(self, max_bytes: int) -> int:
         """Remove the oldest quarantined entries; how much of ``max_bytes`` is used now."""

@@ -5,8 +5,11 @@ first kernel, and then takes the best (torch/_inductor/cpu_vec_isa.py: pick_vec_
 in a thread while the graph is traced, and only until one has passed: what comes after the best is never looked at,
 unless the configuration asks for a certain width.
 
-Private names: torch._inductor.cpu_vec_isa.{valid_vec_isa_list, x86_isa_checker, supported_vec_isa_list}.
-Checked on 2.11.0, 2.13.0, 2.15.0.
+A test program whose compiler was killed, or had no room, says nothing about the CPU. For Inductor it says that the CPU
+has no such unit, and the kernels of this process are slow; a worker would publish them for all that come after it.
+
+Private names: torch._inductor.cpu_vec_isa.{valid_vec_isa_list, x86_isa_checker, supported_vec_isa_list,
+VecISA.check_build}. Checked on 2.11.0, 2.13.0, 2.15.0.
 """
 
 from __future__ import annotations
@@ -20,8 +23,25 @@ from typing import Any
 import torch._inductor.config
 from torch._inductor import cpu_vec_isa
 
+from precompiled.torch_internals import cpp_builds
+
 _original: Callable[[], list[Any]] = cpu_vec_isa.valid_vec_isa_list
+_original_check: Callable[[Any, str], bool] = cpu_vec_isa.VecISA.check_build
 _found: Future[list[Any]] | None = None
+
+
+def settled_unless(of_the_host: Callable[[BaseException | None], bool]) -> None:
+    """From now on, what a test program's build fails with is raised, and asked anew later, where ``of_the_host``."""
+
+    def check(self: Any, code: str) -> bool:
+        cpp_builds.last_error()
+        found = _original_check(self, code)
+        error = None if found else cpp_builds.last_error()
+        if error is not None and of_the_host(error):
+            raise error
+        return found
+
+    cpu_vec_isa.VecISA.check_build = check
 
 
 def begin() -> None:
@@ -42,6 +62,14 @@ def _best_first() -> list[Any]:
 
 
 def _valid() -> list[Any]:
+    global _found  # noqa: PLW0603
     config = torch._inductor.config.cpp
     asks = config.simdlen is not None or config.vec_isa_ok is not None or "ATEN_CPU_CAPABILITY" in os.environ
-    return _original() if asks or _found is None else _found.result()
+    found = _found
+    if asks or found is None:
+        return _original()
+    try:
+        return found.result()
+    except Exception:
+        _found = None  # the next job finds out
+        raise

@@ -16,6 +16,7 @@ import pytest
 from support_store import KEY, LIBRARY, OTHER, failure, payload
 
 from precompiled.artifact import format as fmt
+from precompiled.artifact import scratch
 from precompiled.artifact import store as store_module
 from precompiled.artifact.store import Entry, Store
 from precompiled.errors import CorruptArtifact, PrecompiledError, StoreError
@@ -426,7 +427,7 @@ def test_eviction_sweeps_what_counts_no_more(store: Store, monkeypatch: pytest.M
 
 
 def _scratch(store: Store, name: str, age_s: float, size: int = 1000) -> Path:
-    path = store.root / store_module.SCRATCH / name
+    path = store.root / scratch.SCRATCH / name
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(b"s" * size)
     when = time.time() - age_s
@@ -447,6 +448,26 @@ def test_the_workers_cache_keeps_to_its_share_oldest_first(store: Store) -> None
     store.evict(0, 0)
     assert not older.exists() and not newer.exists()
     assert running.exists() and stale.parent.is_dir(), "a running compile keeps its files and all directories"
+
+
+def test_directories_that_the_workers_left_empty_go_after_a_while(store: Store) -> None:
+    store.prepare()
+    stale = _scratch(store, "1-boot/ab/stale", 8 * 86400.0)
+    old = time.time() - 8 * 86400.0
+    stale.unlink()
+    for directory in (stale.parent, stale.parent.parent):
+        os.utime(directory, (old, old))
+    _scratch(store, "2-boot/ab/new", 0.0)
+    store.evict(1 << 40, 1000)
+    assert not stale.parent.exists() and (store.root / scratch.SCRATCH / "2-boot" / "ab" / "new").exists()
+
+
+def test_what_a_worker_has_just_used_is_young(store: Store) -> None:
+    store.prepare()
+    header = _scratch(store, "2-boot/header.gch", 8 * 86400.0)
+    os.utime(header, (time.time(), header.stat().st_mtime))
+    store.evict(0, 0)
+    assert header.exists()
 
 
 def test_the_quarantine_keeps_to_its_share_oldest_first(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

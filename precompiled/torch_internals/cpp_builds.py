@@ -1,0 +1,112 @@
+"""In a worker: a file that a compiler writes gets its name when the compiler has succeeded, and where such files lie.
+
+Whoever finds a file of Inductor's C++ builds (kernels, objects, the precompiled header, test programs for vector units)
+takes it for whole: torch looks whether it is there (codecache.py: _worker_compile_cpp; cpu_vec_isa.py: check_build).
+But a linker creates its output empty and fills it at the end, so a kill in between left a file that each later worker
+believed: no kernel of that graph could be loaded, or with half of a header no kernel at all be built, until somebody
+cleared the store. So the compiler writes under a name that nobody looks for, and a rename follows.
+
+All of torch's C++ builds go through one function, which is where this file sits. The other caches that a worker uses
+below the scratch directory are renamed into their places by those who write them (docs/artifact-format.md).
+
+Private names: torch._inductor.cpp_builder.run_compile_cmd, torch._inductor.codecache.{_HEADER_DIR, _HEADER_LOCK_DIR,
+_precompile_header}. Checked on 2.11.0, 2.13.0, 2.15.0.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from torch._inductor import codecache, cpp_builder
+
+BUILDING = ".building"  # ends the name of what a compiler is writing
+_HEADERS = "precompiled_headers"
+
+_original: Callable[[str, str], None] = cpp_builder.run_compile_cmd
+_original_header: Any = codecache._precompile_header
+_last = threading.local()  # .error: what the last build of this thread failed with
+
+
+def use(scratch: Path) -> None:
+    """From now on, Inductor's files lie in ``scratch``, and those that compilers write are whole."""
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(scratch)
+    headers = scratch / _HEADERS
+    if str(headers) != codecache._HEADER_DIR:
+        # Torch has them in the system's directory for temporary files, for all programs of the user: there, another
+        # user may come first, and any program that was killed leaves half of one.
+        codecache._HEADER_DIR, codecache._HEADER_LOCK_DIR = str(headers), str(headers / "locks")
+        _original_header.cache_clear()
+    cpp_builder.run_compile_cmd = _run
+    codecache._precompile_header = _header
+
+
+def last_error() -> Exception | None:
+    """What the last build of this thread failed with, once."""
+    error: Exception | None = getattr(_last, "error", None)
+    _last.error = None
+    return error
+
+
+def _run(cmd_line: str, cwd: str) -> None:
+    _last.error = None
+    try:
+        _run_whole(cmd_line, cwd)
+    except Exception as error:
+        _last.error = error
+        raise
+
+
+def _run_whole(cmd_line: str, cwd: str) -> None:
+    arguments = shlex.split(cmd_line)  # as torch splits it
+    if arguments.count("-o") != 1:
+        _original(cmd_line, cwd)
+        return
+    place = arguments.index("-o") + 1
+    target = arguments[place]
+    # Its own for each try: the compilers of a worker that was killed may be alive for a moment, and write on.
+    building = f"{target}.{os.getpid()}-{os.urandom(8).hex()}{BUILDING}"
+    arguments[place] = building
+    path = os.path.join(cwd, building)
+    try:
+        _original(shlex.join(arguments), cwd)
+        os.rename(path, os.path.join(cwd, target))
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(path)
+        raise
+
+
+def _header(header: str, *arguments: Any, **options: Any) -> str:
+    """The precompiled header; torch looks for it once in a process, and a worker lives longer than files in scratch."""
+    path: str = _original_header(header, *arguments, **options)
+    if not _in_use(path):
+        for name in _compiled(path):
+            with suppress(OSError):
+                os.unlink(name)  # a compiler may refuse one that is older than its source
+        _original_header.cache_clear()
+        path = _original_header(header, *arguments, **options)
+        _in_use(path)
+    return path
+
+
+def _compiled(path: str) -> list[str]:
+    return [name for name in (f"{path}.gch", f"{path}.pch") if os.path.exists(name)]  # GCC's, Clang's
+
+
+def _in_use(path: str) -> bool:
+    """Whether a precompiled header is there. It is young again for those who remove old files (artifact/scratch.py)."""
+    compiled = _compiled(path)
+    try:
+        for name in (path, *compiled):
+            # Not the time of the last change, by which Clang knows whether it is still the same.
+            os.utime(name, ns=(time.time_ns(), os.stat(name).st_mtime_ns))
+    except OSError:
+        return False
+    return bool(compiled)

@@ -1,0 +1,64 @@
+"""A worker that is killed while a compiler writes leaves nothing that the next one takes for built."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from pathlib import Path
+
+import psutil
+import pytest
+from support_host import TIMEOUT_S, Host
+
+# Does what the linker does, and no more: the output is there and empty. Then it says so, and waits to be killed.
+COMPILER = """\
+#!/bin/sh
+target=
+previous=
+for argument do
+    [ "$previous" = -o ] && target=$argument
+    previous=$argument
+done
+[ -n "$target" ] && basename "$target" >> {log}
+case "$target" in
+{pattern})
+    if mkdir {once} 2>/dev/null; then
+        : > "$target"
+        echo "$target" > {event}
+        exec sleep 1000
+    fi
+esac
+exec {real} "$@"
+"""
+TARGETS = {"kernels": "*.main.so*", "header": "*/precompiled_headers/*.gch*", "vector-units": "*.so*"}
+
+
+@pytest.mark.skipif(not shutil.which("g++"), reason="a compiler stands in for g++")
+@pytest.mark.parametrize("what", TARGETS)
+def test_what_a_killed_worker_was_building_is_built_anew(host: Host, what: str) -> None:
+    places = {name: host.root / name for name in ("log", "once", "event")}
+    os.mkfifo(places["event"])
+    compiler = host.root / "bin" / "g++"
+    compiler.parent.mkdir()
+    compiler.write_text(COMPILER.format(pattern=TARGETS[what], real=shutil.which("g++"), **places))
+    compiler.chmod(0o755)
+    host.start_daemon()
+    environment = {"PATH": f"{compiler.parent}{os.pathsep}{os.environ['PATH']}"}
+    client = host.start({"model": "mlp", "training": True}, environment)
+    target = Path(places["event"].read_text().strip())  # until the compiler has begun
+    (worker,) = host.status().workers
+    members = [psutil.Process(worker.pid), *psutil.Process(worker.pid).children(recursive=True)]
+    os.killpg(worker.pid, signal.SIGKILL)
+    _gone, alive = psutil.wait_procs(members, TIMEOUT_S)
+    assert not alive
+
+    # The daemon has the job tried once more, by another worker on the same scratch directory.
+    reports = client.result()["reports"]
+    assert [(graph["state"], graph["source"], graph["reason"]) for graph in reports] == [("compiled", "swap", "")]
+    name = target.name.split(".so")[0].split(".gch")[0]
+    begun = [line for line in places["log"].read_text().splitlines() if line.startswith(name)]
+    assert len([line for line in begun if ".so" in line or ".gch" in line]) == 2, begun
+    # All that somebody would take for built.
+    found = [path for path in (host.root / "store" / "scratch").rglob("*") if path.suffix in (".so", ".o", ".gch")]
+    assert len(found) >= 3 and all(path.stat().st_size for path in found), found
