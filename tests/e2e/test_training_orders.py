@@ -1,0 +1,40 @@
+"""The orders in which libraries put checkpoints, torch.compile, DDP and FSDP2 about a model; a swap in the middle."""
+
+from __future__ import annotations
+
+import pytest
+from support_host import Host
+from support_training import swapped_as_plain
+
+
+def spec(order: str, parallel: str, when: str, seed: int = 0, steps: int = 20) -> dict[str, object]:
+    ranks = 2 if parallel else 1
+    return {"order": order, "parallel": parallel, "ranks": ranks, "steps": steps, "seed": seed, "when": when}
+
+
+@pytest.mark.parametrize(
+    ("order", "parallel", "when"),
+    [
+        ("torchtitan", "fsdp2", "before-backward"),
+        ("torchtune", "fsdp2", "before-step"),
+        ("torchtune", "ddp", "before-step"),
+    ],
+)
+def test_a_swap_at_a_step(shared_host: Host, order: str, parallel: str, when: str) -> None:
+    swapped_as_plain(shared_host, "training_program.py", spec(order, parallel, when))
+
+
+@pytest.mark.parametrize("use_reentrant", [True, False], ids=["reentrant", "non-reentrant"])
+@pytest.mark.parametrize("when", ["before-step", "before-backward"])
+def test_a_swap_in_transformers_trainer(shared_host: Host, when: str, use_reentrant: bool) -> None:
+    spec = {"steps": 20, "seed": 0, "when": when, "use_reentrant": use_reentrant}
+    swapped_as_plain(shared_host, "trainer_program.py", spec)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("when", ["before-step", "before-backward"])
+@pytest.mark.parametrize("parallel", ["fsdp2", "ddp"])
+@pytest.mark.parametrize("order", ["torchtitan", "none"])
+def test_a_swap_at_any_step_of_a_hundred(shared_host: Host, order: str, parallel: str, when: str, seed: int) -> None:
+    swapped_as_plain(shared_host, "training_program.py", spec(order, parallel, when, seed, 100))

@@ -1,0 +1,81 @@
+"""Training runs, of one or more ranks, with the swap at a chosen step, beside the same run without us."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from support_host import TIMEOUT_S, Client, Host
+
+PROGRAMS = Path(__file__).parent / "programs"
+ONE_THREAD = {"OMP_NUM_THREADS": "1"}
+
+
+def started(host: Host, program: str, spec: Mapping[str, Any], env: Mapping[str, str]) -> Client:
+    process = subprocess.Popen(
+        [sys.executable, str(PROGRAMS / program), json.dumps(spec)],
+        env=host.environment({**ONE_THREAD, **env}),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=host.root,
+    )
+    client = Client(process)
+    host.clients.append(client)
+    return client
+
+
+def run(host: Host, program: str, spec: Mapping[str, Any], env: Mapping[str, str]) -> list[dict[str, Any]]:
+    """What each rank printed. A rank that fails ends the others, which would wait for it, and is shown."""
+    rendezvous = str(host.root / f"rendezvous-{uuid.uuid4().hex}")
+    clients = [
+        started(host, program, {**spec, "rank": rank, "rendezvous": rendezvous}, env)
+        for rank in range(spec.get("ranks", 1))
+    ]
+    by_descriptor = {os.pidfd_open(client.process.pid): client for client in clients}
+    left, failed = dict(by_descriptor), False
+    try:
+        while left and not failed:
+            ended, _, _ = select.select(list(left), [], [], TIMEOUT_S)
+            assert ended, "\n".join(client.text() for client in clients)
+            failed = any(left.pop(descriptor).process.wait() != 0 for descriptor in ended)
+    finally:
+        for descriptor in by_descriptor:
+            os.close(descriptor)
+        for client in left.values():
+            client.process.kill()
+            client.process.wait()
+    # The first to fail is shown first.
+    return [client.result() for client in sorted(clients, key=lambda client: client in left.values())]
+
+
+def swapped_as_plain(host: Host, program: str, spec: Mapping[str, Any]) -> None:
+    """With the swap where ``spec`` has it, losses are those of the same run without us, and the graphs are compiled.
+
+    Without us, backend "aot_eager" differs from "inductor" in rounding only (not so "eager": it leaves gradients None).
+    """
+    daemon = host.status().pid
+    os.kill(daemon, signal.SIGSTOP)  # until the program lets it go on, no artifact can come
+    try:
+        ours = run(host, program, {**spec, "daemon": daemon, "tag": uuid.uuid4().hex}, {})
+    finally:
+        os.kill(daemon, signal.SIGCONT)
+    steps = len(ours[0]["losses"])
+    plain = run(host, program, {**spec, "steps": steps, "backend": "aot_eager"}, {"PRECOMPILED": "0"})
+    for rank, (found, expected) in enumerate(zip(ours, plain, strict=True)):
+        assert found["graphs"] and {tuple(graph[:2]) for graph in found["graphs"]} == {("compiled", "swap")}, found
+        assert all(eager >= 1 and compiled >= 1 for _, _, eager, compiled in found["graphs"]), found
+        torch.testing.assert_close(
+            torch.tensor(found["losses"]), torch.tensor(expected["losses"]), rtol=1e-3, atol=1e-4,
+            msg=lambda text, rank=rank: f"losses of rank {rank}: {text}",
+        )  # fmt: skip
+        assert found["losses"][-1] < found["losses"][0] - 0.5, "it does not train"
