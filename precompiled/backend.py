@@ -162,7 +162,7 @@ class _Graph:
         slots = [entry.slot for entry in entries]
         files = traced.files(self.graph.as_given)
         # Told before it is submitted: whoever ends this process can cancel what it asked for.
-        recorder.graph(report, state, files=files, slots=slots, dynamic=bool(program.size_inputs))
+        recorder.graph(report, state, files=files, slots=slots, dynamic=bool(program.hints))
         if state == "compiling":
             self.submitter.submit(program, program.hints, report.id, recorder.on_reply)
         return self._named(counting(self.calls, self.graph.eager()), program)
@@ -219,7 +219,7 @@ class _Graph:
             torch.cuda.is_current_stream_capturing if program.device != "cpu" else None,
         )
         waits = bool(program.no_stand_in)
-        if waits and program.size_inputs:
+        if waits and program.hints:
             # A call of a size that no variant serves would have nothing to run.
             raise Bypass(f"it has symbolic sizes, and must not run eager: {program.no_stand_in}", code="no-stand-in")
         self.calls.swap.on(Event.MISS)

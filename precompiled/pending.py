@@ -20,7 +20,7 @@ from precompiled import forking
 from precompiled.artifact.load import load
 from precompiled.artifact.store import FAILED_SUFFIX, Entry
 from precompiled.dispatch import Dispatch
-from precompiled.errors import NotServed, StoreError
+from precompiled.errors import NotServed, PrecompiledError, StoreError
 from precompiled.graph.capture import Program
 from precompiled.ledger import GraphCalls
 from precompiled.swap import Event, Instruction, State, Swap
@@ -212,11 +212,9 @@ class Pending:
         try:
             self._look(item)
         except Exception as error:
-            log.exception("graph %s stays eager", item.calls.mutable.name)
-            self._session.ledger.count_reason("fallbacks", "internal-error")
-            item.calls.mutable.reason, item.calls.mutable.message = "internal-error", str(error)
-            item.swap.on(Event.FAILED)
-            self._finish(item)
+            log.exception("graph %s is compiled in process", item.calls.mutable.name)
+            code = error.code if isinstance(error, PrecompiledError) else "internal-error"
+            self._refuse(item.id, code, str(error) or type(error).__name__)
 
     def _on_event(self) -> None:
         with self._changed:

@@ -44,7 +44,7 @@ class Program:
     cudagraphs: bool
     hints: list[int]  # the values of the symbolic sizes here: the worker needs some, any will do for the key
     floats: list[float]  # likewise, of the symbolic floats
-    size_inputs: list[int]  # which of the graph's inputs are sizes
+    size_inputs: list[int]  # which of the graph's inputs are sizes, of one value or symbolic
     modules: dict[str, str]  # of the user's, to be imported by the worker: name -> digest of its sources
     no_stand_in: str  # why the graph must not run eager until its artifact is there; "" for almost all
 
@@ -63,7 +63,8 @@ class Program:
     def hints_for(self, sizes: list[int]) -> list[int] | None:
         """The values of the symbols for these values of the size inputs; None where they do not say all of them."""
         args = json.loads(self.sections["inputs"])["args"]
-        known = {args[at]["size"].get("s"): size for at, size in zip(self.size_inputs, sizes, strict=True)}
+        inputs = [(args[at]["size"], size) for at, size in zip(self.size_inputs, sizes, strict=True)]
+        known = {encoded.get("s"): size for encoded, size in inputs if isinstance(encoded, dict)}
         found = [known.get(symbol) for symbol in range(len(self.hints))]
         return None if None in found else [size for size in found if size is not None]
 
@@ -107,7 +108,7 @@ def capture(module: torch.fx.GraphModule, options: Mapping[str, Any]) -> Program
         bool(settings["inductor"].get("triton.cudagraphs")),
         inputs.hints,
         inputs.floats,
-        [position for position, item in enumerate(inputs.args) if isinstance(item.get("size"), dict)],
+        [position for position, item in enumerate(inputs.args) if "size" in item],
         {**codec.modules(graph), **inputs.modules},
         codec.no_stand_in(graph),
     )
@@ -165,8 +166,8 @@ def _indexed(device: str) -> str:
 
 
 def size_values(inputs: dict[str, Any], hints: list[int]) -> list[int]:
-    """The values of the symbolic size inputs of an ``inputs`` section, in order, for these values of the symbols."""
-    return [evaluate(item["size"], hints) for item in inputs["args"] if isinstance(item.get("size"), dict)]
+    """The values of the size inputs of an ``inputs`` section, in order, for these values of the symbols."""
+    return [evaluate(item["size"], hints) for item in inputs["args"] if "size" in item]
 
 
 def parse(data: bytes) -> dict[str, Any]:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 SECTIONS = ("graph", "inputs", "modes", "configs", "environment")
 
 # Raise it when the meaning of a program's bytes changes, or when what a worker makes of them does.
-SCHEMA = 2
+SCHEMA = 3
 # Sections that people can read are kept as text up to this size, the others as a digest.
 _READABLE = ("inputs", "modes", "environment")
 _MAX_READABLE = 64_000

@@ -6,7 +6,7 @@ Runs torch's own ``compile_fx``, so what comes out is what plain ``torch.compile
 Private names: torch._inductor.compile_fx.compile_fx, torch._guards.{TracingContext, tracing},
 torch._functorch.config.{bundled_autograd_cache, force_non_lazy_backward_lowering, bypass_autograd_cache_key,
 autograd_cache_allow_custom_autograd_functions, enable_autograd_cache}, AOTAutogradCache.{_write_to_local_cache},
-torch._dynamo.source.LocalSource, torch._dynamo.symbolic_convert.TensorifyState,
+torch._dispatch.python.enable_python_dispatcher, torch._dynamo.source.LocalSource, torch._dynamo.symbolic_convert.TensorifyState,
 torch._dynamo.exc.TensorifyScalarRestartAnalysis, GraphModule attributes _param_name_to_source and
 meta["dynamo_compile_id"], ``compiled.serialize``. Checked on 2.11.0, 2.13.0, 2.15.0.
 """
@@ -23,6 +23,7 @@ from typing import Any
 import torch
 import torch._functorch.config
 import torch.fx
+from torch._dispatch.python import enable_python_dispatcher
 from torch._dynamo.exc import TensorifyScalarRestartAnalysis
 from torch._dynamo.source import LocalSource
 from torch._dynamo.symbolic_convert import TensorifyState
@@ -34,7 +35,7 @@ from precompiled.errors import CompileFailed
 from precompiled.graph import codec
 from precompiled.torch_internals import configs, kernel_units, metadata, modes
 from precompiled.torch_internals.kernel_units import Native
-from precompiled.torch_internals.sizes import produced_guards
+from precompiled.torch_internals.sizes import evaluate, produced_guards
 
 
 @dataclass(frozen=True)
@@ -79,18 +80,18 @@ def compile_graph(
     """
     context = TracingContext(metadata.new_fake_mode())
     with tracing(context), _serializable(), kernel_units.recorded() as recorder:
-        compiled, _symints = _compile(module, inputs, hints, floats, context)
+        compiled, symints = _compile(module, inputs, hints, floats, context)
         _refuse_input_guards(context)
         serialize = getattr(compiled, "serialize", None)
         if serialize is None:
             raise CompileFailed("torch gave a result that cannot be kept", code="not-serializable")
         entry = serialize()
+        # They are checked by us, in the client, against its own sizes (torch_internals/sizes.py).
+        guards, entry.guards_expr = produced_guards(symints, _values(inputs, hints)), None
     shares = any("shares" in item for item in inputs["args"])
     if shares and any(info.mutates_data or info.mutates_metadata for info in entry.runtime_metadata.input_info):
         # What AOTAutograd makes of that depends on which input is a view of which, and Dynamo does not guard on it.
         raise CompileFailed("an input that is changed shares its memory with another", code="aliased-mutation")
-    # They are checked by us, in the client, against its own sizes (torch_internals/sizes.py).
-    guards, entry.guards_expr = entry.guards_expr or "", None
     try:
         pickled = pickle.dumps(entry)
     except Exception as error:
@@ -122,7 +123,11 @@ def compile_here(program: dict[str, Any]) -> tuple[Callable[..., Any], str]:
             codec.decode(program["graph"]), program["inputs"], program["hints"], program["floats"], context
         )
     _refuse_input_guards(context)
-    return compiled, produced_guards(symints)
+    return compiled, produced_guards(symints, _values(program["inputs"], program["hints"]))
+
+
+def _values(inputs: dict[str, Any], hints: list[int]) -> list[int]:
+    return [evaluate(item["size"], hints) for item in inputs["args"] if "size" in item]
 
 
 def _compile(
@@ -138,8 +143,9 @@ def _compile(
     sizes = metadata.size_maker(inputs, hints, floats, mode)
     # On inputs of its own: a graph that changes an input's metadata in place must not change what is compiled.
     assert mode.shape_env is not None
-    # The sizes that only a run knows (nonzero, item) get their symbols anew when AOTAutograd traces.
-    with mode, mode.shape_env.ignore_fresh_unbacked_symbols():
+    # The sizes that only a run knows (nonzero, item) get their symbols anew when AOTAutograd traces. With Python's
+    # dispatcher, as Dynamo does it: some operators take symbolic sizes in their Python decomposition only.
+    with mode, enable_python_dispatcher(), mode.shape_env.ignore_fresh_unbacked_symbols():
         _ExampleValues(module).run(*metadata.make_inputs(inputs, sizes, mode))
     made = metadata.make_inputs(inputs, sizes, mode)
     _dress_as_dynamos(module, made, inputs["args"])

@@ -30,7 +30,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from precompiled.errors import Bypass
-from precompiled.torch_internals import stand_in
+from precompiled.torch_internals import assertions, stand_in
 
 _CARRIED = ("example_value", "tensor_dict")
 
@@ -73,6 +73,7 @@ class Plain:
 
 def plain(module: torch.fx.GraphModule) -> Plain:
     """The graph itself, or a plain one that does the same. Raises Bypass where there is none."""
+    module = assertions.restored(module)
     if not torch._dynamo.compiled_autograd.in_compiled_autograd_region or not _is_of_one_process(module):
         return Plain(module, module)
     flat, flatten = _flat(module)

@@ -185,7 +185,7 @@ def _make_input(
     item: dict[str, Any], sizes: SizeMaker, mode: FakeTensorMode, shared: dict[int, torch.UntypedStorage]
 ) -> Any:
     if "size" in item:
-        return sizes.size(item["size"])
+        return sizes.size_input(item["size"])
     if "subclass" in item:
         return _make_subclass(item, sizes, mode)
     made = _make(item, sizes, mode, shared)

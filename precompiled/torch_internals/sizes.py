@@ -4,9 +4,13 @@ A symbol is named by the position of its first use (``s0``, ``s1``, ...) and kno
 that the client saw, is not part of the key: one artifact serves all sizes that its guards accept, and the guards that
 AOTAutograd and Inductor added while compiling travel with the artifact.
 
+Guards name the graph's *size inputs* by position among them: ``t0``, ``t1``, ... Every input that is an integer is one,
+also where Dynamo has learned that it has one value only: it stays a SymInt there.
+
 Private names: torch.fx.experimental.symbolic_shapes.{ShapeEnv, DimDynamic, SYMPY_INTERP, is_symbolic},
 ShapeEnv.{create_symbol, create_unspecified_symbol, create_symintnode, create_symfloatnode, replacements, guards,
-var_to_range, backed_var_to_val, evaluate_guards_expression}, torch.utils._sympy.functions,
+replace, var_to_range, backed_var_to_val, produce_guards_expression, evaluate_guards_expression},
+torch.utils._sympy.functions,
 torch.utils._sympy.value_ranges.ValueRanges, torch._dynamo.source.ConstantSource, SymInt.node.{expr, shape_env}.
 Checked on 2.11.0, 2.13.0, 2.15.0.
 """
@@ -22,7 +26,7 @@ from torch.fx.experimental.symbolic_shapes import SYMPY_INTERP, DimDynamic, Shap
 from torch.utils._sympy import functions as torch_functions
 from torch.utils._sympy.value_ranges import ValueRanges
 
-from precompiled.errors import Bypass
+from precompiled.errors import Bypass, CompileFailed
 
 # What sizes are made of. The arguments of the first group commute: they are sorted, so that one size has one form.
 _COMMUTATIVE = {"Add": sympy.Add, "Mul": sympy.Mul}
@@ -94,6 +98,7 @@ class SizeMaker:
         self._env = env
         self._hints = hints
         self._symbols = []
+        self._fixed: dict[int, torch.SymInt] = {}
         for position, ((lower, upper), hint) in enumerate(zip(ranges, hints, strict=True)):
             symbol = env.create_symbol(
                 hint,
@@ -130,6 +135,24 @@ class SizeMaker:
         expression = self._expression(encoded)
         return self._env.create_symintnode(expression, hint=evaluate(encoded, self._hints))
 
+    def size_input(self, encoded: Any) -> torch.SymInt:
+        """A size that is an input of the graph: a SymInt, of one value where Dynamo's is.
+
+        AOTAutograd would take a plain integer for one that may change, and guard on it by a name that nobody knows.
+        """
+        if type(encoded) is not int:
+            made: torch.SymInt = self.size(encoded)
+            return made
+        if encoded not in self._fixed:
+            from torch._dynamo.source import ConstantSource
+
+            source = ConstantSource(f"c{encoded}")
+            symbol = self._env.create_unspecified_symbol(encoded, source=source, dynamic_dim=DimDynamic.DYNAMIC)
+            fixed = self._env.create_symintnode(symbol, hint=encoded, source=source)
+            int(fixed)  # it has this value from now on
+            self._fixed[encoded] = fixed
+        return self._fixed[encoded]
+
     def _expression(self, encoded: Any) -> Any:
         if type(encoded) is int:
             return sympy.Integer(encoded)
@@ -149,25 +172,43 @@ def evaluate(encoded: Any, hints: list[int]) -> int:
     return int({**_COMMUTATIVE, **_OTHER}[name](*(sympy.Integer(evaluate(item, hints)) for item in content)))
 
 
-def produced_guards(symints: list[torch.SymInt]) -> str:
-    """The guards that a compile left on these sizes, as AOTAutogradCache.generate_guards_expression writes them."""
+def produced_guards(symints: list[torch.SymInt], values: list[int]) -> str:
+    """The guards that a compile left on these size inputs. Raises CompileFailed where they do not tell all of them.
+
+    AOTAutogradCache.generate_guards_expression leaves out each guard on a symbol that is not an input as it is (one that
+    was found to be equal to another size, for instance). An artifact without it would serve sizes that it is wrong for.
+    """
     if not symints:
         return ""
     env = symints[0].node.shape_env
-    return env.produce_guards_expression(placeholders=symints, guards=env.get_pruned_guards(symints)) or ""
+    known = {symint.node.expr for symint in symints if symint.node.expr.is_Symbol}
+    for guard in env.guards:
+        unknown = env.replace(guard.expr).free_symbols - known
+        if unknown:
+            raise CompileFailed(f"it holds where {guard.expr}, which the graph's inputs do not tell", code="size-guards")
+    guards = env.produce_guards_expression(placeholders=symints) or ""
+    if not guard_check(guards)(values):
+        raise CompileFailed(f"its guards do not hold for the sizes that it was compiled for: {guards}", code="size-guards")
+    return guards
 
 
 def guard_check(guards: str) -> Callable[[list[int]], bool]:
-    """A function of the graph's integer inputs, in order: whether an artifact with these guards may serve them.
+    """A function of the graph's size inputs, in order: whether an artifact with these guards may serve them.
 
-    The expression is what ShapeEnv.produce_guards_expression gives; it comes from an artifact that was verified.
+    The expression is what ShapeEnv.produce_guards_expression gives; it comes from an artifact that was verified. The
+    function raises CompileFailed where the expression is of other inputs than these.
     """
     if not guards:
         return lambda values: True
     code = compile(guards, "<guards>", "eval")
 
     def check(values: list[int]) -> bool:
-        return bool(eval(code, SYMPY_INTERP, {"L": {f"t{index}": value for index, value in enumerate(values)}}))
+        try:
+            return bool(eval(code, SYMPY_INTERP, {"L": {f"t{index}": value for index, value in enumerate(values)}}))
+        except ArithmeticError:  # a size of 0 that something is divided by
+            return False
+        except Exception as error:
+            raise CompileFailed(f"guards that cannot be evaluated: {guards}", code="size-guards") from error
 
     return check
 
@@ -176,5 +217,5 @@ def install_guards(guards: str, symints: list[torch.SymInt]) -> bool:
     """Add an artifact's guards to the client's shape environment, for Dynamo to guard on them; false when they fail."""
     if not guards:
         return True
-    env = symints[0].node.shape_env
-    return bool(env.evaluate_guards_expression(guards, symints))
+    env = next((symint.node.shape_env for symint in symints if isinstance(symint, torch.SymInt)), None)
+    return env is None or bool(env.evaluate_guards_expression(guards, symints))
