@@ -302,7 +302,9 @@ class Pending:
         item.calls.mutable.reason, item.calls.mutable.message = code, message
         item.swap.on(Event.FAILED)
         self._session.ledger.count_reason("fallbacks", code)
-        self._session.warn_once(code, f"a graph stays eager ({code}): {message.splitlines()[0] if message else ''}")
+        # One that must not run eager is waited for, and compiled in process without an artifact (backend.py).
+        outcome = "is compiled in process" if item.program.no_stand_in else "stays eager"
+        self._session.warn_once(code, f"a graph {outcome} ({code}): {message.splitlines()[0] if message else ''}")
         self._finish(item)
 
     def _refuse(self, id: str, code: str, message: str) -> None:

@@ -94,6 +94,8 @@ def capture(module: torch.fx.GraphModule, options: Mapping[str, Any]) -> Program
     device = _device(graph, inputs.args)
     state = {**modes.capture(uses_cpu=device == "cpu"), "groups": process_groups.sizes(module)}
     settings = configs.snapshot(options)
+    if state["groups"]:
+        configs.refuse_ranks(settings)
     sections = {
         "graph": _dump(graph),
         "inputs": _dump(inputs.to_plain()),

@@ -34,7 +34,7 @@ from typing import Any
 
 from precompiled.errors import CorruptArtifact
 
-FORMAT = 6
+FORMAT = 7
 SUFFIX = ".entry"
 MAX_ENTRY_BYTES = 256 << 20
 # Entries of one function that are kept; many, since some functions are part of every model (decorators of libraries).

@@ -16,6 +16,7 @@ Checked on 2.11.0, 2.13.0, 2.15.0.
 
 from __future__ import annotations
 
+import itertools
 import operator
 from typing import Any
 
@@ -101,7 +102,7 @@ def _add(graph: torch.fx.Graph, expressions: list[Any]) -> None:
     values: dict[sympy.Symbol, Any] = {}
     left = list(dict.fromkeys(expressions))
     nodes = list(graph.nodes)
-    for node, following in zip(nodes, nodes[1:], strict=False):
+    for node, following in itertools.pairwise(nodes):
         found = node.meta.get("unbacked_bindings") or {}
         if node.op == "placeholder":
             value = node.meta.get("example_value")

@@ -48,6 +48,37 @@ _REFUSED = {
     "cpp_wrapper": ("cpp-wrapper", "cpp_wrapper code cannot be loaded without a compiler"),
     "fx_wrapper": ("fx-wrapper", "fx_wrapper has no code to keep"),
 }
+# Where one of these is on, Inductor asks for its rank, lets ranks agree on what each has measured, or takes collectives
+# apart by what this process has set up. A worker is of no rank, and one artifact is for all.
+_OF_RANKS = {
+    "inductor": (
+        "reorder_for_compute_comm_overlap",
+        "bucket_all_gathers_fx",
+        "bucket_reduce_scatters_fx",
+        "bucket_all_reduces_fx",
+        "dedup_reduce_scatters",
+        "distributed_max_autotune_gemm",
+        "_fuse_ddp_communication",
+        "_micro_pipeline_tp",
+        "_collective.auto_select",
+        "aten_distributed_optimizations.enable_overlap_scheduling",
+        "aten_distributed_optimizations.enable_low_contention_collectives",
+        "aten_distributed_optimizations.allow_comms_decompositions",
+        "aten_distributed_optimizations.spmd_check",
+    ),
+    "functorch": ("_sync_decision_cross_ranks",),
+}
+_OFF = (None, False, "none")
+# Its ranks agree on each graph, whether it has collectives or not: all of them must be asked.
+_OF_ALL_RANKS = "_sync_cache_decision_cross_ranks"
+
+
+def refuse_ranks(settings: Mapping[str, Mapping[str, Any]]) -> None:
+    """For a graph with collectives: raises Bypass where these settings (of ``snapshot``) compile it by rank."""
+    for module, names in _OF_RANKS.items():
+        for name in names:
+            if settings[module].get(name) not in _OFF:
+                raise Bypass(f"torch._{module}.config.{name} is on, which asks for the rank", code="rank-dependent")
 
 
 def snapshot(options: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
@@ -69,6 +100,8 @@ def snapshot(options: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         if inductor.get(name, getattr(_inductor, name, None)):
             raise Bypass(refused[1], code=refused[0])
     functorch = _functorch.save_config_portable(ignore_private_configs=False)
+    if functorch.get(_OF_ALL_RANKS):
+        raise Bypass(f"torch._functorch.config.{_OF_ALL_RANKS} is on", code="rank-dependent")
     return {
         "inductor": _plain("torch._inductor.config", inductor),
         "functorch": _plain("torch._functorch.config", functorch),

@@ -3,19 +3,24 @@
 A functional collective (torch.ops._c10d_functional.*) names its group, and what is compiled depends on the group's size
 alone. Inductor looks the group up by its name while it compiles. A worker is in no group, so it gets empty ones.
 
+What asks such a group for its rank, or for the group of all ranks (to which one rank would have to talk), would compile
+for one rank what all of them are going to load. The settings that do so are known (configs.refuse_ranks); where
+something else does, the compile ends with that reason, and the graph is compiled in process.
+
 Private names: torch._C._distributed_c10d.{ProcessGroup, _register_process_group, _unregister_process_group},
-torch.distributed.distributed_c10d._resolve_process_group. Checked on 2.11.0, 2.13.0, 2.15.0.
+torch.distributed.distributed_c10d.{_resolve_process_group, _get_default_group}. Checked on 2.11.0, 2.13.0, 2.15.0.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import NoReturn
 
 import torch
 import torch.fx
 
-from precompiled.errors import Bypass
+from precompiled.errors import Bypass, CompileFailed
 from precompiled.torch_internals.targets import COLLECTIVE_OP_NAMESPACES
 
 
@@ -58,18 +63,42 @@ def _size(name: str) -> int:
 
 @contextmanager
 def stand_ins(groups: Mapping[str, int]) -> Iterator[None]:
-    """In a worker: groups of these names and sizes, that nothing can be sent through."""
+    """In a worker: groups of these names and sizes, of no rank, that nothing can be sent through.
+
+    Raises CompileFailed at the end where something has asked for the rank, whatever became of it.
+    """
     if not groups:
         yield
         return
     from torch._C._distributed_c10d import ProcessGroup, _register_process_group, _unregister_process_group
+    from torch.distributed import distributed_c10d
 
-    # Rank 0 of so many. (torch's stub for this constructor asks for a store; it takes none.)
-    made = {name: ProcessGroup(0, size) for name, size in groups.items()}  # type: ignore[call-arg]
+    asked: list[CompileFailed] = []
+
+    def refuse(*_: object) -> NoReturn:
+        # Noted as well: Inductor wraps what a pass of its raises, or goes on without.
+        asked.append(CompileFailed("what is compiled depends on the rank", code="rank-dependent"))
+        raise asked[0]
+
+    class NoRank(ProcessGroup):
+        rank = refuse
+
+    # torch's stub for this constructor asks for a store; it takes none.
+    made = {name: NoRank(0, size) for name, size in groups.items()}  # type: ignore[call-arg, arg-type]
+    default_group = distributed_c10d._get_default_group
+    distributed_c10d._get_default_group = refuse
     for name, group in made.items():
         _register_process_group(name, group)
     try:
         yield
+    except Exception as error:
+        if asked:
+            raise asked[0] from error
+        raise
+    else:
+        if asked:
+            raise asked[0]
     finally:
+        distributed_c10d._get_default_group = default_group
         for name in made:
             _unregister_process_group(name)

@@ -175,20 +175,20 @@ def evaluate(encoded: Any, hints: list[int]) -> int:
 def produced_guards(symints: list[torch.SymInt], values: list[int]) -> str:
     """The guards that a compile left on these size inputs. Raises CompileFailed where they do not tell all of them.
 
-    AOTAutogradCache.generate_guards_expression leaves out each guard on a symbol that is not an input as it is (one that
-    was found to be equal to another size, for instance). An artifact without it would serve sizes that it is wrong for.
+    AOTAutogradCache.generate_guards_expression leaves out each guard on a symbol that is not an input as it is: one
+    that was found to be equal to another size, for instance. An artifact without it would serve sizes that it is
+    wrong for.
     """
     if not symints:
         return ""
     env = symints[0].node.shape_env
     known = {symint.node.expr for symint in symints if symint.node.expr.is_Symbol}
     for guard in env.guards:
-        unknown = env.replace(guard.expr).free_symbols - known
-        if unknown:
-            raise CompileFailed(f"it holds where {guard.expr}, which the graph's inputs do not tell", code="size-guards")
+        if env.replace(guard.expr).free_symbols - known:
+            raise CompileFailed(f"it holds where {guard.expr}, which its inputs do not tell", code="size-guards")
     guards = env.produce_guards_expression(placeholders=symints) or ""
     if not guard_check(guards)(values):
-        raise CompileFailed(f"its guards do not hold for the sizes that it was compiled for: {guards}", code="size-guards")
+        raise CompileFailed(f"its guards do not hold for its own sizes {values}: {guards}", code="size-guards")
     return guards
 
 

@@ -348,6 +348,52 @@ def test_collectives_wait_for_their_artifact_and_are_compiled_in_process_at_last
 @pytest.mark.reason("no-stand-in")
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="this torch has no torch.distributed")
 @pytest.mark.usefixtures("one_rank")
+def test_a_failure_that_collectives_wait_for_is_told_as_what_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are compiled in process, whatever the record advises; the warning said that they stay eager."""
+    with deaf_daemon(PRECOMPILED_WAIT_S="1000") as here:
+
+        def fails(_: Any, message: Any, *__: Any) -> None:
+            record = fmt.Failure(message.key, message.name, "compile-error", "It failed.", time.time(), 3600.0)
+            here.session.store.prepare()
+            here.session.store.publish_failure(record)
+
+        monkeypatch.setattr(type(here.session.connection), "submit", fails)
+        with pytest.warns(RuntimeWarning, match="is compiled in process .compile-error.: It failed"):
+            torch.testing.assert_close(here.call(reduced, X), X + 1)
+        assert here.was_refused("no-stand-in")
+
+
+@pytest.mark.reason("size-guards")
+def test_an_artifact_whose_guards_cannot_be_evaluated_serves_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The graph is compiled in process, and not left eager for good: one that awaited it, and one that finds it."""
+    with deaf_daemon() as here:
+        store = here.session.store
+
+        def published(_: Any, message: Any, *__: Any) -> None:
+            manifest = fmt.Manifest(key=message.key, name="double", components={"graph": "x"}, environment={},
+                                    device="cpu", guards="L['t4'] == 5", files={}, compile_s=1.0, created=1.0,
+                                    compiled_by={})  # fmt: skip
+            store.prepare()
+            store.publish(fmt.Payload(manifest, {fmt.ENTRY: b"never loaded"}))
+
+        monkeypatch.setattr(type(here.session.connection), "submit", published)
+        torch._dynamo.reset()
+        for source in (None, "inline"):
+            compiled = torch.compile(double, backend="precompiled")
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", RuntimeWarning)
+                compiled(X)
+                assert here.session.pending.wait(30)
+            graph = here.reports()[-1]
+            assert (graph.state, graph.source, graph.reason) == ("bypassed", source, "size-guards")
+            torch.testing.assert_close(compiled(X), X * 2)
+            assert here.reports()[-1].source == "inline"
+            torch._dynamo.reset()
+
+
+@pytest.mark.reason("no-stand-in")
+@pytest.mark.skipif(not torch.distributed.is_available(), reason="this torch has no torch.distributed")
+@pytest.mark.usefixtures("one_rank")
 def test_collectives_over_symbolic_sizes_are_not_awaited() -> None:
     with deaf_daemon(PRECOMPILED_WAIT_S="1000") as here:
         x = X.clone()

@@ -251,6 +251,46 @@ def test_a_collective_that_is_none_of_the_functional_ones(here: ThisProcess) -> 
     assert "c10d_functional::all_reduce" in here.refuses("collective", reduced, X)
 
 
+BY_RANK: list[tuple[Any, str, Any]] = [
+    (torch._inductor.config, "reorder_for_compute_comm_overlap", True),
+    (torch._inductor.config, "bucket_all_gathers_fx", "all"),
+    (torch._inductor.config, "bucket_reduce_scatters_fx", "all"),
+    (torch._inductor.config, "bucket_all_reduces_fx", "all"),
+    (torch._inductor.config, "_micro_pipeline_tp", True),
+    (torch._inductor.config, "distributed_max_autotune_gemm", True),
+    (torch._inductor.config, "aten_distributed_optimizations.enable_overlap_scheduling", True),
+    (torch._inductor.config, "aten_distributed_optimizations.allow_comms_decompositions", True),
+    (torch._functorch.config, "_sync_decision_cross_ranks", True),
+]
+
+
+@pytest.mark.reason("rank-dependent")
+@pytest.mark.skipif(not dist.is_available(), reason="this torch has no torch.distributed")
+@pytest.mark.parametrize(("module", "name", "value"), BY_RANK, ids=[name for _, name, _ in BY_RANK])
+@pytest.mark.usefixtures("one_rank")
+def test_collectives_under_a_setting_that_compiles_by_rank(
+    here: ThisProcess, module: Any, name: str, value: Any
+) -> None:
+    if name not in module._config:
+        pytest.skip("this torch has no such setting")
+
+    def reduced(x: torch.Tensor) -> torch.Tensor:
+        return torch.distributed._functional_collectives.all_reduce(x, "sum", dist.group.WORLD)
+
+    with module.patch({name: value}):
+        assert name in here.refuses("rank-dependent", reduced, X)
+        here.refuses("lookup-only", double, X)  # what has no collectives is of no rank
+
+
+@pytest.mark.reason("rank-dependent")
+def test_ranks_that_agree_on_each_graph(here: ThisProcess) -> None:
+    name = "_sync_cache_decision_cross_ranks"
+    if name not in torch._functorch.config._config:
+        pytest.skip("this torch has no such setting")
+    with torch._functorch.config.patch({name: True}):
+        here.refuses("rank-dependent", double, X)
+
+
 # ---------------------------------------------------------------- what only another backend hands to ours
 # "precompiled" is a backend like any other: one of the user's own may change Dynamo's graph, and call it.
 

@@ -6,6 +6,7 @@ far as a C++ compiler.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import subprocess
@@ -23,8 +24,10 @@ from torch._inductor.output_code import MockFXGraphCacheOutput
 from precompiled import compiler, wire
 from precompiled.artifact import format as fmt
 from precompiled.artifact.store import Store
+from precompiled.errors import CompileFailed
 from precompiled.graph import capture
 from precompiled.torch_internals import compile as compiling
+from precompiled.torch_internals import process_groups
 
 X = torch.randn(4, 6)
 Y = torch.randn(4, 6)
@@ -97,6 +100,42 @@ def test_inputs_over_one_memory_that_are_changed(store: Store, monkeypatch: pyte
     whole = torch.randn(8, 6)
     program = of_call(0, change, (whole[:4], whole[4:]), dynamic=True)
     assert run(store, program.to_bytes()) == ("aotautograd-guards", "inline")
+
+
+@pytest.mark.reason("rank-dependent")
+@pytest.mark.skipif(not torch.distributed.is_available(), reason="this torch has no torch.distributed")
+def test_a_pass_that_asks_for_the_rank(store: Store, one_rank: None) -> None:
+    """No client sends a graph under this setting (configs.refuse_ranks): it stands for one that we do not know yet."""
+
+    def gathered(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        ours, group = torch.distributed._functional_collectives, torch.distributed.group.WORLD
+        return ours.all_gather_tensor(x, 0, group) + ours.all_gather_tensor(y, 0, group)
+
+    (found,) = captures(gathered, X, Y)
+    program = json.loads(found.program.to_bytes())
+    program["configs"]["inductor"]["bucket_all_gathers_fx"] = "all"
+    torch.distributed.destroy_process_group()
+    try:
+        assert run(store, json.dumps(program).encode()) == ("rank-dependent", "inline")
+    finally:
+        torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+
+
+@pytest.mark.reason("rank-dependent")
+@pytest.mark.skipif(not torch.distributed.is_available(), reason="this torch has no torch.distributed")
+@pytest.mark.parametrize("ask", ["rank", "get_rank", "default"])
+def test_who_asks_for_the_rank_is_noted_also_where_he_goes_on_without(ask: str) -> None:
+    from torch.distributed import distributed_c10d
+
+    name, before = uuid.uuid4().hex, distributed_c10d._get_default_group
+    with pytest.raises(CompileFailed) as raised, process_groups.stand_ins({name: 8}):
+        group = distributed_c10d._resolve_process_group(name)
+        assert torch.distributed.get_world_size(group) == 8
+        with contextlib.suppress(CompileFailed):
+            {"rank": group.rank, "get_rank": lambda: torch.distributed.get_rank(group),
+             "default": torch.distributed.get_rank}[ask]()  # fmt: skip
+    assert raised.value.code == "rank-dependent"
+    assert distributed_c10d._get_default_group is before
 
 
 @pytest.mark.reason("environment-differs")

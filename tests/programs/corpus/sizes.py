@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 
@@ -98,3 +102,49 @@ def pool_of_any_size() -> Row:
 @row
 def branch_on_a_size() -> Row:
     return Row(lambda x: (x * 2 if x.shape[0] > 20 else x).sum(0), [(rand(rows, 16),) for rows in (8, 12, 30)])
+
+
+@row
+def pool_to_a_given_size() -> Row:
+    """The size becomes an input, of which Dynamo then learns that it has one value."""
+    return Row(
+        lambda x, size: F.adaptive_max_pool3d_with_indices(x, size, return_indices=True),
+        [(rand(3, 8, 9, last, grad=False), (5, 6, 7)) for last in (10, 12)],
+        compile={"dynamic": True},
+    )
+
+
+@row
+def pad_by_what_a_stride_leaves() -> Row:
+    def function(x: torch.Tensor, kernel: tuple[int, int], stride: tuple[int, int]) -> torch.Tensor:
+        height, width = x.size()[-2:]
+        below = max((math.ceil(height / stride[0]) - 1) * stride[0] + kernel[0] - height, 0)
+        beside = max((math.ceil(width / stride[1]) - 1) * stride[1] + kernel[1] - width, 0)
+        return F.pad(x, [beside // 2, beside - beside // 2, below // 2, below - below // 2])
+
+    return Row(function, [(rand(2, 4, 11, size), (5, 5), (2, 2)) for size in (11, 14)], compile={"dynamic": True})
+
+
+@row
+def an_assertion_on_an_item() -> Row:
+    """Equal to an expression of sizes: Dynamo names both by one node. Eager asserts it, and so does plain."""
+
+    def function(x: torch.Tensor, n: torch.Tensor) -> torch.Tensor:
+        value = (n + 7).item()
+        torch._check(value == x.size(0) + x.size(1))
+        return x + value
+
+    def asserted(function: Callable[..., torch.Tensor], x: torch.Tensor, n: torch.Tensor) -> list[Any]:
+        for dimension in (0, 1):
+            torch._dynamo.mark_dynamic(x, dimension)
+        try:
+            return [function(x, n)]
+        except RuntimeError:
+            return [None]
+
+    return Row(
+        function,
+        [(rand(16, 10, grad=False), torch.tensor(n)) for n in (19, 32)],
+        run=asserted,
+        around=lambda: torch._dynamo.config.patch(capture_scalar_outputs=True),
+    )

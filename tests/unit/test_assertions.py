@@ -1,0 +1,139 @@
+"""Assertions on values that only a run knows are in what is captured, and in what runs eager (assertions.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from support_session import ThisProcess, deaf_daemon, this_process
+from torch.fx.experimental.symbolic_shapes import CallMethodKey
+
+from precompiled import backend
+from precompiled.graph import codec
+from precompiled.torch_internals import assertions, lowering
+
+Backend = Callable[[torch.fx.GraphModule, list[Any]], Any]
+
+
+@pytest.fixture(autouse=True)
+def data_is_captured() -> Iterator[None]:
+    with torch._dynamo.config.patch(capture_scalar_outputs=True, capture_dynamic_output_shape_ops=True):
+        yield
+
+
+def twice_the_size(x: torch.Tensor, n: torch.Tensor) -> torch.Tensor:
+    value = (n + 7).item()
+    torch._check(value == x.size(0) * 2)
+    return x + 1
+
+
+def both_sizes(x: torch.Tensor, n: torch.Tensor) -> torch.Tensor:
+    value = (n + 7).item()
+    torch._check(value == x.size(0) + x.size(1))
+    return x + value
+
+
+def seven(x: torch.Tensor, n: torch.Tensor) -> torch.Tensor:
+    value = (n + 7).item()
+    torch._check(value == 7)
+    return x + value
+
+
+def at_most_the_size(x: torch.Tensor, n: torch.Tensor) -> torch.Tensor:
+    value = (n + 7).item()
+    torch._check(value <= x.size(0))
+    return x + value
+
+
+def all_found(x: torch.Tensor, n: torch.Tensor) -> torch.Tensor:
+    found = (x * (n - 2)).nonzero()
+    torch._check(found.size(0) == x.size(0) * 10)
+    return x.sum() + found.sum()
+
+
+# With a number for which it holds, and one for which it does not.
+CASES = [(twice_the_size, 25, 50), (both_sizes, 19, 50), (seven, 0, 50), (at_most_the_size, 9, 50), (all_found, 1, 2)]
+
+
+def inputs(n: int) -> tuple[torch.Tensor, torch.Tensor]:
+    x = torch.ones(16, 10)
+    torch._dynamo.mark_dynamic(x, 0)
+    if n != 1:  # what is found is said to be ten times as much
+        torch._dynamo.mark_dynamic(x, 1)
+    return x, torch.tensor(n)
+
+
+def stand_in(module: torch.fx.GraphModule, _: list[Any]) -> Any:
+    return lowering.plain(module).eager()
+
+
+def as_a_worker_sees_it(module: torch.fx.GraphModule, _: list[Any]) -> Any:
+    return codec.decode(codec.encode(lowering.plain(module).module)).forward
+
+
+@pytest.mark.parametrize("through", [stand_in, as_a_worker_sees_it])
+@pytest.mark.parametrize(("function", "good", "bad"), CASES)
+def test_what_runs_eager_asserts_and_so_does_what_is_sent(
+    function: Callable[..., Any], good: int, bad: int, through: Backend
+) -> None:
+    torch._dynamo.reset()
+    compiled = torch.compile(function, backend=through, fullgraph=True)
+    torch.testing.assert_close(compiled(*inputs(good)), function(*inputs(good)))
+    with pytest.raises(RuntimeError, match="Runtime assertion failed"):
+        compiled(*inputs(bad))
+
+
+def test_a_graph_that_has_all_its_assertions_is_left_as_it_is() -> None:
+    kept = []
+
+    def look(module: torch.fx.GraphModule, _: list[Any]) -> Any:
+        kept.append(assertions.restored(module) is module)
+        return module.forward
+
+    for function in (at_most_the_size, lambda x, n: x + n):
+        torch._dynamo.reset()
+        torch.compile(function, backend=look)(*inputs(9))
+    assert kept == [True, True]
+
+
+def test_before_its_artifact_is_there_a_graph_asserts_what_plain_does() -> None:
+    with deaf_daemon() as here:
+        torch._dynamo.reset()
+        compiled = torch.compile(both_sizes, backend="precompiled")
+        compiled(*inputs(19))
+        with pytest.raises(RuntimeError):
+            compiled(*inputs(50))
+        (graph,) = here.reports()
+        assert (graph.state, graph.calls_eager) == ("pending", 2)
+
+
+@pytest.fixture
+def here() -> Iterator[ThisProcess]:
+    with this_process() as found:
+        yield found
+
+
+@pytest.mark.reason("runtime-assertion")
+def test_a_value_that_is_at_no_place_that_we_know(here: ThisProcess) -> None:
+    def elsewhere(module: torch.fx.GraphModule, examples: list[Any]) -> Any:
+        for node in module.graph.nodes:
+            for symbol in node.meta.get("unbacked_bindings") or {}:
+                node.meta["unbacked_bindings"] = {symbol: (CallMethodKey("another"),)}
+        return backend.precompiled(module, examples)
+
+    here.call(both_sizes, *inputs(19), backend=elsewhere)
+    assert "another" in here.was_refused("runtime-assertion")
+
+
+@pytest.mark.reason("runtime-assertion")
+def test_an_assertion_on_what_the_graph_does_not_have(here: ThisProcess) -> None:
+    def without_a_size(module: torch.fx.GraphModule, examples: list[Any]) -> Any:
+        for node in module.graph.nodes:
+            if node.op == "placeholder" and isinstance(node.meta["example_value"], torch.SymInt):
+                node.meta["example_value"] = None
+        return backend.precompiled(module, examples)
+
+    here.call(both_sizes, *inputs(19), backend=without_a_size)
+    assert "none of its values" in here.was_refused("runtime-assertion")

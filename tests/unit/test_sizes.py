@@ -1,0 +1,98 @@
+"""Size inputs and the guards on them: what a worker says of its result must be what a client can ask (sizes.py)."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from support_graphs import captured
+from torch._dynamo.source import ConstantSource
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
+
+from precompiled.errors import CompileFailed
+from precompiled.graph import capture
+from precompiled.torch_internals import metadata
+from precompiled.torch_internals.sizes import SizeMaker, guard_check, install_guards, produced_guards
+
+
+def pooled(x: torch.Tensor, size: tuple[int, int]) -> torch.Tensor:
+    return torch.nn.functional.adaptive_max_pool2d(x, size)
+
+
+def test_an_input_that_dynamo_knows_to_have_one_value_is_a_size_input() -> None:
+    """AOTAutograd guards on the inputs that are SymInts: with others on the client's side, the names went astray."""
+    x = torch.randn(2, 8, 9)
+    program = captured(pooled, x, (3, 4), dynamic=True).program
+    args = json.loads(program.sections["inputs"])["args"]
+    assert [args[at]["size"] for at in program.size_inputs][-2:] == [3, 4]
+    assert program.sizes(program.hints)[-2:] == [3, 4]
+    assert program.hints_for(program.sizes([7, 8, 9])) == [7, 8, 9]
+
+
+def test_a_size_of_one_value_is_a_symint_of_that_value() -> None:
+    """A plain integer would become one that may change, with guards on a symbol of AOTAutograd's."""
+    inputs = {"args": [{"size": 5}, {"size": {"s": 0}}, {"size": 5}], "ranges": [[2, None]]}
+    mode = metadata.new_fake_mode()
+    made = metadata.make_inputs(inputs, metadata.size_maker(inputs, [7], [], mode), mode)
+    assert [type(size) for size in made] == [torch.SymInt] * 3
+    assert [size.node.maybe_as_int() for size in made] == [5, None, 5]
+    guards = produced_guards(made, [5, 7, 5])
+    assert guard_check(guards)([5, 9, 5]) and not guard_check(guards)([5, 1, 5])
+
+
+def maker(*hints: int) -> tuple[SizeMaker, list[torch.SymInt]]:
+    sizes = SizeMaker(ShapeEnv(), [[0, None]] * len(hints), list(hints), [])
+    return sizes, [sizes.size_input({"s": position}) for position in range(len(hints))]
+
+
+def test_a_guard_from_before_two_sizes_were_found_to_be_equal_is_kept() -> None:
+    """Torch's own expression forgets it: by then, the symbol that it is on is none of the inputs."""
+    for first in (0, 1):
+        _, sizes = maker(8, 8)
+        assert sizes[first] % 4 == 0
+        assert sizes[0] == sizes[1]
+        check = guard_check(produced_guards(sizes, [8, 8]))
+        assert check([12, 12]) and not check([10, 10]) and not check([8, 12])
+
+
+@pytest.mark.reason("size-guards")
+def test_a_guard_on_what_no_input_tells() -> None:
+    made, sizes = maker(8)
+    source = ConstantSource("other")
+    other = made._env.create_unspecified_symbol(3, source=source, dynamic_dim=DimDynamic.DYNAMIC)
+    assert made._env.create_symintnode(other, hint=3, source=source) < sizes[0]
+    with pytest.raises(CompileFailed, match="its inputs do not tell") as raised:
+        produced_guards(sizes, [8])
+    assert raised.value.code == "size-guards"
+
+
+@pytest.mark.reason("size-guards")
+def test_guards_that_do_not_hold_for_what_they_came_from() -> None:
+    """The client that asked would be told of an artifact that never serves it, and ask for ever."""
+    _, sizes = maker(8)
+    assert sizes[0] > 4
+    with pytest.raises(CompileFailed, match="do not hold") as raised:
+        produced_guards(sizes, [3])
+    assert raised.value.code == "size-guards"
+
+
+@pytest.mark.reason("size-guards")
+def test_guards_on_other_inputs_than_a_client_has() -> None:
+    with pytest.raises(CompileFailed, match="cannot be evaluated") as raised:
+        guard_check("L['t4'] == 5")([1, 2])
+    assert raised.value.code == "size-guards"
+
+
+def test_a_size_that_cannot_be_divided_by_is_not_served() -> None:
+    assert not guard_check("8 % L['t0'] == 0")([0])
+
+
+def test_guards_on_values_alone_ask_nothing_of_dynamo() -> None:
+    assert install_guards("L['t0'] == 5", [5])  # type: ignore[list-item]
+
+
+def test_what_a_program_says_of_its_size_inputs_is_what_a_worker_reads() -> None:
+    program = captured(pooled, torch.randn(2, 8, 9), (3, 4), dynamic=True).program
+    parsed = capture.parse(program.to_bytes())
+    assert capture.size_values(parsed["inputs"], parsed["hints"]) == program.sizes(program.hints)
