@@ -8,7 +8,8 @@ torch._functorch.config.{bundled_autograd_cache, force_non_lazy_backward_lowerin
 autograd_cache_allow_custom_autograd_functions, enable_autograd_cache}, AOTAutogradCache.{_write_to_local_cache},
 torch._dispatch.python.enable_python_dispatcher, torch._dynamo.source.LocalSource,
 torch._dynamo.symbolic_convert.TensorifyState, torch._dynamo.exc.TensorifyScalarRestartAnalysis, GraphModule
-attributes _param_name_to_source and meta["dynamo_compile_id"], ``compiled.serialize``. Checked on 2.11.0, 2.13.0, 2.15.0.
+attributes _param_name_to_source and meta["dynamo_compile_id"], ``compiled.serialize``.
+Checked on 2.11.0, 2.13.0, 2.15.0.
 """
 
 from __future__ import annotations
