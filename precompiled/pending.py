@@ -296,14 +296,15 @@ class Pending:
             self._finish(item)
 
     def _fail(self, item: Awaited, code: str, message: str, advice: str) -> None:
-        if advice == "inline":
+        # What must not run eager is compiled in process without an artifact, whatever the advice (backend.py).
+        inline = advice == "inline" or bool(item.program.no_stand_in)
+        if inline and code not in _CRASHES_COMPILERS:
             self._refuse(item.id, code, message)
             return
         item.calls.mutable.reason, item.calls.mutable.message = code, message
         item.swap.on(Event.FAILED)
         self._session.ledger.count_reason("fallbacks", code)
-        # One that must not run eager is waited for, and compiled in process without an artifact (backend.py).
-        outcome = "is compiled in process" if item.program.no_stand_in else "stays eager"
+        outcome = "is compiled in process" if inline else "stays eager"
         self._session.warn_once(code, f"a graph {outcome} ({code}): {message.splitlines()[0] if message else ''}")
         self._finish(item)
 
