@@ -22,13 +22,13 @@ from precompiled import session as sessions
 from precompiled.artifact.load import load
 from precompiled.artifact.store import Entry
 from precompiled.dispatch import Compiled, Dispatch, counting
-from precompiled.errors import Bypass, NotServed, PrecompiledError, StoreError
+from precompiled.errors import COMPILE_ERROR, Bypass, NotServed, PrecompiledError, Refused, StoreError
 from precompiled.graph import capture, key
 from precompiled.ledger import GraphCalls, GraphReport
 from precompiled.session import Session
 from precompiled.submit import Submitter
 from precompiled.swap import Event, State
-from precompiled.torch_internals import lowering, sources, stand_in, traced
+from precompiled.torch_internals import around, late, lowering, sources, stand_in, traced
 from precompiled.torch_internals.naming import graph_name
 from precompiled.torch_internals.sizes import guard_check, install_guards
 
@@ -68,10 +68,14 @@ def compile_or_swap(
     if session.settings.mode == "off":
         return in_process()
     session.ledger.add(calls)
-    if session.recorder is not None:
+    kept = around.result_is_kept()
+    if session.recorder is not None and not kept:
         # A watch's capture wants to know what a run would look up, and runs nothing compiled.
         in_process = functools.partial(_recorded, session.recorder, calls, module)
+    cause: Exception
     try:
+        if kept:
+            raise Bypass("torch writes down what is compiled here (aot_compile, for instance)", code="ahead-of-time")
         graph = lowering.plain(module)
         with graph.modes():
             found = _Graph(session, graph, options, calls)
@@ -79,8 +83,10 @@ def compile_or_swap(
     except Bypass as reason:
         session.ledger.count_reason("bypassed", reason.code)
         log.info("graph %s bypassed (%s): %s", calls.mutable.name, reason.code, reason)
-        cause: Exception = reason
+        cause = reason
         code, message = reason.code, str(reason)
+    except Refused as reason:
+        cause, code, message = reason, reason.code, str(reason)
     except Exception as error:
         cause = error
         code = error.code if isinstance(error, PrecompiledError) else "internal-error"
@@ -94,7 +100,24 @@ def compile_or_swap(
         calls.mutable.reason, calls.mutable.message = code, message
         raise NotServed(code, message) from cause
     # Outside of the handlers: what torch raises here is the user's, with no error of ours as its context.
-    return _inline(calls, in_process, code, message)
+    compiled = _inline(session, calls, in_process, code, message)
+    return compiled if kept else counting(calls, compiled)  # which would hide what torch asks of it
+
+
+def went_around(module: Any, ahead_of_time: bool) -> Callable[[], None]:
+    """Report a compile that somebody asks of Inductor himself, and gets from it; gives what to call after it."""
+    session = sessions.current()
+    if session.settings.mode == "off":
+        return lambda: None
+    reason = "ahead-of-time" if ahead_of_time else "direct-call"
+    name = graph_name(module) if isinstance(module, torch.fx.GraphModule) else type(module).__name__
+    calls = GraphCalls(GraphReport(id=uuid.uuid4().hex, name=name, reason=reason))
+    calls.mutable.message = "Inductor was called by name, and not by torch.compile: what it gives is its own"
+    calls.swap.on(Event.BYPASS)
+    calls.calls_before_flip = 0
+    session.ledger.add(calls)
+    session.ledger.count_reason("bypassed", reason)
+    return lambda: session.compiled_here(calls.mutable)
 
 
 def _recorded(recorder: Recorder, calls: GraphCalls, module: torch.fx.GraphModule) -> Compiled:
@@ -103,13 +126,15 @@ def _recorded(recorder: Recorder, calls: GraphCalls, module: torch.fx.GraphModul
     return stand_in.StandIn(module)
 
 
-def _inline(calls: GraphCalls, in_process: Callable[[], Compiled], code: str, message: str) -> Compiled:
+def _inline(
+    session: Session, calls: GraphCalls, in_process: Callable[[], Compiled], code: str, message: str
+) -> Compiled:
     calls.mutable.reason, calls.mutable.message = code, message
     calls.swap.on(Event.BYPASS)
     calls.calls_before_flip = 0
     compiled = in_process()
-    calls.mutable.source = "inline"
-    return counting(calls, compiled)
+    session.compiled_here(calls.mutable)
+    return compiled
 
 
 @dataclass
@@ -123,7 +148,8 @@ class _Graph:
 
     @property
     def submitter(self) -> Submitter:
-        return Submitter(self.session, self.calls, lambda: sources.about(self.graph.module))
+        given = None if self.graph.traced else late.Given(self.calls.mutable.name, self.graph.as_given, self.options)
+        return Submitter(self.session, self.calls, lambda: sources.about(self.graph.module), given)
 
     def serve(self) -> Compiled:
         if self.session.settings.mode != "lookup":
@@ -144,7 +170,7 @@ class _Graph:
 
         self.session.ledger.count(misses=1)
         if failure is not None:
-            return self._known_to_fail(failure, program)
+            raise self._known_to_fail(failure)
         if self.session.settings.mode == "lookup":
             raise Bypass("there is no artifact for this graph, and the mode is lookup", code="lookup-only")
         problem = self.session.daemon_problem()
@@ -196,18 +222,12 @@ class _Graph:
         self.session.ledger.count(hits=1, saved_s=entry.manifest.compile_s)
         return self._named(counting(self.calls, function), program)
 
-    def _known_to_fail(self, failure: Any, program: capture.Program) -> Compiled:
-        report = self.calls.mutable
-        report.reason, report.message = failure.reason, failure.message
-        if failure.advice == "inline" or program.no_stand_in:  # which must not run eager, whatever the record advises
-            raise Bypass(failure.message, code=failure.reason)
-        if self.session.settings.strict:
-            raise PrecompiledError(failure.message, code=failure.reason)
+    def _known_to_fail(self, failure: Failure) -> PrecompiledError:
+        """Torch raised in a worker: what it does here is the user's to know (docs/decisions/0018)."""
+        if failure.reason != COMPILE_ERROR:
+            return Bypass(failure.message, code=failure.reason)
         self.session.ledger.count_reason("fallbacks", failure.reason)
-        first_line = (failure.message.splitlines() or [""])[0]
-        self.session.warn_once(failure.reason, f"a graph stays eager ({failure.reason}): {first_line}")
-        self.calls.swap.on(Event.FAILED)
-        return counting(self.calls, self.graph.eager())
+        return Refused(failure.message, code=failure.reason)
 
     def _miss(self, program: capture.Program) -> Compiled:
         dispatch = Dispatch(
@@ -226,6 +246,9 @@ class _Graph:
         awaited = self.submitter.watch(program, dispatch, program.hints, self.calls.swap, self.calls.mutable.id)
         if waits or self.session.settings.mode == "wait":
             awaited.done.wait(self.session.settings.wait_s)
+            if self.calls.swap.state is State.BYPASSED:
+                # While Dynamo's frame is there: torch's own errors are Dynamo's to raise.
+                raise Refused(self.calls.mutable.message, code=self.calls.mutable.reason)
         if waits:
             self.calls.mutable.message = f"waited for its artifact: {program.no_stand_in}"
             if self.calls.swap.state is not State.COMPILED:

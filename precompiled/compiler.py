@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import gc
 import os
-import re
 import socket
-import subprocess
 import sys
 import time
 import traceback
@@ -57,12 +55,10 @@ def run_job(job: wire.Job) -> wire.Finished:
     except StoreError as error:
         return _failed(job, started, error.code, str(error))
     except PrecompiledError as error:
-        return _publish_failure(store, job, started, error.code, str(error), advice="inline")
+        return _publish_failure(store, job, started, error.code, str(error))
     except Exception as error:  # noqa: BLE001 - torch and user code raise anything; the record names it
         message = f"{type(error).__name__}: {error}\n{traceback.format_exc()}"
-        # A full disk or a killed compiler says nothing about the graph: plain torch.compile may well compile it.
-        advice = "inline" if _is_of_the_host(error) else "eager"
-        return _publish_failure(store, job, started, "compile-error", message, advice=advice)
+        return _publish_failure(store, job, started, "compile-error", message)
     finally:
         if "torch" in sys.modules:
             sys.modules["torch"].compiler.reset()  # what a failed compile left behind as well
@@ -141,27 +137,6 @@ def _compile(job: wire.Job, started: float) -> fmt.Payload:
     return fmt.Payload(manifest, files)
 
 
-# "died with": what CalledProcessError says of a signal.
-_OF_THE_HOST = re.compile(
-    r"died with |Killed signal terminated|signal terminated program|No space left on device|[Cc]annot allocate memory"
-    r"|out of memory allocating|virtual memory exhausted|Resource temporarily unavailable"
-)
-
-
-def _is_of_the_host(error: BaseException | None) -> bool:
-    """Whether an error, or what caused it, is of the machine and the moment."""
-    while error is not None:
-        if isinstance(error, (OSError, MemoryError)):
-            return True
-        # torch/_inductor/exc.py says what g++ printed, and nothing of why it ended.
-        if isinstance(error, (subprocess.CalledProcessError, RuntimeError)) and _OF_THE_HOST.search(
-            f"{error} {getattr(error, 'output', '')}"
-        ):
-            return True
-        error = error.__cause__ or error.__context__
-    return False
-
-
 def _check_environment(wanted: dict[str, Any], here: dict[str, Any]) -> None:
     """The key says what compiles: a worker that is something else must not publish under it."""
     differing = [name for name in sorted({*wanted, *here}) if wanted.get(name) != here.get(name)]
@@ -185,15 +160,13 @@ def _evict(store: Store, job: wire.Job) -> None:
             traceback.print_exc()  # to the worker's log
 
 
-def _publish_failure(
-    store: Store, job: wire.Job, started: float, code: str, message: str, advice: str
-) -> wire.Finished:
+def _publish_failure(store: Store, job: wire.Job, started: float, code: str, message: str) -> wire.Finished:
     seconds = time.monotonic() - started
     message = message[:MAX_MESSAGE_CHARS]
     try:
         program = fmt.program_for_failure(job.graph)
         store.publish_failure(
-            fmt.Failure(job.key, job.name, code, message, time.time(), job.failure_ttl_s, seconds, advice, program)
+            fmt.Failure(job.key, job.name, code, message, time.time(), job.failure_ttl_s, seconds, "inline", program)
         )
     except StoreError as error:
         return _failed(job, started, error.code, f"{error} (while recording: {message})")

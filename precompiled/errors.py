@@ -7,6 +7,9 @@ them, falls back, and counts the ``code`` as the reason.
 
 from __future__ import annotations
 
+# What torch raised in a worker: the one failure of which a compile in process shows whose fault it was.
+COMPILE_ERROR = "compile-error"
+
 
 class PrecompiledError(Exception):
     """Base of everything this project raises on purpose. ``code``: the class's own, or given where it has none."""
@@ -44,6 +47,10 @@ class DaemonError(PrecompiledError):
 
 class Bypass(PrecompiledError):
     """This graph is not sent to the daemon; ``code`` is the stable reason."""
+
+
+class Refused(PrecompiledError):
+    """The daemon will not compile this graph, or a worker could not: this process does. It is counted already."""
 
 
 class StoreError(PrecompiledError):

@@ -20,7 +20,7 @@ from precompiled import forking
 from precompiled.artifact.load import load
 from precompiled.artifact.store import FAILED_SUFFIX, Entry
 from precompiled.dispatch import Dispatch
-from precompiled.errors import NotServed, PrecompiledError, StoreError
+from precompiled.errors import COMPILE_ERROR, NotServed, PrecompiledError, StoreError
 from precompiled.graph.capture import Program
 from precompiled.ledger import GraphCalls
 from precompiled.swap import Event, Instruction, State, Swap
@@ -55,6 +55,7 @@ class Awaited:
     submitted: float = field(default_factory=time.time)  # seconds since the epoch, as in failure records
     done: threading.Event = field(default_factory=threading.Event)
     answered: bool = False  # the daemon said that the key is published
+    compiled_here: bool = False  # in this process, after all
 
     @property
     def key(self) -> str:
@@ -95,7 +96,7 @@ class Pending:
         """For a call that must not run eager: until its artifact is loaded; where none comes, compile it now."""
         item.done.wait(self._session.settings.wait_s)
         if item.swap.state is not State.COMPILED and item.calls.mutable.reason not in _CRASHES_COMPILERS:
-            _compile_now(item)
+            _compile_now(self._session, item)
 
     def abandon(self, item: Awaited) -> None:
         """Await it no more; nothing is told to anybody."""
@@ -139,7 +140,7 @@ class Pending:
             self.watch(item)
             item.submit(item)
         except Exception as error:  # noqa: BLE001 - we are in the user's call, which runs eager
-            self._fail(item, "submit-failed", f"a child of a fork cannot submit it: {error}", "eager")
+            self._fail(item, "submit-failed", f"a child of a fork cannot submit it: {error}")
 
     def on_reply(self, reply: wire.DaemonMessage) -> None:
         """What the daemon says of a submitted graph; in the connection's thread."""
@@ -246,10 +247,10 @@ class Pending:
                 # A record from before may be about other sizes; the worker is about to replace it. A second: clocks of
                 # file systems are coarse, and what is too old is only looked at once more when the daemon answers.
                 if failure is not None and failure.created >= item.submitted - 1.0:
-                    self._fail(item, failure.reason, failure.message, failure.advice)
+                    self._refuse(item.id, failure.reason, failure.message)
         except StoreError as error:
             self._session.ledger.count_reason("fallbacks", error.code)
-            self._fail(item, error.code, str(error), "eager")
+            self._fail(item, error.code, str(error))
 
     def _resubmit(self, item: Awaited) -> None:
         """Submit again as a new job: the daemon takes a repeated id for the old one."""
@@ -295,34 +296,35 @@ class Pending:
             report.reason, report.message = code, message
             self._finish(item)
 
-    def _fail(self, item: Awaited, code: str, message: str, advice: str) -> None:
-        # What must not run eager is compiled in process without an artifact, whatever the advice (backend.py).
-        inline = advice == "inline" or bool(item.program.no_stand_in)
-        if inline and code not in _CRASHES_COMPILERS:
+    def _fail(self, item: Awaited, code: str, message: str) -> None:
+        """It stays eager in this process, unless it must not run eager (backend.py)."""
+        if item.program.no_stand_in and code not in _CRASHES_COMPILERS:
             self._refuse(item.id, code, message)
             return
         item.calls.mutable.reason, item.calls.mutable.message = code, message
         item.swap.on(Event.FAILED)
         self._session.ledger.count_reason("fallbacks", code)
-        outcome = "is compiled in process" if inline else "stays eager"
-        self._session.warn_once(code, f"a graph {outcome} ({code}): {message.splitlines()[0] if message else ''}")
+        self._session.warn_once(code, f"a graph stays eager ({code}): {message.splitlines()[0] if message else ''}")
         self._finish(item)
 
     def _refuse(self, id: str, code: str, message: str) -> None:
-        """The daemon will not compile it: the next call compiles it in process, as plain torch.compile would have."""
+        """The daemon will not compile it, or a worker could not: the next call compiles it in process, as plain
+        torch.compile would have.
+        """
         with self._changed:
             item = self._awaited.get(id)
         if item is None:
             return
         if code in _CRASHES_COMPILERS:
-            self._fail(item, code, message, "eager")
+            self._fail(item, code, message)
             return
         item.calls.mutable.reason, item.calls.mutable.message = code, message
         if Instruction.COMPILE_INLINE_LATER in item.swap.on(Event.REFUSED):
             self._session.ledger.count_reason("fallbacks", code)
-            self._session.warn_once(code, f"a graph is compiled in process ({code}): {message}")
+            if code != COMPILE_ERROR:  # that one says itself how it ends
+                self._session.warn_once(code, f"a graph is compiled in process ({code}): {message}")
             if item.swap is item.calls.swap:  # a further variant's sizes just stay eager
-                item.dispatch.before_next_call(functools.partial(_compile_now, item))
+                item.dispatch.before_next_call(functools.partial(_compile_now, self._session, item))
         self._finish(item)
 
     def _raise_if_strict(self, item: Awaited) -> None:
@@ -344,13 +346,26 @@ def _raise(error: Exception) -> None:
     raise error
 
 
-def _compile_now(item: Awaited) -> None:
-    """In the caller's thread, just before a call: compile in process; the graph stays eager when that fails."""
-    compiled = item.compile_inline()
+def _compile_now(session: Session, item: Awaited) -> None:
+    """In the caller's thread, just before a call: compile in process. Raises what plain torch.compile would raise."""
+    if item.compiled_here:
+        return
+    item.compiled_here = True
+    try:
+        compiled = item.compile_inline()
+    except Exception as error:
+        item.dispatch.before_next_call(functools.partial(_raise_again, item.dispatch, error))
+        raise
     if compiled is not None:
         function, guards = compiled
         item.dispatch.serve_with(function, guard_check(guards) if guards else None)
-        item.calls.mutable.source = "inline"
+        session.compiled_here(item.calls.mutable)
+
+
+def _raise_again(dispatch: Dispatch, error: Exception) -> None:
+    """At each later call: plain torch.compile would compile it again each time, and say the same."""
+    dispatch.before_next_call(functools.partial(_raise_again, dispatch, error))
+    raise error.with_traceback(None)
 
 
 def _is_news(record: logging.LogRecord) -> bool:

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 from precompiled import hook, last_run
 from precompiled.artifact.store import Store
 from precompiled.client import Connection, daemon_reachable
-from precompiled.ledger import Ledger
+from precompiled.errors import COMPILE_ERROR
+from precompiled.ledger import GraphReport, Ledger
 from precompiled.pending import Pending
 from precompiled.safe_points import SafePoints
 
@@ -107,6 +108,16 @@ class Session:
             warnings.warn(f"precompiled: {text}", RuntimeWarning, stacklevel=3)
         except Warning:  # `-W error`: a warning of ours must not become the user's exception
             log.warning("%s", text)
+
+    def compiled_here(self, report: GraphReport) -> None:
+        """A graph was compiled in this process after all. Where a worker had failed, that was ours alone."""
+        report.source = "inline"
+        if report.reason != COMPILE_ERROR:
+            return
+        report.reason = "worker-only-error"
+        self.ledger.count_reason("fallbacks", "worker-only-error")
+        first_line = (report.message.splitlines() or [""])[0]
+        self.warn_once(report.reason, f"a worker failed where this process compiles ({report.reason}): {first_line}")
 
     def tell_counts(self) -> None:
         """Tell the daemon what was counted here, best effort."""

@@ -19,6 +19,7 @@ from precompiled.ledger import GraphCalls
 from precompiled.pending import Awaited
 from precompiled.session import Session
 from precompiled.swap import Event, Swap
+from precompiled.torch_internals import late
 
 if TYPE_CHECKING:
     from precompiled.client import OnReply
@@ -28,11 +29,14 @@ log = logging.getLogger("precompiled.backend")
 
 @dataclass(frozen=True)
 class Submitter:
-    """For one graph. ``about``: gives what people are shown beside it (torch_internals/sources.py)."""
+    """For one graph. ``about``: gives what people are shown beside it (torch_internals/sources.py). ``given``: the same
+    as Dynamo gave it, where it can be compiled so once the trace has ended.
+    """
 
     session: Session
     calls: GraphCalls
     about: Callable[[], str]
+    given: late.Given | None = None
 
     def request_variant(self, program: capture.Program, dispatch: Dispatch, sizes: list[int]) -> None:
         """A call after the swap had sizes that no variant serves: it runs eager, and one for them is compiled."""
@@ -55,7 +59,7 @@ class Submitter:
             swap=swap,
             submit=lambda item: self.submit(item.program, item.hints, item.id, self.session.pending.on_reply),
             dispatch=dispatch,
-            compile_inline=lambda: compile_inline(program, hints),
+            compile_inline=lambda: compile_inline(program, hints, self.given),
             id=id,
         )
         dispatch.await_artifact = lambda: self.session.pending.await_artifact(awaited)
@@ -88,8 +92,13 @@ class Submitter:
         session.connection.submit(message, graph, on_reply)
 
 
-def compile_inline(program: capture.Program, hints: list[int]) -> tuple[Compiled, str] | None:
-    """Compile in this process, after all: the callable, and the guards on its sizes; None when that fails."""
+def compile_inline(
+    program: capture.Program, hints: list[int], given: late.Given | None = None
+) -> tuple[Compiled, str] | None:
+    """Compile in this process, after all: the callable, and the guards on its sizes; None where the graph stays eager.
+
+    Raises what plain torch.compile would have raised, and nothing that may be our fault (docs/decisions/0018).
+    """
     from precompiled.torch_internals import compile as compiling
 
     try:
@@ -99,8 +108,31 @@ def compile_inline(program: capture.Program, hints: list[int]) -> tuple[Compiled
         log.info("a graph stays eager in this process (%s): %s", reason.code, reason)
         return None
     except Exception as error:
-        log.warning("compiling in process failed, the graph stays eager: %s", error, exc_info=True)
-        return None
+        if given is None:
+            log.warning("compiling in process failed, the graph stays eager: %s", error, exc_info=True)
+            return None
+        captured = error
+    compiled, raised = _compile_as_given(program, hints, given, captured)
+    if raised is not None:
+        raise raised  # outside of the handlers: with no error of ours as its context
+    return None if compiled is None else (compiled, "")
+
+
+def _compile_as_given(
+    program: capture.Program, hints: list[int], given: late.Given, captured: Exception
+) -> tuple[Compiled | None, Exception | None]:
+    """Where the captured program fails: what serves all its calls, or what is the user's to see, or neither."""
+    try:
+        compiled = given.compile(capture.parse(program.to_bytes(hints)))
+    except Exception as error:
+        # Two compiles that share nothing but the graph: what both raise is torch's.
+        if type(error) is type(captured):
+            return None, late.raised_by_dynamo(given.name, error)
+        log.warning("compiling in process failed in two ways, the graph stays eager: %r", error, exc_info=captured)
+        return None, None
+    if compiled is None:
+        log.warning("compiling in process failed, the graph stays eager: %s", captured, exc_info=captured)
+    return compiled, None
 
 
 def worker_environment(modules: Mapping[str, str] | None = None) -> Any:

@@ -64,7 +64,6 @@ _TABLE: dict[tuple[State, Event], tuple[State, tuple[Instruction, ...]]] = {
     (State.EAGER, Event.HIT): (State.COMPILED, ()),
     (State.EAGER, Event.BYPASS): (State.BYPASSED, (Instruction.COMPILE_INLINE,)),
     (State.EAGER, Event.MISS): (State.PENDING, (Instruction.WATCH, Instruction.SUBMIT, Instruction.RUN_EAGER)),
-    (State.EAGER, Event.FAILED): (State.FAILED, (Instruction.RUN_EAGER,)),
     (State.PENDING, Event.PUBLISHED): (State.PENDING, (Instruction.LOAD,)),
     (State.PENDING, Event.LOADED): (State.COMPILED, (Instruction.UNWATCH, Instruction.FLIP)),
     (State.PENDING, Event.LOAD_FAILED): (State.PENDING, (Instruction.SUBMIT,)),

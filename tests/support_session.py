@@ -81,7 +81,7 @@ def _runs_eager(left: list[torch.fx.GraphModule], module: torch.fx.GraphModule, 
     return module.forward
 
 
-def _runs_program_eager(program: Program, _: list[int]) -> tuple[Callable[..., Any], str]:
+def _runs_program_eager(program: Program, *_: Any) -> tuple[Callable[..., Any], str]:
     return codec.decode(json.loads(program.sections["graph"])).forward, ""
 
 

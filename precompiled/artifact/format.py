@@ -109,9 +109,8 @@ class Failure:
     created: float  # seconds since the epoch
     ttl_s: float
     compile_s: float = 0.0
-    # "eager": the graph cannot be compiled (plain torch.compile would fail as well), it stays eager.
-    # "inline": it can be compiled but not be kept as an artifact: clients compile it in process, as without us.
-    advice: str = "eager"
+    # For readers of before decision 0018, which stayed eager at any other word. Clients compile in process, and see.
+    advice: str = "inline"
     program: str = ""  # base64 of what an artifact has as program.json.gz; "" where that is too large
     format: int = FORMAT
 

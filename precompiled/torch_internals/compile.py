@@ -34,7 +34,7 @@ from torch._inductor.compile_fx import compile_fx
 
 from precompiled.errors import CompileFailed
 from precompiled.graph import codec
-from precompiled.torch_internals import configs, kernel_units, metadata, modes
+from precompiled.torch_internals import around, configs, kernel_units, metadata, modes
 from precompiled.torch_internals.kernel_units import Native
 from precompiled.torch_internals.sizes import evaluate, produced_guards
 
@@ -117,6 +117,7 @@ def compile_here(program: dict[str, Any]) -> tuple[Callable[..., Any], str]:
         modes.thread_local(program["modes"]),
         configs.applied(program["configs"], threads),
         tracing(context),
+        around.ours(),
         # With the backward: what it adds to the guards must be known before the first call.
         torch._functorch.config.patch(force_non_lazy_backward_lowering=True),
     ):

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from precompiled.errors import PrecompiledError
-from precompiled.torch_internals import NEWEST, OLDEST, collection, first_trace, supported
+from precompiled.torch_internals import NEWEST, OLDEST, around, collection, first_trace, supported
 
 log = logging.getLogger("precompiled.route")
 
@@ -59,6 +59,10 @@ def install() -> None:
             with collection.as_usual():
                 return original(self, model_, inputs_, **kwargs)
 
+        def reported() -> Any:
+            with around.ours():
+                return in_process()
+
         # Only torch's own wrapper, not what derives from it (AOTInductor's); and only calls of the plain form.
         patches = kwargs.get("config_patches") or {}
         if (
@@ -74,10 +78,11 @@ def install() -> None:
         except Exception as error:  # noqa: BLE001 - a private name that this torch lacks
             log.warning("torch.compile compiles in process: %s: %s", type(error).__name__, error)
             return in_process()
-        return backend.compile_or_swap(model_, {**self.config, **patches}, in_process)
+        return backend.compile_or_swap(model_, {**self.config, **patches}, reported)
 
     wrapper.__call__, wrapper.__init__ = routed, made
     _original, _original_init = original, original_init
+    around.install(_went_around)
 
 
 def remove() -> None:
@@ -87,8 +92,15 @@ def remove() -> None:
         torch._TorchCompileInductorWrapper.__call__ = _original
         torch._TorchCompileInductorWrapper.__init__ = _original_init
         _original = _original_init = None
+        around.remove()
         if "torch._dynamo.callback" in sys.modules:
             first_trace.remove()
+
+
+def _went_around(module: Any, ahead_of_time: bool) -> Callable[[], None]:
+    from precompiled import backend
+
+    return backend.went_around(module, ahead_of_time)
 
 
 def inductor_options(mode: str | None, options: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -102,5 +114,5 @@ def compile_in_process(
     """Exactly what plain torch.compile does with a graph."""
     from torch._inductor.compile_fx import compile_fx
 
-    with collection.as_usual():
+    with collection.as_usual(), around.ours():
         return compile_fx(module, inputs, config_patches=dict(options))  # type: ignore[no-any-return, unused-ignore]

@@ -15,7 +15,7 @@ PATHS = {
     State.EAGER: [],
     State.PENDING: [Event.MISS],
     State.COMPILED: [Event.HIT],
-    State.FAILED: [Event.FAILED],
+    State.FAILED: [Event.MISS, Event.FAILED],
     State.BYPASSED: [Event.BYPASS],
 }
 

@@ -1,0 +1,135 @@
+"""Compiles of Inductor that do not come to ``torch.compile``'s backend, or whose result torch keeps for itself.
+
+``torch._inductor.compile``, ``standalone_compile``, AOTInductor, ``maybe_enable_compiled_autograd`` and other people's
+backends call ``compile_fx`` themselves. What they get stays torch's own; it is counted, so that people see it. All of
+them look ``compile_fx`` up when they call it: that is the one name which is replaced, as soon as its module is there.
+
+``torch.compile(...).aot_compile`` and ``caching_precompile`` come to our backend. They write down what it returns, as
+AOTAutograd's result in one piece (``serialize``), so they go to torch's own, too.
+
+Private names: torch._inductor.compile_fx.compile_fx, torch._inductor.virtualized.V.aot_compilation,
+torch._functorch.config.bundled_autograd_cache, torch._dynamo.config.caching_precompile.
+Checked on 2.11.0, 2.13.0, 2.15.0.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+log = logging.getLogger("precompiled.route")
+
+_MODULE = "torch._inductor.compile_fx"
+
+_original: Callable[..., Any] | None = None
+_count: Callable[[Any, bool], Callable[[], None]] | None = None
+
+
+class _Inside(threading.local):
+    compiling = False  # for us, or counted already: compile_fx calls itself
+
+
+_inside = _Inside()
+
+
+def install(count: Callable[[Any, bool], Callable[[], None]]) -> None:
+    """Call ``count(module, ahead of time)`` before each such compile, and what it gives after it; idempotent."""
+    global _count  # noqa: PLW0603
+    _count = count
+    if _MODULE in sys.modules:
+        _replace()
+    elif not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _Finder())
+
+
+def remove() -> None:
+    """Count no more; idempotent."""
+    global _original, _count  # noqa: PLW0603
+    _count = None
+    sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, _Finder)]
+    if _original is not None:
+        module = sys.modules[_MODULE]
+        if getattr(module.compile_fx, "__wrapped__", None) is _original:  # else somebody else has replaced it since
+            module.compile_fx = _original  # type: ignore[attr-defined]
+            _original = None
+
+
+@contextmanager
+def ours() -> Iterator[None]:
+    """For a compile in process of a graph that has its report."""
+    before, _inside.compiling = _inside.compiling, True
+    try:
+        yield
+    finally:
+        _inside.compiling = before
+
+
+def result_is_kept() -> bool:
+    """Whether torch is about to write down what its backend returns."""
+    asked = ((torch._functorch.config, "bundled_autograd_cache"), (torch._dynamo.config, "caching_precompile"))
+    return any(getattr(module, name, False) for module, name in asked)
+
+
+def _replace() -> None:
+    global _original
+    module: Any = sys.modules[_MODULE]
+    original = getattr(module, "compile_fx", None)
+    if _original is not None or original is None:
+        return
+
+    @functools.wraps(original)
+    def counted(model_: Any, *args: Any, **kwargs: Any) -> Any:
+        if _inside.compiling or _count is None or os.environ.get("PRECOMPILED") == "0":
+            return original(model_, *args, **kwargs)
+        done = None
+        try:
+            from torch._inductor.virtualized import V
+
+            done = _count(model_, V.aot_compilation is True)
+        except Exception as error:  # noqa: BLE001 - a setting that cannot be used, or a name that this torch lacks
+            log.info("a compile is not counted: %s", error)
+        with ours():
+            compiled = original(model_, *args, **kwargs)
+        if done is not None:
+            done()
+        return compiled
+
+    module.compile_fx, _original = counted, original
+
+
+class _Finder:
+    """Waits for the module, which a program may never import; finds nothing itself (as bootstrap.py for torch)."""
+
+    def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
+        if name != _MODULE:
+            return None
+        sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not self]
+        for finder in list(sys.meta_path):
+            find_spec = getattr(finder, "find_spec", None)
+            spec = find_spec(name, path, target) if find_spec is not None else None
+            if spec is not None:
+                _then(spec.loader, _replace)
+                return spec
+        return None
+
+
+def _then(loader: Any, action: Callable[[], None]) -> None:
+    """Call ``action`` after ``loader`` has executed its module, and leave the loader as it was."""
+    attributes, real = getattr(loader, "__dict__", None), getattr(loader, "exec_module", None)
+    if real is None or not isinstance(attributes, dict):
+        return  # these compiles are not counted
+
+    def exec_module(module: Any) -> None:
+        attributes.pop("exec_module", None)
+        real(module)
+        action()
+
+    attributes["exec_module"] = exec_module
