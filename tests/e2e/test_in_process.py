@@ -36,7 +36,7 @@ def test_a_failure_record_leaves_no_graph_eager_that_must_not_run_eager(host: Ho
     assert looked_up["graphs"] == [["bypassed", "inline", "lookup-only"]] and not looked_up["error"]
     (key,) = looked_up["keys"]
     host.store.publish_failure(Failure(key, name, "compile-error", "It failed.", time.time(), 3600.0))
-    assert support_corpus.run(host, name)[name]["graphs"] == [["bypassed", "inline", "compile-error"]]
+    assert support_corpus.run(host, name)[name]["graphs"] == [["bypassed", "inline", "worker-only-error"]]
 
 
 def test_an_error_of_ours_in_the_middle_of_a_miss_does_not_reach_the_program(host: Host) -> None:

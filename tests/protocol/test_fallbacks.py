@@ -7,6 +7,7 @@ has no compiler (support_daemon.py): it cannot read a real graph, which is an er
 from __future__ import annotations
 
 import json
+import logging
 import os
 import shutil
 import threading
@@ -28,6 +29,8 @@ from precompiled.artifact import format as fmt
 from precompiled.artifact.store import Store
 from precompiled.errors import NotServed, PrecompiledError
 from precompiled.ledger import GraphReport
+from precompiled.submit import compile_inline
+from precompiled.torch_internals import compile as compiling
 from precompiled.torch_internals import route
 
 X = torch.randn(4, 6)
@@ -132,28 +135,166 @@ def test_without_a_daemon_one_warning_and_plain_torch_compile() -> None:
         assert here.counted("fallbacks") == {"no-daemon": 2}
 
 
-@pytest.mark.reason("compile-error", "aliased-mutation")
-@pytest.mark.parametrize("when", ["before", "while it is awaited"])
-@pytest.mark.parametrize(("code", "advice"), [("compile-error", "eager"), ("aliased-mutation", "inline")])
-def test_a_failure_record(code: str, advice: str, when: str) -> None:
-    """Eager where torch itself fails; in process where it is we who cannot keep the result."""
+@pytest.mark.reason("compile-error", "worker-only-error", "aliased-mutation")
+@pytest.mark.parametrize("when", ["before", "while it is awaited", "while it is waited for"])
+@pytest.mark.parametrize("code", ["compile-error", "aliased-mutation"])
+def test_a_failure_record(code: str, when: str) -> None:
+    """In process: at once where the frame is still there, else at the next call. Torch's failures are told as ours."""
+    alone = {"worker-only-error": 1} if code == "compile-error" else {}
+    reason = "worker-only-error" if alone else code
+    with recorded(code, when) as (here, publish):
+        torch._dynamo.reset()
+        compiled = torch.compile(double, backend="precompiled")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)
+            torch.testing.assert_close(compiled(X), X * 2)
+            if when == "while it is awaited":
+                assert only(here).state == "pending"
+                publish()
+                assert here.session.pending.wait(30)
+                assert (only(here).state, only(here).source, only(here).reason) == ("bypassed", None, code)
+                torch.testing.assert_close(compiled(X), X * 2)
+        graph = only(here)
+        assert (graph.state, graph.source, graph.reason) == ("bypassed", "inline", reason)
+        assert "Here is where" in graph.message
+        counts = here.session.ledger.take_counts()
+        kind = "bypassed" if when == "before" and not alone else "fallbacks"
+        assert counts is not None and getattr(counts, kind) == {code: 1, **alone}
+
+
+@contextmanager
+def recorded(code: str, when: str) -> Iterator[tuple[ThisProcess, Callable[[], None]]]:
+    """A client that meets a failure record of ``double``, ``when``; or as soon as one publishes it."""
     with this_process() as here:
         key = call(here).key
-    with deaf_daemon() as here:
-        record = fmt.Failure(key, "double", code, "It failed.\nHere is where.", time.time(), 3600.0, 0.0, advice)
+    with deaf_daemon(PRECOMPILED_MODE="wait" if when == "while it is waited for" else "eager") as here:
+        record = fmt.Failure(key, "double", code, "RuntimeError: no\nHere is where.", time.time() + 1.0, 3600.0)
+
+        def publish() -> None:
+            here.session.store.publish_failure(record)
+
         if when == "before":
-            here.session.store.publish_failure(record)
-        graph = call(here)
-        if when != "before":
-            assert graph.state == "pending"
-            here.session.store.publish_failure(record)
-            assert here.session.pending.wait(30)
-            graph = only(here)
-        assert (graph.key, graph.reason) == (key, code) and "Here is where" in graph.message
-        assert graph.state == ("failed" if advice == "eager" else "bypassed")
-        kind = "bypassed" if (when, advice) == ("before", "inline") else "fallbacks"
-        counts = here.session.ledger.take_counts()
-        assert counts is not None and getattr(counts, kind) == {code: 1}
+            publish()
+        if when == "while it is waited for":
+            submit_to_daemon = here.session.connection.submit
+
+            def submitted(*arguments: Any) -> None:
+                submit_to_daemon(*arguments)
+                publish()
+
+            here.session.connection.submit = submitted  # type: ignore[method-assign]
+        yield here, publish
+
+
+# ---------------------------------------------------------------- what torch raises
+
+
+class Refusal(RuntimeError):
+    """What a compile raises here."""
+
+
+def raises(error: Exception) -> Callable[..., Any]:
+    def compile_it(*_: Any, **__: Any) -> Any:
+        raise error
+
+    return compile_it
+
+
+@pytest.mark.parametrize("when", ["before", "while it is waited for"])
+def test_what_torch_raises_is_raised_while_the_frame_is_there(when: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with recorded("compile-error", when) as (here, _):
+        monkeypatch.setattr(route, "compile_in_process", raises(Refusal("torch says no")))
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", RuntimeWarning)
+            with pytest.raises(torch._dynamo.exc.BackendCompilerFailed, match="torch says no") as caught:
+                here.call(double, X)
+        assert type(caught.value.inner_exception) is Refusal and caught.value.inner_exception.__context__ is None
+        graph = only(here)
+        assert (graph.state, graph.source, graph.reason) == ("bypassed", None, "compile-error")
+        assert here.counted("fallbacks") == {"compile-error": 1}, "it is no failure of ours"
+        with torch._dynamo.config.patch(suppress_errors=True):
+            torch.testing.assert_close(here.call(double, X), X * 2)
+
+
+@contextmanager
+def compiled_late(
+    monkeypatch: pytest.MonkeyPatch, captured: Exception, given: Exception | None
+) -> Iterator[tuple[ThisProcess, Callable[[torch.Tensor], torch.Tensor]]]:
+    """A graph whose next call compiles it: the captured program raises, and the graph as Dynamo gave it may, too."""
+    with recorded("compile-error", "while it is awaited") as (here, publish):
+        monkeypatch.setattr(submit, "compile_inline", compile_inline)
+        monkeypatch.setattr(compiling, "compile_here", raises(captured))
+        if given is not None:
+            monkeypatch.setattr(route, "compile_in_process", raises(given))
+        torch._dynamo.reset()
+        compiled = torch.compile(double, backend="precompiled")
+        torch.testing.assert_close(compiled(X), X * 2)
+        publish()
+        assert here.session.pending.wait(30)
+        yield here, compiled
+
+
+def test_what_torch_raises_is_raised_at_each_later_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    with compiled_late(monkeypatch, Refusal("torch says no"), Refusal("torch says no")) as (here, compiled):
+        for _ in range(3):
+            with pytest.raises(torch._dynamo.exc.BackendCompilerFailed) as caught:
+                compiled(X)
+            assert str(caught.value).startswith("backend='inductor' raised:\nRefusal: torch says no")
+            assert caught.value.__context__ is None
+        assert (only(here).state, only(here).source, only(here).reason) == ("bypassed", None, "compile-error")
+        assert here.counted("fallbacks") == {"compile-error": 1}
+
+
+@pytest.mark.parametrize(
+    ("error", "raised"),
+    [
+        (IndexError("dim out of range"), IndexError if torch.__version__ >= "2.13" else RuntimeError),
+        (torch._dynamo.exc.SkipFrame("another way"), None),
+        (torch._subclasses.fake_tensor.DynamicOutputShapeException(None), None),
+    ],
+)
+def test_a_backends_error_is_taken_as_dynamo_takes_it(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, raised: type[Exception] | None
+) -> None:
+    with compiled_late(monkeypatch, error, error) as (_, compiled):
+        for _ in range(2):
+            if raised is None:
+                torch.testing.assert_close(compiled(X), X * 2)
+            else:
+                with pytest.raises(raised, match="dim out of range"):
+                    compiled(X)
+
+
+def test_errors_that_are_suppressed_are_said_as_torch_says_them(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with (
+        compiled_late(monkeypatch, Refusal("torch says no"), Refusal("torch says no")) as (_, compiled),
+        torch._dynamo.config.patch(suppress_errors=True),
+    ):
+        monkeypatch.setattr(logging.getLogger("torch"), "propagate", True)
+        for _ in range(2):
+            torch.testing.assert_close(compiled(X), X * 2)
+        assert caplog.text.count("WON'T CONVERT double") == 1 and "torch says no" in caplog.text
+
+
+def test_a_fault_of_our_capture_is_not_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The graph as Dynamo gave it compiles: that serves, where it serves all calls."""
+    with compiled_late(monkeypatch, KeyError("ours"), None) as (here, compiled):
+        torch.testing.assert_close(compiled(X), X * 2)
+        assert len(here.in_process) == 1
+        assert (only(here).source, only(here).reason) == ("inline", "worker-only-error")
+        assert here.counted("fallbacks") == {"compile-error": 1, "worker-only-error": 1}
+
+
+def test_two_different_errors_may_be_ours_and_are_not_raised(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with compiled_late(monkeypatch, KeyError("ours"), Refusal("torch says no")) as (here, compiled):
+        for _ in range(2):
+            torch.testing.assert_close(compiled(X), X * 2)
+        assert (only(here).source, only(here).reason) == (None, "compile-error")
+        assert "torch says no" in caplog.text and "KeyError" in caplog.text
 
 
 @pytest.mark.reason("internal-error")
@@ -280,7 +421,7 @@ def test_a_record_of_another_variants_failure_does_not_end_what_was_just_submitt
         assert only(here).state == "pending"
         here.session.store.publish_failure(replace(before, created=time.time()))
         assert here.session.pending.wait(30)
-        assert only(here).state == "failed"
+        assert only(here).state == "bypassed"
 
 
 # ---------------------------------------------------------------- a daemon that refuses

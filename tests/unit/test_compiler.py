@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
-import subprocess
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +17,6 @@ from typing import Any
 import pytest
 import torch
 from support_graphs import captures
-from torch._inductor.exc import CppCompileError
 from torch._inductor.output_code import MockFXGraphCacheOutput
 
 from precompiled import compiler, wire
@@ -52,8 +50,8 @@ def of_call(number: int, function: Callable[..., Any], *calls: tuple[Any, ...], 
     return found[number]
 
 
-def run(store: Store, graph: bytes) -> tuple[str, str]:
-    """The reason and the advice of the failure record, which says the same as the answer to the daemon."""
+def run(store: Store, graph: bytes) -> str:
+    """The reason of the failure record, which says the same as the answer to the daemon."""
     name = uuid.uuid4().hex
     job = wire.Job(id=name, key=name * 2, store=str(store.root), device="cpu", graph=graph, compile_threads=1,
                    failure_ttl_s=60.0, name="graph")  # fmt: skip
@@ -61,7 +59,8 @@ def run(store: Store, graph: bytes) -> tuple[str, str]:
     record = store.failure(job.key)
     assert finished.outcome == "failed" and record is not None and record.message.strip()
     assert (finished.reason, finished.message) == (record.reason, record.message)
-    return record.reason, record.advice
+    assert record.advice == "inline", "clients of before decision 0018 would stay eager"
+    return record.reason
 
 
 @pytest.fixture
@@ -75,14 +74,14 @@ def test_what_torch_raises(store: Store) -> None:
     (found,) = captures(torch.mm, X, Y.T)
     program = json.loads(found.program.to_bytes())
     program["inputs"]["args"][1]["shape"] = [5, 4]  # no such graph was ever captured, and torch says so
-    assert run(store, json.dumps(program).encode()) == ("compile-error", "eager")
+    assert run(store, json.dumps(program).encode()) == "compile-error"
 
 
 @pytest.mark.reason("fixed-float")
 def test_what_would_hold_for_one_value_of_a_float_only(store: Store) -> None:
     program = of_call(1, lambda x, weight: torch.lerp(x, Y, weight), (X, 0.25), (X, 0.75))
     assert program.floats == [0.75]
-    assert run(store, program.to_bytes()) == ("fixed-float", "inline")
+    assert run(store, program.to_bytes()) == "fixed-float"
 
 
 @pytest.mark.reason("aotautograd-guards")
@@ -99,7 +98,7 @@ def test_inputs_over_one_memory_that_are_changed(store: Store, monkeypatch: pyte
     monkeypatch.setattr(compiling, "compile_fx", functools.partial(compiling.compile_fx, inner_compile=uncompiled))
     whole = torch.randn(8, 6)
     program = of_call(0, change, (whole[:4], whole[4:]), dynamic=True)
-    assert run(store, program.to_bytes()) == ("aotautograd-guards", "inline")
+    assert run(store, program.to_bytes()) == "aotautograd-guards"
 
 
 @pytest.mark.reason("rank-dependent")
@@ -143,7 +142,7 @@ def test_a_worker_that_is_not_what_the_client_is(store: Store) -> None:
     (found,) = captures(double, X)
     program = json.loads(found.program.to_bytes())
     program["environment"]["torch"] = "1.0.0"
-    assert run(store, json.dumps(program).encode()) == ("environment-differs", "inline")
+    assert run(store, json.dumps(program).encode()) == "environment-differs"
 
 
 @pytest.mark.reason("undecodable-graph")
@@ -156,7 +155,7 @@ def test_bytes_that_are_no_graph(store: Store, change: str) -> None:
     elif change == "operator":
         program["graph"][0][1][1] = ["fn", "os", "system"]
     graph = b"\x80junk" if change == "bytes" else json.dumps(program).encode()
-    assert run(store, graph) == ("undecodable-graph", "inline")
+    assert run(store, graph) == "undecodable-graph"
 
 
 @pytest.mark.reason("not-serializable")
@@ -164,30 +163,7 @@ def test_a_result_that_torch_cannot_keep(store: Store, monkeypatch: pytest.Monke
     """No graph is known that comes so far and has such a result: a callable of another kind stands for it."""
     monkeypatch.setattr(compiling, "compile_fx", lambda module, inputs: module.forward)
     (found,) = captures(double, X)
-    assert run(store, found.program.to_bytes()) == ("not-serializable", "inline")
-
-
-@pytest.mark.parametrize(
-    ("output", "advice"),
-    [
-        ("g++: fatal error: Killed signal terminated program cc1plus\ncompilation terminated.", "inline"),
-        ("/tmp/ccA.s: fatal error: error writing to /tmp/ccA.s: No space left on device", "inline"),
-        ("cc1plus: out of memory allocating 65536 bytes", "inline"),
-        ("kernel.cpp:7: error: 'tmp0' was not declared in this scope", "eager"),
-    ],
-)
-def test_a_compiler_that_the_host_has_ended_says_nothing_about_the_graph(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, output: str, advice: str
-) -> None:
-    def ended(*_: Any, **__: Any) -> None:
-        try:
-            raise subprocess.CalledProcessError(1, ["g++"], output=output.encode())
-        except subprocess.CalledProcessError as error:
-            raise CppCompileError(["g++"], output) from error
-
-    monkeypatch.setattr(compiling, "compile_graph", ended)
-    graph = of_call(0, double, (X,)).to_bytes([])
-    assert run(Store(tmp_path / "store"), graph) == ("compile-error", advice)
+    assert run(store, found.program.to_bytes()) == "not-serializable"
 
 
 @pytest.mark.reason("too-many-variants")

@@ -30,12 +30,6 @@ def test_a_bypassed_graph_is_compiled_in_its_process() -> None:
     assert swap.state is State.BYPASSED
 
 
-def test_a_known_failure_runs_eager_and_is_not_submitted_again() -> None:
-    swap = Swap()
-    assert swap.on(Event.FAILED) == (Instruction.RUN_EAGER,)
-    assert swap.state is State.FAILED
-
-
 def test_a_failed_compile_ends_the_watch() -> None:
     swap = Swap()
     swap.on(Event.MISS)

@@ -1,0 +1,62 @@
+"""Ways to Inductor that do not end in a call of torch.compile's: torch's own, as without us, and counted."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support_host import TIMEOUT_S, Host
+
+PROGRAM = Path(__file__).parent.parent / "programs" / "around_program.py"
+WAYS = {
+    "aot_compile": "ahead-of-time",
+    "aot_compile_by_name": "ahead-of-time",
+    "aot_compile_of_a_module": "ahead-of-time",
+    "caching_precompile": "ahead-of-time",
+    "aot_inductor": "ahead-of-time",
+    "standalone_compile": "direct-call",
+    "standalone_compile_in_a_backend": "direct-call",
+    "inductor_compile": "direct-call",
+    "compiled_autograd": "direct-call",
+}
+
+
+def run(host: Host, way: str, **env: str) -> list[list[Any]]:
+    done = subprocess.run(
+        [sys.executable, str(PROGRAM), way], env=host.environment(env), cwd=host.root, capture_output=True, text=True,
+        timeout=TIMEOUT_S, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-4000:]
+    found: list[list[Any]] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+@pytest.mark.reason("ahead-of-time", "direct-call")
+@pytest.mark.parametrize("way", WAYS)
+def test_a_way_around_is_torchs_own_and_is_counted(shared_host: Host, way: str) -> None:
+    before = shared_host.stats().bypassed.get(WAYS[way], 0)
+    assert run(shared_host, way) == [["bypassed", "inline", WAYS[way]]]
+    assert shared_host.stats().bypassed.get(WAYS[way], 0) == before + 1
+
+
+def test_without_us_there_is_nothing_to_count(shared_host: Host) -> None:
+    assert run(shared_host, "inductor_compile", PRECOMPILED="0") == []
+
+
+def test_the_hook_leaves_inductor_as_it_was() -> None:
+    program = """
+import sys, torch, precompiled
+precompiled.enable()
+import torch._inductor.compile_fx as module
+assert hasattr(module.compile_fx, "__wrapped__")
+precompiled.disable()
+assert not hasattr(module.compile_fx, "__wrapped__")
+precompiled.enable(); precompiled.enable()
+assert not hasattr(module.compile_fx.__wrapped__, "__wrapped__")
+assert type(module.__spec__.loader).__name__ == "SourceFileLoader" and not vars(module.__spec__.loader).get("exec_module")
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=TIMEOUT_S)
