@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import socket
+import subprocess
 import sys
 import time
 import traceback
@@ -135,6 +137,27 @@ def _compile(job: wire.Job, started: float) -> fmt.Payload:
     files = {fmt.ENTRY: compiled.entry, fmt.PROGRAM: fmt.pack_program(job.graph)}
     files.update({fmt.native(digest): data for digest, data in compiled.native.files.items()})
     return fmt.Payload(manifest, files)
+
+
+# "died with": what CalledProcessError says of a signal.
+_OF_THE_HOST = re.compile(
+    r"died with |Killed signal terminated|signal terminated program|No space left on device|[Cc]annot allocate memory"
+    r"|out of memory allocating|virtual memory exhausted|Resource temporarily unavailable"
+)
+
+
+def _is_of_the_host(error: BaseException | None) -> bool:
+    """Whether an error, or what caused it, is of the machine and the moment."""
+    while error is not None:
+        if isinstance(error, (OSError, MemoryError)):
+            return True
+        # torch/_inductor/exc.py says what g++ printed, and nothing of why it ended.
+        if isinstance(error, (subprocess.CalledProcessError, RuntimeError)) and _OF_THE_HOST.search(
+            f"{error} {getattr(error, 'output', '')}"
+        ):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def _check_environment(wanted: dict[str, Any], here: dict[str, Any]) -> None:

@@ -84,7 +84,7 @@ def stand_ins(groups: Mapping[str, int]) -> Iterator[None]:
         rank = refuse
 
     # torch's stub for this constructor asks for a store; it takes none.
-    made = {name: NoRank(0, size) for name, size in groups.items()}  # type: ignore[call-arg, arg-type]
+    made = {name: NoRank(0, size) for name, size in groups.items()}  # type: ignore[call-arg]
     default_group = distributed_c10d._get_default_group
     distributed_c10d._get_default_group = refuse
     for name, group in made.items():

@@ -7,12 +7,15 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
+import pytest
 import support_corpus
 from support_host import TIMEOUT_S, Host
 
 from precompiled.artifact.format import Failure
 
+REFUSED = Path(__file__).parent.parent / "programs" / "refused_program.py"
 BROKEN = Path(__file__).parent.parent / "programs" / "broken_submit_program.py"
 
 
@@ -47,3 +50,28 @@ def test_an_error_of_ours_in_the_middle_of_a_miss_does_not_reach_the_program(hos
     assert done.returncode == 0, done.stderr
     answer = json.loads(done.stdout.splitlines()[-1])
     assert answer == {"state": "bypassed", "source": "inline", "reason": "internal-error", "waited": True}
+
+
+@pytest.mark.reason("compile-error")
+def test_what_torch_refuses_is_refused_with_its_own_words(host: Host) -> None:
+    """Plain, with a daemon that has not seen it, by its record, and in mode wait: the same error."""
+
+    def run(**env: str) -> Any:
+        done = subprocess.run(
+            [sys.executable, "-W", "error:precompiled:RuntimeWarning", str(REFUSED)], env=host.environment(env),
+            capture_output=True, text=True, timeout=TIMEOUT_S, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout.splitlines()[-1])
+
+    host.start_daemon()
+    plain, _ = run(PRECOMPILED="0")
+    assert "BackendCompilerFailed" in plain[0] and "backend='inductor'" in plain[0] and len(set(plain)) == 1
+    late, graphs = run()
+    assert late == ["", *plain[1:]] and graphs == [["bypassed", None, "compile-error"]]
+    by_its_record, graphs = run()
+    assert by_its_record == plain and graphs == [["bypassed", None, "compile-error"]] * 3  # traced again at each call
+    host.store.clear()
+    waited, graphs = run(PRECOMPILED_MODE="wait")
+    assert waited == plain and graphs == [["bypassed", None, "compile-error"]] * 3
+    assert host.stats().fallbacks == {"compile-error": 7}

@@ -82,7 +82,7 @@ def test_the_core_on_each_version(
     assert filled == [], "a client filled Inductor's own cache"
 
 
-# Rows that torch itself cannot compile: their records say so, and the graph stays eager.
+# Rows whose backward torch itself cannot compile: it says so in their backward, here as without us.
 NOT_COMPILED_BY_TORCH = {OLDEST: {"complex_numbers"}}  # its backward: 'complex' object has no attribute 'get_name'
 
 
@@ -94,8 +94,8 @@ def test_the_corpus_on_both_ends_of_the_range(host: Host, python_of: Callable[[s
     exempt = NOT_COMPILED_BY_TORCH.get(version, set())
     for sources in (("swap", "hit"), ("hit",)):
         answer = support_corpus.run(host, python=python)
-        assert support_corpus.wrong(answer) == {}
+        assert set(support_corpus.wrong(answer)) == exempt
         for name in exempt:
-            assert {graph[2] for graph in answer[name]["graphs"]} == {"compile-error"}
+            assert {graph[2] for graph in answer[name]["graphs"]} == {"worker-only-error"}
         served = {name: row for name, row in answer.items() if name not in exempt}
         assert support_corpus.not_served(served, *sources) == {}

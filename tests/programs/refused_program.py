@@ -1,0 +1,36 @@
+"""A user's program that torch refuses to compile: prints what each of three calls raised, as one line of JSON."""
+
+from __future__ import annotations
+
+import json
+
+import torch
+from torch.compiler import nested_compile_region
+
+import precompiled
+
+
+class Counting(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("seen", torch.ones(8))
+
+    @nested_compile_region
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        self.seen.add_(1)
+        return torch.mul(x, y).sin() * self.seen
+
+
+precompiled.enable()
+module = Counting()
+compiled = torch.compile(lambda x, y: module(x, y) + module(x, y), fullgraph=True)
+x, y = torch.randn(8, requires_grad=True), torch.randn(8, requires_grad=True)
+said = []
+for _ in range(3):
+    try:
+        compiled(x, y)
+        said.append("")
+    except Exception as error:
+        said.append(f"{type(error).__module__}.{type(error).__name__}: {str(error).partition('Set TORCHDYNAMO')[0]}")
+    precompiled.wait(300)
+print(json.dumps([said, [[graph.state, graph.source, graph.reason] for graph in precompiled.report()]]))
