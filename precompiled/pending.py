@@ -182,8 +182,8 @@ class Pending:
                 watcher.watch(self._session.store.artifacts)
                 for item in awaited:
                     self._guarded(item)
-                # After the look: what a worker found wrong with a graph is in the store, with an advice. A refusal
-                # counts where the store says nothing.
+                # After the look: what a worker found wrong with a graph is in the store. A refusal counts where the
+                # store says nothing.
                 for id, code, text in refused:
                     self._refuse(id, code, text)
                 self._session.connection.ensure_running()

@@ -259,6 +259,5 @@ def _show(key: str, entries: Sequence[Entry], failure: fmt.Failure | None) -> No
                 ("  reason", failure.reason),
                 ("  message", failure.message),
                 ("  counts for", human_seconds(max(0.0, failure.created + failure.ttl_s - time.time())) + " more"),
-                ("  advice", failure.advice),
             ]
         )

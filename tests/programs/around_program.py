@@ -57,7 +57,6 @@ def aot_compile_of_a_module() -> Any:
 
 
 def caching_precompile() -> Any:
-    from torch._dynamo.package import DynamoCache
     from torch._dynamo.precompile_context import PrecompileContext
 
     with torch._dynamo.config.patch(caching_precompile=True):
@@ -66,7 +65,6 @@ def caching_precompile() -> Any:
         saved = PrecompileContext.save_to_dynamo_cache()
         assert len(saved["dynamo"]) == len(saved["backends"]) == 1, saved
         torch._dynamo.reset()
-        DynamoCache.clear()
         return torch.compile(f)(X)
 
 
