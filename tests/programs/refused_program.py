@@ -31,6 +31,7 @@ for _ in range(3):
         compiled(x, y)
         said.append("")
     except Exception as error:
-        said.append(f"{type(error).__module__}.{type(error).__name__}: {str(error).partition('Set TORCHDYNAMO')[0].strip()}")
+        words = str(error).partition("Set TORCHDYNAMO")[0].strip()  # Dynamo adds that hint
+        said.append(f"{type(error).__module__}.{type(error).__name__}: {words}")
     precompiled.wait(300)
 print(json.dumps([said, [[graph.state, graph.source, graph.reason] for graph in precompiled.report()]]))
