@@ -8,11 +8,13 @@ for one rank what all of them are going to load. The settings that do so are kno
 something else does, the compile ends with that reason, and the graph is compiled in process.
 
 Private names: torch._C._distributed_c10d.{ProcessGroup, _register_process_group, _unregister_process_group},
-torch.distributed.distributed_c10d.{_resolve_process_group, _get_default_group}. Checked on 2.11.0, 2.13.0, 2.15.0.
+torch.distributed.distributed_c10d.{_resolve_process_group, _get_default_group}, torch._dynamo.repro.
+Checked on 2.11.0, 2.13.0, 2.15.0.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import NoReturn
@@ -81,7 +83,10 @@ def stand_ins(groups: Mapping[str, int]) -> Iterator[None]:
         raise asked[0]
 
     class NoRank(ProcessGroup):
-        rank = refuse
+        def rank(self) -> int:
+            # What would make a bug report of this graph writes the rank into it, with every compile.
+            caller: str = sys._getframe(1).f_globals.get("__name__", "")
+            return 0 if caller.startswith("torch._dynamo.repro.") else refuse()
 
     # torch's stub for this constructor asks for a store; it takes none.
     made = {name: NoRank(0, size) for name, size in groups.items()}  # type: ignore[call-arg]
