@@ -21,6 +21,7 @@ from benchmarks import starts
 from benchmarks.hosts import LIMIT_S, BenchmarkError, Host, fresh_host
 from benchmarks.load import load
 from benchmarks.lookup import lookup
+from benchmarks.pace import pace
 from benchmarks.result import Result
 from benchmarks.units import units
 from precompiled.cli import probe, pth
@@ -233,6 +234,7 @@ MEASURES: dict[str, Callable[[Effort, Say], list[Result]]] = {
     "g": lookup,
     "h": first_calls,
     "i": load,
+    "j": pace,
     "k": units,
 }
 

@@ -34,6 +34,14 @@ def gpt2(small: bool) -> Example:
     )  # fmt: skip
 
 
+def demo(small: bool) -> Example:
+    """The model of examples/demo/train.py, whatever the size."""
+    return causal(
+        transformers.GPT2LMHeadModel, transformers.GPT2Config, vocabulary=2048, batch=LARGEST, length=128, n_layer=4,
+        n_head=4, n_embd=256, n_positions=128, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, use_cache=False,
+    )  # fmt: skip
+
+
 def bert(small: bool) -> Example:
     return classifier(
         transformers.BertForSequenceClassification, transformers.BertConfig, vocabulary=1024 if small else 30522,
@@ -88,6 +96,8 @@ def _encoder(small: bool, width: int, layers: int) -> dict[str, int]:
 MODELS: dict[str, Callable[[bool], Example]] = {
     build.__name__: build for build in (gpt2, bert, llama, resnet, vit, unet)
 }
+# For measures that ask for them by name.
+FURTHER: dict[str, Callable[[bool], Example]] = {demo.__name__: demo}
 
 
 class Step(torch.nn.Module):
@@ -115,7 +125,7 @@ class Step(torch.nn.Module):
 def build(name: str, size: str, task: str, shapes: str) -> tuple[Step, list[dict[str, Any]]]:
     """The module and its inputs, one dict for each batch size in turn; the same in every process."""
     torch.manual_seed(0)
-    example = MODELS[name](size == "small")
+    example = {**MODELS, **FURTHER}[name](size == "small")
     step = Step(example.model).train(task == "training")
     (target,) = example.targets.values()
     inputs = {**example.inputs, **({"target": target} if task == "training" else {})}

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from precompiled import forking
+from precompiled import forking, pace
 from precompiled.artifact.load import load
 from precompiled.artifact.store import FAILED_SUFFIX, Entry
 from precompiled.dispatch import Dispatch
@@ -179,6 +179,7 @@ class Pending:
                     refused, self._refused = self._refused, []
                     awaited = list(self._awaited.values())
                     self._hint = False
+                pace.beside_compile(any(item.program.device == "cpu" for item in awaited))
                 watcher.watch(self._session.store.artifacts)
                 for item in awaited:
                     self._guarded(item)
@@ -206,6 +207,7 @@ class Pending:
             for id in left:
                 self._session.connection.forget(id)
         finally:
+            pace.beside_compile(False)
             watcher.close()
 
     def _guarded(self, item: Awaited) -> None:
