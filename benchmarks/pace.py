@@ -74,7 +74,7 @@ def pace(effort: Effort, say: Say) -> list[Result]:
         done = Result("j", f"{model}: steps alone in the time until the swap / steps done", "", 1 / 0.6)
         swapped = Result("j", f"{model}: first compiled result, nothing cached", "s", None)
         for _ in range(effort.repeats):
-            found = take({**effort.spec(), "model": model})
+            found = take({**effort.spec(), "model": model, "optimizer": model == "demo"})
             say(f"{model}: {found.line()}")
             for result, value in (
                 (median, found.median), (worst, found.worst), (done, 1 / found.done), (swapped, found.swapped_s),

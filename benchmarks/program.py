@@ -10,8 +10,9 @@ Usage: python -m benchmarks.program SPEC, a JSON object: ``model``, ``size``, ``
     aoti-load   that package, loaded and called
 
 ``pending``: what is done while graphs wait for their artifact, "step" or "wait"; ``steps``: how many then follow;
-``check``: whether outputs and gradients are compared with eager's at the end; ``serve``: "go N" lines on stdin are N
-steps each, their seconds come on stdout; ``save``: file for torch.compiler.save_cache_artifacts, at the end.
+``optimizer``: whether each has AdamW's step; ``check``: whether outputs and gradients are compared with eager's at the
+end; ``serve``: "go N" lines on stdin are N steps each, their seconds come on stdout; ``save``: file for
+torch.compiler.save_cache_artifacts, at the end.
 
 Prints one line of JSON. Times of day are of the monotonic clock, which all processes of a machine share.
 """
@@ -81,6 +82,7 @@ class Program:
         self.spec = spec
         self.training = spec["task"] == "training"
         self.model, self.inputs = models.build(spec["model"], spec["size"], spec["task"], spec["shapes"])
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4) if spec.get("optimizer") else None
         self.number = 0
         self.steps: list[dict[str, float]] = []
         self.marks = {"began": BEGAN, "torch": TORCH, "imported": IMPORTED, "built": time.monotonic()}
@@ -131,6 +133,8 @@ class Program:
         self.number += 1
         started, cpu = time.monotonic(), time.process_time()
         self.run(self.function, inputs)
+        if self.optimizer is not None:
+            self.optimizer.step()
         seconds = time.monotonic() - started
         ended = time.process_time()
         self.steps.append({"at": started, "s": seconds, "cpu_s": ended - cpu, "cpu_end_s": ended})

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from precompiled import forking, pace
+from precompiled import forking
 from precompiled.artifact.load import load
 from precompiled.artifact.store import FAILED_SUFFIX, Entry
 from precompiled.dispatch import Dispatch
@@ -24,6 +24,7 @@ from precompiled.errors import COMPILE_ERROR, NotServed, PrecompiledError, Store
 from precompiled.graph.capture import Program
 from precompiled.ledger import GraphCalls
 from precompiled.swap import Event, Instruction, State, Swap
+from precompiled.torch_internals import openmp
 from precompiled.torch_internals.sizes import guard_check
 
 if TYPE_CHECKING:
@@ -179,7 +180,7 @@ class Pending:
                     refused, self._refused = self._refused, []
                     awaited = list(self._awaited.values())
                     self._hint = False
-                pace.beside_compile(any(item.program.device == "cpu" for item in awaited))
+                openmp.beside_compile(any(item.program.device == "cpu" for item in awaited))
                 watcher.watch(self._session.store.artifacts)
                 for item in awaited:
                     self._guarded(item)
@@ -207,7 +208,7 @@ class Pending:
             for id in left:
                 self._session.connection.forget(id)
         finally:
-            pace.beside_compile(False)
+            openmp.beside_compile(False)
             watcher.close()
 
     def _guarded(self, item: Awaited) -> None:

@@ -1,0 +1,112 @@
+"""OpenMP's threads while graphs are compiled: a team of ours is there meanwhile, and nothing of it afterwards."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+# In a process of its own: threads are counted, and a fork's child runs OpenMP, which no child of a process that has
+# used it may do.
+PROGRAM = """
+import os, threading, time
+import torch
+from precompiled.torch_internals import openmp
+
+def threads():
+    return len(os.listdir("/proc/self/task"))
+
+def ours():
+    return [thread.name for thread in threading.enumerate() if thread.name == "precompiled-pace"]
+
+def until(condition):
+    deadline = time.monotonic() + 60
+    while not condition():  # a thread is gone from /proc a moment after it has been waited for
+        assert time.monotonic() < deadline, threads()
+        time.sleep(0.001)
+    return True
+
+THREADS = max(2, len(os.sched_getaffinity(0)))
+torch.set_num_threads(THREADS)
+before = threads()
+"""
+
+
+def says(code: str, **environment: str) -> str:
+    left = {name: value for name, value in os.environ.items() if not name.startswith(("OMP_", "GOMP_", "KMP_"))}
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore::DeprecationWarning", "-c", PROGRAM + code],
+        env={**left, "OPENBLAS_NUM_THREADS": "1", **environment},  # numpy's pool ends before a fork, and comes again
+        capture_output=True, text=True, check=False, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_a_team_is_there_while_graphs_are_compiled() -> None:
+    assert says("""
+for _ in range(3):
+    openmp.beside_compile(True)
+    openmp.beside_compile(True)
+    assert until(lambda: threads() == before + 2), threads()  # the leader, and the one that it leads
+    openmp.beside_compile(False)
+    openmp.beside_compile(False)
+    assert until(lambda: threads() == before and not ours())
+print("ended")
+""") == "ended"  # fmt: skip
+
+
+def test_a_runtime_counts_more_threads_than_cores() -> None:
+    """The point of it, for a program that has a thread less than there are cores as well."""
+    assert says("""
+sizes = []
+openmp._Team = lambda runtime, size: sizes.append((size, runtime.cores))
+for count in (THREADS, max(2, THREADS - 1)):
+    torch.set_num_threads(count)
+    openmp.beside_compile(True)
+    size, cores = sizes.pop()
+    assert count + size - 1 > cores, (count, size, cores)
+print("more")
+""") == "more"  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "environment", [{"OMP_WAIT_POLICY": "active"}, {"GOMP_SPINCOUNT": "5000"}, {"KMP_BLOCKTIME": "1"}]
+)
+def test_who_has_said_how_threads_wait_is_left_alone(environment: dict[str, str]) -> None:
+    code = "openmp.beside_compile(True)\nprint(threads() - before, ours())"
+    assert says(code, **environment) == "0 []"
+
+
+def test_one_thread_waits_for_nobody() -> None:
+    assert says("torch.set_num_threads(1)\nopenmp.beside_compile(True)\nprint(threads() - before, ours())") == "0 []"
+
+
+def test_without_openmp_threads_are_left_alone() -> None:
+    code = "del openmp._Runtime.gather\nopenmp.torch.__file__ = '/nowhere/torch/__init__.py'\n"
+    code += "openmp.ctypes.CDLL = lambda name, CDLL=openmp.ctypes.CDLL: CDLL('libm.so.6')\n"
+    assert says(code + "openmp.beside_compile(True)\nprint(threads() - before, ours())") == "0 []"
+
+
+def test_a_child_of_a_fork_has_no_part_of_the_team() -> None:
+    """The runtime would count its threads for ever there; and whoever waits for them waits for ever."""
+    assert says("""
+openmp.beside_compile(True)
+child = os.fork()
+if child == 0:
+    assert openmp._team is None and threads() == 1, threads()
+    torch.ones(1 << 20).add(1)  # with a team of the child's own
+    assert until(lambda: threads() == THREADS)
+    openmp.beside_compile(True)
+    assert until(lambda: threads() == THREADS + 2)
+    openmp.beside_compile(False)
+    assert until(lambda: threads() == THREADS)
+    os._exit(0)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+assert until(lambda: threads() == before + 2), "the parent's is there again"
+openmp.beside_compile(False)
+assert until(lambda: threads() == before)
+print("both")
+""") == "both"  # fmt: skip
