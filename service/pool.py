@@ -52,9 +52,6 @@ EXIT_GRACE_S = 3.0  # between Exit and SIGKILL
 REAP_S = 0.05  # between two looks for killed descendants
 ORPHAN_S = 10.0  # how long a killed descendant is waited for
 YIELDING = 19  # the autogroup niceness of a worker that gives way
-FLOOR = 0.5  # of a core: what a worker has all the same, on average (docs/decisions/0021)
-TURN_S = 0.5  # between two looks at what it had
-MOST_OWED_S = 1.0  # of CPU: it is not made up for what it did not want long ago, nor kept waiting for it
 AUTOGROUP_RETRY_S = 0.11  # the kernel takes one change per 0.1 s, over all unprivileged processes
 MEMORY_CHECK_S = 1.0  # between two looks at a busy worker's memory
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -90,11 +87,7 @@ class _Process:
     memory_checked: float = 0.0
     leave_by: float | None = None  # asked to exit; killed after this
     reason: str = ""  # why it was ended, once it was
-    yields_until: float | None = None  # None: it does not; afterwards, while it has its floor
-    low: bool = False  # its autogroup is
-    turn: float = 0.0  # when its CPU seconds were looked at last
-    cpu_s: float = 0.0  # then
-    credit_s: float = 0.0  # what it had beyond its floor
+    yields_until: float | None = None  # None: it does not
 
     @property
     def pid(self) -> int:
@@ -177,7 +170,7 @@ class Pool:
         """Seconds until ``check`` has something to do."""
         times = [p.leave_by - now for p in self._processes.values() if p.leave_by is not None]
         times += [
-            max(AUTOGROUP_RETRY_S, max(p.yields_until, p.turn + TURN_S) - now)
+            max(AUTOGROUP_RETRY_S, p.yields_until - now)
             for p in self._processes.values()
             if p.yields_until is not None
         ]
@@ -207,7 +200,7 @@ class Pool:
         now = self._clock()
         for process in list(self._processes.values()):
             if process.yields_until is not None and now >= process.yields_until:
-                self._take_turns(process, now)
+                self._yield(process, 0.0)
             if _has_exited(process.pid):
                 self._end(process, "")
             elif process.leave_by is not None and now >= process.leave_by:
@@ -262,40 +255,22 @@ class Pool:
     # ------------------------------------------------ shares
 
     def _yield(self, process: _Process, until: float) -> None:
-        """Let the programs that run go before this worker and its compilers: always until then, and later as long as
-        it has its floor; 0: not at all.
-        """
-        process.yields_until = until or None
-        process.turn = process.credit_s = 0.0
-        self._lower(process, until > self._clock())
+        """Let the programs that run go before this worker and its compilers until then; 0: no longer.
 
-    def _take_turns(self, process: _Process, now: float) -> None:
-        """Low while it has had its floor, an equal until it has: a program that spins would leave it nothing."""
-        if now - process.turn < TURN_S:
-            return
-        cpu_s = _tree_cpu_s(process.pid)
-        if process.turn:
-            had = cpu_s - process.cpu_s - FLOOR * (now - process.turn)
-            process.credit_s = max(-MOST_OWED_S, min(MOST_OWED_S, process.credit_s + had))
-        process.turn, process.cpu_s = now, cpu_s
-        self._lower(process, process.credit_s > 0.0)
-        if process.ready is not None and not process.job:
-            process.yields_until = None  # until its next job
-
-    def _lower(self, process: _Process, low: bool) -> None:
-        """By its autogroup (sched(7)): a worker leads a session, so its niceness says nothing against other sessions;
-        and a niceness, other than this, cannot be taken back without privileges.
+        By its autogroup (sched(7)): a worker leads a session, so its niceness says nothing against other sessions; and
+        a niceness, other than this, cannot be taken back without privileges.
         """
-        if low == process.low:
+        yields = until > self._clock()
+        if yields == (process.yields_until is not None):
+            process.yields_until = until if yields else None
             return
         try:
-            Path(f"/proc/{process.pid}/autogroup").write_text(str(YIELDING if low else 0))
+            Path(f"/proc/{process.pid}/autogroup").write_text(str(YIELDING if yields else 0))
         except BlockingIOError:
-            process.turn = 0.0  # another was changed just now: the next check tries again
-            return
+            return  # another was changed just now. It stays an equal; or stays low, and the next check tries again.
         except OSError as error:
             log.debug("worker %d has no autogroup of its own: %s", process.number, error)
-        process.low = low
+        process.yields_until = until if yields else None
 
     # ------------------------------------------------ starting
 
@@ -518,25 +493,6 @@ def become_subreaper() -> bool:
         return ctypes.CDLL(None, use_errno=True).prctl(36, 1, 0, 0, 0) == 0  # PR_SET_CHILD_SUBREAPER
     except (ImportError, OSError, AttributeError):
         return False
-
-
-def _tree_cpu_s(pid: int) -> float:
-    """CPU seconds of a process and of all that came of it, ended or not. Asked for often: without a look at all others.
-
-    A descendant counts twice where its parent ends in between; and not until it is waited for, where the kernel does
-    not list children (CONFIG_PROC_CHILDREN).
-    """
-    ticks, left = 0, [str(pid)]
-    while left:
-        proc = Path("/proc", left.pop())
-        try:
-            # After the name, which may hold anything: utime, stime, and those of children that were waited for.
-            ticks += sum(map(int, (proc / "stat").read_text().rpartition(")")[2].split()[11:15]))
-            for children in (proc / "task").glob("*/children"):
-                left += children.read_text().split()
-        except OSError:
-            continue  # ended since it was listed
-    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def _tree(root: psutil.Process | None) -> list[psutil.Process]:

@@ -51,6 +51,14 @@ def _say(text: str) -> None:
     sys.stderr.flush()
 
 
+def _interrupt_nobody() -> None:
+    """When this worker or a compiler of it wakes up, whoever runs goes on to the end of his time slice (sched(7))."""
+    try:
+        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+    except OSError as error:  # a sandbox may forbid it
+        _say(f"stays in the scheduling class that it was started in: {error}")
+
+
 def _guard(control_fd: int) -> None:
     """Fork the guardian. Called before any thread or import of weight: it stays small, and the fork is safe."""
     if os.fork() != 0:
@@ -139,6 +147,7 @@ def main(argv: Sequence[str], compiler: Compiler | None = None) -> int:
     parser.add_argument("--control-fd", type=int, required=True, help="the inherited socket")
     arguments = parser.parse_args(argv)
     fd = arguments.control_fd
+    _interrupt_nobody()
     _guard(fd)
     sock = socket.socket(fileno=fd)
     sock.set_inheritable(False)  # a compiler must not keep the stream open

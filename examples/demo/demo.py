@@ -7,6 +7,8 @@ Four processes train the same model, one after the other, each observed by obser
     B              below `precompiled run`, after A: compiled from its first step, nothing traced or compiled anywhere
     plain, warm    torch.compile as it comes, with the cache that "plain, cold" filled
 
+Before them a few steps with nothing compiled, for A's to be compared with that it makes beside the compile.
+
 Everything lives in a temporary directory, with a daemon of its own; both are gone at the end, also after Ctrl-C.
 """
 
@@ -55,6 +57,7 @@ class Run:
     label: str
     title: str
     hook: bool
+    extra: dict[str, str] = field(default_factory=dict)  # of its environment
     process: subprocess.Popen[str] | None = None
     launched: float = 0.0
     began: float = 0.0
@@ -105,6 +108,7 @@ class Demo:
     def __init__(self, console: Console, directory: Path) -> None:
         self.console = console
         self.directory = directory
+        self.eager = Run("eager", "not compiled", hook=False, extra={"TORCH_COMPILE_DISABLE": "1"})
         self.runs = [
             Run("plain, cold", "nothing cached", hook=False),
             Run("A", "nothing cached", hook=True),
@@ -126,6 +130,7 @@ class Demo:
             "TORCHINDUCTOR_CACHE_DIR": str(self.directory / ("inductor-ours" if run.hook else "inductor-plain")),
             # Where the hook is on for good, plain torch.compile is to stay plain.
             **({} if run.hook else {"PRECOMPILED": "0"}),
+            **run.extra,
         }
 
     def train(self, run: Run, min_steps: int) -> None:
@@ -179,6 +184,7 @@ class Demo:
     def run_all(self) -> None:
         with self.progress():
             plain_cold, a, b, plain_warm = self.runs
+            self.train(self.eager, COMPILED_STEPS)
             self.train(plain_cold, 0)
             self.train(a, 0)
             # As many steps as A made, so that each loss of A, before and after its swap, has one to be compared with.
@@ -187,7 +193,7 @@ class Demo:
         self.stats = json.loads(self.precompiled("stats", "--json").stdout)
 
     def close(self) -> None:
-        for run in self.runs:
+        for run in (self.eager, *self.runs):
             if run.process is not None and run.process.poll() is None:
                 run.process.kill()
                 run.process.wait()
@@ -282,6 +288,21 @@ class Demo:
                 text.append("│ swap │ ", "bold")
         return text.append("ms")
 
+    def pace(self) -> Text:
+        """A's eager steps, which share the machine with their compile, beside those of a process alone."""
+        a = self.runs[1]
+        alone = statistics.median(step["seconds"] for step in self.eager.steps[1:])
+        beside = a.steps[1 : a.first_compiled()]
+        if not beside:
+            return Text("A made no eager step beside its compile.")
+        seconds = [step["seconds"] for step in beside]
+        share = len(beside) * alone / (beside[-1]["at"] - a.steps[0]["at"])
+        return Text(
+            f"A's {len(beside)} steps beside its compile took {statistics.median(seconds) / alone:.1f} times as long as "
+            f"eager steps alone ({alone * 1000:.0f} ms) in the median, {max(seconds) / alone:.1f} times at worst; "
+            f"{share:.0%} of the steps that eager alone makes in that time"
+        )
+
     def claims(self) -> Iterator[tuple[bool, str]]:
         plain, a, b, _warm = self.runs
         first, cold = a.steps[0], plain.steps[0]
@@ -333,6 +354,7 @@ class Demo:
         self.console.print(self.table())
         self.console.print()
         self.console.print(self.swap(), soft_wrap=True)
+        self.console.print(self.pace(), soft_wrap=True)
         self.console.print()
         claims = list(self.claims())
         for holds, sentence in claims:

@@ -79,6 +79,13 @@ def test_the_workers_environment_is_the_clients_and_pinned(daemon: DaemonUnderTe
     assert entry["cwd"] == "/"
 
 
+def test_a_worker_that_wakes_up_interrupts_nobody(daemon: DaemonUnderTest, tmp_path: Path) -> None:
+    with raw_client(daemon.settings) as client:
+        client.submit(daemon.submit(), graph("wait-for", path=str(tmp_path / "go")))
+        assert os.sched_getscheduler(busy_worker(daemon).pid) == os.SCHED_BATCH
+        (tmp_path / "go").touch()
+
+
 def test_a_client_that_leaves_at_once_has_its_graph_compiled(daemon: DaemonUnderTest) -> None:
     message = daemon.submit()
     with raw_client(daemon.settings) as client:

@@ -7,6 +7,11 @@ import subprocess
 import sys
 
 import pytest
+import torch
+from support_daemon import wait_until
+from support_session import deaf_daemon
+
+from precompiled.torch_internals import openmp
 
 # In a process of its own: threads are counted, and a fork's child runs OpenMP, which no child of a process that has
 # used it may do.
@@ -110,3 +115,19 @@ openmp.beside_compile(False)
 assert until(lambda: threads() == before)
 print("both")
 """) == "both"  # fmt: skip
+
+
+def test_openmp_sleeps_while_a_graph_is_pending(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in openmp.SAID:
+        monkeypatch.delenv(name, raising=False)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        with deaf_daemon() as here:
+            here.call(lambda x: x * 2, torch.ones(3))
+            wait_until(lambda: openmp._team is not None, "a team beside the compile")
+            (awaited,) = here.session.pending._awaited.values()
+            here.session.pending.abandon(awaited)
+            wait_until(lambda: openmp._team is None, "its end")
+    finally:
+        torch.set_num_threads(threads)
