@@ -298,8 +298,8 @@ class Demo:
         seconds = [step["seconds"] for step in beside]
         share = len(beside) * alone / (beside[-1]["at"] - a.steps[0]["at"])
         return Text(
-            f"A's {len(beside)} steps beside its compile took {statistics.median(seconds) / alone:.1f} times as long as "
-            f"eager steps alone ({alone * 1000:.0f} ms) in the median, {max(seconds) / alone:.1f} times at worst; "
+            f"A's {len(beside)} steps beside its compile took {statistics.median(seconds) / alone:.1f} times as long "
+            f"as eager steps alone ({alone * 1000:.0f} ms) in the median, {max(seconds) / alone:.1f} times at worst; "
             f"{share:.0%} of the steps that eager alone makes in that time"
         )
 
