@@ -16,12 +16,12 @@ def spec(order: str, parallel: str, when: str, seed: int = 0, steps: int = 20) -
     return {"order": order, "parallel": parallel, "ranks": ranks, "steps": steps, "seed": seed, "when": when}
 
 
-@pytest.mark.parametrize("when", ["before-backward", "any"])
+@pytest.mark.parametrize("when", [pytest.param("before-backward", marks=pytest.mark.slow), "any"])
 def test_a_checkpoint_outside_of_the_compiled_block(shared_host: Host, when: str) -> None:
     swapped_as_plain(shared_host, "training_program.py", spec("torchtune", "", when))
 
 
-@pytest.mark.parametrize("parallel", ["ddp", "ddp-static"])
+@pytest.mark.parametrize("parallel", [pytest.param("ddp", marks=pytest.mark.slow), "ddp-static"])
 def test_a_head_that_is_not_in_the_loss(shared_host: Host, parallel: str) -> None:
     swapped_as_plain(shared_host, "training_program.py", spec("two-heads", parallel, "before-step"))
 

@@ -15,17 +15,24 @@ def spec(order: str, parallel: str, when: str, seed: int = 0, steps: int = 20) -
 @pytest.mark.parametrize(
     ("order", "parallel", "when"),
     [
-        ("torchtitan", "fsdp2", "before-backward"),
         ("torchtune", "fsdp2", "before-step"),
-        ("torchtune", "ddp", "before-step"),
+        pytest.param("torchtitan", "fsdp2", "before-backward", marks=pytest.mark.slow),
+        pytest.param("torchtune", "ddp", "before-step", marks=pytest.mark.slow),
     ],
 )
 def test_a_swap_at_a_step(shared_host: Host, order: str, parallel: str, when: str) -> None:
     swapped_as_plain(shared_host, "training_program.py", spec(order, parallel, when))
 
 
-@pytest.mark.parametrize("use_reentrant", [True, False], ids=["reentrant", "non-reentrant"])
-@pytest.mark.parametrize("when", ["before-step", "before-backward"])
+@pytest.mark.parametrize(
+    ("use_reentrant", "when"),
+    [
+        (True, "before-backward"),
+        pytest.param(True, "before-step", marks=pytest.mark.slow),
+        pytest.param(False, "before-backward", marks=pytest.mark.slow),
+        pytest.param(False, "before-step", marks=pytest.mark.slow),
+    ],
+)
 def test_a_swap_in_transformers_trainer(shared_host: Host, when: str, use_reentrant: bool) -> None:
     spec = {"steps": 20, "seed": 0, "when": when, "use_reentrant": use_reentrant}
     swapped_as_plain(shared_host, "trainer_program.py", spec)
