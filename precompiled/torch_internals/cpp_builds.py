@@ -6,6 +6,10 @@ But a linker creates its output empty and fills it at the end, so a kill in betw
 believed: no kernel of that graph could be loaded, or with half of a header no kernel at all be built, until somebody
 cleared the store. So the compiler writes under a name that nobody looks for, and a rename follows.
 
+The precompiled header takes seconds of every core to build. Where the user's own programs have built just this one, in
+torch's directory for temporary files, and nobody else can have put it there, it is copied; such a program may have been
+killed as well, so a build that fails with a header is tried once more without.
+
 All of torch's C++ builds go through one function, which is where this file sits. The other caches that a worker uses
 below the scratch directory are renamed into their places by those who write them (docs/artifact-format.md).
 
@@ -17,6 +21,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import shutil
 import threading
 import time
 from collections.abc import Callable
@@ -26,12 +31,18 @@ from typing import Any
 
 from torch._inductor import codecache, cpp_builder
 
+from precompiled.artifact import trust
+from precompiled.errors import UntrustedStore
+
 BUILDING = ".building"  # ends the name of what a compiler is writing
 _HEADERS = "precompiled_headers"
+_HEADER_SUFFIXES = (".gch", ".pch")  # GCC's, Clang's
+_TORCHS_HEADERS = Path(codecache._HEADER_DIR)  # for all programs of the user
 
 _original: Callable[[str, str], None] = cpp_builder.run_compile_cmd
 _original_header: Any = codecache._precompile_header
 _last = threading.local()  # .error: what the last build of this thread failed with
+_damaged: set[Path] = set()  # of torch's headers, those that no compiler could read
 
 
 def use(scratch: Path) -> None:
@@ -75,12 +86,48 @@ def _run_whole(cmd_line: str, cwd: str) -> None:
     arguments[place] = building
     path = os.path.join(cwd, building)
     try:
-        _original(shlex.join(arguments), cwd)
+        if not _copied(os.path.join(cwd, target), path):
+            _built(shlex.join(arguments), cwd)
         os.rename(path, os.path.join(cwd, target))
     except BaseException:
         with suppress(OSError):
             os.unlink(path)
         raise
+
+
+def _built(cmd_line: str, cwd: str) -> None:
+    try:
+        _original(cmd_line, cwd)
+    except Exception:
+        arguments = shlex.split(cmd_line)
+        included = [after for before, after in zip(arguments, arguments[1:], strict=False) if before == "-include"]
+        headers = [compiled for header in included for compiled in _compiled(header)]
+        if not headers:
+            raise
+        for compiled in headers:  # the error is the program's if it comes again
+            _damaged.add(_torchs(compiled))
+            with suppress(OSError):
+                os.unlink(compiled)
+        _original(cmd_line, cwd)
+
+
+def _copied(target: str, to: str) -> bool:
+    """Whether a precompiled header was there, built by a program of this user, and was copied to ``to``."""
+    source = _torchs(target)
+    if not target.endswith(_HEADER_SUFFIXES) or source in _damaged:
+        return False
+    try:
+        for part in (source.parent.parent, source.parent, source):
+            trust.check_stat(os.lstat(part), str(part), directory=part != source)
+        shutil.copyfile(source, to)
+    except (OSError, UntrustedStore):
+        return False
+    return True
+
+
+def _torchs(compiled: str) -> Path:
+    """Where torch has the precompiled header that a worker has as ``compiled``."""
+    return _TORCHS_HEADERS / Path(compiled).name
 
 
 def _header(header: str, *arguments: Any, **options: Any) -> str:
@@ -97,7 +144,7 @@ def _header(header: str, *arguments: Any, **options: Any) -> str:
 
 
 def _compiled(path: str) -> list[str]:
-    return [name for name in (f"{path}.gch", f"{path}.pch") if os.path.exists(name)]  # GCC's, Clang's
+    return [name for suffix in _HEADER_SUFFIXES if os.path.exists(name := path + suffix)]
 
 
 def _in_use(path: str) -> bool:

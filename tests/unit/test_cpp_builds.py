@@ -160,3 +160,39 @@ def test_a_start_of_the_machine_has_a_directory_of_its_own(tmp_path: Path, monke
     assert here == scratch.directory(tmp_path) and here.parent == tmp_path / scratch.SCRATCH
     monkeypatch.setattr(scratch, "_boot", lambda: "another")
     assert scratch.directory(tmp_path) != here
+
+
+@pytest.fixture
+def torchs_headers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Torch's own directory of precompiled headers, with one."""
+    directory = tmp_path / "torchinductor_me" / "precompiled_headers"
+    directory.mkdir(parents=True)
+    (directory / "header.h.gch").write_text("built by another program")
+    monkeypatch.setattr(cpp_builds, "_TORCHS_HEADERS", directory)
+    monkeypatch.setattr(cpp_builds, "_damaged", set())
+    return directory
+
+
+@pytest.mark.parametrize("mode", [0o755, 0o777])
+def test_a_header_that_this_user_has_built_is_copied_and_no_other(place: Path, torchs_headers: Path, mode: int) -> None:
+    torchs_headers.chmod(mode)
+    run(HALF + 'echo built here > "$1"', place / "header.h.gch")
+    trusted = mode == 0o755
+    assert (place / "header.h.gch").read_text() == ("built by another program" if trusted else "built here\n")
+
+
+def test_a_build_that_fails_with_a_header_is_tried_without_and_the_header_is_built_anew(
+    place: Path, torchs_headers: Path
+) -> None:
+    header = place / "header.h"
+    run(HALF, Path(f"{header}.gch"))
+    run(f'[ ! -e {header}.gch ] || exit 1; {HALF} echo whole > "$1"', place / "kernel.so", "-include", str(header))
+    assert (place / "kernel.so").read_text() == "whole\n"
+    run(HALF + 'echo built here > "$1"', Path(f"{header}.gch"))
+    assert Path(f"{header}.gch").read_text() == "built here\n"
+
+
+def test_an_error_of_the_source_is_told_though_a_header_was_used(place: Path, torchs_headers: Path) -> None:
+    run(HALF, place / "header.h.gch")
+    with pytest.raises(CppCompileError):
+        run("exit 1", place / "kernel.so", "-include", str(place / "header.h"))
