@@ -19,6 +19,7 @@ _precompile_header}. Checked on 2.11.0, 2.13.0, 2.15.0.
 
 from __future__ import annotations
 
+import itertools
 import os
 import shlex
 import shutil
@@ -100,7 +101,7 @@ def _built(cmd_line: str, cwd: str) -> None:
         _original(cmd_line, cwd)
     except Exception:
         arguments = shlex.split(cmd_line)
-        included = [after for before, after in zip(arguments, arguments[1:], strict=False) if before == "-include"]
+        included = [after for before, after in itertools.pairwise(arguments) if before == "-include"]
         headers = [compiled for header in included for compiled in _compiled(header)]
         if not headers:
             raise

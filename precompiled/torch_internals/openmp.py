@@ -29,6 +29,7 @@ log = logging.getLogger("precompiled.openmp")
 
 # Whoever has set one of them has said how threads are to wait.
 SAID = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME", "KMP_LIBRARY")
+FREE = 2  # with as many cores that torch's threads leave free, a compile has cores of its own
 END_S = 5.0  # for a team to end, which takes about a millisecond; a fork waits no longer
 _PAUSE_SOFT = 1  # omp_pause_soft of omp.h
 
@@ -40,7 +41,7 @@ class _Team:
         self._runtime, self._size = runtime, size
         self._over = threading.Event()
         self._ended = threading.Event()
-        threading.Thread(target=self._work, name="precompiled.openmp", daemon=True).start()
+        threading.Thread(target=self._work, name="precompiled-pace", daemon=True).start()
 
     def _work(self) -> None:
         try:
@@ -113,6 +114,8 @@ def _begin() -> _Team | None:
     if threads == 1 or any(name in os.environ for name in SAID):
         return None
     runtime = _Runtime()
+    if runtime.cores - threads >= FREE:
+        return None  # and to wake sleepers would cost the program something
     # The program's team and ours without its leader, whom libgomp does not count: one more than there are cores.
     return _Team(runtime, max(2, runtime.cores - threads + 2))
 

@@ -89,6 +89,16 @@ def test_one_thread_waits_for_nobody() -> None:
     assert says("torch.set_num_threads(1)\nopenmp.beside_compile(True)\nprint(threads() - before, ours())") == "0 []"
 
 
+@pytest.mark.parametrize(("cores", "team"), [(1, True), (3, True), (4, False), (64, False)])
+def test_with_free_cores_threads_are_left_alone(monkeypatch: pytest.MonkeyPatch, cores: int, team: bool) -> None:
+    for name in openmp.SAID:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    monkeypatch.setattr(openmp._Runtime, "cores", cores)
+    monkeypatch.setattr(openmp, "_Team", lambda runtime, size: size)
+    assert (openmp._begin() is not None) == team
+
+
 def test_without_openmp_threads_are_left_alone() -> None:
     code = "del openmp._Runtime.gather\nopenmp.torch.__file__ = '/nowhere/torch/__init__.py'\n"
     code += "openmp.ctypes.CDLL = lambda name, CDLL=openmp.ctypes.CDLL: CDLL('libm.so.6')\n"
