@@ -34,7 +34,11 @@ def _runs_aten(module: torch.fx.GraphModule, *_: Any, **__: Any) -> Callable[...
     def call(args: list[Any]) -> Any:
         given = list(args)
         args.clear()
-        return module.forward(*given)
+        # Generated code gives a view as a tensor of its own over the same memory (reinterpret_tensor).
+        return [
+            value.detach() if isinstance(value, torch.Tensor) and value._is_view() else value
+            for value in module.forward(*given)
+        ]
 
     call._boxed_call = True  # type: ignore[attr-defined]
     return call
