@@ -11,7 +11,7 @@ Which outputs go through the second one is AOTAutograd's choice (``OutputType`` 
 input that is returned is that very tensor; a view of an input is made again on the input; views of one intermediate
 stay views of one tensor; all others become tensors of their own.
 
-Private names: Tensor.{_base, _is_view, _view_func}, torch.autograd._unsafe_preserve_version_counter,
+Private names: Tensor.{_base, _is_view, _view_func}, Node._saved_result, torch.autograd._unsafe_preserve_version_counter,
 torch._C._autograd._get_current_graph_task_keep_graph,
 torch._C._functorch.peek_interpreter_stack, torch._dynamo.compiled_autograd.{compiled_autograd_enabled,
 in_compiled_autograd_region}, torch._dynamo.config.compiled_autograd. Checked on 2.11.0, 2.13.0, 2.15.0.
@@ -66,13 +66,13 @@ class CompiledFunction(torch.autograd.Function):
     """Behind the operators. Its name is that of AOTAutograd's, since ``grad_fn.name()`` shows it."""
 
     @staticmethod
-    def forward(ctx: Any, *outputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        return tuple(tensor.detach() for tensor in outputs)
+    def forward(ctx: Any, copied: set[int], *outputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return tuple(tensor.clone() if at in copied else tensor.detach() for at, tensor in enumerate(outputs))
 
     @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         _ = ctx.saved_tensors  # a second backward through a graph that is not retained is an error, whatever was saved
-        return gradients
+        return (None, *gradients)
 
 
 class _Assign(torch.autograd.Function):
@@ -136,8 +136,14 @@ class _Outputs:
         changed = [self._pass(self._inner[at]) for at in self._changed]
         if not self._through:
             return [place(()) for place in places]
+        storages = [_storage(output) for output in outputs if isinstance(output, torch.Tensor)]
+        copied = {
+            number
+            for number, tensor in enumerate(self._through.values())
+            if _is_kept_by_its_node(tensor) and storages.count(_storage(tensor)) == 1
+        }
         with torch.enable_grad():  # a graph may end in another mode than it began in
-            made = CompiledFunction.apply(*self._through.values())
+            made = CompiledFunction.apply(copied, *self._through.values())
             for at, number in zip(self._changed, changed, strict=True):
                 # What was saved of the tensor since the graph changed it is as it was saved.
                 with torch.autograd._unsafe_preserve_version_counter(self._args[at]):
@@ -202,6 +208,14 @@ def _alone(output: Any, storages: set[Any]) -> Any:
     if isinstance(output, torch.Tensor) and output._is_view() and _storage(output) not in storages:
         return output.detach()
     return output
+
+
+def _is_kept_by_its_node(tensor: torch.Tensor) -> bool:
+    """Whether the operator that made it needs it in its backward, as relu does: then the caller must not change it in
+    place. Compiled code may need something else, and let him (of relu, only where it is zero).
+    """
+    node = type(tensor.grad_fn)  # its attributes are not to be asked for: that would run the hooks on saved tensors
+    return hasattr(node, "_saved_result") or hasattr(node, f"_saved_result{tensor.output_nr}")
 
 
 # What makes several views at once (torch::autograd's CreationMeta::MULTI_OUTPUT_NODE).

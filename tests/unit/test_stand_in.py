@@ -187,6 +187,15 @@ def an_output_can_be_changed_in_place(compile: Compile) -> Any:
 
 
 @row
+def an_output_that_its_operator_keeps_can_be_changed_in_place(compile: Compile) -> Any:
+    (a,) = weights("a")
+    output = compile(lambda x: (x @ a).relu())(torch.ones(2, 4))
+    output.mul_(0.5)
+    output.sum().backward()
+    return kind(output), kind(a.grad)
+
+
+@row
 def parts_of_a_chunk_can_be_changed_in_place(compile: Compile) -> Any:
     (a,) = weights("a")
     left, right = compile(lambda: (a * 2).chunk(2))()
