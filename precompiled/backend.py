@@ -235,7 +235,6 @@ class _Graph:
             self.graph.eager(),
             program.size_inputs,
             lambda sizes: self.submitter.request_variant(program, dispatch, sizes),
-            self.session.safe_points,
             torch.cuda.is_current_stream_capturing if program.device != "cpu" else None,
         )
         waits = bool(program.no_stand_in)

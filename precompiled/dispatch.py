@@ -13,22 +13,23 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from precompiled.ledger import GraphCalls
-from precompiled.safe_points import Hold, SafePoints
+from precompiled.safe_points import SafePoint
 
 Compiled = Callable[..., Any]
 Check = Callable[[list[int]], bool]
 # Sizes for which a variant was asked for, in one graph and process: a loop over ever new sizes must not fill the queue.
 MAX_REQUESTS = 16
+AWAITS_SAFE_POINT = "its artifact is loaded, and awaits the end of a checkpoint in which it ran eager"
 
 
 class StandIn(Protocol):
     """What runs a graph eagerly (torch_internals/stand_in.py)."""
 
-    def __call__(self, *args: Any, hold: Hold | None = None) -> Any:
-        """The graph's outputs; ``hold`` is released when nothing computes this run again."""
+    def __call__(self, *args: Any) -> Any:
+        """The graph's outputs."""
 
-    def may_be_repeated(self, args: Sequence[Any]) -> bool:
-        """Whether what surrounds this call may compute it again, and must find the same."""
+    def repeated_by(self, args: Sequence[Any]) -> object | None:
+        """What may compute this call again, and must find the same, for as long as it lives."""
 
     def must_not_mix(self, args: Sequence[Any]) -> bool:
         """Whether this call has a counterpart that it must agree with, and eager may not."""
@@ -43,7 +44,6 @@ class Dispatch:
         eager: StandIn,
         size_inputs: list[int],
         request_variant: Callable[[list[int]], None],
-        points: SafePoints,
         is_capturing: Callable[[], bool] | None = None,
     ) -> None:
         """``is_capturing``: whether the call is being recorded (a CUDA graph's capture), and must not load code."""
@@ -51,13 +51,13 @@ class Dispatch:
         self._eager = eager
         self._size_inputs = size_inputs
         self._request_variant = request_variant
-        self._points = points
-        self._repeatable = False  # an eager run of this graph was held
+        self._safe_point = SafePoint()
         self._variants: tuple[tuple[Check, Compiled], ...] = ()  # what calls are served with
         self._loaded: tuple[tuple[Check | None, Compiled], ...] = ()  # the same, and what awaits a safe point
         self._requested: set[tuple[int, ...]] = set()
-        # Waits until the artifact is there, or will not come. Set by who awaits it.
-        self.await_artifact: Callable[[], None] | None = None
+        # By the values of the size inputs: waits until the artifact for them is there, or will not come. Set by who
+        # awaits it.
+        self.awaits: dict[tuple[int, ...], Callable[[], None]] = {}
 
         def unserved(*args: Any) -> Any:
             return self._run_eager(args, lambda: None if run is unserved else run)
@@ -108,9 +108,12 @@ class Dispatch:
         for all.
         """
         self._loaded = (*self._loaded, (check, function))
-        self._points.when_safe(functools.partial(self._serve, function, check), lambda: not self._repeatable)
+        if not self._safe_point.when_safe(functools.partial(self._serve, function, check)):
+            self._calls.mutable.message = AWAITS_SAFE_POINT
 
     def _serve(self, function: Compiled, check: Check | None) -> None:
+        if self._calls.mutable.message == AWAITS_SAFE_POINT:
+            self._calls.mutable.message = ""
         if check is None:
             self._flip(function)
             return
@@ -126,22 +129,27 @@ class Dispatch:
             if check(sizes):
                 return function(*args)
         self._calls.calls_unserved += 1
+        self._request(sizes)
+        return self._run_eager(args, lambda: self._variant(sizes))
+
+    def _request(self, sizes: list[int]) -> None:
         known = tuple(sizes)
         if known not in self._requested and len(self._requested) < MAX_REQUESTS:
             self._requested.add(known)
             self._request_variant(sizes)
-        return self._run_eager(args, lambda: self._variant(sizes))
 
     def _run_eager(self, args: tuple[Any, ...], served: Callable[[], Compiled | None]) -> Any:
         """``served``: with what, if a swap came since the call began."""
         eager = self._eager
-        if eager.may_be_repeated(args):
-            self._repeatable = True
-            hold = self._points.hold()
+        repeater = eager.repeated_by(args)
+        if repeater is not None:
+            hold = self._safe_point.hold()
             function = served()
             if function is None:
-                return eager(*args, hold=hold)
-            hold.release()
+                self._safe_point.release_with(hold, repeater)
+                del repeater  # an error of the graph's must not keep it
+                return eager(*args)
+            self._safe_point.release(hold)
             return function(*args)
         if eager.must_not_mix(args):
             function = self._await(args)
@@ -151,9 +159,12 @@ class Dispatch:
 
     def _await(self, args: tuple[Any, ...]) -> Compiled | None:
         """The compiled graph for this call, as soon as it is loaded; None where there is none to be had."""
-        if self.await_artifact is not None:
-            self.await_artifact()
         sizes = [args[position] for position in self._size_inputs]
+        if tuple(sizes) not in self.awaits and self._size_inputs:
+            self._request(sizes)
+        wait = self.awaits.get(tuple(sizes))
+        if wait is not None:
+            wait()
         return next((function for check, function in self._loaded if check is None or check(sizes)), None)
 
 

@@ -7,6 +7,7 @@ hot path, and one reference is flipped: the next call runs compiled.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import threading
@@ -57,6 +58,8 @@ class Awaited:
     done: threading.Event = field(default_factory=threading.Event)
     answered: bool = False  # the daemon said that the key is published
     compiled_here: bool = False  # in this process, after all
+    waited_for: bool = False  # by a call of the program's
+    threads: int = 0  # of OpenMP's, that its eager calls use on the CPU
 
     @property
     def key(self) -> str:
@@ -95,6 +98,10 @@ class Pending:
 
     def await_artifact(self, item: Awaited) -> None:
         """For a call that must not run eager: until its artifact is loaded; where none comes, compile it now."""
+        if not item.done.is_set():
+            item.waited_for = True
+            with contextlib.suppress(Exception):  # the job goes on, only not ahead of others
+                self._resubmit(item)
         item.done.wait(self._session.settings.wait_s)
         if item.swap.state is not State.COMPILED and item.calls.mutable.reason not in _CRASHES_COMPILERS:
             _compile_now(self._session, item)
@@ -134,6 +141,7 @@ class Pending:
             self._dormant.remove(item)
         if item.program.device != "cpu":
             # CUDA cannot be used in a child of a process that has used it: a load would only fail.
+            item.done.set()
             return
         # Its own: the daemon tells only one client of an id, and the parent waits for its answer.
         item.id = uuid.uuid4().hex
@@ -180,7 +188,7 @@ class Pending:
                     refused, self._refused = self._refused, []
                     awaited = list(self._awaited.values())
                     self._hint = False
-                openmp.beside_compile(any(item.program.device == "cpu" for item in awaited))
+                openmp.beside_compile(max(item.threads for item in awaited))
                 watcher.watch(self._session.store.artifacts)
                 for item in awaited:
                     self._guarded(item)
@@ -208,7 +216,7 @@ class Pending:
             for id in left:
                 self._session.connection.forget(id)
         finally:
-            openmp.beside_compile(False)
+            openmp.beside_compile(0)
             watcher.close()
 
     def _guarded(self, item: Awaited) -> None:

@@ -1,65 +1,53 @@
-"""When calls may go over from eager to compiled: not while something that ran eager may have to run once more.
+"""When a graph goes over from eager to compiled: not while an eager run of it may have to run once more.
 
 A checkpoint outside of a compiled function (``torch.utils.checkpoint``, not reentrant) runs the function again in the
-backward, and takes what that run saves for what the first one saved. Both must be eager, or both compiled. Checkpoints
-do this by hooks on saved tensors, and other users of such hooks may do the same. So an eager run under such hooks holds
-all swaps back, until its backward is through or its graph is gone; what becomes ready meanwhile is swapped then.
+backward, and takes what the second run saves for what the first one saved: the two must both be eager, or both
+compiled. So an eager run inside of such a checkpoint holds the graph's swap back, for as long as the checkpoint keeps
+anything. What becomes ready meanwhile is swapped then.
 
-No torch, no I/O: ``dispatch.py`` asks for holds, ``torch_internals/autograd_edges.py`` releases them.
+No torch, no I/O: ``dispatch.py`` holds, and ``torch_internals/surroundings.py`` knows what a checkpoint keeps.
 """
 
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable
 
 
-class Hold:
-    """An eager run that may be repeated. Ends with ``release``, or with the last reference to it."""
-
-    def __init__(self, points: SafePoints) -> None:
-        self._points: SafePoints | None = points
-
-    def release(self) -> None:
-        points, self._points = self._points, None
-        if points is not None:
-            points._released()
-
-    __del__ = release
-
-
-class SafePoints:
-    """Those of one process. Thread-safe."""
+class SafePoint:
+    """That of one graph. Thread-safe."""
 
     def __init__(self) -> None:
-        self.after_fork()
-        self._holds = 0
+        # Reentrant: a garbage collection may end a hold in the middle of anything, also in here.
+        self._lock = threading.RLock()
+        self._holds: set[int] = set()
+        self._next = 0
         self._waiting: list[Callable[[], None]] = []
 
-    def after_fork(self) -> None:
-        """In a fork's child: a lock that a thread of the parent may hold."""
-        # Reentrant: a garbage collection may release a hold in the middle of anything, also in here.
-        self._lock = threading.RLock()
-
-    def hold(self) -> Hold:
-        """Hold swaps back from now on."""
+    def hold(self) -> int:
+        """Hold swaps back from now on, until ``release``."""
         with self._lock:
-            self._holds += 1
-        return Hold(self)
+            self._next += 1
+            self._holds.add(self._next)
+            return self._next
 
-    def when_safe(self, action: Callable[[], None], at_once: Callable[[], bool]) -> None:
-        """Do it now, or as soon as nothing holds it back, in the thread that releases the last hold.
-
-        ``at_once``: whether it may come in spite of holds (a graph of which no eager run was held).
-        """
+    def release(self, hold: int) -> None:
+        """End a hold; idempotent. The last one does what has waited for it, in this thread."""
         with self._lock:
-            if self._holds and not at_once():
-                self._waiting.append(action)
-                return
-            action()
-
-    def _released(self) -> None:
-        with self._lock:
-            self._holds -= 1
+            self._holds.discard(hold)
             while self._waiting and not self._holds:
                 self._waiting.pop(0)()
+
+    def release_with(self, hold: int, keeper: object) -> None:
+        """End it when ``keeper`` is gone."""
+        weakref.finalize(keeper, self.release, hold).atexit = False
+
+    def when_safe(self, action: Callable[[], None]) -> bool:
+        """Do it now, or as soon as nothing holds it back; whether it was done."""
+        with self._lock:
+            if self._holds:
+                self._waiting.append(action)
+                return False
+            action()
+            return True

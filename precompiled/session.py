@@ -19,7 +19,6 @@ from precompiled.client import Connection, daemon_reachable
 from precompiled.errors import COMPILE_ERROR
 from precompiled.ledger import GraphReport, Ledger
 from precompiled.pending import Pending
-from precompiled.safe_points import SafePoints
 
 if TYPE_CHECKING:
     from precompiled.config import Settings
@@ -43,7 +42,6 @@ class Session:
         self.store = Store(self.settings.cache_dir)
         self.ledger = Ledger()
         self.connection = Connection(self.settings)
-        self.safe_points = SafePoints()
         self.pending = Pending(self)
         # Set where this process is a watch's capture (docs/watch.md): graphs are captured, and not served.
         # It was imported before any module of the user's; no other process pays for the import.
@@ -207,7 +205,6 @@ def _after_fork_in_child() -> None:
         if util is not None:  # its child forgets the finalizers that it inherits, and then calls this
             util.register_after_fork(_session, _at_exit_of_worker)
         _session.ledger.after_fork()
-        _session.safe_points.after_fork()
         _session.pending.after_fork()
 
 

@@ -57,12 +57,15 @@ class Submitter:
             program=program,
             hints=hints,
             swap=swap,
-            submit=lambda item: self.submit(item.program, item.hints, item.id, self.session.pending.on_reply),
+            submit=lambda item: self.submit(
+                item.program, item.hints, item.id, self.session.pending.on_reply, waiting=item.waited_for
+            ),
             dispatch=dispatch,
             compile_inline=lambda: compile_inline(program, hints, self.given),
             id=id,
+            threads=torch.get_num_threads() if program.device == "cpu" else 0,
         )
-        dispatch.await_artifact = lambda: self.session.pending.await_artifact(awaited)
+        dispatch.awaits[tuple(program.sizes(hints))] = lambda: self.session.pending.await_artifact(awaited)
         # Watched before it is submitted: an answer must find whom it is for.
         self.session.pending.watch(awaited)
         try:
@@ -72,8 +75,12 @@ class Submitter:
             raise
         return awaited
 
-    def submit(self, program: capture.Program, hints: list[int], id: str, on_reply: OnReply) -> None:
-        """Hand the program to the connection's thread, which tells ``on_reply`` what the daemon says."""
+    def submit(
+        self, program: capture.Program, hints: list[int], id: str, on_reply: OnReply, *, waiting: bool = False
+    ) -> None:
+        """Hand the program to the connection's thread, which tells ``on_reply`` what the daemon says. ``waiting``: a
+        call of the program's waits for it.
+        """
         from precompiled import wire
 
         session, report = self.session, self.calls.mutable
@@ -84,7 +91,7 @@ class Submitter:
             environment=worker_environment(program.modules),
             device=worker_device(program.device),
             name=report.name,
-            waiting=session.settings.mode == "wait" or bool(program.no_stand_in),
+            waiting=waiting or session.settings.mode == "wait" or bool(program.no_stand_in),
         )
         graph = program.to_bytes(hints, self.about())
         if len(graph) > session.settings.max_graph_bytes:

@@ -71,7 +71,7 @@ def _dispatched(
         if session.settings.mode != "lookup" and session.daemon_problem() is None:
             submitter.request_variant(program, dispatch, sizes)
 
-    dispatch = Dispatch(calls, eager_of(kept), graph.size_inputs, request, session.safe_points)
+    dispatch = Dispatch(calls, eager_of(kept), graph.size_inputs, request)
     for entry in entries:
         function = loading.load(session.store, entry, graph.modes, cudagraphs=graph.cudagraphs)
         dispatch.serve_with(function, guard_check(entry.manifest.guards))

@@ -12,13 +12,14 @@ input that is returned is that very tensor; a view of an input is made again on 
 stay views of one tensor; all others become tensors of their own.
 
 Private names: Tensor.{_base, _is_view, _view_func}, Node._saved_result,
-torch.autograd._unsafe_preserve_version_counter, torch._C._autograd._get_current_graph_task_keep_graph,
+torch.autograd._unsafe_preserve_version_counter,
 torch._C._functorch.peek_interpreter_stack, torch._dynamo.compiled_autograd.{compiled_autograd_enabled,
 in_compiled_autograd_region}, torch._dynamo.config.compiled_autograd. Checked on 2.11.0, 2.13.0, 2.15.0.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -27,28 +28,23 @@ import torch._dynamo.compiled_autograd
 import torch._dynamo.config
 import torch.fx
 
-from precompiled.safe_points import Hold
-
 
 class _Inputs(torch.autograd.Function):
     """Before the operators: each differentiable input, as a tensor with a history of its own."""
 
     @staticmethod
-    def forward(ctx: Any, hold: Hold | None, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        ctx.hold = hold
+    def forward(ctx: Any, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
         ctx.set_materialize_grads(False)
         return tuple(tensor.detach() for tensor in inputs)
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
-        if ctx.hold is not None and not torch._C._autograd._get_current_graph_task_keep_graph():
-            ctx.hold.release()  # nothing computes this run again
         if torch.is_grad_enabled():
             # create_graph: AOTAutograd returns gradients that say so, and refuses when they are differentiated.
             # (torch's once_differentiable would return gradients that say that they are constants.)
             connected = torch.empty(0, requires_grad=True)
-            return (None, *_Once.apply(connected, *gradients))
-        return (None, *gradients)
+            return tuple(_Once.apply(connected, *gradients))
+        return gradients
 
 
 class _Once(torch.autograd.Function):
@@ -81,11 +77,13 @@ class _Assign(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, changed: torch.Tensor, output: torch.Tensor) -> torch.Tensor:
         ctx.mark_dirty(changed)
+        ctx.is_view = changed._is_view()
         return changed
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[None, torch.Tensor]:
-        return None, gradient
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor]:
+        # Where it is a view, None would be taken for the gradient of all of its base.
+        return torch.zeros_like(gradient) if ctx.is_view else None, gradient
 
 
 def records() -> bool:
@@ -105,14 +103,17 @@ def differentiable(args: Sequence[Any]) -> list[int]:
     return [at for at, value in enumerate(args) if isinstance(value, torch.Tensor) and value.requires_grad]
 
 
-def run_between(run: Callable[..., Any], args: Sequence[Any], positions: list[int], hold: Hold | None) -> Any:
-    """What ``run(*args)`` returns, between the edges. ``positions``: of ``differentiable``; ``hold``: released with
-    the last use of what the backward needs (safe_points.py).
-    """
+def share_memory(args: Sequence[Any], positions: list[int]) -> bool:
+    """Whether one of these inputs lies in the memory of another one, whichever that is."""
+    counted = Counter(_storage(value) for value in args if isinstance(value, torch.Tensor))
+    return any(counted[_storage(args[at])] > 1 for at in positions)
+
+
+def run_between(run: Callable[..., Any], args: Sequence[Any], positions: list[int]) -> Any:
+    """What ``run(*args)`` returns, between the edges. ``positions``: of ``differentiable``."""
     inner = list(args)
-    if positions:
-        for at, tensor in zip(positions, _Inputs.apply(hold, *(args[at] for at in positions)), strict=True):
-            inner[at] = tensor
+    for at, tensor in zip(positions, _Inputs.apply(*(args[at] for at in positions)), strict=True):
+        inner[at] = tensor
     histories = {at: value.grad_fn for at, value in enumerate(inner) if isinstance(value, torch.Tensor)}
     outputs = run(*inner)
     if not isinstance(outputs, (tuple, list)):
@@ -129,21 +130,25 @@ class _Outputs:
         self._at = {id(value): at for at, value in enumerate(inner) if isinstance(value, torch.Tensor)}
         self._storages = {_storage(value) for value in inner if isinstance(value, torch.Tensor)}
         self._changed = [at for at, before in histories.items() if inner[at].grad_fn is not before]
-        self._through: dict[int, torch.Tensor] = {}  # what goes through the node, by identity: in order, each once
+        self._through: list[torch.Tensor] = []  # what goes through the node
+        self._numbers: dict[int, int] = {}  # of each, by identity: where it is among them
 
     def finished(self, outputs: Sequence[Any]) -> list[Any]:
-        places = [self._place(output, outputs) for output in outputs]
+        tensors = [output for output in outputs if isinstance(output, torch.Tensor)]
+        in_storage = Counter(_storage(tensor) for tensor in tensors)
+        # Torch refuses to change what comes several at once (of ``chunk``) in place: those count for nobody else.
+        may_change = Counter(_storage(tensor) for tensor in tensors if not _is_one_of_many(tensor))
+        places = [self._place(output, may_change) for output in outputs]
         changed = [self._pass(self._inner[at]) for at in self._changed]
         if not self._through:
             return [place(()) for place in places]
-        storages = [_storage(output) for output in outputs if isinstance(output, torch.Tensor)]
         copied = {
             number
-            for number, tensor in enumerate(self._through.values())
-            if _is_kept_by_its_node(tensor) and storages.count(_storage(tensor)) == 1
+            for number, tensor in enumerate(self._through)
+            if _is_kept_by_its_node(tensor) and in_storage[_storage(tensor)] == 1
         }
         with torch.enable_grad():  # a graph may end in another mode than it began in
-            made = CompiledFunction.apply(copied, *self._through.values())
+            made = CompiledFunction.apply(copied, *self._through)
             for at, number in zip(self._changed, changed, strict=True):
                 # What was saved of the tensor since the graph changed it is as it was saved.
                 with torch.autograd._unsafe_preserve_version_counter(self._args[at]):
@@ -152,10 +157,12 @@ class _Outputs:
 
     def _pass(self, tensor: torch.Tensor) -> int:
         """Its number among the node's outputs."""
-        self._through.setdefault(id(tensor), tensor)
-        return list(self._through).index(id(tensor))
+        number = self._numbers.setdefault(id(tensor), len(self._through))
+        if number == len(self._through):
+            self._through.append(tensor)
+        return number
 
-    def _place(self, output: Any, outputs: Sequence[Any]) -> Callable[[Sequence[torch.Tensor]], Any]:
+    def _place(self, output: Any, may_change: Counter[Any]) -> Callable[[Sequence[torch.Tensor]], Any]:
         """What gives the output, once there are those of the node."""
         at = self._at.get(id(output))
         if at is not None:
@@ -164,7 +171,7 @@ class _Outputs:
             alone = _alone(output, self._storages)
             return lambda _made: alone
         base = output._base
-        others = self._aliases(output, outputs)
+        others = may_change[_storage(output)]
         if _storage(output) in self._storages:
             of = self._at.get(id(base))
             if of is None or (others == 0 and _is_one_of_many(output)):
@@ -176,18 +183,6 @@ class _Outputs:
             return lambda made: output._view_func(made[number])
         number = self._pass(output)
         return lambda made: made[number]
-
-    @staticmethod
-    def _aliases(output: torch.Tensor, outputs: Sequence[Any]) -> int:
-        """How many of the outputs lie in its memory and may be changed in place (torch refuses that for views that come
-        several at once, as of ``chunk``).
-        """
-        storage = _storage(output)
-        return sum(
-            1
-            for other in outputs
-            if isinstance(other, torch.Tensor) and _storage(other) == storage and not _is_one_of_many(other)
-        )
 
 
 def run_alone(run: Callable[..., Any], args: Sequence[Any]) -> Any:
@@ -205,7 +200,12 @@ def _alone(output: Any, storages: set[Any]) -> Any:
     """A view of an intermediate as a tensor of its own, over the same memory: so compiled code returns it, and a custom
     Function that passes it on (a reentrant checkpoint) lets it be changed in place.
     """
-    if isinstance(output, torch.Tensor) and output._is_view() and _storage(output) not in storages:
+    if (
+        isinstance(output, torch.Tensor)
+        and output._is_view()
+        and not output.requires_grad
+        and _storage(output) not in storages
+    ):
         return output.detach()
     return output
 

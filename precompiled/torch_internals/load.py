@@ -76,9 +76,11 @@ def _on_copies(call: Callable[..., Any], overwritten: list[int]) -> Callable[...
         if torch._C._autograd._get_current_graph_task_keep_graph():
             for at in overwritten:
                 given = args[at]
-                args[at] = torch.empty_strided(
-                    given.size(), given.stride(), dtype=given.dtype, device=given.device
-                ).copy_(given)
+                args[at] = given.clone()
+                if args[at].stride() != given.stride() and 0 not in given.stride():
+                    args[at] = torch.empty_strided(
+                        given.size(), given.stride(), dtype=given.dtype, device=given.device
+                    ).copy_(given)
         return call(args)
 
     return backward

@@ -86,31 +86,32 @@ class _Runtime:
 
 _lock = threading.RLock()
 _team: _Team | None = None
-_wanted = False
+_wanted = 0
 
 
-def beside_compile(compiling: bool) -> None:
-    """Say whether graphs that run on the CPU are being compiled for this process; idempotent."""
+def beside_compile(threads: int) -> None:
+    """Say how many threads run graphs on the CPU that are being compiled for this process (torch.get_num_threads, which
+    is each thread's own), 0 for none; idempotent.
+    """
     global _wanted  # noqa: PLW0603 - of the process, like the OpenMP runtime
     with _lock:
-        _wanted = compiling
-        _set(compiling)
+        _wanted = threads
+        _set(threads)
 
 
-def _set(on: bool) -> None:
+def _set(threads: int) -> None:
     global _team  # noqa: PLW0603
-    if on and _team is None:
+    if threads and _team is None:
         try:
-            _team = _begin()
-        except (OSError, AttributeError, RuntimeError) as error:  # RuntimeError: no more threads can be had
+            _team = _begin(threads)
+        except Exception as error:  # noqa: BLE001 - no OpenMP, or no more threads: steps take longer, and no more
             log.debug("OpenMP's threads are left as they are: %s", error)
-    elif not on and _team is not None:
+    elif not threads and _team is not None:
         _team.end()
         _team = None
 
 
-def _begin() -> _Team | None:
-    threads = torch.get_num_threads()
+def _begin(threads: int) -> _Team | None:
     if threads == 1 or any(name in os.environ for name in SAID):
         return None
     runtime = _Runtime()
@@ -123,17 +124,19 @@ def _begin() -> _Team | None:
 # A child of a fork has the runtime's count of threads, and none of the threads: it would count ours for ever.
 def _before_fork() -> None:
     _lock.acquire()
-    _set(False)
+    _set(0)
 
 
 def _after_fork_in_parent() -> None:
-    _set(_wanted)
-    _lock.release()
+    try:
+        _set(_wanted)
+    finally:
+        _lock.release()
 
 
 def _after_fork_in_child() -> None:
     global _lock, _wanted
-    _lock, _wanted = threading.RLock(), False
+    _lock, _wanted = threading.RLock(), 0
 
 
 os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)

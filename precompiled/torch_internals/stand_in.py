@@ -15,14 +15,13 @@ GraphModule.meta["_checkpoint_context_fn"]. Checked on 2.11.0, 2.13.0, 2.15.0.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 import torch.fx
 from torch.utils.checkpoint import checkpoint
 
-from precompiled.safe_points import Hold
 from precompiled.torch_internals import autograd_edges, surroundings
 
 # Where Dynamo keeps the context function of selective activation checkpointing (torch/_higher_order_ops/wrap.py).
@@ -36,48 +35,97 @@ _CHANGE_THE_TENSOR = frozenset(
 )  # fmt: skip
 
 
+_VIEWS = frozenset(
+    {"as_strided", "chunk", "detach", "diagonal", "expand", "expand_as", "flatten", "getitem", "movedim", "narrow",
+     "permute", "reshape", "select", "split", "squeeze", "swapaxes", "swapdims", "t", "transpose", "unbind",
+     "unflatten", "unsqueeze", "view", "view_as"}
+)  # fmt: skip
+_WRITE = frozenset(
+    {"setitem", "iadd", "iand", "ifloordiv", "ilshift", "imatmul", "imod", "imul", "ior", "ipow", "irshift", "isub",
+     "itruediv", "ixor"}
+)  # fmt: skip
+
+
 class StandIn:
     """Runs a graph eagerly. Thread-safe."""
 
     def __init__(self, module: torch.fx.GraphModule) -> None:
         self._run: Callable[..., Any] = eager(module).forward
-        self._plain = not _changes_tensors(module)
+        self._plain = not _changes_an_input(module)
+        self._writes = _writes(module)
         self._draws: bool | None = None
 
-    def __call__(self, *args: Any, hold: Hold | None = None) -> Any:
-        """The graph's outputs; ``hold`` is released when nothing computes this run again."""
+    def __call__(self, *args: Any) -> Any:
+        """The graph's outputs."""
         positions = self._differentiable(args)
         if not positions:
             return autograd_edges.run_alone(self._run, args)
-        return autograd_edges.run_between(self._run, args, positions, hold)
+        return autograd_edges.run_between(self._run, args, positions)
 
     def _differentiable(self, args: Sequence[Any]) -> list[int]:
-        return autograd_edges.differentiable(args) if self._plain and autograd_edges.records() else []
+        if not self._plain or not autograd_edges.records():
+            return []
+        positions = autograd_edges.differentiable(args)
+        if self._writes and autograd_edges.share_memory(args, positions):
+            return []  # what changes one of them has to change the history of the other
+        return positions
 
-    def may_be_repeated(self, args: Sequence[Any]) -> bool:
-        """Whether what surrounds this call may compute it again in its backward, and take one run for the other."""
-        return surroundings.saved_tensors_are_hooked() and bool(self._differentiable(args))
+    def repeated_by(self, args: Sequence[Any]) -> object | None:
+        """The checkpoint that may compute this call again in its backward, and take one run for the other."""
+        return surroundings.checkpoint_around() if self._is_recorded(args) else None
+
+    @staticmethod
+    def _is_recorded(args: Sequence[Any]) -> bool:
+        return torch.is_grad_enabled() and bool(autograd_edges.differentiable(args))
 
     def must_not_mix(self, args: Sequence[Any]) -> bool:
         """Whether it is one of two runs that must draw the same random numbers, which eager and compiled code do not.
 
         So are a run in a custom autograd Function's forward and one in a backward (a reentrant checkpoint's), and one
-        without gradients where saved tensors are hooked (a part of what another checkpoint computes again).
+        without gradients in another checkpoint. A recomputation of that one is as its forward was (safe_points.py).
         """
-        repeats = (surroundings.in_a_backward, surroundings.in_a_function, surroundings.saved_tensors_are_hooked)
-        if not any(test() for test in repeats):
+        checkpointed = surroundings.in_a_checkpoint()
+        if checkpointed and self._is_recorded(args):
+            return False
+        if not (checkpointed or surroundings.in_a_backward() or surroundings.in_a_function()):
             return False
         if self._draws is None:
             self._draws = surroundings.draws(self._run, args)
         return self._draws
 
 
-def _changes_tensors(module: torch.fx.GraphModule) -> bool:
+def _calls(module: torch.fx.GraphModule) -> Iterator[tuple[torch.fx.Node, str]]:
+    """The operations of a graph and of those in it, with the names of what they call."""
+    for held in module.modules():
+        if isinstance(held, torch.fx.GraphModule):
+            for node in held.graph.nodes:
+                if node.op.startswith("call_"):
+                    yield node, str(getattr(node.target, "__name__", node.target))
+
+
+def _changes_an_input(module: torch.fx.GraphModule) -> bool:
+    return any(name in _CHANGE_THE_TENSOR and _is_of_an_input(node) for node, name in _calls(module))
+
+
+def _is_of_an_input(node: torch.fx.Node) -> bool:
+    """Whether it changes an input, or what may be a view of one."""
+    changed = node.args[0] if node.args else None
+    while isinstance(changed, torch.fx.Node) and changed.op != "placeholder":
+        name = str(getattr(changed.target, "__name__", changed.target))
+        if name not in _VIEWS and name not in _CHANGE_THE_TENSOR:
+            return False
+        changed = changed.args[0] if changed.args else None
+    return True
+
+
+def _writes(module: torch.fx.GraphModule) -> bool:
+    """Whether it may change a tensor in place; by name, as Python and torch name what does."""
     return any(
-        node.op.startswith("call_") and getattr(node.target, "__name__", node.target) in _CHANGE_THE_TENSOR
-        for held in module.modules()
-        if isinstance(held, torch.fx.GraphModule)
-        for node in held.graph.nodes
+        (name.endswith("_") and not name.endswith("__"))
+        or name in _WRITE
+        or node.kwargs.get("inplace")
+        or node.kwargs.get("out") is not None
+        for node, name in _calls(module)
     )
 
 
@@ -125,19 +173,24 @@ def _runner(target: Any) -> Callable[..., Any] | None:
 
 
 def _functional_batch_norm(
-    input: torch.Tensor, mean: torch.Tensor | None, var: torch.Tensor | None, weight: torch.Tensor | None = None,
-    bias: torch.Tensor | None = None, training: bool = False, *rest: Any, **options: Any,
+    input: torch.Tensor, running_mean: torch.Tensor | None, running_var: torch.Tensor | None,
+    weight: torch.Tensor | None = None, bias: torch.Tensor | None = None, training: bool = False,
+    *rest: Any, **options: Any,
 ) -> torch.Tensor:  # fmt: skip
-    mean, var = (value.data if training and value is not None else value for value in (mean, var))
+    mean, var = _unversioned(training, running_mean, running_var)
     return torch.nn.functional.batch_norm(input, mean, var, weight, bias, training, *rest, **options)
 
 
 def _batch_norm(
-    input: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None, mean: torch.Tensor | None,
-    var: torch.Tensor | None, training: bool, *rest: Any,
+    input: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None, running_mean: torch.Tensor | None,
+    running_var: torch.Tensor | None, training: bool, *rest: Any, **options: Any,
 ) -> torch.Tensor:  # fmt: skip
-    mean, var = (value.data if training and value is not None else value for value in (mean, var))
-    return torch.batch_norm(input, weight, bias, mean, var, training, *rest)
+    mean, var = _unversioned(training, running_mean, running_var)
+    return torch.batch_norm(input, weight, bias, mean, var, training, *rest, **options)
+
+
+def _unversioned(training: bool, *statistics: torch.Tensor | None) -> list[torch.Tensor | None]:
+    return [value.data if training and value is not None else value for value in statistics]
 
 
 def _call(graph: torch.fx.GraphModule, identifier: str, *arguments: Any) -> Any:

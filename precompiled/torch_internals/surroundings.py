@@ -2,11 +2,12 @@
 
 Two kinds are known by what torch does, not by who does it:
 
-- Hooks on saved tensors. A checkpoint that is not reentrant recomputes in them (torch/utils/checkpoint.py).
+- A checkpoint that is not reentrant, known by its hooks on saved tensors, in which it recomputes.
 - A custom autograd Function. A reentrant checkpoint (torch's, DeepSpeed's, a user's own) runs the graph without
   gradients in its forward, and with gradients in its backward: two graphs to Dynamo, with artifacts of their own.
 
-Private names: torch._C._autograd._top_saved_tensors_default_hooks, torch._C._current_graph_task_id.
+Private names: torch._C._autograd._top_saved_tensors_default_hooks, torch._C._current_graph_task_id, and of
+torch/utils/checkpoint.py: the variable "frame" of _checkpoint_hook's pack hook.
 Checked on 2.11.0, 2.13.0, 2.15.0.
 """
 
@@ -19,14 +20,29 @@ from typing import Any
 
 import torch
 from torch.autograd import Function
+from torch.utils import checkpoint
 from torch.utils._python_dispatch import TorchDispatchMode
 
 _APPLY = Function.apply.__func__.__code__
 
 
-def saved_tensors_are_hooked() -> bool:
-    """Whether what is saved for a backward now goes through hooks that are not those of tracing."""
-    return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
+def _pack_hook() -> Any:
+    """Of the hooks on saved tensors that count now; None where there are none, or others than a checkpoint's."""
+    hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)
+    pack = hooks[0] if hooks is not None else None
+    return pack if getattr(pack, "__module__", None) == checkpoint.__name__ else None
+
+
+def in_a_checkpoint() -> bool:
+    """Whether a checkpoint that is not reentrant runs its function, for the first time or again."""
+    return _pack_hook() is not None
+
+
+def checkpoint_around() -> object | None:
+    """What such a checkpoint keeps for its backward, in its first run: it lives until nothing needs a second one."""
+    pack = _pack_hook()
+    cells = zip(pack.__code__.co_freevars, pack.__closure__ or (), strict=True) if pack is not None else ()
+    return next((cell.cell_contents for name, cell in cells if name == "frame"), None)
 
 
 def in_a_backward() -> bool:

@@ -21,7 +21,6 @@ from torch._inductor.utils import output_node
 from precompiled.dispatch import Dispatch
 from precompiled.graph import codec
 from precompiled.ledger import GraphCalls, GraphReport
-from precompiled.safe_points import SafePoints
 from precompiled.torch_internals.stand_in import StandIn
 
 from .programs import Plan, Run, Story
@@ -74,7 +73,6 @@ class Swapped:
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
         self._graphs: list[_Graph] = []
-        self._points = SafePoints()
         self._ticks = 0
         self._schedule = random.Random(plan.seed)
         self._run = Run(plan, lambda function: torch.compile(function, backend=self._backend))
@@ -97,7 +95,7 @@ class Swapped:
     def _arm(self, graph: _Graph) -> None:
         """From eager again. Some are there from the start, some come at a tick, some never."""
         graph.dispatch = Dispatch(
-            GraphCalls(GraphReport(id="", name="")), graph.stand_in, [], lambda sizes: None, self._points
+            GraphCalls(GraphReport(id="", name="")), graph.stand_in, [], lambda sizes: None
         )
         graph.served = False
         dispatch = graph.dispatch
@@ -108,7 +106,7 @@ class Swapped:
                 self.waits += 1
                 dispatch.serve_with(graph.compiled)
 
-        dispatch.await_artifact = come
+        dispatch.awaits[()] = come
         graph.at = self._ticks + self._schedule.randint(0, self._span)
         if self._schedule.random() < 0.1:
             self._serve(graph)

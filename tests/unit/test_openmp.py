@@ -53,11 +53,11 @@ def says(code: str, **environment: str) -> str:
 def test_a_team_is_there_while_graphs_are_compiled() -> None:
     assert says("""
 for _ in range(3):
-    openmp.beside_compile(True)
-    openmp.beside_compile(True)
+    openmp.beside_compile(torch.get_num_threads())
+    openmp.beside_compile(torch.get_num_threads())
     assert until(lambda: threads() == before + 2), threads()  # the leader, and the one that it leads
-    openmp.beside_compile(False)
-    openmp.beside_compile(False)
+    openmp.beside_compile(0)
+    openmp.beside_compile(0)
     assert until(lambda: threads() == before and not ours())
 print("ended")
 """) == "ended"  # fmt: skip
@@ -70,7 +70,7 @@ sizes = []
 openmp._Team = lambda runtime, size: sizes.append((size, runtime.cores))
 for count in (THREADS, max(2, THREADS - 1)):
     torch.set_num_threads(count)
-    openmp.beside_compile(True)
+    openmp.beside_compile(torch.get_num_threads())
     size, cores = sizes.pop()
     assert count + size - 1 > cores, (count, size, cores)
 print("more")
@@ -81,47 +81,50 @@ print("more")
     "environment", [{"OMP_WAIT_POLICY": "active"}, {"GOMP_SPINCOUNT": "5000"}, {"KMP_BLOCKTIME": "1"}]
 )
 def test_who_has_said_how_threads_wait_is_left_alone(environment: dict[str, str]) -> None:
-    code = "openmp.beside_compile(True)\nprint(threads() - before, ours())"
+    code = "openmp.beside_compile(torch.get_num_threads())\nprint(threads() - before, ours())"
     assert says(code, **environment) == "0 []"
 
 
 def test_one_thread_waits_for_nobody() -> None:
-    assert says("torch.set_num_threads(1)\nopenmp.beside_compile(True)\nprint(threads() - before, ours())") == "0 []"
+    assert says("""
+torch.set_num_threads(1)
+openmp.beside_compile(torch.get_num_threads())
+print(threads() - before, ours())
+""") == "0 []"  # fmt: skip
 
 
 @pytest.mark.parametrize(("cores", "team"), [(1, True), (3, True), (4, False), (64, False)])
 def test_with_free_cores_threads_are_left_alone(monkeypatch: pytest.MonkeyPatch, cores: int, team: bool) -> None:
     for name in openmp.SAID:
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
     monkeypatch.setattr(openmp._Runtime, "cores", cores)
     monkeypatch.setattr(openmp, "_Team", lambda runtime, size: size)
-    assert (openmp._begin() is not None) == team
+    assert (openmp._begin(2) is not None) == team
 
 
 def test_without_openmp_threads_are_left_alone() -> None:
     code = "del openmp._Runtime.gather\nopenmp.torch.__file__ = '/nowhere/torch/__init__.py'\n"
     code += "openmp.ctypes.CDLL = lambda name, CDLL=openmp.ctypes.CDLL: CDLL('libm.so.6')\n"
-    assert says(code + "openmp.beside_compile(True)\nprint(threads() - before, ours())") == "0 []"
+    assert says(code + "openmp.beside_compile(torch.get_num_threads())\nprint(threads() - before, ours())") == "0 []"
 
 
 def test_a_child_of_a_fork_has_no_part_of_the_team() -> None:
     """The runtime would count its threads for ever there; and whoever waits for them waits for ever."""
     assert says("""
-openmp.beside_compile(True)
+openmp.beside_compile(torch.get_num_threads())
 child = os.fork()
 if child == 0:
     assert openmp._team is None and threads() == 1, threads()
     torch.ones(1 << 20).add(1)  # with a team of the child's own
     assert until(lambda: threads() == THREADS)
-    openmp.beside_compile(True)
+    openmp.beside_compile(torch.get_num_threads())
     assert until(lambda: threads() == THREADS + 2)
-    openmp.beside_compile(False)
+    openmp.beside_compile(0)
     assert until(lambda: threads() == THREADS)
     os._exit(0)
 assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 assert until(lambda: threads() == before + 2), "the parent's is there again"
-openmp.beside_compile(False)
+openmp.beside_compile(0)
 assert until(lambda: threads() == before)
 print("both")
 """) == "both"  # fmt: skip

@@ -11,75 +11,87 @@ import pytest
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from precompiled.dispatch import Dispatch
+from precompiled.dispatch import AWAITS_SAFE_POINT, Dispatch
 from precompiled.ledger import GraphCalls, GraphReport
-from precompiled.safe_points import Hold, SafePoints
 from precompiled.torch_internals import surroundings
 from precompiled.torch_internals.stand_in import StandIn
 
 
-def dispatch(eager: Any, points: SafePoints, **more: Any) -> Dispatch:
-    return Dispatch(GraphCalls(GraphReport(id="", name="")), eager, [], lambda sizes: None, points, **more)
+def dispatch(eager: Any, **more: Any) -> Dispatch:
+    return Dispatch(GraphCalls(GraphReport(id="", name="")), eager, [], lambda sizes: None, **more)
 
 
 def graph(function: Callable[..., Any]) -> StandIn:
     return StandIn(torch.fx.symbolic_trace(function))
 
 
+class Keeper:
+    """What a checkpoint keeps."""
+
+
 class Repeatable:
-    """An eager run that is always held; the test keeps or drops the holds."""
+    """An eager run that is always repeatable, for as long as the test keeps the keepers."""
 
     def __init__(self) -> None:
-        self.holds: list[Hold | None] = []
+        self.keepers: list[Keeper] = []
         self.meanwhile: Callable[[], None] = lambda: None
 
-    def __call__(self, *args: Any, hold: Hold | None = None) -> Any:
-        self.holds.append(hold)
+    def __call__(self, *args: Any) -> Any:
         return "eager"
 
-    def may_be_repeated(self, args: Sequence[Any]) -> bool:
+    def repeated_by(self, args: Sequence[Any]) -> object | None:
         self.meanwhile()
-        return True
+        self.keepers.append(Keeper())
+        return self.keepers[-1]
 
     def must_not_mix(self, args: Sequence[Any]) -> bool:
         return False
 
 
-def test_a_swap_waits_for_all_holds_and_comes_with_the_last() -> None:
-    points, eager = SafePoints(), Repeatable()
-    first, second = dispatch(eager, points), dispatch(eager, points)
-    assert (first.call(), second.call()) == ("eager", "eager")
-    first.serve_with(lambda: "compiled")
-    assert first.call() == "eager"
-    for hold in eager.holds[1:]:
-        assert hold is not None
-        hold.release()
-        hold.release()  # twice is once
-    assert first.call() == "eager"
-    eager.holds.clear()  # the last reference counts as well
+def test_a_swap_comes_when_nothing_can_repeat_an_eager_run_any_more() -> None:
+    eager = Repeatable()
+    made = dispatch(eager)
+    assert [made.call(), made.call()] == ["eager", "eager"]
+    made.serve_with(lambda: "compiled")
+    assert made.call() == "eager"
+    del eager.keepers[1:]
     gc.collect()
-    assert first.call() == "compiled"
+    assert made.call() == "eager"
+    eager.keepers.clear()
+    gc.collect()
+    assert made.call() == "compiled"
 
 
-def test_a_graph_that_never_ran_eager_there_is_swapped_in_spite_of_others() -> None:
-    points, eager = SafePoints(), Repeatable()
-    dispatch(eager, points).call()
-    other = dispatch(eager, points)
+def test_what_a_swap_waits_for_is_reported() -> None:
+    eager = Repeatable()
+    made = dispatch(eager)
+    made.call()
+    made.serve_with(lambda: "compiled")
+    assert made._calls.mutable.message == AWAITS_SAFE_POINT
+    eager.keepers.clear()
+    gc.collect()
+    assert made._calls.mutable.message == ""
+
+
+def test_one_graph_does_not_hold_another_back() -> None:
+    eager = Repeatable()
+    dispatch(eager).call()
+    other = dispatch(eager)
     other.serve_with(lambda: "compiled")
     assert other.call() == "compiled"
 
 
 def test_a_swap_that_comes_while_a_call_begins_serves_that_call() -> None:
-    points, eager = SafePoints(), Repeatable()
-    made = dispatch(eager, points)
+    eager = Repeatable()
+    made = dispatch(eager)
     eager.meanwhile = lambda: made.serve_with(lambda: "compiled")
     assert made.call() == "compiled"
-    assert eager.holds == []
+    assert made.call() == "compiled"
 
 
 def test_a_swap_in_another_thread_does_not_come_between() -> None:
-    points, eager = SafePoints(), Repeatable()
-    made = dispatch(eager, points)
+    eager = Repeatable()
+    made = dispatch(eager)
     made.call()
     thread = threading.Thread(target=made.serve_with, args=[lambda: "compiled"])
     thread.start()
@@ -89,7 +101,7 @@ def test_a_swap_in_another_thread_does_not_come_between() -> None:
 
 def test_a_capture_of_a_cuda_graph_is_not_swapped() -> None:
     capturing = [True]
-    made = dispatch(graph(lambda x: x + 1), SafePoints(), is_capturing=lambda: capturing[0])
+    made = dispatch(graph(lambda x: x + 1), is_capturing=lambda: capturing[0])
     made.serve_with(lambda x: "compiled")
     assert torch.equal(made.call(torch.zeros(1)), torch.ones(1))
     capturing[0] = False
@@ -99,7 +111,7 @@ def test_a_capture_of_a_cuda_graph_is_not_swapped() -> None:
 # ---------------------------------------------------------------- with autograd
 
 
-def one_block(points: SafePoints) -> tuple[Dispatch, torch.Tensor, list[str]]:
+def one_block() -> tuple[Dispatch, torch.Tensor, list[str]]:
     """A block that says how it ran; compiled, it saves another number of tensors."""
     weight = torch.ones(4, 4, requires_grad=True)
     ran: list[str] = []
@@ -117,13 +129,13 @@ def one_block(points: SafePoints) -> tuple[Dispatch, torch.Tensor, list[str]]:
         ran.append("compiled")
         return (x @ weight,)
 
-    made = dispatch(Traced(), points)
+    made = dispatch(Traced())
     made.compiled = compiled  # type: ignore[attr-defined]
     return made, weight, ran
 
 
 def test_a_recomputation_is_as_its_forward_was_and_the_next_forward_is_swapped() -> None:
-    made, weight, ran = one_block(SafePoints())
+    made, weight, ran = one_block()
 
     def step(between: Callable[[], None] = lambda: None) -> None:
         x = torch.ones(2, 4, requires_grad=True)
@@ -137,8 +149,8 @@ def test_a_recomputation_is_as_its_forward_was_and_the_next_forward_is_swapped()
     assert ran == ["eager", "eager", "eager", "eager", "compiled", "compiled"]
 
 
-def test_a_graph_that_is_retained_is_held_until_it_is_gone() -> None:
-    made, weight, ran = one_block(SafePoints())
+def test_a_checkpoint_that_is_retained_holds_until_it_is_gone() -> None:
+    made, weight, ran = one_block()
     x = torch.ones(2, 4, requires_grad=True)
     loss = checkpoint(lambda x: made.call(x, weight)[0], x, use_reentrant=False).sum()
     made.serve_with(made.compiled)  # type: ignore[attr-defined]
@@ -151,8 +163,84 @@ def test_a_graph_that_is_retained_is_held_until_it_is_gone() -> None:
     assert ran[-1] == "compiled"
 
 
+def test_a_branch_of_a_checkpoint_that_is_used_later_computes_it_again_as_it_was() -> None:
+    made, weight, ran = one_block()
+    x, other = torch.ones(2, 4, requires_grad=True), torch.ones(4, 4, requires_grad=True)
+    left, right = checkpoint(
+        lambda x: (made.call(x, weight)[0], (x @ other).exp().sin()), x, use_reentrant=False
+    )
+    left.sum().backward()
+    made.serve_with(made.compiled)  # type: ignore[attr-defined]
+    right.sum().backward()
+    assert set(ran) == {"eager"}
+
+
+def test_a_checkpoint_is_repeated_as_it_was_where_the_graph_has_no_edges() -> None:
+    """Of one that changes metadata of its input, for instance."""
+    made, weight, ran = one_block()
+    made._eager._plain = False  # type: ignore[attr-defined]
+    x = torch.ones(2, 4, requires_grad=True)
+    loss = checkpoint(lambda x: made.call(x, weight)[0], x, use_reentrant=False).sum()
+    made.serve_with(made.compiled)  # type: ignore[attr-defined]
+    loss.backward()
+    assert ran == ["eager", "eager"]
+
+
+def test_other_hooks_on_saved_tensors_hold_nothing_back() -> None:
+    made, weight, ran = one_block()
+    with torch.autograd.graph.save_on_cpu():
+        loss = made.call(torch.ones(2, 4), weight)[0].sum()
+        made.serve_with(made.compiled)  # type: ignore[attr-defined]
+        made.call(torch.ones(2, 4), weight)
+    loss.backward()
+    assert ran == ["eager", "compiled"]
+
+
+def test_a_reentrant_checkpoint_under_other_hooks_has_one_mask() -> None:
+    """In its backward, saved tensors are hooked as well."""
+    made = dispatch(graph(dropped))
+    awaited: list[str] = []
+    made.awaits[()] = lambda: awaited.append("waited")
+    with torch.autograd.graph.save_on_cpu():
+        x = torch.ones(4, requires_grad=True)
+        checkpoint(lambda x: made.call(x)[0], x, use_reentrant=True).sum().backward()
+    assert awaited == ["waited", "waited"]  # in the forward, and in the backward
+
+
+def test_a_call_that_must_not_run_eager_asks_for_its_own_sizes() -> None:
+    requested: list[list[int]] = []
+
+    def request(sizes: list[int]) -> None:
+        requested.append(sizes)
+        made.awaits[tuple(sizes)] = lambda: made.serve_with(lambda size, x: "compiled", lambda values: values == sizes)
+
+    eager = graph(lambda size, x: (dropped(x)[0] * size,))
+    made = Dispatch(GraphCalls(GraphReport(id="", name="")), eager, [0], request)
+    made.awaits[(2,)] = lambda: pytest.fail("for another size")
+    with torch.no_grad():
+        assert in_a_function(lambda: made.call(3, torch.ones(4))) == "compiled"
+    assert requested == [[3]]
+
+
+def in_a_function(call: Callable[[], Any]) -> Any:
+    found = []
+
+    class Runs(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+            found.append(call())
+            return x * 1
+
+        @staticmethod
+        def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+            return gradient
+
+    Runs.apply(torch.ones(1))
+    return found[0]
+
+
 def test_without_hooks_a_swap_comes_between_forward_and_backward() -> None:
-    made, weight, ran = one_block(SafePoints())
+    made, weight, ran = one_block()
     loss = made.call(torch.ones(2, 4), weight)[0].sum()
     made.serve_with(made.compiled)  # type: ignore[attr-defined]
     made.call(torch.ones(2, 4), weight)
@@ -166,14 +254,14 @@ def dropped(x: torch.Tensor) -> tuple[torch.Tensor]:
 
 @pytest.mark.parametrize("random", [True, False])
 def test_in_a_reentrant_checkpoint_what_draws_random_numbers_waits(random: bool) -> None:
-    made = dispatch(graph(dropped if random else lambda x: (x * 2,)), SafePoints())
+    made = dispatch(graph(dropped if random else lambda x: (x * 2,)))
     awaited: list[str] = []
 
     def comes() -> None:
         awaited.append("waited")
         made.serve_with(lambda x: (x * 3,))
 
-    made.await_artifact = comes
+    made.awaits[()] = comes
     x = torch.ones(4, requires_grad=True)
     output = checkpoint(lambda x: made.call(x)[0], x, use_reentrant=True)
     output.sum().backward()
@@ -182,8 +270,8 @@ def test_in_a_reentrant_checkpoint_what_draws_random_numbers_waits(random: bool)
 
 
 def test_outside_of_what_is_computed_again_nothing_waits_for_random_numbers() -> None:
-    made = dispatch(graph(dropped), SafePoints())
-    made.await_artifact = lambda: pytest.fail("it waited")
+    made = dispatch(graph(dropped))
+    made.awaits[()] = lambda: pytest.fail("it waited")
     for context in (torch.enable_grad(), torch.no_grad()):
         with context:
             made.call(torch.ones(4, requires_grad=True))

@@ -273,6 +273,61 @@ def a_change_without_gradients_is_seen_by_the_version(compile: Compile) -> Any:
     return raised(saved.backward)[0], kind(b)
 
 
+@row
+def a_view_that_is_changed_leaves_its_base_the_other_gradients(compile: Compile) -> Any:
+    a, b = weights("a", "b")
+    state = torch.zeros(2, 4)
+    add = compile(lambda row, w: row.add_(w[0]) * 1)
+    add(state[0], a)
+    add(state[1], a)
+    base = b * 1
+    compile(lambda x: x.mul_(3) * 1)(base[:2])
+    (state.sum() + base.sum()).backward()
+    return kind(a.grad), kind(b.grad)
+
+
+@row
+def inputs_over_one_memory_have_the_gradients_of_a_change(compile: Compile) -> Any:
+    (a,) = weights("a")
+    x = a * 1
+
+    def change(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        y.mul_(2.0)
+        return x.sin()
+
+    compile(change)(x, x[0]).sum().backward()
+    return kind(a.grad)
+
+
+@row
+def views_that_are_made_in_place_require_gradients(compile: Compile) -> Any:
+    (a,) = weights("a")
+    output = compile(lambda: (a * 2).unsqueeze_(0)[0])()
+    output.sum().backward()
+    return output.requires_grad, kind(a.grad)
+
+
+@row
+def gradients_that_a_graph_switches_on_are_there(compile: Compile) -> Any:
+    (a,) = weights("a")
+
+    def enables() -> torch.Tensor:
+        with torch.enable_grad():
+            return (a * 2).view(-1)
+
+    with torch.no_grad():
+        output = compile(enables)()
+    return output.requires_grad
+
+
+@row
+def a_batch_norm_by_keywords(compile: Compile) -> Any:
+    x = torch.randn(8, 4, generator=torch.Generator().manual_seed(0))
+    mean, var = torch.zeros(4), torch.ones(4)
+    norm = torch.nn.functional.batch_norm
+    return kind(compile(lambda x: norm(x, running_mean=mean, running_var=var, training=True))(x)), kind(mean)
+
+
 # ---------------------------------------------------------------- modes
 
 
