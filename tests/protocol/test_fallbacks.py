@@ -486,7 +486,7 @@ def test_collectives_wait_for_their_artifact_and_are_compiled_in_process_at_last
         assert here.session.pending.wait(30), "it is still awaited"
 
 
-@pytest.mark.reason("no-stand-in")
+@pytest.mark.reason("worker-only-error")
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="this torch has no torch.distributed")
 @pytest.mark.usefixtures("one_rank")
 def test_a_failure_that_collectives_wait_for_is_told_as_what_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -499,9 +499,10 @@ def test_a_failure_that_collectives_wait_for_is_told_as_what_it_is(monkeypatch: 
             here.session.store.publish_failure(record)
 
         monkeypatch.setattr(type(here.session.connection), "submit", fails)
-        with pytest.warns(RuntimeWarning, match="is compiled in process .compile-error.: It failed"):
+        with pytest.warns(RuntimeWarning, match="this process compiles .worker-only-error.: It failed"):
             torch.testing.assert_close(here.call(reduced, X), X + 1)
-        assert here.was_refused("no-stand-in")
+        (graph,) = here.reports()
+        assert (graph.state, graph.source, graph.reason) == ("bypassed", "inline", "worker-only-error")
 
 
 @pytest.mark.reason("size-guards")
