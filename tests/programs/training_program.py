@@ -137,6 +137,8 @@ def train(model: torch.nn.Module, spec: dict[str, Any], swap: Swap) -> list[floa
         output = output[0] if isinstance(output, tuple) else output
         loss = torch.nn.functional.cross_entropy(output.flatten(0, 1), tokens.flatten())
         swap.at(step, "before-backward")
+        # It has learned by then; a run that awaits its swap for long must not diverge meanwhile.
+        optimizer.param_groups[0]["lr"] = 0.05 if step < 100 else 1e-4
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
