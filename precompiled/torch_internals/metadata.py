@@ -4,7 +4,7 @@ A backend's ``example_inputs`` are real tensors for parameters; the placeholders
 (``node.meta["example_value"]``) say the same without a weight travelling anywhere.
 
 Private names: node.meta keys "example_value" and "tensor_dict" (torch/_dynamo/output_graph.py),
-torch._subclasses.fake_tensor.{FakeTensor, FakeTensorMode}, FakeTensor.item_memo,
+torch._subclasses.fake_tensor.{FakeTensor, FakeTensorMode}, FakeTensor.item_memo, ShapeEnv.suppress_guards,
 torch.utils._python_dispatch.is_traceable_wrapper_subclass, torch._C._functions.DelayedError (what
 torch/_subclasses/meta_utils.py gives a non-leaf as history). Checked on 2.11.0, 2.13.0, 2.15.0.
 """
@@ -178,7 +178,10 @@ def size_maker(inputs: dict[str, Any], hints: list[int], floats: list[float], mo
 def make_inputs(inputs: dict[str, Any], sizes: SizeMaker, mode: FakeTensorMode) -> list[Any]:
     """Fake tensors and sizes of ``mode`` with just this metadata."""
     shared: dict[int, torch.UntypedStorage] = {}
-    return [_make_input(item, sizes, mode, shared) for item in inputs["args"]]
+    assert mode.shape_env is not None
+    # That an input lies within its storage is so wherever there is such an input: no guard of the graph's.
+    with mode.shape_env.suppress_guards():
+        return [_make_input(item, sizes, mode, shared) for item in inputs["args"]]
 
 
 def _make_input(
