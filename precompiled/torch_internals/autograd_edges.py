@@ -11,7 +11,7 @@ Which outputs go through the second one is AOTAutograd's choice (``OutputType`` 
 input that is returned is that very tensor; a view of an input is made again on the input; views of one intermediate
 stay views of one tensor; all others become tensors of their own.
 
-Private names: Tensor.{_base, _is_view, _view_func}, Node._saved_result,
+Private names: Tensor.{_base, _is_view, _view_func},
 torch.autograd._unsafe_preserve_version_counter,
 torch._C._functorch.peek_interpreter_stack, torch._dynamo.compiled_autograd.{compiled_autograd_enabled,
 in_compiled_autograd_region}, torch._dynamo.config.compiled_autograd. Checked on 2.11.0, 2.13.0, 2.15.0.
@@ -109,16 +109,18 @@ def share_memory(args: Sequence[Any], positions: list[int]) -> bool:
     return any(counted[_storage(args[at])] > 1 for at in positions)
 
 
-def run_between(run: Callable[..., Any], args: Sequence[Any], positions: list[int]) -> Any:
-    """What ``run(*args)`` returns, between the edges. ``positions``: of ``differentiable``."""
+def run_between(run: Callable[..., Any], args: Sequence[Any], positions: list[int], last: frozenset[int]) -> Any:
+    """What ``run(*args)`` returns, between the edges. ``positions``: of ``differentiable``; ``last``: which outputs no
+    operator of the graph takes.
+    """
     inner = list(args)
     for at, tensor in zip(positions, _Inputs.apply(*(args[at] for at in positions)), strict=True):
         inner[at] = tensor
     histories = {at: value.grad_fn for at, value in enumerate(inner) if isinstance(value, torch.Tensor)}
     outputs = run(*inner)
     if not isinstance(outputs, (tuple, list)):
-        return _Outputs(args, inner, histories).finished([outputs])[0]
-    return type(outputs)(_Outputs(args, inner, histories).finished(outputs))
+        return _Outputs(args, inner, histories).finished([outputs], last)[0]
+    return type(outputs)(_Outputs(args, inner, histories).finished(outputs, last))
 
 
 class _Outputs:
@@ -133,7 +135,7 @@ class _Outputs:
         self._through: list[torch.Tensor] = []  # what goes through the node
         self._numbers: dict[int, int] = {}  # of each, by identity: where it is among them
 
-    def finished(self, outputs: Sequence[Any]) -> list[Any]:
+    def finished(self, outputs: Sequence[Any], last: frozenset[int]) -> list[Any]:
         tensors = [output for output in outputs if isinstance(output, torch.Tensor)]
         in_storage = Counter(_storage(tensor) for tensor in tensors)
         # Torch refuses to change what comes several at once (of ``chunk``) in place: those count for nobody else.
@@ -142,10 +144,11 @@ class _Outputs:
         changed = [self._pass(self._inner[at]) for at in self._changed]
         if not self._through:
             return [place(()) for place in places]
+        alone = {id(outputs[at]) for at in last}
         copied = {
             number
             for number, tensor in enumerate(self._through)
-            if _is_kept_by_its_node(tensor) and in_storage[_storage(tensor)] == 1
+            if id(tensor) in alone and _is_kept_in_vain(tensor) and in_storage[_storage(tensor)] == 1
         }
         with torch.enable_grad():  # a graph may end in another mode than it began in
             made = CompiledFunction.apply(copied, *self._through)
@@ -210,12 +213,11 @@ def _alone(output: Any, storages: set[Any]) -> Any:
     return output
 
 
-def _is_kept_by_its_node(tensor: torch.Tensor) -> bool:
-    """Whether the operator that made it needs it in its backward, as relu does: then the caller must not change it in
-    place. Compiled code may need something else, and let him (of relu, only where it is zero).
+def _is_kept_in_vain(tensor: torch.Tensor) -> bool:
+    """Whether the operator that made it keeps it for its backward, and compiled code does not: of relu it keeps where it
+    is zero. So the caller may change it in place. (What compiled code keeps as well, as of exp, he may not.)
     """
-    node = type(tensor.grad_fn)  # its attributes are not to be asked for: that would run the hooks on saved tensors
-    return hasattr(node, "_saved_result") or hasattr(node, f"_saved_result{tensor.output_nr}")
+    return tensor.grad_fn is not None and tensor.grad_fn.name() == "ReluBackward0"
 
 
 # What makes several views at once (torch::autograd's CreationMeta::MULTI_OUTPUT_NODE).

@@ -53,6 +53,7 @@ class StandIn:
         self._run: Callable[..., Any] = eager(module).forward
         self._plain = not _changes_an_input(module)
         self._writes = _writes(module)
+        self._last = _last(module)
         self._draws: bool | None = None
 
     def __call__(self, *args: Any) -> Any:
@@ -60,7 +61,7 @@ class StandIn:
         positions = self._differentiable(args)
         if not positions:
             return autograd_edges.run_alone(self._run, args)
-        return autograd_edges.run_between(self._run, args, positions)
+        return autograd_edges.run_between(self._run, args, positions, self._last)
 
     def _differentiable(self, args: Sequence[Any]) -> list[int]:
         if not self._plain or not autograd_edges.records():
@@ -116,6 +117,13 @@ def _is_of_an_input(node: torch.fx.Node) -> bool:
             return False
         changed = changed.args[0] if changed.args else None
     return True
+
+
+def _last(module: torch.fx.GraphModule) -> frozenset[int]:
+    """Which outputs of the graph none of its operators takes."""
+    (output,) = (node for node in module.graph.nodes if node.op == "output")
+    values = output.args[0] if isinstance(output.args[0], (tuple, list)) else (output.args[0],)
+    return frozenset(at for at, value in enumerate(values) if isinstance(value, torch.fx.Node) and len(value.users) == 1)
 
 
 def _writes(module: torch.fx.GraphModule) -> bool:
