@@ -11,8 +11,7 @@ Which outputs go through the second one is AOTAutograd's choice (``OutputType`` 
 input that is returned is that very tensor; a view of an input is made again on the input; views of one intermediate
 stay views of one tensor; all others become tensors of their own.
 
-Private names: Tensor.{_base, _is_view, _view_func},
-torch.autograd._unsafe_preserve_version_counter,
+Private names: Tensor.{_base, _is_view, _view_func}, torch.autograd._unsafe_preserve_version_counter,
 torch._C._functorch.peek_interpreter_stack, torch._dynamo.compiled_autograd.{compiled_autograd_enabled,
 in_compiled_autograd_region}, torch._dynamo.config.compiled_autograd. Checked on 2.11.0, 2.13.0, 2.15.0.
 """
@@ -214,8 +213,8 @@ def _alone(output: Any, storages: set[Any]) -> Any:
 
 
 def _is_kept_in_vain(tensor: torch.Tensor) -> bool:
-    """Whether the operator that made it keeps it for its backward, and compiled code does not: of relu it keeps where it
-    is zero. So the caller may change it in place. (What compiled code keeps as well, as of exp, he may not.)
+    """Whether the operator that made it keeps it for its backward, and compiled code does not: of relu that keeps where
+    it is zero. So the caller may change it in place. (What compiled code keeps as well, as of exp, he may not.)
     """
     return tensor.grad_fn is not None and tensor.grad_fn.name() == "ReluBackward0"
 

@@ -123,7 +123,8 @@ def _last(module: torch.fx.GraphModule) -> frozenset[int]:
     """Which outputs of the graph none of its operators takes."""
     (output,) = (node for node in module.graph.nodes if node.op == "output")
     values = output.args[0] if isinstance(output.args[0], (tuple, list)) else (output.args[0],)
-    return frozenset(at for at, value in enumerate(values) if isinstance(value, torch.fx.Node) and len(value.users) == 1)
+    nodes = [(at, value) for at, value in enumerate(values) if isinstance(value, torch.fx.Node)]
+    return frozenset(at for at, node in nodes if len(node.users) == 1)
 
 
 def _writes(module: torch.fx.GraphModule) -> bool:
