@@ -178,10 +178,7 @@ def size_maker(inputs: dict[str, Any], hints: list[int], floats: list[float], mo
 def make_inputs(inputs: dict[str, Any], sizes: SizeMaker, mode: FakeTensorMode) -> list[Any]:
     """Fake tensors and sizes of ``mode`` with just this metadata."""
     shared: dict[int, torch.UntypedStorage] = {}
-    assert mode.shape_env is not None
-    # That an input lies within its storage is so wherever there is such an input: no guard of the graph's.
-    with mode.shape_env.suppress_guards():
-        return [_make_input(item, sizes, mode, shared) for item in inputs["args"]]
+    return [_make_input(item, sizes, mode, shared) for item in inputs["args"]]
 
 
 def _make_input(
@@ -225,7 +222,11 @@ def _make(
             if "shares" in item:
                 shared[item["shares"]] = storage
         made = torch.empty(0, dtype=dtype, device=item["device"])
-        made.set_(storage, sizes.size(item["offset"]), shape, stride)
+        offset = sizes.size(item["offset"])
+        assert mode.shape_env is not None
+        # That an input lies within its storage is so wherever there is such an input: no guard of the graph's.
+        with mode.shape_env.suppress_guards():
+            made.set_(storage, offset, shape, stride)
         if item["parameter"]:
             made = torch.nn.Parameter(made, requires_grad=item["requires_grad"])
         elif item["requires_grad"]:
