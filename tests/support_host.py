@@ -100,10 +100,13 @@ class Host:
             **(extra or {}),
         }
 
-    def start(self, spec: Mapping[str, Any], env: Mapping[str, str] | None = None, python: str | None = None) -> Client:
-        """Start the client program with ``spec``."""
+    def start(
+        self, spec: Mapping[str, Any], env: Mapping[str, str] | None = None, python: str | None = None,
+        program: Path = PROGRAM,
+    ) -> Client:  # fmt: skip
+        """Start the client program, or another one, with ``spec``."""
         process = subprocess.Popen(
-            [python or self.python, str(PROGRAM), json.dumps(spec)],
+            [python or self.python, str(program), json.dumps(spec)],
             env=self.environment(env),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

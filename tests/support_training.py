@@ -2,43 +2,28 @@
 
 from __future__ import annotations
 
-import json
 import os
 import select
 import signal
-import subprocess
-import sys
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-from support_host import TIMEOUT_S, Client, Host
+from support_host import TIMEOUT_S, Host
 
 PROGRAMS = Path(__file__).parent / "programs"
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}
-
-
-def started(host: Host, program: str, spec: Mapping[str, Any], env: Mapping[str, str]) -> Client:
-    process = subprocess.Popen(
-        [sys.executable, str(PROGRAMS / program), json.dumps(spec)],
-        env=host.environment({**ONE_THREAD, **env}),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        cwd=host.root,
-    )
-    client = Client(process)
-    host.clients.append(client)
-    return client
 
 
 def run(host: Host, program: str, spec: Mapping[str, Any], env: Mapping[str, str]) -> list[dict[str, Any]]:
     """What each rank printed. A rank that fails ends the others, which would wait for it, and is shown."""
     rendezvous = str(host.root / f"rendezvous-{uuid.uuid4().hex}")
     clients = [
-        started(host, program, {**spec, "rank": rank, "rendezvous": rendezvous}, env)
+        host.start(
+            {**spec, "rank": rank, "rendezvous": rendezvous}, {**ONE_THREAD, **env}, program=PROGRAMS / program
+        )
         for rank in range(spec.get("ranks", 1))
     ]
     by_descriptor = {os.pidfd_open(client.process.pid): client for client in clients}

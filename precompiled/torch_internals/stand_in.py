@@ -34,12 +34,13 @@ _CHANGE_THE_TENSOR = frozenset(
      "swapaxes_", "swapdims_", "t_", "transpose_", "unsqueeze_"}
 )  # fmt: skip
 
-
+# What gives a view of its first argument.
 _VIEWS = frozenset(
     {"as_strided", "chunk", "detach", "diagonal", "expand", "expand_as", "flatten", "getitem", "movedim", "narrow",
      "permute", "reshape", "select", "split", "squeeze", "swapaxes", "swapdims", "t", "transpose", "unbind",
      "unflatten", "unsqueeze", "view", "view_as"}
 )  # fmt: skip
+# What changes its first argument, and has another name than torch's rule for that (a trailing "_").
 _WRITE = frozenset(
     {"setitem", "iadd", "iand", "ifloordiv", "ilshift", "imatmul", "imod", "imul", "ior", "ipow", "irshift", "isub",
      "itruediv", "ixor"}
