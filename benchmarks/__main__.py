@@ -20,6 +20,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="small models, few repeats: no figures to be quoted")
     parser.add_argument("--only", default="".join(MEASURES), metavar="abc", help="letters of the measures to take")
+    parser.add_argument("--repeats", type=int, metavar="N", help="fresh processes of each kind, where that is asked")
     parser.add_argument("--ranks", type=int, default=4, metavar="N", help="how many processes (d) starts at once")
     parser.add_argument("--markdown", action="store_true", help="print the tables for docs/benchmarks.md as well")
     arguments = parser.parse_args()
@@ -29,6 +30,8 @@ def main() -> int:
     # As Ctrl-C does: daemons and directories of the sample in hand are cleaned up on the way out.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     effort = replace(QUICK if arguments.quick else FULL, ranks=arguments.ranks)
+    if arguments.repeats:
+        effort = replace(effort, repeats=arguments.repeats)
     console = Console()
     console = console if console.is_terminal else Console(width=140)
     banner(console)

@@ -108,8 +108,10 @@ class Dispatch:
         for all.
         """
         self._loaded = (*self._loaded, (check, function))
-        if not self._safe_point.when_safe(functools.partial(self._serve, function, check)):
-            self._calls.mutable.message = AWAITS_SAFE_POINT
+        self._safe_point.when_safe(functools.partial(self._serve, function, check), otherwise=self._say_that_it_awaits)
+
+    def _say_that_it_awaits(self) -> None:
+        self._calls.mutable.message = AWAITS_SAFE_POINT
 
     def _serve(self, function: Compiled, check: Check | None) -> None:
         if self._calls.mutable.message == AWAITS_SAFE_POINT:

@@ -364,19 +364,16 @@ def _compile_now(session: Session, item: Awaited) -> None:
     item.compiled_here = True
     try:
         compiled = item.compile_inline()
-    except Exception as error:
-        item.dispatch.before_next_call(functools.partial(_raise_again, item.dispatch, error))
+    except BaseException:
+        # At the next call anew, as plain torch.compile does it: an error that is kept would keep the frames that it
+        # went through, and with them the program's tensors.
+        item.compiled_here = False
+        item.dispatch.before_next_call(functools.partial(_compile_now, session, item))
         raise
     if compiled is not None:
         function, guards = compiled
         item.dispatch.serve_with(function, guard_check(guards) if guards else None)
         session.compiled_here(item.calls.mutable)
-
-
-def _raise_again(dispatch: Dispatch, error: Exception) -> None:
-    """At each later call: plain torch.compile would compile it again each time, and say the same."""
-    dispatch.before_next_call(functools.partial(_raise_again, dispatch, error))
-    raise error.with_traceback(None)
 
 
 def _is_news(record: logging.LogRecord) -> bool:

@@ -43,11 +43,14 @@ class SafePoint:
         """End it when ``keeper`` is gone."""
         weakref.finalize(keeper, self.release, hold).atexit = False
 
-    def when_safe(self, action: Callable[[], None]) -> bool:
-        """Do it now, or as soon as nothing holds it back; whether it was done."""
+    def when_safe(self, action: Callable[[], None], otherwise: Callable[[], None]) -> None:
+        """Do ``action`` now, or as soon as nothing holds it back; in that case do ``otherwise`` now.
+
+        Both under the lock: a release in between would do ``action`` first, and ``otherwise`` would be the last word.
+        """
         with self._lock:
             if self._holds:
                 self._waiting.append(action)
-                return False
-            action()
-            return True
+                otherwise()
+            else:
+                action()
