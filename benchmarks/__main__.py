@@ -11,8 +11,9 @@ from dataclasses import asdict, replace
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.effort import FULL, QUICK
 from benchmarks.hosts import BenchmarkError
-from benchmarks.measures import FULL, MEASURES, QUICK
+from benchmarks.measures import MEASURES
 from benchmarks.result import HEADERS, RAW_HEADERS, Result, banner, markdown, save
 
 

@@ -9,7 +9,7 @@ from benchmarks.hosts import BenchmarkError, fresh_host, program, run_json
 from benchmarks.result import Result
 
 if TYPE_CHECKING:
-    from benchmarks.measures import Effort, Say
+    from benchmarks.effort import Effort, Say
 
 PLACEHOLDERS = 5000
 REPEATS = 5  # in one process, after the first

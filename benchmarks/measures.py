@@ -18,6 +18,7 @@ import psutil
 
 import precompiled
 from benchmarks import starts
+from benchmarks.effort import QUICK, Effort, Say
 from benchmarks.hosts import LIMIT_S, BenchmarkError, Host, fresh_host
 from benchmarks.load import load
 from benchmarks.lookup import lookup
@@ -25,31 +26,6 @@ from benchmarks.pace import pace
 from benchmarks.result import Result
 from benchmarks.units import units
 from precompiled.cli import probe, pth
-
-
-@dataclass(frozen=True)
-class Effort:
-    """How much is measured."""
-
-    size: str  # of the models: models.SIZES
-    repeats: int  # fresh processes of each kind
-    steady_rounds: int
-    start_rounds: int  # of each block of (e)
-    ranks: int = 4  # of (d)
-
-    @property
-    def quick(self) -> bool:
-        return self.size == "small"
-
-    def spec(self, **more: Any) -> dict[str, Any]:
-        """GPT-2 in training, for program.py."""
-        return {"model": "gpt2", "size": self.size, "task": "training", "shapes": "static", "way": "compile", **more}
-
-
-FULL = Effort("full", repeats=3, steady_rounds=15, start_rounds=30)
-QUICK = Effort("small", repeats=1, steady_rounds=10, start_rounds=10)
-
-Say = Callable[[str], None]
 
 
 def first_calls(effort: Effort, say: Say) -> list[Result]:

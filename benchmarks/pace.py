@@ -12,7 +12,7 @@ from benchmarks.result import Result
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from benchmarks.measures import Effort, Say
+    from benchmarks.effort import Effort, Say
 
 MODELS = ("demo", "gpt2", "resnet", "unet")
 ALONE_STEPS = 12

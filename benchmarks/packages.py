@@ -15,8 +15,8 @@ from typing import Any
 
 from benchmarks.architectures import Name, Say, asked, begin, conclude, rows_parser, show
 from benchmarks.contenders import PACKAGES
+from benchmarks.effort import FULL, QUICK
 from benchmarks.hosts import BenchmarkError, Host, fresh_host, run_json
-from benchmarks.measures import FULL, QUICK
 from benchmarks.zoo import ARCHITECTURES
 
 ON = {**PACKAGES, "PRECOMPILED_MODE": "wait"}

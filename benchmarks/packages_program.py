@@ -19,6 +19,7 @@ import precompiled
 from benchmarks.architectures_program import step
 from benchmarks.compare import differences
 from benchmarks.zoo import ARCHITECTURES
+from precompiled.process import PROCESS
 
 STEPS = 2  # the second call must be served as well, without a recompile
 
@@ -39,13 +40,12 @@ def main() -> None:
         got = step(compiled, model, inputs, training)
         seconds.append(time.perf_counter() - started)
         found["different"] += [f"step {number}: {text}" for text in differences(got, expected)]
-    automatic = sys.modules.get("precompiled.package.automatic")  # where packages are on
-    if automatic is not None:
-        automatic.flush()
+    if PROCESS.packages is not None:
+        PROCESS.packages.flush()
     found["seconds"] = seconds
     found["frames"] = dict(counters["frames"])
     found["traced"] = {kind: counters["stats"][kind] for kind in ("calls_captured", "unique_graphs")}
-    found["functions"] = [asdict(report) for report in automatic.reports()] if automatic else []
+    found["functions"] = [asdict(report) for report in precompiled.package_report()]
     found["graphs"] = [vars(graph) for graph in precompiled.report()]
     print(json.dumps(found), flush=True)
 

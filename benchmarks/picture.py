@@ -9,13 +9,10 @@ from __future__ import annotations
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from benchmarks.contenders import CONTENDERS
 from benchmarks.result import RESULTS
-
-if TYPE_CHECKING:
-    from benchmarks.starts import Group, Sample
+from benchmarks.sample import Group, Sample
 
 IMAGES = Path(__file__).parent.parent / "docs" / "images"
 

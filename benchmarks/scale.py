@@ -31,7 +31,7 @@ from benchmarks.result import banner, machine, markdown, save
 from precompiled import client, wire
 from precompiled.artifact import format as fmt
 from precompiled.artifact.store import Entry, Store
-from precompiled.submit import worker_environment
+from precompiled.graph.environment import of_a_worker
 
 Say = Callable[[str], None]
 PAGE = ROOT / "docs" / "scale.md"
@@ -224,7 +224,7 @@ def _quantiles(seconds: Sequence[float]) -> tuple[float, float]:
 
 
 def _spec(host: Host, keys: Sequence[str], submits: int, window: int) -> dict[str, Any]:
-    environment = msgspec.to_builtins(worker_environment())
+    environment = msgspec.to_builtins(of_a_worker())
     return {
         "submits": submits, "window": window, "keys": list(keys), "blob": str(host.root / "blob"),
         "environment": environment,

@@ -8,7 +8,7 @@ from benchmarks.hosts import fresh_host, program, run_json
 from benchmarks.result import Result
 
 if TYPE_CHECKING:
-    from benchmarks.measures import Effort, Say
+    from benchmarks.effort import Effort, Say
 
 
 def units(effort: Effort, say: Say) -> list[Result]:

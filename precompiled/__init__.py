@@ -41,28 +41,23 @@ def disable() -> None:
 
 def wait(timeout: "float | None" = None) -> bool:
     """Block until no graph of this process is pending; false when some still are after ``timeout`` seconds."""
-    import sys
+    from precompiled.process import PROCESS
 
-    sessions = sys.modules.get("precompiled.session")
-    session = sessions.existing() if sessions is not None else None
-    return True if session is None else session.pending.wait(timeout)
+    return True if PROCESS.session is None else PROCESS.session.wait(timeout)
 
 
 def report() -> "list[GraphReport]":
     """One report for each graph that this process captured, in order."""
-    import sys
+    from precompiled.process import PROCESS
 
-    sessions = sys.modules.get("precompiled.session")
-    session = sessions.existing() if sessions is not None else None
-    return [] if session is None else session.ledger.reports()
+    return [] if PROCESS.session is None else PROCESS.session.reports()
 
 
 def package_report() -> "list[FunctionReport]":
     """What became of each frame with tensors that Dynamo met, in order, with packages on; with guards that failed."""
-    import sys
+    from precompiled.process import PROCESS
 
-    automatic = sys.modules.get("precompiled.package.automatic")
-    return [] if automatic is None else automatic.reports()
+    return [] if PROCESS.packages is None else list(PROCESS.packages.reports)
 
 
 def save_package(compiled: "object", path: "str") -> None:
@@ -112,8 +107,7 @@ def entry_point(
 
 
 def _forget_settings() -> None:
-    import sys
+    from precompiled.process import PROCESS
 
-    sessions = sys.modules.get("precompiled.session")
-    if sessions is not None:
-        sessions.forget()
+    if PROCESS.session is not None:
+        PROCESS.session.settings = PROCESS.settings()  # for the next graph; those known so far stay

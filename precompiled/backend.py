@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import logging
 import os
-import sys
 import time
 import uuid
 from collections.abc import Callable, Mapping
@@ -25,16 +24,16 @@ from precompiled.dispatch import Compiled, Dispatch, counting
 from precompiled.errors import COMPILE_ERROR, Bypass, NotServed, PrecompiledError, Refused, StoreError
 from precompiled.graph import capture, key
 from precompiled.ledger import GraphCalls, GraphReport
+from precompiled.process import PROCESS, Recorder
 from precompiled.session import Session
 from precompiled.submit import Submitter
 from precompiled.swap import Event, State
-from precompiled.torch_internals import around, late, lowering, sources, stand_in, traced
+from precompiled.torch_internals import around, inductor, late, lowering, sources, stand_in, traced
 from precompiled.torch_internals.naming import graph_name
 from precompiled.torch_internals.sizes import guard_check, install_guards
 
 if TYPE_CHECKING:
     from precompiled.artifact.format import Failure
-    from precompiled.watch.recorder import Recorder
 
 log = logging.getLogger("precompiled.backend")
 
@@ -43,10 +42,8 @@ def precompiled(
     module: torch.fx.GraphModule, example_inputs: list[Any], *, mode: str | None = None, options: Any = None
 ) -> Compiled:
     """``torch.compile(..., backend="precompiled")``, with torch.compile's own ``mode=`` and ``options=``."""
-    from precompiled.torch_internals import route
-
-    settled = route.inductor_options(mode, options)
-    return compile_or_swap(module, settled, lambda: route.compile_in_process(module, example_inputs, settled))
+    settled = inductor.options_of(mode, options)
+    return compile_or_swap(module, settled, lambda: inductor.compile_in_process(module, example_inputs, settled))
 
 
 def compile_or_swap(
@@ -197,7 +194,7 @@ class _Graph:
         started = time.perf_counter()
         program = capture.capture(self.graph.module, self.options)
         report = self.calls.mutable
-        report.key = key.key(program)
+        report.key = key.key(program.sections)
         entries = self.session.store.lookup(report.key)
         failure = None if entries else self.session.store.failure(report.key)
         report.lookup_s = time.perf_counter() - started
@@ -258,7 +255,6 @@ class _Graph:
 
     def _named(self, function: Compiled, program: capture.Program) -> Compiled:
         """``function``, with the artifact that it stands for, where packages are recorded."""
-        packages = sys.modules.get("precompiled.package.automatic")  # there where they are switched on
-        if packages is not None:
-            packages.name_graph(function, self.calls.mutable, program)
+        if PROCESS.packages is not None:
+            PROCESS.packages.name_graph(function, self.calls.mutable, program)
         return function

@@ -1,11 +1,11 @@
-"""Site-time code: waits for `torch`, then hands over to `precompiled.hook`.
+"""Site-time code: waits for `torch`, then hands over to `precompiled.routing`.
 
 Runs in every Python process of a host where the hook is on, most of which never import torch. So: nothing is
 imported here but `os`, `sys` and the built-in `_thread`, nothing is read, and nothing of ours ever fails loudly::
 
     install()        a finder at the front of sys.meta_path
     import torch     the finder asks the real finders, and shadows `exec_module` on the one loader they return
-    ... executed     the shadow and the finder are gone again; precompiled.hook.on_torch_imported() runs
+    ... executed     the shadow and the finder are gone again; precompiled.routing.on_torch_imported() runs
 
 The loader keeps its type and identity: `torch.__spec__.loader` is what it would be without us, for `inspect`,
 `importlib.resources` and everybody else who looks.
@@ -43,7 +43,7 @@ def install() -> None:
 
 
 def remove() -> None:
-    """Wait for torch no more. What `hook` has already done is not undone here."""
+    """Wait for torch no more. What `routing` has already done is not undone here."""
     global _state  # noqa: PLW0603
     _claim()
     _state = "off"
@@ -156,8 +156,8 @@ def _record() -> None:
 
 def _route() -> None:
     try:
-        from precompiled import hook
+        from precompiled import routing
 
-        hook.on_torch_imported()
+        routing.on_torch_imported()
     except Exception as error:  # noqa: BLE001 - no failure of ours may reach somebody's `import torch`
-        note("the hook could not be installed", error)
+        note("torch.compile is not routed", error)

@@ -15,7 +15,7 @@ import time
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from precompiled import forking
 from precompiled.artifact.load import load
@@ -30,7 +30,10 @@ from precompiled.torch_internals.sizes import guard_check
 
 if TYPE_CHECKING:
     from precompiled import wire
-    from precompiled.session import Session
+    from precompiled.artifact.store import Store
+    from precompiled.client import Connection
+    from precompiled.config import Settings
+    from precompiled.ledger import GraphReport, Ledger
 
 log = logging.getLogger("precompiled.pending")
 
@@ -39,6 +42,19 @@ LOOK_S = 0.5
 LOOK_WATCHED_S = 2.0
 # Refusals after which the graph stays eager: what has killed two workers would kill this process as well.
 _CRASHES_COMPILERS = frozenset({"key-quarantined"})
+
+
+class Session(Protocol):
+    """What graphs that are awaited need of session.Session."""
+
+    settings: Settings
+    store: Store
+    connection: Connection
+    ledger: Ledger
+
+    def warn_once(self, code: str, text: str) -> None: ...
+    def compiled_here(self, report: GraphReport) -> None: ...
+    def tell_counts(self) -> None: ...
 
 
 @dataclass(eq=False)

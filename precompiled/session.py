@@ -13,17 +13,17 @@ import threading
 import warnings
 from typing import TYPE_CHECKING
 
-from precompiled import hook, last_run
+from precompiled import last_run
 from precompiled.artifact.store import Store
 from precompiled.client import Connection, daemon_reachable
 from precompiled.errors import COMPILE_ERROR
 from precompiled.ledger import GraphReport, Ledger
 from precompiled.pending import Pending
+from precompiled.process import PROCESS, Recorder
 
 if TYPE_CHECKING:
     from precompiled.config import Settings
     from precompiled.start import Starting
-    from precompiled.watch.recorder import Recorder
 
 log = logging.getLogger("precompiled")
 
@@ -38,15 +38,13 @@ class Session:
     """One process's state. Thread-safe."""
 
     def __init__(self) -> None:
-        self.settings = hook.settings()
+        self.settings = PROCESS.settings()
         self.store = Store(self.settings.cache_dir)
         self.ledger = Ledger()
         self.connection = Connection(self.settings)
         self.pending = Pending(self)
         # Set where this process is a watch's capture (docs/watch.md): graphs are captured, and not served.
-        # It was imported before any module of the user's; no other process pays for the import.
-        watch = sys.modules.get("precompiled.watch.recorder")
-        self.recorder: Recorder | None = watch.current() if watch is not None else None
+        self.recorder: Recorder | None = PROCESS.recorder
         self._starting: Starting | None = None
         self._without_daemon: str | None = None
         self._warned: set[str] = set()
@@ -74,9 +72,10 @@ class Session:
         self.begin_daemon()
         if self._starting is None and not daemon_reachable(self.settings):
             return  # none runs, and none may be started
-        from precompiled import submit, wire
+        from precompiled import wire
+        from precompiled.graph import environment
 
-        self.connection.expect(wire.Expect(submit.worker_environment(), submit.likely_device()))
+        self.connection.expect(wire.Expect(environment.of_a_worker(), environment.likely_device()))
 
     def daemon_problem(self) -> str | None:
         """None when a daemon runs; else why none can be had. Decided once: a program must not try on every graph."""
@@ -127,47 +126,56 @@ class Session:
 
             self.connection.tally(wire.Tally(pid=os.getpid(), **vars(counts)))
 
+    # ------------------------------------------------------------------ for the whole process (process.py)
+
+    def wait(self, timeout_s: float | None) -> bool:
+        return self.pending.wait(timeout_s)
+
+    def reports(self) -> list[GraphReport]:
+        return self.ledger.reports()
+
+    def flush(self, timeout_s: float) -> bool | None:
+        return self.connection.flush(timeout_s) if daemon_reachable(self.settings) else None
+
     # ------------------------------------------------------------------ ends
+
+    def after_fork(self) -> None:
+        """In the child: a session of its own, with the same graphs."""
+        self._lock = threading.Lock()
+        self._starting = None
+        self._left = False
+        self.ledger.after_fork()
+        self.pending.after_fork()
 
     def at_exit(self) -> None:
         if self._left:
             return  # by multiprocessing's finalizer; now atexit calls
         self._left = True
         self.tell_counts()
-        if daemon_reachable(self.settings) and not self.connection.flush(FLUSH_S):
+        if self.flush(FLUSH_S) is False:
             log.info("the daemon did not take everything within %s s", FLUSH_S)
         self.pending.close(FLUSH_S)
         self.connection.close()
 
 
-_session: Session | None = None
 _session_lock = threading.Lock()
 
 
 def current() -> Session:
     """This process's session."""
-    global _session  # noqa: PLW0603
-    if _session is None:
+    found = PROCESS.session
+    if found is None:
         with _session_lock:
-            if _session is None:
-                _session = Session()
-                _configure_log(_session.settings)
-                if _session.recorder is None:
-                    last_run.note(_session.settings)
+            found = PROCESS.session
+            if found is None:
+                PROCESS.session = found = Session()
+                _configure_log(found.settings)
+                if found.recorder is None:
+                    last_run.note(found.settings)
                 atexit.register(_at_exit)
                 _at_exit_of_worker()
-    return _session
-
-
-def existing() -> Session | None:
-    """This process's session, if there is one yet."""
-    return _session
-
-
-def forget() -> None:
-    """Let the next graph read the settings anew (after ``enable(mode=...)``); the graphs known so far stay."""
-    if _session is not None:
-        _session.settings = hook.settings()
+    assert isinstance(found, Session)
+    return found
 
 
 def _configure_log(settings: Settings) -> None:
@@ -180,8 +188,8 @@ def _configure_log(settings: Settings) -> None:
 
 
 def _at_exit() -> None:
-    if _session is not None:
-        _session.at_exit()
+    if isinstance(PROCESS.session, Session):
+        PROCESS.session.at_exit()
 
 
 def _at_exit_of_worker(_: object = None) -> None:
@@ -197,15 +205,12 @@ def _at_exit_of_worker(_: object = None) -> None:
 def _after_fork_in_child() -> None:
     global _session_lock  # noqa: PLW0603 - a thread of the parent may have held it
     _session_lock = threading.Lock()
-    if _session is not None:
-        _session._lock = threading.Lock()
-        _session._starting = None
-        _session._left = False
+    session = PROCESS.session
+    if isinstance(session, Session):
+        session.after_fork()
         util = sys.modules.get("multiprocessing.util")
         if util is not None:  # its child forgets the finalizers that it inherits, and then calls this
-            util.register_after_fork(_session, _at_exit_of_worker)
-        _session.ledger.after_fork()
-        _session.pending.after_fork()
+            util.register_after_fork(session, _at_exit_of_worker)
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import logging
-import platform
-import sys
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -88,8 +86,8 @@ class Submitter:
             id=id,
             key=report.key,
             store=str(session.store.root),
-            environment=worker_environment(program.modules),
-            device=worker_device(program.device),
+            environment=environment.of_a_worker(program.modules),
+            device=environment.device_of_a_worker(program.device),
             name=report.name,
             waiting=waiting or session.settings.mode == "wait" or bool(program.no_stand_in),
         )
@@ -140,30 +138,3 @@ def _compile_as_given(
     if compiled is None:
         log.warning("compiling in process failed, the graph stays eager: %s", captured, exc_info=captured)
     return compiled, None
-
-
-def worker_environment(modules: Mapping[str, str] | None = None) -> Any:
-    """The environment that a worker must run in; ``modules``: what its graph's custom ops come with."""
-    from precompiled import wire
-
-    return wire.Environment(
-        executable=sys.executable,
-        prefix=sys.prefix,
-        python=platform.python_version(),
-        torch=str(torch.__version__),
-        triton=environment.triton_version(),
-        variables=environment.variables(with_path=bool(modules)),
-        modules=dict(modules or {}),
-    )
-
-
-def likely_device() -> str:
-    """Where a graph of which nothing is known will run: a program that has touched its GPU means to use it."""
-    return worker_device("cuda:0") if torch.cuda.is_initialized() else "cpu"
-
-
-def worker_device(device: str) -> str:
-    """``"cpu"``, or ``"cuda:<UUID>"`` for the GPU that this process calls ``device``."""
-    if device == "cpu":
-        return device
-    return f"cuda:GPU-{torch.cuda.get_device_properties(device).uuid}"

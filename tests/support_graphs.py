@@ -22,7 +22,7 @@ class Captured:
 
     @property
     def key(self) -> str:
-        return key.key(self.program)
+        return key.key(self.program.sections)
 
 
 def captures(

@@ -27,8 +27,9 @@ from precompiled import submit
 from precompiled.graph import codec
 from precompiled.graph.capture import Program
 from precompiled.ledger import GraphReport
+from precompiled.process import PROCESS
 from precompiled.session import Session
-from precompiled.torch_internals import route
+from precompiled.torch_internals import inductor
 
 
 @dataclass
@@ -104,8 +105,9 @@ def this_process(settings: Mapping[str, str] | None = None) -> Iterator[ThisProc
             },
             clear=True,
         ),
-        mock.patch.object(sessions, "_session", None),
-        mock.patch.object(route, "compile_in_process", functools.partial(_runs_eager, left)),
+        mock.patch.object(PROCESS, "session", None),
+        mock.patch.object(PROCESS, "packages", None),
+        mock.patch.object(inductor, "compile_in_process", functools.partial(_runs_eager, left)),
         mock.patch.object(submit, "compile_inline", _runs_program_eager),
     ):
         session = sessions.current()

@@ -32,21 +32,14 @@ def _say(event: str, **facts: Any) -> None:
     sys.stdout.flush()
 
 
-def _reports() -> list[Any]:
-    """precompiled's report on this process's graphs; none where it is not switched on."""
-    if "precompiled.session" not in sys.modules:
-        return []
-    import precompiled
-
-    return precompiled.report()
-
-
 def main() -> None:
     min_steps, compiled_steps = int(sys.argv[1]), int(sys.argv[2])
     sys.addaudithook(_audit)
     import torch
     from train import training
     from transformers.utils import logging
+
+    import precompiled
 
     logging.set_verbosity_error()
     # What is imported and probed until here has nothing to do with torch.compile.
@@ -59,7 +52,7 @@ def main() -> None:
         began = time.monotonic()
         loss = next(losses)
         ended = time.monotonic()
-        eager_before, eager_calls = eager_calls, sum(graph.calls_eager for graph in _reports())
+        eager_before, eager_calls = eager_calls, sum(graph.calls_eager for graph in precompiled.report())
         ran_compiled = eager_calls == eager_before
         steps += 1
         compiled += ran_compiled
@@ -83,7 +76,7 @@ def main() -> None:
         cache_misses=utils.counters["aot_autograd"]["autograd_cache_miss"],
         started=_started,
         torch=torch.__version__,
-        graphs=[vars(graph) for graph in _reports()],
+        graphs=[vars(graph) for graph in precompiled.report()],
     )
 
 

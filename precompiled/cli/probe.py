@@ -32,11 +32,14 @@ print("\\n" + json.dumps({
 _QUESTION_WITH_TORCH = """
 import json, sys
 import torch
-hook = sys.modules.get("precompiled.hook")
+bootstrap = sys.modules.get("precompiled.bootstrap")
+if bootstrap:
+    from precompiled import hook
 torch.compile(torch.nn.Identity())  # never called: packages are switched on with the first
 packages = sys.modules.get("precompiled.torch_internals.package_switch")
 print("\\n" + json.dumps({
-    "state": hook.state() if hook else "absent", "problem": (hook.problem or "") if hook else "", "torch": True,
+    "state": hook.state() if bootstrap else "absent",
+    "problem": (bootstrap.problem or "") if bootstrap else "", "torch": True,
     "packages": (packages.problem or "on") if packages else "off",
 }))
 """
@@ -75,7 +78,7 @@ def ask(environment: Mapping[str, str]) -> Probe:
 
 
 def ask_with_torch(environment: Mapping[str, str]) -> Probe:
-    """The same, after `import torch`: its state is that of `precompiled.hook`."""
+    """The same, after `import torch`: its state is `precompiled.hook.state()`."""
     return _ask(_QUESTION_WITH_TORCH, environment)
 
 

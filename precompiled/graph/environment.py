@@ -12,6 +12,7 @@ import os
 import platform
 import shutil
 import sys
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -140,3 +141,30 @@ def _development_digest() -> str:
             status = path.stat()
             state.update(f"{path.name} {status.st_size} {status.st_mtime_ns}\n".encode())
     return f" sources {state.hexdigest()[:16]}"
+
+
+def of_a_worker(modules: Mapping[str, str] | None = None) -> Any:
+    """The environment that a worker must run in; ``modules``: what its graph's custom ops come with."""
+    from precompiled import wire
+
+    return wire.Environment(
+        executable=sys.executable,
+        prefix=sys.prefix,
+        python=platform.python_version(),
+        torch=str(torch.__version__),
+        triton=triton_version(),
+        variables=variables(with_path=bool(modules)),
+        modules=dict(modules or {}),
+    )
+
+
+def likely_device() -> str:
+    """Where a graph of which nothing is known will run: a program that has touched its GPU means to use it."""
+    return device_of_a_worker("cuda:0") if torch.cuda.is_initialized() else "cpu"
+
+
+def device_of_a_worker(device: str) -> str:
+    """``"cpu"``, or ``"cuda:<UUID>"`` for the GPU that this process calls ``device``."""
+    if device == "cpu":
+        return device
+    return f"cuda:GPU-{torch.cuda.get_device_properties(device).uuid}"

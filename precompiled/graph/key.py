@@ -11,12 +11,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 from precompiled.artifact.format import FORMAT
-
-if TYPE_CHECKING:
-    from precompiled.graph.capture import Program
 
 # What a key is made of, in this order (capture.py says what each holds).
 SECTIONS = ("graph", "inputs", "modes", "configs", "environment")
@@ -28,11 +26,11 @@ _READABLE = ("inputs", "modes", "environment")
 _MAX_READABLE = 64_000
 
 
-def key(program: Program) -> str:
-    """64 hexadecimal digits."""
+def key(sections: Mapping[str, str]) -> str:
+    """64 hexadecimal digits; ``sections``: of a capture.Program."""
     state = hashlib.sha256(f"precompiled schema {SCHEMA} format {FORMAT}\n".encode())
     for name in SECTIONS:
-        text = program.sections[name].encode()
+        text = sections[name].encode()
         # Lengths, so that no content of one section can pass for the start of the next.
         state.update(f"{name} {len(text)}\n".encode())
         state.update(text)

@@ -26,6 +26,7 @@ from precompiled.package.identity import Descriptions, Mismatch, NotPortable, co
 from precompiled.package.program import Program
 from precompiled.package.publisher import Publisher
 from precompiled.package.store import Entry, PackageStore
+from precompiled.process import PROCESS
 from precompiled.torch_internals import (
     collection,
     package_code,
@@ -62,40 +63,16 @@ class FunctionReport:
     find_s: float = 0.0
 
 
-def name_graph(function: Callable[..., Any], report: GraphReport, program: capture.Program) -> None:
-    """Say on what Dynamo gets for a graph which artifact it runs with; called by backend.py."""
-    if program.cudagraphs or program.modes.get("groups"):
-        return  # cudagraphs need what a trace marks on parameters; collectives need ranks that agree
-    graph = Graph(
-        report.key, report.name, program.modes, program.cudagraphs, program.size_inputs, program.modules, program.device
-    )
-    setattr(function, package_entry.MARK, graph)
-
-
-_packages: Automatic | None = None
-_program = Program()
-
-
 def switch_on() -> Automatic:
-    global _packages  # noqa: PLW0603
-    if _packages is None:
-        _packages = Automatic()
-    package_frames.install(_packages)
-    return _packages
-
-
-def switch_off() -> None:
-    package_frames.remove()
-
-
-def reports() -> list[FunctionReport]:
-    """Every frame with tensors that Dynamo met in this process while packages were on."""
-    return list(_packages.reports) if _packages is not None else []
-
-
-def flush(timeout: float | None = None) -> bool:
-    """Until what was recorded is published; false when the time was not enough."""
-    return _packages is None or _packages.publisher.flush(timeout)
+    """Have Dynamo ask this process's packages before it traces; idempotent. Raises NotPortable where this torch lacks
+    what is needed.
+    """
+    packages = PROCESS.packages
+    if packages is None:
+        PROCESS.packages = packages = Automatic()
+    assert isinstance(packages, Automatic)
+    package_frames.install(packages)
+    return packages
 
 
 class Accepted(NamedTuple):
@@ -127,17 +104,36 @@ class _Made(NamedTuple):
 
 
 class Automatic:
-    """The packages of this process (torch_internals/package_frames.Packages)."""
+    """The packages of this process (process.Packages, torch_internals/package_frames.Packages).
+
+    ``reports``: one for every frame with tensors that Dynamo met while packages were on.
+    """
 
     def __init__(self) -> None:
         self.reports: list[FunctionReport] = []
         self.publisher = Publisher()
+        self._program = Program()
         self._counter = 0
         self._looked = _Looked()
         self._audits: bool | None = None  # whether this process is one of those that trace and compare
         self._read: dict[str, Entry] = {}  # by name: what was read and verified once
         # Given by load_package(check_source=False): by module, qualified name and fullgraph=, whatever the code is.
         self.unchecked: dict[tuple[str, str, bool], list[Entry]] = {}
+
+    def switch_off(self) -> None:
+        package_frames.remove()
+
+    def flush(self, timeout_s: float | None = None) -> bool:
+        return self.publisher.flush(timeout_s)
+
+    def name_graph(self, function: Callable[..., Any], report: GraphReport, program: capture.Program) -> None:
+        if program.cudagraphs or program.modes.get("groups"):
+            return  # cudagraphs need what a trace marks on parameters; collectives need ranks that agree
+        graph = Graph(
+            report.key, report.name, program.modes, program.cudagraphs, program.size_inputs, program.modules,
+            program.device,
+        )  # fmt: skip
+        setattr(function, package_entry.MARK, graph)
 
     # ------------------------------------------------------------------ using
 
@@ -151,7 +147,7 @@ class Automatic:
             if _is_off(session):
                 return None
             with collection.seldom():
-                looked.sources = _sources(session)
+                looked.sources = self._sources(session)
                 looked.requires = requirements.requirements(frame.options)
                 if session.recorder is not None:
                     return None  # a watch's capture is there to trace
@@ -173,6 +169,17 @@ class Automatic:
         self.reports.append(report)
         session.ledger.count(untraced=1)
         return result
+
+    def _sources(self, session: sessions.Session) -> str:
+        """The program that an entry is for; "" for any. Raises NotPortable where it must be known, and is not."""
+        if session.recorder is not None or session.settings.packages == "off":
+            return ""  # a watch was told to leave packages for others; what a loaded file has is for whoever loads it
+        try:
+            return self._program.digest()
+        except NotPortable:
+            if session.settings.packages == "program":
+                raise
+            return "unknown"
 
     def _find(self, session: sessions.Session, frame: Frame, looked: _Looked) -> tuple[Any, FunctionReport] | None:
         store = PackageStore(session.store.root)
@@ -284,7 +291,7 @@ class Automatic:
 
     def ended(self) -> None:
         """A frame was served, or traced. Never raises."""
-        _program.leave_out()
+        self._program.leave_out()
 
     # ------------------------------------------------------------------ recording
 
@@ -304,7 +311,7 @@ class Automatic:
             store, before = PackageStore(session.store.root), looked.audited
             try:
                 if looked.requires is None:
-                    looked.sources, looked.requires = _sources(session), requirements.requirements(frame.options)
+                    looked.sources, looked.requires = self._sources(session), requirements.requirements(frame.options)
                 complete = self._entry(frame, traced, looked, report)
                 if before is not None:
                     made = complete()
@@ -396,18 +403,6 @@ def _place(entry: Entry, guard: int | None) -> str:
         return ""
 
 
-def _sources(session: sessions.Session) -> str:
-    """The program that an entry is for; "" for any. Raises NotPortable where it must be known, and is not."""
-    if session.recorder is not None or session.settings.packages == "off":
-        return ""  # a watch was told to leave packages for others; what a loaded file has is for whoever loads it
-    try:
-        return _program.digest()
-    except NotPortable:
-        if session.settings.packages == "program":
-            raise
-        return "unknown"
-
-
 def _function_key(frame: Frame) -> str:
     return fmt.function_key(frame.module, frame.qualname, code_digest(frame.code), one_graph=frame.one_graph)
 
@@ -416,6 +411,3 @@ def decoded(entry: Entry) -> package_entry.Body:
     """What an entry holds, under the names of no process. Its digest is verified; its pickle is code."""
     body: package_entry.Body = package_code.decode(entry.body, lambda placeholder: f"__precompiled_0_{placeholder}")
     return body
-
-
-__all__ = ["FunctionReport", "NotPortable", "decoded", "flush", "name_graph", "reports", "switch_off", "switch_on"]

@@ -18,6 +18,7 @@ from precompiled.package import automatic, portable_format, requirements
 from precompiled.package import format as fmt
 from precompiled.package.identity import Mismatch, NotPortable, code_digest
 from precompiled.package.store import Entry, PackageStore
+from precompiled.process import PROCESS
 from precompiled.torch_internals import package_frames, package_use
 from precompiled.version import VERSION
 
@@ -33,7 +34,8 @@ _NAMED = {
 def save(compiled: Any, path: str | Path) -> None:
     """``precompiled.save_package``."""
     owner, target = _target(compiled)
-    if not automatic.flush(60.0):
+    here = PROCESS.packages
+    if here is not None and not here.flush(60.0):
         raise PackageError("what was recorded is not written yet", "Try again", code="package-busy")
     session = sessions.current()
     packages = PackageStore(session.store.root)
@@ -51,7 +53,9 @@ def save(compiled: Any, path: str | Path) -> None:
             ) from error
     if not any(entry.header.kind == "compiled" for entry in entries):
         reasons = [
-            f"{report.name}: {report.reason}: {report.message}" for report in automatic.reports() if report.reason
+            f"{report.name}: {report.reason}: {report.message}"
+            for report in (here.reports if here is not None else ())
+            if report.reason
         ]
         raise PackageError(
             "nothing of it was recorded" + (f" ({reasons[-1]})" if reasons else ""),

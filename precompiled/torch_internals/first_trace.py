@@ -12,15 +12,19 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Callable
 from typing import Any
 
 log = logging.getLogger("precompiled.route")
 
 _begun = False
+_then: Callable[[], None] = lambda: None  # noqa: E731
 
 
-def install() -> None:
-    """Be called back; idempotent. ``torch.compiler.reset()`` forgets it."""
+def install(then: Callable[[], None]) -> None:
+    """Call ``then`` at the first trace; idempotent. ``torch.compiler.reset()`` forgets it."""
+    global _then  # noqa: PLW0603
+    _then = then
     from torch._dynamo.callback import callback_handler
 
     if not _begun and _begin not in callback_handler.start_callbacks:
@@ -41,8 +45,6 @@ def _begin(_frame: Any = None) -> None:
         return
     _begun = True
     try:
-        from precompiled import session
-
-        session.current().expect_graph()
+        _then()
     except Exception as error:  # noqa: BLE001 - the graph itself says what is wrong, and falls back
         log.info("nothing is started ahead of the first graph: %s", error)

@@ -23,7 +23,7 @@ from torch._dynamo import exc
 from torch._guards import TracingContext, tracing
 from torch._subclasses.fake_tensor import FakeTensor
 
-from precompiled.torch_internals import configs, metadata, modes, route, version_tuple
+from precompiled.torch_internals import configs, inductor, metadata, modes, version_tuple
 
 # Where plain torch.compile says it.
 _dynamos_log = logging.getLogger("torch._dynamo.convert_frame")
@@ -54,7 +54,7 @@ class Given:
             configs.applied(program["configs"], threads),
             tracing(context),
         ):
-            compiled = route.compile_in_process(module, values, self.options)
+            compiled = inductor.compile_in_process(module, values, self.options)
         symbolic = any(isinstance(value, torch.SymInt) for value in values)
         return None if symbolic or context.guards_context.aotautograd_guards else compiled
 

@@ -19,8 +19,8 @@ from precompiled.package.format import About
 from precompiled.package.identity import NotPortable, code_digest
 from precompiled.torch_internals import package_code
 from precompiled.torch_internals.package_guards import Guards, Kept, kind_of
-from precompiled.torch_internals.package_noted import Asked, Noted
 from precompiled.torch_internals.package_seen import Seen
+from precompiled.torch_internals.package_trace_log import Asked, TraceLog
 
 # Set on what backend.py gives to Dynamo: with which artifact a graph runs (a Graph below).
 MARK = "_precompiled_graph"
@@ -128,7 +128,7 @@ class Traced:
     locals: dict[str, str] = field(default_factory=dict)  # what a look tells of those with guards
     about: About = field(default_factory=About)
     problem: NotPortable | None = None
-    noted: Noted = field(default_factory=Noted)
+    noted: TraceLog = field(default_factory=TraceLog)
     # Dynamo begins anew where it finds that it must break the graph.
     attempts: list[Attempt] = field(default_factory=list)
     skip: str | None = None  # why the frame runs as it is; None when it was compiled

@@ -28,8 +28,9 @@ from torch._dynamo import convert_frame
 from torch._dynamo.types import ConvertFrameReturn, FrameAction
 
 from precompiled.package.identity import NotPortable
-from precompiled.torch_internals import package_record, package_state, package_use, route
+from precompiled.torch_internals import inductor, package_record, package_state, package_use
 from precompiled.torch_internals.package_entry import Frame, Traced
+from precompiled.torch_internals.patches import Patches
 
 log = logging.getLogger("precompiled.package")
 
@@ -48,7 +49,7 @@ class Packages(Protocol):
     def traced(self, frame: Frame, traced: Traced) -> None: ...
 
 
-_originals: dict[type, Callable[..., Any]] = {}  # of the converters' __call__
+_patches = Patches()
 _packages: Packages | None = None
 
 
@@ -56,23 +57,20 @@ def install(packages: Packages) -> None:
     """Ask and tell ``packages`` from now on; idempotent. Raises NotPortable where this torch lacks what is needed."""
     global _packages  # noqa: PLW0603
     _packages = packages
-    if _originals:
+    if _patches:
         return
     missing = [name for name in _NEEDED if not hasattr(convert_frame, name)]
     if missing or not hasattr(convert_frame.CheckFunctionManager, "serialize_guards"):
         raise NotPortable(f"this torch has no {', '.join(missing) or 'serialize_guards'}", code="package-unsupported")
     for converter in (convert_frame.ConvertFrame, convert_frame.ConvertFrameAssert):
-        _originals[converter] = converter.__call__
-        converter.__call__ = _routed(converter.__call__)
+        _patches.replace(converter, "__call__", _routed)
     package_record.install()
 
 
 def remove() -> None:
     """Give Dynamo its own methods back; idempotent."""
     package_record.remove()
-    while _originals:
-        converter, original = _originals.popitem()
-        converter.__call__ = original  # type: ignore[method-assign]
+    _patches.undo()
 
 
 def _routed(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -156,7 +154,7 @@ def _options(backend: Any) -> dict[str, Any] | None:
     if type(backend) is torch._TorchCompileInductorWrapper:
         return dict(backend.config)
     if type(backend) is torch._TorchCompileWrapper and backend.compiler_name == "precompiled":
-        return route.inductor_options(backend.kwargs.get("mode"), backend.kwargs.get("options"))
+        return inductor.options_of(backend.kwargs.get("mode"), backend.kwargs.get("options"))
     return None
 
 

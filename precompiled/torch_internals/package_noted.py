@@ -32,13 +32,11 @@ Checked on 2.11.0, 2.13.0, 2.15.0.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import importlib.metadata
 import importlib.util
 import types
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch._dynamo.variables.functions as dynamo_functions
@@ -61,6 +59,7 @@ from precompiled.package.identity import (
     object_at,
 )
 from precompiled.torch_internals import package_untraced
+from precompiled.torch_internals.package_trace_log import TraceLog
 
 _READS = ("var_getattr", "tp_getattro_impl")
 # Of 2.15, of 2.13, of 2.11: there repr() is what later versions have for messages alone.
@@ -73,38 +72,8 @@ HAS = "the key"
 _SUBSCRIPT = "getitem_const_raise_exception_if_absent"
 _OF_THE_INSTALLATION = (importlib.util.find_spec, importlib.metadata.version)
 
-# Module, qualified name, arguments, keywords, described result.
-Asked = tuple[str, str, tuple[Any, ...], dict[str, Any], Any]
 
-
-@dataclass
-class Noted:
-    """Of all attempts to trace one frame."""
-
-    values: list[Any] = field(default_factory=list)  # sources
-    attributes: list[tuple[Any, str]] = field(default_factory=list)  # source of an object, name
-    keys: list[tuple[Any, Any]] = field(default_factory=list)  # source of a dictionary, key
-    wholes: list[tuple[Any, str]] = field(default_factory=list)  # source, and what of it: "str", "dir", "keys", HAS
-    met: dict[int, tuple[Any, dict[str, Any]]] = field(default_factory=dict)  # by id: an object, its sources
-    made: dict[int, Any] = field(default_factory=dict)  # by id: what a variable without a source was made of
-    asked: dict[str, Asked] = field(default_factory=dict)
-    problem: NotPortable | None = None
-
-    def read(self, source: Any) -> None:
-        """A value was. A ConstantSource is what assume_constant_result has put into the globals: it is asked again."""
-        if source is not None and not isinstance(source, ConstantSource):
-            self.values.append(source)
-
-    @contextlib.contextmanager
-    def looking(self) -> Iterator[None]:
-        """What goes wrong at a look keeps nothing of the trace, and does not end it."""
-        try:
-            yield
-        except Exception as error:  # noqa: BLE001 - Dynamo's and the user's objects may raise anything
-            self.problem = NotPortable(f"{type(error).__name__}: {error}", code="package-internal-error")
-
-
-def wrap(now: Callable[[], Noted | None]) -> Callable[[], None]:
+def wrap(now: Callable[[], TraceLog | None]) -> Callable[[], None]:
     """Note what this thread's traces read into ``now()``, where that is not None; gives what ends that."""
     ends: list[Callable[[], None]] = []
 
@@ -158,7 +127,7 @@ def _kinds(kind: type) -> Iterator[type]:
         yield from _kinds(inner)
 
 
-def _built(original: Callable[..., Any], now: Callable[[], Noted | None]) -> Callable[..., Any]:
+def _built(original: Callable[..., Any], now: Callable[[], TraceLog | None]) -> Callable[..., Any]:
     def _wrap(self: Any, value: Any) -> Any:
         noted = now()
         if noted is not None:
@@ -168,7 +137,7 @@ def _built(original: Callable[..., Any], now: Callable[[], Noted | None]) -> Cal
     return _wrap
 
 
-def _met(original: Callable[..., Any], now: Callable[[], Noted | None]) -> Callable[..., Any]:
+def _met(original: Callable[..., Any], now: Callable[[], TraceLog | None]) -> Callable[..., Any]:
     """One object under a second source is the first one's variable, often without a guard (guards.make_dupe_guard)."""
 
     def __call__(self: Any, value: Any) -> Any:
@@ -186,7 +155,7 @@ def _met(original: Callable[..., Any], now: Callable[[], Noted | None]) -> Calla
     return __call__
 
 
-def _looked_at(original: Callable[..., Any], now: Callable[[], Noted | None]) -> Callable[..., Any]:
+def _looked_at(original: Callable[..., Any], now: Callable[[], TraceLog | None]) -> Callable[..., Any]:
     """A function that is looked up in a set is compared as it is, and becomes no variable where it is not in it."""
 
     def original_value(self: Any) -> Any:
@@ -198,7 +167,7 @@ def _looked_at(original: Callable[..., Any], now: Callable[[], Noted | None]) ->
     return original_value
 
 
-def _looked_up(original: Callable[..., Any], now: Callable[[], Noted | None]) -> Callable[..., Any]:
+def _looked_up(original: Callable[..., Any], now: Callable[[], TraceLog | None]) -> Callable[..., Any]:
     def __contains__(self: Any, key: Any) -> Any:
         found = original(self, key)
         noted = now()
@@ -220,7 +189,7 @@ def _looked_up(original: Callable[..., Any], now: Callable[[], Noted | None]) ->
     return __contains__
 
 
-def _made(original: Callable[..., Any], now: Callable[[], Noted | None]) -> Callable[..., Any]:
+def _made(original: Callable[..., Any], now: Callable[[], TraceLog | None]) -> Callable[..., Any]:
     def create(tx: Any, value: Any) -> Any:
         noted = now()
         if noted is not None and type(value) not in ATOMS and not isinstance(value, VariableTracker):
@@ -230,7 +199,7 @@ def _made(original: Callable[..., Any], now: Callable[[], Noted | None]) -> Call
     return create
 
 
-def _changed(original: Callable[..., Any], now: Callable[[], Noted | None]) -> Callable[..., Any]:
+def _changed(original: Callable[..., Any], now: Callable[[], TraceLog | None]) -> Callable[..., Any]:
     def mutation(self: Any, var: Any) -> Any:
         noted = now()
         if noted is not None and isinstance(var, ConstDictVariable) and var.source is not None:
@@ -240,7 +209,7 @@ def _changed(original: Callable[..., Any], now: Callable[[], Noted | None]) -> C
     return mutation
 
 
-def _all_keys(original: Callable[..., Any], now: Callable[[], Noted | None]) -> Callable[..., Any]:
+def _all_keys(original: Callable[..., Any], now: Callable[[], TraceLog | None]) -> Callable[..., Any]:
     def as_python_constant(self: Any, *args: Any, **kwargs: Any) -> Any:
         found = original(self, *args, **kwargs)  # raises where it is none
         noted = now()
@@ -251,7 +220,7 @@ def _all_keys(original: Callable[..., Any], now: Callable[[], Noted | None]) -> 
     return as_python_constant
 
 
-def _all_names(original: Callable[..., Any], now: Callable[[], Noted | None]) -> Callable[..., Any]:
+def _all_names(original: Callable[..., Any], now: Callable[[], TraceLog | None]) -> Callable[..., Any]:
     def call_dir(self: Any, tx: Any, arg: Any, *args: Any, **kwargs: Any) -> Any:
         noted = now()
         if noted is not None and arg.source is not None:
@@ -261,7 +230,7 @@ def _all_names(original: Callable[..., Any], now: Callable[[], Noted | None]) ->
     return call_dir
 
 
-def _as_text(original: Callable[..., Any], now: Callable[[], Noted | None]) -> Callable[..., Any]:
+def _as_text(original: Callable[..., Any], now: Callable[[], TraceLog | None]) -> Callable[..., Any]:
     """``str(self.head)``: torch runs ``__repr__`` of all that is in it."""
 
     def call_str(self: Any, tx: Any, arg: Any, *args: Any, **kwargs: Any) -> Any:
@@ -277,7 +246,7 @@ def _as_text(original: Callable[..., Any], now: Callable[[], Noted | None]) -> C
     return call_str
 
 
-def _asked_for(original: Callable[..., Any], now: Callable[[], Noted | None]) -> Callable[..., Any]:
+def _asked_for(original: Callable[..., Any], now: Callable[[], TraceLog | None]) -> Callable[..., Any]:
     def call_obj_hasattr(self: Any, tx: Any, name: str, *args: Any, **kwargs: Any) -> Any:
         noted = now()
         if noted is not None and self.source is not None:
@@ -287,7 +256,7 @@ def _asked_for(original: Callable[..., Any], now: Callable[[], Noted | None]) ->
     return call_obj_hasattr
 
 
-def _read(original: Callable[..., Any], now: Callable[[], Noted | None]) -> Callable[..., Any]:
+def _read(original: Callable[..., Any], now: Callable[[], TraceLog | None]) -> Callable[..., Any]:
     def var_getattr(self: Any, tx: Any, name: Any, *args: Any, **kwargs: Any) -> Any:
         try:
             return original(self, tx, name, *args, **kwargs)
@@ -300,7 +269,7 @@ def _read(original: Callable[..., Any], now: Callable[[], Noted | None]) -> Call
     return var_getattr
 
 
-def _subscripted(original: Callable[..., Any], now: Callable[[], Noted | None]) -> Callable[..., Any]:
+def _subscripted(original: Callable[..., Any], now: Callable[[], TraceLog | None]) -> Callable[..., Any]:
     def getitem_const_raise_exception_if_absent(self: Any, tx: Any, arg: Any) -> Any:
         try:
             return original(self, tx, arg)
@@ -316,7 +285,7 @@ def _subscripted(original: Callable[..., Any], now: Callable[[], Noted | None]) 
     return getitem_const_raise_exception_if_absent
 
 
-def _called(original: Callable[..., Any], now: Callable[[], Noted | None]) -> Callable[..., Any]:
+def _called(original: Callable[..., Any], now: Callable[[], TraceLog | None]) -> Callable[..., Any]:
     """``is_xxx_available()`` in a forward, and a package that is installed later."""
 
     def call_function(self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
@@ -337,7 +306,7 @@ def _called(original: Callable[..., Any], now: Callable[[], Noted | None]) -> Ca
     return call_function
 
 
-def _assumed(original: Callable[..., Any], now: Callable[[], Noted | None]) -> Callable[..., Any]:
+def _assumed(original: Callable[..., Any], now: Callable[[], TraceLog | None]) -> Callable[..., Any]:
     """What a function under assume_constant_result gave is in the trace without a guard: it is asked again later."""
 
     def invoke_and_store_as_constant(tx: Any, fn: Any, name: str, args: Any, kwargs: Any) -> Any:

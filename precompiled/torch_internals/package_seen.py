@@ -45,7 +45,8 @@ from precompiled.package.identity import (
     read_by,
 )
 from precompiled.torch_internals.package_guards import NO_FACT, WHEN, kind_of, value_at, without_code
-from precompiled.torch_internals.package_noted import HAS, Noted
+from precompiled.torch_internals.package_noted import HAS
+from precompiled.torch_internals.package_trace_log import TraceLog
 
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 _WHOLE = (*ATOMS, set, frozenset)
@@ -82,7 +83,7 @@ class Seen:
 
 
 def seen(
-    noted: Noted, guards: Iterable[Guard], codes: Iterable[types.CodeType], root: types.CodeType,
+    noted: TraceLog, guards: Iterable[Guard], codes: Iterable[types.CodeType], root: types.CodeType,
     scope: dict[str, Any], places: Places, reader: Any, described: Descriptions,
 ) -> Seen:  # fmt: skip
     """What is to be kept. ``reader``: a GuardBuilder, or a Reader. Raises NotPortable."""

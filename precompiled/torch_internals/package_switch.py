@@ -14,11 +14,13 @@ from typing import Any
 
 import torch
 
+from precompiled.process import PROCESS
 from precompiled.torch_internals import collection
+from precompiled.torch_internals.patches import Patches
 
 log = logging.getLogger("precompiled.package")
 
-_originals: dict[str, Callable[..., Any]] = {}
+_patches = Patches()
 _WRAPPERS = ("_TorchCompileInductorWrapper", "_TorchCompileWrapper")
 problem: str | None = None  # why packages are off although they were asked for
 
@@ -28,28 +30,21 @@ def install() -> None:
     if "torch._dynamo.convert_frame" in sys.modules:
         _switch_on()
         return
-    for name in _WRAPPERS:
-        wrapper = getattr(torch, name, None)
-        if wrapper is not None and name not in _originals:
-            _originals[name] = wrapper.__init__
-            wrapper.__init__ = _first(wrapper.__init__)
+    if not _patches:
+        for name in _WRAPPERS:
+            if hasattr(torch, name):
+                _patches.replace(getattr(torch, name), "__init__", _first)
 
 
 def _first(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
-        if _originals:
-            _restore()
+        if _patches:
+            _patches.undo()
             _switch_on()
 
     return init
-
-
-def _restore() -> None:
-    for name, original in _originals.items():
-        getattr(torch, name).__init__ = original
-    _originals.clear()
 
 
 def _switch_on() -> None:
@@ -66,8 +61,6 @@ def _switch_on() -> None:
 
 
 def remove() -> None:
-    _restore()
-    if "precompiled.package.automatic" in sys.modules:
-        from precompiled.package import automatic
-
-        automatic.switch_off()
+    _patches.undo()
+    if PROCESS.packages is not None:
+        PROCESS.packages.switch_off()

@@ -20,7 +20,7 @@ import sys
 import types
 import typing
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch._dynamo.variables.functions as dynamo_functions
 from torch._dynamo.variables.base import VariableTracker
@@ -29,9 +29,7 @@ from torch._dynamo.variables.lazy import LazyVariableTracker
 from torch._dynamo.variables.misc import ConstantLikeVariable
 
 from precompiled.package.identity import INSTALLATION, NotPortable, global_unseen
-
-if TYPE_CHECKING:
-    from precompiled.torch_internals.package_noted import Noted
+from precompiled.torch_internals.package_trace_log import TraceLog
 
 
 def replacements() -> Iterator[tuple[Any, str, Callable[..., Any]]]:
@@ -61,7 +59,7 @@ def constant(key: Any) -> Any:
     return key.as_python_constant() if key.is_python_constant() else key
 
 
-def _is_of(original: Callable[..., Any], now: Callable[[], Noted | None]) -> Callable[..., Any]:
+def _is_of(original: Callable[..., Any], now: Callable[[], TraceLog | None]) -> Callable[..., Any]:
     """Refuse what decides isinstance() by more than classes: a protocol's look at an object, a hook that reads."""
 
     def call_isinstance(self: Any, tx: Any, arg: Any, kinds: Any, *args: Any, **kwargs: Any) -> Any:
@@ -118,7 +116,7 @@ def _runs_code(value: Any) -> bool:
     return callable(value) and not isinstance(value, types.BuiltinFunctionType)
 
 
-def _folded(original: Callable[..., Any], now: Callable[[], Noted | None]) -> Callable[..., Any]:
+def _folded(original: Callable[..., Any], now: Callable[[], TraceLog | None]) -> Callable[..., Any]:
     """``PATTERN.sub(function, text)``: Dynamo runs it all, the user's function too, and keeps the result."""
 
     def call(self: Any, tx: Any, *args: Any, **kwargs: Any) -> Any:
@@ -141,7 +139,7 @@ def _items(part: Any) -> list[Any]:
     return list(part.values()) if isinstance(part, dict) else [part]
 
 
-def _folded_by_a_key(original: Callable[..., Any], now: Callable[[], Noted | None]) -> Callable[..., Any]:
+def _folded_by_a_key(original: Callable[..., Any], now: Callable[[], TraceLog | None]) -> Callable[..., Any]:
     def call_function(self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
         found = original(self, tx, args, kwargs)
         noted = now()
@@ -154,7 +152,7 @@ def _folded_by_a_key(original: Callable[..., Any], now: Callable[[], Noted | Non
     return call_function
 
 
-def _stamped(original: Callable[..., Any], now: Callable[[], Noted | None]) -> Callable[..., Any]:
+def _stamped(original: Callable[..., Any], now: Callable[[], TraceLog | None]) -> Callable[..., Any]:
     """``nested_compile_region``: a region that is like one before is not traced, and where it is of other objects (the
     next layer), what says that they are alike has no guard.
     """

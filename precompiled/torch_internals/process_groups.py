@@ -78,7 +78,7 @@ def stand_ins(groups: Mapping[str, int]) -> Iterator[None]:
     asked: list[CompileFailed] = []
 
     def refuse(*_: object) -> NoReturn:
-        # Noted as well: Inductor wraps what a pass of its raises, or goes on without.
+        # TraceLog as well: Inductor wraps what a pass of its raises, or goes on without.
         asked.append(CompileFailed("what is compiled depends on the rank", code="rank-dependent"))
         raise asked[0]
 

@@ -30,6 +30,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from precompiled.files import is_ours, is_standard, is_users
+from precompiled.process import PROCESS
 from precompiled.watch import VARIABLE
 
 if TYPE_CHECKING:
@@ -50,24 +51,17 @@ QUIET_S = 5.0
 QUIET_BETWEEN_STEPS_S = 20.0
 KERNEL_SOURCES = (".c", ".cc", ".cpp", ".cxx", ".cu", ".cuh", ".h", ".hpp", ".hip", ".metal")
 
-_current: Recorder | None = None
-
-
-def current() -> Recorder | None:
-    """This process's, if it is a capture."""
-    return _current
-
-
 def begin() -> Recorder | None:
-    """Begin to record, once, if the environment says that this is a capture."""
-    global _current  # noqa: PLW0603
+    """Begin to record, once, if the environment says that this is a capture: this process's recorder."""
+    found = PROCESS.recorder
     described = os.environ.get(VARIABLE)
-    if _current is None and described:
+    if found is None and described:
         token, steps, path = described.split(":", 2)
-        _current = Recorder(token, int(steps), path)
-        _current.begin()
-        os.register_at_fork(after_in_child=_current.after_fork)
-    return _current
+        PROCESS.recorder = found = Recorder(token, int(steps), path)
+        found.begin()
+        os.register_at_fork(after_in_child=found.after_fork)
+    assert found is None or isinstance(found, Recorder)
+    return found
 
 
 class Recorder:
@@ -201,16 +195,13 @@ class Recorder:
 
     def flush(self) -> None:
         """Until the daemon has everything, and the watcher knows what it came from."""
-        from precompiled import session
-        from precompiled.client import daemon_reachable
-
-        packages = sys.modules.get("precompiled.package.automatic")  # there where they are switched on
+        packages = PROCESS.packages
         if packages is not None and packages.flush(ACCEPT_S):
-            kept = [report.name for report in packages.reports() if report.state == "recorded" and report.guards]
+            kept = [report.name for report in packages.reports if report.state == "recorded" and report.guards]
             self.tell("packages", functions=sorted(set(kept))[:MAX_FUNCTIONS])
-        found = session.existing()
-        if found is not None and daemon_reachable(found.settings):  # without one the watcher is about to end as well
-            until = time.monotonic() + (TELL_S if found.connection.flush(ACCEPT_S) else 0.0)
+        taken = PROCESS.session.flush(ACCEPT_S) if PROCESS.session is not None else None
+        if taken is not None:  # without a daemon the watcher is about to end as well
+            until = time.monotonic() + (TELL_S if taken else 0.0)
             while self._unanswered and time.monotonic() < until:
                 time.sleep(0.01)  # the connection knows of an answer before on_reply is told
             for id in list(self._unanswered):  # a queue that was full all the time: nobody asks again after our end

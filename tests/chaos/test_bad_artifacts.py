@@ -12,7 +12,7 @@ import pytest
 from support_host import TIMEOUT_S, Host
 
 from precompiled import client, wire
-from precompiled.submit import worker_environment
+from precompiled.graph.environment import of_a_worker
 
 MLP = {"model": "mlp", "training": True}
 
@@ -102,7 +102,7 @@ def test_a_graph_that_does_not_decode_is_refused_with_a_reason(shared_host: Host
     connection = client.Connection(shared_host.settings)
     try:
         message = wire.Submit(
-            id=key[:8], key=key, store=str(shared_host.store.root), environment=worker_environment(), device="cpu"
+            id=key[:8], key=key, store=str(shared_host.store.root), environment=of_a_worker(), device="cpu"
         )
         connection.submit(message, blob, lambda reply: refused.put(reply) if isinstance(reply, wire.Rejected) else None)
         assert refused.get(timeout=TIMEOUT_S).code in ("bad-message", "compile-failed")

@@ -10,9 +10,10 @@ import pytest
 
 from benchmarks import contenders, picture, scale, starts
 from benchmarks.contenders import CONTENDERS
+from benchmarks.effort import QUICK
 from benchmarks.load import load
-from benchmarks.measures import QUICK
-from benchmarks.starts import Group, Plan, Sample
+from benchmarks.sample import Group, Sample
+from benchmarks.starts import Plan
 from precompiled.artifact.format import Manifest, Payload
 from precompiled.artifact.store import Store
 

@@ -21,7 +21,7 @@ from support_host import TIMEOUT_S, Host
 from precompiled import wire
 from precompiled.errors import Bypass
 from precompiled.graph import capture, codec
-from precompiled.submit import worker_device
+from precompiled.graph.environment import device_of_a_worker
 from precompiled.torch_internals import configs, modes
 
 pytestmark = [
@@ -114,7 +114,7 @@ def test_a_worker_is_pinned_to_its_clients_gpu_by_uuid(host: Host, tmp_path: Pat
     host.run({"model": "mlp", "training": False, "device": "cuda"}, env=empty_caches(tmp_path))
     (worker,) = gpu_workers(host.status())
     uuid = str(torch.cuda.get_device_properties(0).uuid)
-    assert worker.device == worker_device("cuda:0")
+    assert worker.device == device_of_a_worker("cuda:0")
     assert worker.device.endswith(uuid)
     environment = psutil.Process(worker.pid).environ()
     assert environment["CUDA_VISIBLE_DEVICES"].endswith(uuid)

@@ -51,16 +51,13 @@ def triple(x: torch.Tensor) -> torch.Tensor:
 @contextmanager
 def recording(**settings: str) -> Iterator[ThisProcess]:
     """Packages are on. The daemon never answers: graphs run eager, and have the names of artifacts that never come."""
-    with (
-        deaf_daemon(**{"PRECOMPILED_PACKAGES": "function", **settings}) as here,
-        mock.patch.object(automatic, "_packages", None),
-    ):
-        automatic.switch_on()
+    with deaf_daemon(**{"PRECOMPILED_PACKAGES": "function", **settings}) as here:
+        packages = automatic.switch_on()
         try:
             yield here
         finally:
-            assert automatic.flush(60)
-            automatic.switch_off()
+            assert packages.flush(60)
+            packages.switch_off()
 
 
 @pytest.fixture
@@ -80,7 +77,7 @@ def compiled(function: Callable[..., Any] = double) -> Any:
 def traced(here: ThisProcess) -> automatic.FunctionReport:
     """Trace ``double``, and what is reported of it."""
     compiled()
-    assert automatic.flush(60)
+    assert automatic.switch_on().flush(60)
     (report,) = precompiled.package_report()
     if report.reason:
         assert report.state == "traced" and len(report.message.split()) > 2
@@ -122,7 +119,7 @@ def test_a_text_with_an_address(here: ThisProcess) -> None:
 
     torch._dynamo.reset()
     assert torch.compile(named, backend="precompiled")(X)[1] == str(double)
-    assert automatic.flush(60)
+    assert automatic.switch_on().flush(60)
     (report,) = precompiled.package_report()
     assert report.reason == "package-id" and "an address of this process" in report.message
 
@@ -201,14 +198,14 @@ def test_a_store_that_cannot_be_written(here: ThisProcess) -> None:
 def test_a_torch_without_what_packages_need(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(convert_frame, "has_tensor_in_frame")
     monkeypatch.setattr(package_switch, "problem", None)
-    with this_process(), mock.patch.object(automatic, "_packages", None):
+    with this_process():
         with pytest.raises(NotPortable, match="this torch has no has_tensor_in_frame") as raised:
             package_frames.install(automatic.Automatic())
         assert raised.value.code == "package-unsupported"
         with mock.patch.object(package_switch.log, "warning") as warned:
             package_switch.install()
         assert "has_tensor_in_frame" in str(warned.call_args) and "has_tensor_in_frame" in str(package_switch.problem)
-    assert not package_frames._originals, "nothing of Dynamo's is replaced"
+    assert not package_frames._patches, "nothing of Dynamo's is replaced"
 
 
 # ---------------------------------------------------------------- entries
@@ -293,10 +290,10 @@ def test_a_save_while_entries_are_written(
     here: ThisProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made, written = compiled(), threading.Event()
-    flush = automatic.flush
+    packages = automatic.switch_on()
+    flush = packages.flush
     with monkeypatch.context() as patch:
-        patch.setattr(automatic, "flush", lambda timeout: flush(0.01))
-        packages = automatic.switch_on()
+        patch.setattr(packages, "flush", lambda timeout_s: flush(0.01))
         packages.publisher.publish(written.wait, lambda error: None)
         try:
             said = refused("package-busy", precompiled.save_package, made, tmp_path / "file")
@@ -316,7 +313,7 @@ def test_a_save_of_nothing_says_why_there_is_nothing(tmp_path: Path) -> None:
 @pytest.mark.reason("package-evicted")
 def test_a_save_of_what_was_evicted(here: ThisProcess, tmp_path: Path) -> None:
     made = compiled()
-    assert automatic.flush(60)
+    assert automatic.switch_on().flush(60)
     assert PackageStore(here.session.store.root).clear() == 1
     said = refused("package-evicted", precompiled.save_package, made, tmp_path / "file")
     assert "was evicted" in said

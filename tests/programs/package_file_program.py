@@ -39,11 +39,10 @@ def main() -> None:
             precompiled.save_package(compiled, SPEC["file"])
         except PrecompiledError as error:
             found["error"], found["message"] = error.code, str(error)
-    from precompiled.package import automatic
 
     found["frames"] = dict(torch._dynamo.utils.counters["frames"])
-    found["states"] = [report.state for report in automatic.reports()]
-    found["reasons"] = [report.reasons for report in automatic.reports()]
+    found["states"] = [report.state for report in precompiled.package_report()]
+    found["reasons"] = [report.reasons for report in precompiled.package_report()]
     print(json.dumps(found), flush=True)
 
 

@@ -42,25 +42,25 @@ def run(function: Any, calls: Any) -> list[torch.Tensor]:
 
 
 def examine(name: str) -> dict[str, Any]:
-    from precompiled.package import automatic
+    from precompiled.process import PROCESS
 
     module = importlib.import_module(name)
     context = getattr(module, "context", contextlib.nullcontext)
     counters = torch._dynamo.utils.counters
     counters.clear()
-    known = len(automatic.reports())
+    known = len(precompiled.package_report())
     with context():
         torch.manual_seed(0)
         expected = run(*module.build())
         torch.manual_seed(0)
         function, calls = module.build()
         got = run(torch.compile(function, **getattr(module, "OPTIONS", {})), calls)
-    automatic.flush()
+    PROCESS.packages.flush()
     equal = len(got) == len(expected) and all(
         left.dtype == right.dtype and torch.allclose(left.float(), right.float(), rtol=1e-4, atol=1e-4)
         for left, right in zip(got, expected, strict=True)
     )
-    reports = automatic.reports()[known:]
+    reports = precompiled.package_report()[known:]
     return {
         "equal": equal,
         "states": [report.state for report in reports],

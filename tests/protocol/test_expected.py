@@ -16,15 +16,16 @@ from precompiled.client import Connection
 PROGRAM = """
 import sys, time
 import torch, precompiled
-from precompiled import client, hook, wire
+from precompiled import client, wire
+from precompiled.process import PROCESS
 precompiled.enable()
 
 @torch.compiler.assume_constant_result
 def a_worker():
     deadline = time.monotonic() + float(sys.argv[1])
     while time.monotonic() < deadline:
-        if client.daemon_reachable(hook.settings()):
-            workers = client.request(hook.settings(), wire.Status()).workers
+        if client.daemon_reachable(PROCESS.settings()):
+            workers = client.request(PROCESS.settings(), wire.Status()).workers
             if workers:
                 return len(workers)
         time.sleep(0.05)  # between two looks: nothing tells a client of a worker

@@ -28,10 +28,12 @@ from precompiled import submit, wire
 from precompiled.artifact import format as fmt
 from precompiled.artifact.store import Store
 from precompiled.errors import NotServed, PrecompiledError
+from precompiled.graph import environment
 from precompiled.ledger import GraphReport
 from precompiled.submit import compile_inline
 from precompiled.torch_internals import compile as compiling
-from precompiled.torch_internals import route
+from precompiled.torch_internals import inductor, route
+from precompiled.torch_internals.patches import Patches
 
 X = torch.randn(4, 6)
 
@@ -203,7 +205,7 @@ def raises(error: Exception) -> Callable[..., Any]:
 @pytest.mark.parametrize("when", ["before", "while it is waited for"])
 def test_what_torch_raises_is_raised_while_the_frame_is_there(when: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with recorded("compile-error", when) as (here, _):
-        monkeypatch.setattr(route, "compile_in_process", raises(Refusal("torch says no")))
+        monkeypatch.setattr(inductor, "compile_in_process", raises(Refusal("torch says no")))
         with warnings.catch_warnings():
             warnings.simplefilter("error", RuntimeWarning)
             with pytest.raises(torch._dynamo.exc.BackendCompilerFailed, match="torch says no") as caught:
@@ -225,7 +227,7 @@ def compiled_late(
         monkeypatch.setattr(submit, "compile_inline", compile_inline)
         monkeypatch.setattr(compiling, "compile_here", raises(captured))
         if given is not None:
-            monkeypatch.setattr(route, "compile_in_process", raises(given))
+            monkeypatch.setattr(inductor, "compile_in_process", raises(given))
         torch._dynamo.reset()
         compiled = torch.compile(double, backend="precompiled")
         torch.testing.assert_close(compiled(X), X * 2)
@@ -435,7 +437,7 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonUnderTest
 
 @contextmanager
 def with_daemon(daemon: DaemonUnderTest, monkeypatch: pytest.MonkeyPatch, **settings: str) -> Iterator[ThisProcess]:
-    monkeypatch.setattr(submit, "worker_environment", lambda modules=None: daemon.environment())
+    monkeypatch.setattr(environment, "of_a_worker", lambda modules=None: daemon.environment())
     settings = {"PRECOMPILED_MODE": "eager", "PRECOMPILED_RUNTIME_DIR": str(daemon.runtime_dir), **settings}
     with this_process(settings) as here:
         yield here
@@ -618,12 +620,16 @@ def test_strict_mode_raises_at_the_next_call_what_turns_up_later(
 # ---------------------------------------------------------------- no routing at all
 
 
+def _never(*_: Any) -> Any:
+    raise AssertionError("it is not routed")
+
+
 @pytest.mark.reason("unsupported-torch")
 def test_a_torch_that_this_was_not_checked_on(monkeypatch: pytest.MonkeyPatch) -> None:
     plain = torch._TorchCompileInductorWrapper.__call__
     monkeypatch.setattr(torch, "__version__", "1.13.0")
-    monkeypatch.setattr(route, "_original", None)
+    monkeypatch.setattr(route, "_patches", Patches())
     with pytest.raises(PrecompiledError, match=r"torch 1\.13\.0 is not supported") as caught:
-        route.install()
+        route.install(_never, _never, _never)
     assert caught.value.code == "unsupported-torch" and "Install a torch between" in caught.value.action
     assert torch._TorchCompileInductorWrapper.__call__ is plain

@@ -47,8 +47,8 @@ def fake_torch(tmp_path: Path) -> Path:
 
 # Replaces what the hook does once torch is there: it notes whether torch was whole.
 SPY = """
-import sys, calls, precompiled.hook as hook
-hook.on_torch_imported = lambda: calls.calls.append(hasattr(sys.modules["torch"], "WHOLE"))
+import sys, calls, precompiled.routing as routing
+routing.on_torch_imported = lambda: calls.calls.append(hasattr(sys.modules["torch"], "WHOLE"))
 """
 
 
@@ -92,7 +92,7 @@ def test_a_program_without_torch_sees_nothing_of_us() -> None:
     assert (on.returncode, on.stderr) == (off.returncode, off.stderr) == (0, "")
     (path_on, modules_on, *rest_on), (path_off, modules_off, *rest_off) = json.loads(on.stdout), json.loads(off.stdout)
     assert path_on == path_off and rest_on[:2] == rest_off[:2] and rest_on[2] == rest_off[2] + 1  # the finder
-    assert not {"torch", "precompiled.hook", "precompiled.config"} & set(modules_on)
+    assert not {"torch", "precompiled.routing", "precompiled.config"} & set(modules_on)
     assert {"precompiled", "precompiled.bootstrap", "sitecustomize"} <= set(modules_on)
     assert "precompiled" not in modules_off
 
@@ -256,10 +256,10 @@ def test_torch_was_there_first(fake_torch: Path) -> None:
 
 def test_a_failing_hook_reaches_nobody(fake_torch: Path) -> None:
     broken = """
-        import precompiled.hook
+        import precompiled.routing
         def broken():
             raise RuntimeError('ours')
-        precompiled.hook.on_torch_imported = broken
+        precompiled.routing.on_torch_imported = broken
         import torch
     """
     found = state(broken, fake_torch)
@@ -269,13 +269,13 @@ def test_a_failing_hook_reaches_nobody(fake_torch: Path) -> None:
 
 
 @pytest.mark.parametrize("broken", ["raise RuntimeError('ours')", "this is not Python", "import nothing_such", "1 / 0"])
-@pytest.mark.parametrize("module", ["__init__", "bootstrap", "hook"])
+@pytest.mark.parametrize("module", ["__init__", "bootstrap", "routing"])
 def test_a_broken_package_stops_no_interpreter(tmp_path: Path, fake_torch: Path, module: str, broken: str) -> None:
     package = tmp_path / "broken" / "precompiled"
     (package / "sitecustomize").mkdir(parents=True)
     (package / "__init__.py").write_text("")
     (package / "bootstrap.py").write_text((ROOT / "precompiled" / "bootstrap.py").read_text())
-    (package / "hook.py").write_text("")
+    (package / "routing.py").write_text("")
     (package / f"{module}.py").write_text(broken)
     ours = package / "sitecustomize" / "sitecustomize.py"
     ours.write_text((ROOT / "precompiled" / "sitecustomize" / "sitecustomize.py").read_text())
@@ -360,9 +360,12 @@ def test_our_folder_twice_on_the_path(tmp_path: Path) -> None:
 ROUTE = """
 import sys, types, precompiled.torch_internals as internals
 import precompiled.hook as hook
+from precompiled import bootstrap
+from precompiled.errors import ConfigError
+from precompiled.process import PROCESS
 route = types.ModuleType("precompiled.torch_internals.route")
 route.on = False
-def install(): route.on = True
+def install(*_): route.on = True
 def remove(): route.on = False
 route.install, route.remove = install, remove
 internals.route = sys.modules[route.__name__] = route
@@ -380,8 +383,8 @@ def test_enable_before_torch_and_disable(fake_torch: Path) -> None:
     code = """
         print(hook.enable(), *now()); import torch; print(*now())
         hook.disable(); print(*now())
-        print(hook.enable("wait"), hook.enable(), *now(), hook.settings().mode, hook.settings().origins["mode"])
-        hook.disable(); print(*now(), hook.settings().mode)
+        print(hook.enable("wait"), hook.enable(), *now(), PROCESS.settings().mode, PROCESS.settings().origins["mode"])
+        hook.disable(); print(*now(), PROCESS.settings().mode)
     """
     assert in_process(code, fake_torch) == [
         "True waiting False", "on True", "off False", "True True on True wait flag", "off False eager",
@@ -406,8 +409,8 @@ def test_enable_refuses_a_bad_mode_and_changes_nothing(fake_torch: Path) -> None
         hook.enable("wait")
         try:
             hook.enable("fast")
-        except hook.ConfigError as error:
-            print("fast" in str(error), hook.settings().mode, *now())
+        except ConfigError as error:
+            print("fast" in str(error), PROCESS.settings().mode, *now())
     """
     assert in_process(code, fake_torch) == ["True wait waiting False"]
 
@@ -415,14 +418,14 @@ def test_enable_refuses_a_bad_mode_and_changes_nothing(fake_torch: Path) -> None
 def test_enable_raises_what_goes_wrong_and_may_be_tried_again(fake_torch: Path) -> None:
     code = """
         import torch
-        def broken(): raise RuntimeError("ours")
+        def broken(*_): raise RuntimeError("ours")
         route.install = broken
         for _ in range(2):
             try:
                 hook.enable()
             except Exception as error:
-                print("ours" in str(error), hook.state() in ("failed", "fired"), "ours" in hook.problem)
+                print("ours" in str(error), hook.state() in ("failed", "fired"), "ours" in bootstrap.problem)
         route.install = install
-        print(hook.enable(), *now(), hook.problem)
+        print(hook.enable(), *now(), bootstrap.problem)
     """
     assert in_process(code, fake_torch) == ["True True True", "True True True", "True on True None"]

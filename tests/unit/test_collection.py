@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 import torch
 
-from precompiled.torch_internals import collection, route
+from precompiled import routing
+from precompiled.torch_internals import collection
 
 OWN = (700, 11, 12)
 
@@ -21,9 +22,9 @@ def thresholds(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("PRECOMPILED", "0")  # a trace would start a daemon for the user's own store
     before = gc.get_threshold()
     gc.set_threshold(*OWN)
-    route.install()
+    routing.route()
     yield
-    route.remove()
+    routing.unroute()
     torch._dynamo.reset()
     gc.set_threshold(*before)
 

@@ -50,7 +50,7 @@ def test_names_and_lines_are_not_in_the_key() -> None:
 
 def test_a_key_is_the_same_each_time() -> None:
     assert key_of(subtract, X, Y) == key_of(subtract, X, Y)
-    assert key.key(captured(subtract, X, Y).program) == key_of(subtract, X, Y)
+    assert key.key(captured(subtract, X, Y).program.sections) == key_of(subtract, X, Y)
 
 
 def test_values_are_not_in_the_key() -> None:

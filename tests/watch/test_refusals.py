@@ -19,10 +19,10 @@ from precompiled.service.watch.registry import MAX_WATCHES, Good, Record, Regist
 from precompiled.service.watching import Watching
 from support_daemon import TIMEOUT_S, DaemonUnderTest, running_daemon
 
-from precompiled import session as sessions
 from precompiled import wire
 from precompiled.cli import app
 from precompiled.ledger import GraphReport
+from precompiled.process import PROCESS
 from precompiled.session import Session
 from precompiled.watch import entry, recorder
 
@@ -216,7 +216,7 @@ def test_a_queue_that_stays_full_until_the_capture_ends(tmp_path: Path, monkeypa
         for name, value in (("RUNTIME_DIR", daemon.runtime_dir), ("CACHE_DIR", daemon.store), ("AUTOSTART", 0)):
             monkeypatch.setenv(f"PRECOMPILED_{name}", str(value))
         session = Session()
-        monkeypatch.setattr(sessions, "_session", session)
+        monkeypatch.setattr(PROCESS, "session", session)
         with closing(session.connection):
             capture = recorder.Recorder("token", 0, str(tmp_path / "reports"))
             submit = daemon.submit()

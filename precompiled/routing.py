@@ -1,0 +1,84 @@
+"""Puts torch.compile on its way to us in this process, once torch is there, and takes it back.
+
+Below `bootstrap`, which calls ``route`` in the midst of somebody's ``import torch``; `hook` (``precompiled.enable``) is
+above both. Nothing of torch's is imported with this file: a process whose mode is "off" pays for none of it.
+"""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+from precompiled.errors import ConfigError
+from precompiled.process import PROCESS
+
+log = logging.getLogger("precompiled.route")
+
+# What takes back what was routed, in the order in which it was put there.
+_undo: list[Callable[[], None]] = []
+
+
+def is_routed() -> bool:
+    return bool(_undo)
+
+
+def on_torch_imported() -> None:
+    """Called by `bootstrap`, which keeps what this raises: we are inside of somebody's ``import torch``."""
+    try:
+        route()
+    except ConfigError as error:
+        # The user's own setting: staying silent would leave him to wonder why it has no effect.
+        warnings.warn(f"precompiled is off in this process: {error}", RuntimeWarning, stacklevel=2)
+        raise
+
+
+def route() -> None:
+    """Route from now on, unless the mode is "off"; idempotent. Raises ConfigError, and PrecompiledError on a torch that
+    is not supported.
+    """
+    settings = PROCESS.settings()
+    if settings.mode == "off" or _undo:
+        return
+    from precompiled.torch_internals import route as routes
+
+    routes.install(_serve, _went_around, _first_trace)
+    _undo.append(routes.remove)
+    if settings.packages != "off":
+        from precompiled.files import process_start
+        from precompiled.torch_internals import package_switch
+
+        process_start()  # kept, so that a fork of this process says when its modules were loaded, not when it forked
+        package_switch.install()
+        _undo.append(package_switch.remove)
+
+
+def unroute() -> None:
+    """Give torch.compile back its own backend; idempotent. In reverse: both replace the same method of torch's."""
+    while _undo:
+        _undo.pop()()
+
+
+# Imported on the first graph: switching on must cost nothing in programs that never compile.
+
+
+def _serve(module: Any, options: Any, in_process: Callable[[], Any]) -> Any:
+    try:
+        from precompiled import backend
+    except Exception as error:  # noqa: BLE001 - a private name that this torch lacks
+        log.warning("torch.compile compiles in process: %s: %s", type(error).__name__, error)
+        return in_process()
+    return backend.compile_or_swap(module, options, in_process)
+
+
+def _went_around(module: Any, ahead_of_time: bool) -> Callable[[], None]:
+    from precompiled import backend
+
+    return backend.went_around(module, ahead_of_time)
+
+
+def _first_trace() -> None:
+    from precompiled import session
+
+    session.current().expect_graph()
