@@ -14,9 +14,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from precompiled import client, config, start, wire
-from precompiled.cli import probe
-from precompiled.config import Settings
+from precompiled import wire
+from precompiled.client import connection, start
+from precompiled.core import config, python_path
+from precompiled.core.config import Settings
 
 ROOT = Path(__file__).parent.parent
 # Far above what anything takes: nothing hangs for ever.
@@ -57,7 +58,7 @@ class Host:
             **({} if hook else {"PRECOMPILED": "0"}),
             **(extra or {}),
         }
-        return probe.with_hook(found) if hook else found
+        return python_path.with_hook(found) if hook else found
 
     def command(self, spec: Mapping[str, Any], *, hook: bool, extra: Mapping[str, str] | None = None) -> Command:
         """benchmarks/program.py with ``spec``, in a process of its own."""
@@ -89,7 +90,7 @@ class Host:
         return outcome.pid
 
     def status(self) -> wire.StatusReply:
-        reply: wire.StatusReply = client.request(self.settings, wire.Status(), 60.0)
+        reply: wire.StatusReply = connection.request(self.settings, wire.Status(), 60.0)
         return reply
 
     @staticmethod

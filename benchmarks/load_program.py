@@ -29,9 +29,9 @@ def main() -> None:
     import precompiled.backend  # noqa: F401 - with what a lookup needs
 
     times.append(time.perf_counter())
-    from precompiled.artifact.load import load
-    from precompiled.artifact.store import Store
+    from precompiled.client.load import load
     from precompiled.graph import capture
+    from precompiled.store.artifacts import Store
 
     store = Store(Path(spec["store"]))
     (entry,) = store.entries()

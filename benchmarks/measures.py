@@ -25,7 +25,8 @@ from benchmarks.lookup import lookup
 from benchmarks.pace import pace
 from benchmarks.result import Result
 from benchmarks.units import units
-from precompiled.cli import probe, pth
+from precompiled.cli import pth
+from precompiled.core import python_path
 
 
 def first_calls(effort: Effort, say: Say) -> list[Result]:
@@ -143,7 +144,7 @@ def start_up(effort: Effort, say: Say) -> list[Result]:
         kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
         cases = {
             "none": (plain_python, kept),
-            "sitecustomize": (plain_python, probe.with_hook(kept)),
+            "sitecustomize": (plain_python, python_path.with_hook(kept)),
             "pth": (hook_python, kept),
         }
         for name, (python, environment) in cases.items():

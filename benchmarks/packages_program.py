@@ -19,7 +19,7 @@ import precompiled
 from benchmarks.architectures_program import step
 from benchmarks.compare import differences
 from benchmarks.zoo import ARCHITECTURES
-from precompiled.process import PROCESS
+from precompiled.client.process import PROCESS
 
 STEPS = 2  # the second call must be served as well, without a recompile
 

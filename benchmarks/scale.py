@@ -28,10 +28,11 @@ from rich.console import Console
 
 from benchmarks.hosts import LIMIT_S, ROOT, BenchmarkError, Command, Host, fresh_host, program
 from benchmarks.result import banner, machine, markdown, save
-from precompiled import client, wire
-from precompiled.artifact import format as fmt
-from precompiled.artifact.store import Entry, Store
+from precompiled import wire
+from precompiled.client import connection
 from precompiled.graph.environment import of_a_worker
+from precompiled.store import artifact_format as fmt
+from precompiled.store.artifacts import Entry, Store
 
 Say = Callable[[str], None]
 PAGE = ROOT / "docs" / "scale.md"
@@ -286,7 +287,7 @@ def measure_queue(host: Host, keys: Sequence[str], effort: Effort, say: Say) -> 
                 depth = host.status().queue_depth
                 seen["status"].append(time.perf_counter() - started)
                 started = time.perf_counter()
-                client.request(host.settings, wire.Stats(), 60.0)
+                connection.request(host.settings, wire.Stats(), 60.0)
                 seen["stats"].append(time.perf_counter() - started)
                 seen["depth"].append(depth)
                 filled = filled or depth >= until / 2

@@ -22,8 +22,9 @@ from typing import Any
 
 import zmq  # noqa: F401 - what the first submit would import
 
-from precompiled import config, wire
-from precompiled.client import Connection
+from precompiled import wire
+from precompiled.client.connection import Connection
+from precompiled.core import config
 
 LIMIT_S = 300.0  # without any reply
 

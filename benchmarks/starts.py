@@ -29,7 +29,7 @@ from benchmarks.picture import draw
 from benchmarks.result import HEADERS as RESULT_HEADERS
 from benchmarks.result import Result, banner, markdown, save, spread
 from benchmarks.sample import Group, Sample
-from precompiled.artifact.store import Store
+from precompiled.store.artifacts import Store
 
 Say = Callable[[str], None]
 # After the first compiled step. More of them are (c)'s part; the swap is looked at in the first five.

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from precompiled.ledger import GraphReport
-    from precompiled.package.automatic import FunctionReport
+    from precompiled.client.ledger import GraphReport
+    from precompiled.packages.automatic import FunctionReport
 
 __all__ = ["__version__", "disable", "enable", "entry_point", "load_package", "package_report", "report",
            "save_package", "wait"]  # fmt: skip
@@ -41,21 +41,21 @@ def disable() -> None:
 
 def wait(timeout: "float | None" = None) -> bool:
     """Block until no graph of this process is pending; false when some still are after ``timeout`` seconds."""
-    from precompiled.process import PROCESS
+    from precompiled.client.process import PROCESS
 
     return True if PROCESS.session is None else PROCESS.session.wait(timeout)
 
 
 def report() -> "list[GraphReport]":
     """One report for each graph that this process captured, in order."""
-    from precompiled.process import PROCESS
+    from precompiled.client.process import PROCESS
 
     return [] if PROCESS.session is None else PROCESS.session.reports()
 
 
 def package_report() -> "list[FunctionReport]":
     """What became of each frame with tensors that Dynamo met, in order, with packages on; with guards that failed."""
-    from precompiled.process import PROCESS
+    from precompiled.client.process import PROCESS
 
     return [] if PROCESS.packages is None else list(PROCESS.packages.reports)
 
@@ -66,7 +66,7 @@ def save_package(compiled: "object", path: "str") -> None:
     Guards, bytecode and artifacts of what was called so far, with the hook and packages on. The file is
     code: whoever loads it runs it. Raises PackageError.
     """
-    from precompiled.package import portable
+    from precompiled.packages import portable
 
     portable.save(compiled, path)
 
@@ -79,7 +79,7 @@ def load_package(compiled: "object", path: "str", *, check_source: bool = True) 
     torch, Python, CPU or GPU; ``check_source=False`` overrides the check of sources alone, which for classes is that of
     their values, too.
     """
-    from precompiled.package import portable
+    from precompiled.packages import portable
 
     return portable.load(compiled, path, check_source=check_source)
 
@@ -107,7 +107,7 @@ def entry_point(
 
 
 def _forget_settings() -> None:
-    from precompiled.process import PROCESS
+    from precompiled.client.process import PROCESS
 
     if PROCESS.session is not None:
         PROCESS.session.settings = PROCESS.settings()  # for the next graph; those known so far stay

@@ -17,23 +17,23 @@ from typing import TYPE_CHECKING, Any
 
 import torch.fx
 
-from precompiled import session as sessions
-from precompiled.artifact.load import load
-from precompiled.artifact.store import Entry
-from precompiled.dispatch import Compiled, Dispatch, counting
-from precompiled.errors import COMPILE_ERROR, Bypass, NotServed, PrecompiledError, Refused, StoreError
+from precompiled.client import session as sessions
+from precompiled.client.dispatch import Compiled, Dispatch, counting
+from precompiled.client.ledger import GraphCalls, GraphReport
+from precompiled.client.load import load
+from precompiled.client.process import PROCESS, Recorder
+from precompiled.client.session import Session
+from precompiled.client.submit import Submitter
+from precompiled.client.swap import Event, State
+from precompiled.core.errors import COMPILE_ERROR, Bypass, NotServed, PrecompiledError, Refused, StoreError
 from precompiled.graph import capture, key
-from precompiled.ledger import GraphCalls, GraphReport
-from precompiled.process import PROCESS, Recorder
-from precompiled.session import Session
-from precompiled.submit import Submitter
-from precompiled.swap import Event, State
+from precompiled.store.artifacts import Entry
 from precompiled.torch_internals import around, inductor, late, lowering, sources, stand_in, traced
 from precompiled.torch_internals.naming import graph_name
 from precompiled.torch_internals.sizes import guard_check, install_guards
 
 if TYPE_CHECKING:
-    from precompiled.artifact.format import Failure
+    from precompiled.store.artifact_format import Failure
 
 log = logging.getLogger("precompiled.backend")
 

@@ -147,7 +147,7 @@ def _fire() -> None:
 def _record() -> None:
     """This is a watch's capture (docs/watch.md): what is imported from here on is noted."""
     try:
-        from precompiled.watch import recorder
+        from precompiled.client import recorder
 
         recorder.begin()
     except Exception as error:  # noqa: BLE001 - the run goes on, and the watch says that nothing was captured

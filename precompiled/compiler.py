@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from precompiled import wire
-from precompiled.artifact import format as fmt
-from precompiled.artifact import scratch
-from precompiled.artifact.store import Store, full
-from precompiled.errors import CompileFailed, PrecompiledError, StoreError
+from precompiled.core.errors import CompileFailed, PrecompiledError, StoreError
+from precompiled.store import artifact_format as fmt
+from precompiled.store import scratch
+from precompiled.store.artifacts import Store, full
 from precompiled.version import VERSION
 
 if TYPE_CHECKING:
@@ -87,8 +87,8 @@ def _is_there(store: Store, job: wire.Job) -> bool:
 def _compile(job: wire.Job, started: float) -> fmt.Payload:
     import torch
 
-    from precompiled.graph import capture, codec, environment, key
-    from precompiled.torch_internals import configs, cpp_builds, modes, process_groups, vector_units
+    from precompiled.graph import capture, environment, key
+    from precompiled.torch_internals import codec, configs, cpp_builds, modes, process_groups, vector_units
     from precompiled.torch_internals.compile import compile_graph
 
     # Not the user's own Inductor cache: a worker must not grow or trust it.

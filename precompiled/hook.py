@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import os
 
-from precompiled import bootstrap, config, routing
-from precompiled.errors import PrecompiledError
-from precompiled.process import PROCESS
+from precompiled import bootstrap, routing
+from precompiled.client.process import PROCESS
+from precompiled.core import config
+from precompiled.core.errors import PrecompiledError
 
 
 def enable(mode: str | None = None) -> bool:

@@ -11,8 +11,8 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-from precompiled.errors import ConfigError
-from precompiled.process import PROCESS
+from precompiled.client.process import PROCESS
+from precompiled.core.errors import ConfigError
 
 log = logging.getLogger("precompiled.route")
 
@@ -39,19 +39,24 @@ def route() -> None:
     is not supported.
     """
     settings = PROCESS.settings()
-    if settings.mode == "off" or _undo:
+    if settings.mode == "off":
         return
     from precompiled.torch_internals import route as routes
 
     routes.install(_serve, _went_around, _first_trace)
-    _undo.append(routes.remove)
+    _undo_by(routes.remove)
     if settings.packages != "off":
-        from precompiled.files import process_start
-        from precompiled.torch_internals import package_switch
+        from precompiled import packages
+        from precompiled.core.files import process_start
 
         process_start()  # kept, so that a fork of this process says when its modules were loaded, not when it forked
-        package_switch.install()
-        _undo.append(package_switch.remove)
+        packages.install()
+        _undo_by(packages.remove)
+
+
+def _undo_by(remove: Callable[[], None]) -> None:
+    if remove not in _undo:
+        _undo.append(remove)
 
 
 def unroute() -> None:
@@ -79,6 +84,6 @@ def _went_around(module: Any, ahead_of_time: bool) -> Callable[[], None]:
 
 
 def _first_trace() -> None:
-    from precompiled import session
+    from precompiled.client import session
 
     session.current().expect_graph()

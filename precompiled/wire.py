@@ -21,7 +21,7 @@ from typing import Literal, TypeVar
 
 import msgspec
 
-from precompiled.errors import WireError
+from precompiled.core.errors import WireError
 from precompiled.version import VERSION
 
 PROTOCOL = 2

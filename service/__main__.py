@@ -12,8 +12,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from precompiled import config, paths
-from precompiled.errors import ConfigError, PrecompiledError
+from precompiled.core import config, paths
+from precompiled.core.errors import ConfigError, PrecompiledError
 from precompiled.version import VERSION
 
 MAX_DESCRIPTORS = 65536  # as in the system unit
@@ -166,7 +166,7 @@ def _serve(settings: config.Settings, system: bool, detach: bool, on_demand: boo
         except daemon.AlreadyRunning as error:
             # Its lock comes before its socket: tell the starter only when clients can connect, and take over when the
             # other one was just leaving.
-            from precompiled.client import daemon_reachable
+            from precompiled.client.connection import daemon_reachable
 
             reachable = daemon_reachable(settings)
             if reachable or time.monotonic() >= give_up:

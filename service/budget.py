@@ -7,7 +7,7 @@ from pathlib import Path
 
 from precompiled.service.events import Limits
 
-from precompiled.config import Settings
+from precompiled.core.config import Settings
 
 GIB = 1 << 30
 # Inductor's front half (decompositions, fusion) runs on one thread, its back half (g++, triton) on as many as it is

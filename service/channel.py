@@ -7,7 +7,7 @@ from collections import deque
 from typing import Any
 
 from precompiled import wire
-from precompiled.errors import WireError
+from precompiled.core.errors import WireError
 
 READ_BYTES = 1 << 16
 

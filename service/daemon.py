@@ -48,9 +48,9 @@ from precompiled.service.server import Lock, Peer, Request, Server, prepare_runt
 from precompiled.service.watching import REFUSED, Watching
 
 from precompiled import wire
-from precompiled.config import Settings
-from precompiled.errors import DaemonError
-from precompiled.paths import LOCK_NAME
+from precompiled.core.config import Settings
+from precompiled.core.errors import DaemonError
+from precompiled.core.paths import LOCK_NAME
 from precompiled.version import VERSION
 
 log = logging.getLogger("precompiled.daemon")

@@ -42,7 +42,7 @@ from precompiled.service.events import (
 )
 
 from precompiled import wire
-from precompiled.errors import WireError
+from precompiled.core.errors import WireError
 
 log = logging.getLogger("precompiled.pool")
 

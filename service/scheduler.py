@@ -53,7 +53,7 @@ from precompiled.service.events import (
 )
 
 from precompiled import wire
-from precompiled.errors import PrecompiledError
+from precompiled.core.errors import PrecompiledError
 
 MAX_INTERESTED = 4096  # clients told about one job's end; more are accepted, and read the store like everybody
 MAX_QUARANTINED = 4096  # keys and environments; the oldest is forgotten first

@@ -20,8 +20,9 @@ from pathlib import Path
 
 import zmq
 
-from precompiled import paths, wire
-from precompiled.errors import DaemonError, WireError
+from precompiled import wire
+from precompiled.core import paths
+from precompiled.core.errors import DaemonError, WireError
 
 log = logging.getLogger("precompiled.server")
 

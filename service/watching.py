@@ -20,7 +20,7 @@ from precompiled.service.channel import Channel
 from precompiled.service.watch import registry
 
 from precompiled import wire
-from precompiled.errors import WireError
+from precompiled.core.errors import WireError
 
 log = logging.getLogger("precompiled.watching")
 

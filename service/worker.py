@@ -25,7 +25,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from precompiled import wire
-from precompiled.errors import WireError
+from precompiled.core.errors import WireError
 from precompiled.version import VERSION
 
 MESSAGE_CHARS = 20_000  # of a traceback: the whole must stay far below wire.MAX_MESSAGE_BYTES

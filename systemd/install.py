@@ -24,7 +24,7 @@ from pathlib import Path
 
 import click
 
-from precompiled.errors import ConfigError, PrecompiledError
+from precompiled.core.errors import ConfigError, PrecompiledError
 
 UNIT_NAME = "precompiled.service"
 TEMPLATES = {"system": "precompiled.service", "user": "precompiled-user.service"}

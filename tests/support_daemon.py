@@ -26,7 +26,7 @@ from typing import Any
 import psutil
 
 from precompiled import wire
-from precompiled.config import Settings
+from precompiled.core.config import Settings
 
 TIMEOUT_S = 30.0
 
@@ -217,12 +217,12 @@ class DaemonUnderTest:
         )  # fmt: skip
 
     def stats(self) -> wire.StatsReply:
-        from precompiled.client import request
+        from precompiled.client.connection import request
 
         return request(self.settings, wire.Stats(), TIMEOUT_S)
 
     def status(self) -> wire.StatusReply:
-        from precompiled.client import request
+        from precompiled.client.connection import request
 
         return request(self.settings, wire.Status(), TIMEOUT_S)
 
@@ -237,7 +237,7 @@ class RawClient:
     def __init__(self, settings: Settings) -> None:
         import zmq
 
-        from precompiled import paths
+        from precompiled.core import paths
 
         self._zmq = zmq
         self._context = zmq.Context()

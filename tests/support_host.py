@@ -16,9 +16,11 @@ from typing import Any
 
 import psutil
 
-from precompiled import client, config, start, wire
-from precompiled.artifact.store import Store
-from precompiled.config import Settings
+from precompiled import wire
+from precompiled.client import connection, start
+from precompiled.core import config
+from precompiled.core.config import Settings
+from precompiled.store.artifacts import Store
 
 PROGRAM = Path(__file__).parent / "programs" / "client_program.py"
 # Far above what anything here takes on a loaded 2-core machine: a bound, so that nothing hangs for ever.
@@ -127,11 +129,11 @@ class Host:
         return outcome.pid
 
     def status(self) -> wire.StatusReply:
-        reply: wire.StatusReply = client.request(self.settings, wire.Status(), TIMEOUT_S)
+        reply: wire.StatusReply = connection.request(self.settings, wire.Status(), TIMEOUT_S)
         return reply
 
     def stats(self) -> wire.StatsReply:
-        reply: wire.StatsReply = client.request(self.settings, wire.Stats(), TIMEOUT_S)
+        reply: wire.StatsReply = connection.request(self.settings, wire.Stats(), TIMEOUT_S)
         return reply
 
     def close(self) -> None:
@@ -140,10 +142,10 @@ class Host:
             if item.process.poll() is None:
                 item.process.kill()
             item.process.wait()
-        if client.daemon_reachable(self.settings):
+        if connection.daemon_reachable(self.settings):
             daemon = psutil.Process(self.status().pid)
             processes = [daemon, *daemon.children(recursive=True)]
-            client.request(self.settings, wire.Stop(), TIMEOUT_S)
+            connection.request(self.settings, wire.Stop(), TIMEOUT_S)
             _gone, alive = psutil.wait_procs(processes, TIMEOUT_S)
             assert not alive, alive
         assert not (self.root / "run" / "socket").exists()

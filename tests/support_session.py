@@ -22,14 +22,13 @@ import pytest
 import torch
 
 import precompiled
-from precompiled import session as sessions
-from precompiled import submit
-from precompiled.graph import codec
+from precompiled.client import session as sessions
+from precompiled.client import submit
+from precompiled.client.ledger import GraphReport
+from precompiled.client.process import PROCESS
+from precompiled.client.session import Session
 from precompiled.graph.capture import Program
-from precompiled.ledger import GraphReport
-from precompiled.process import PROCESS
-from precompiled.session import Session
-from precompiled.torch_internals import inductor
+from precompiled.torch_internals import codec, inductor
 
 
 @dataclass

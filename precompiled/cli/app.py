@@ -12,9 +12,9 @@ from typing import Any, NoReturn
 
 import click
 
-from precompiled import config
 from precompiled.cli.output import Output
-from precompiled.errors import ConfigError, PrecompiledError
+from precompiled.core import config
+from precompiled.core.errors import ConfigError, PrecompiledError
 from precompiled.version import VERSION
 
 # In the order of `precompiled --help`; the module holds a click command of that name, with "_command" behind it.

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from precompiled import paths
-from precompiled.artifact import trust
 from precompiled.cli.check import Check, ask_program
-from precompiled.config import Settings
-from precompiled.errors import ConfigError, DaemonError, PrecompiledError, UntrustedStore
+from precompiled.core import paths
+from precompiled.core.config import Settings
+from precompiled.core.errors import ConfigError, DaemonError, PrecompiledError, UntrustedStore
+from precompiled.store import trust
 from precompiled.version import VERSION
 
 if TYPE_CHECKING:
@@ -70,10 +70,11 @@ def existing_parent(path: Path) -> Path:
 
 
 def _daemon(settings: Settings, socket: Path) -> Iterator[Check]:
-    from precompiled import client, wire
+    from precompiled import wire
+    from precompiled.client import connection
 
     try:
-        reply = client.request(settings, wire.Status(), ANSWER_TIMEOUT_S)
+        reply = connection.request(settings, wire.Status(), ANSWER_TIMEOUT_S)
     except DaemonError as error:
         yield no_answer(error, socket, socket.exists(), settings.autostart)
         return

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from precompiled.cli import probe, pth
 from precompiled.cli.check import Check
-from precompiled.config import Settings
+from precompiled.core import python_path
+from precompiled.core.config import Settings
 from precompiled.torch_internals import NEWEST, OLDEST, supported
 
 _REPORT_THIS = "report this with the output of `precompiled doctor --json`"
@@ -21,12 +22,12 @@ def run(settings: Settings) -> Iterator[Check]:
     yield switch(environment, settings.mode)
     yield pth_file(pth.written())
     yield here(environment, probe.ask(environment))
-    yield below_run(probe.ask(probe.with_hook({**environment, "PRECOMPILED": "1"})))
+    yield below_run(probe.ask(python_path.with_hook({**environment, "PRECOMPILED": "1"})))
     version = _torch_version()
     yield torch_version(version)
     if version is not None:
         switched_on = {**environment, "PRECOMPILED": "1", "PRECOMPILED_MODE": "eager"}
-        with_torch = probe.ask_with_torch(probe.with_hook(switched_on))
+        with_torch = probe.ask_with_torch(python_path.with_hook(switched_on))
         yield route(with_torch)
         if with_torch.packages:
             yield packages(with_torch)
@@ -64,11 +65,12 @@ def here(environment: Mapping[str, str], found: probe.Probe) -> Check:
     if found.state in ("failed", "error"):
         return Check("hook", "fail", f"the hook fails at start-up: {found.problem}", "Reinstall precompiled")
     entries = [entry for entry in environment.get("PYTHONPATH", "").split(os.pathsep) if entry]
-    if str(probe.hook_folder()) in entries:
+    if str(python_path.hook_folder()) in entries:
         other = found.sitecustomize or "another sitecustomize"
         return Check(
             "hook", "fail", f"PYTHONPATH names our folder, but {other} shadows it",
-            f"Put {probe.hook_folder()} first on PYTHONPATH, as `precompiled run` does, or run `precompiled enable`",
+            f"Put {python_path.hook_folder()} first on PYTHONPATH, as `precompiled run` does, "
+            "or run `precompiled enable`",
         )  # fmt: skip
     return Check(
         "hook", "warn", f"a fresh {sys.executable} does not have the hook",
@@ -80,7 +82,7 @@ def here(environment: Mapping[str, str], found: probe.Probe) -> Check:
 def below_run(found: probe.Probe) -> Check:
     """Whether `precompiled run` works for this interpreter."""
     if found.state == "waiting" or (found.state == "fired" and found.torch):
-        ours = str(probe.hook_folder())
+        ours = str(python_path.hook_folder())
         chained = found.sitecustomize and not found.sitecustomize.startswith(ours)
         return Check("run", "ok", f"works, and runs {found.sitecustomize} as well" if chained else "works")
     problem = found.problem or f"the hook is {found.state}"

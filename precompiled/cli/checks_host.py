@@ -10,7 +10,7 @@ from pathlib import Path
 
 from precompiled.cli.check import Check, ask_program
 from precompiled.cli.output import human_bytes
-from precompiled.config import Settings
+from precompiled.core.config import Settings
 
 FEW_WATCHES = 1024
 FEW_INSTANCES_LEFT = 8

@@ -9,13 +9,13 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from precompiled.artifact import trust
-from precompiled.artifact.store import Store
 from precompiled.cli.check import Check
 from precompiled.cli.checks_daemon import existing_parent
 from precompiled.cli.output import human_bytes
-from precompiled.config import Settings
-from precompiled.errors import UntrustedStore
+from precompiled.core.config import Settings
+from precompiled.core.errors import UntrustedStore
+from precompiled.store import trust
+from precompiled.store.artifacts import Store
 
 LITTLE_SPACE = 2 << 30
 NO_SPACE = 128 << 20

@@ -8,11 +8,11 @@ from typing import Any
 
 import click
 
-from precompiled import paths
 from precompiled.cli.app import command
 from precompiled.cli.output import Output, human_bytes, human_seconds, pairs, table
-from precompiled.config import NAMES, Settings
-from precompiled.errors import DaemonError
+from precompiled.core import paths
+from precompiled.core.config import NAMES, Settings
+from precompiled.core.errors import DaemonError
 
 ANSWER_TIMEOUT_S = 5.0
 START_TIMEOUT_S = 30.0
@@ -117,9 +117,9 @@ _NOT_RUNNING = ("no-daemon",)
 
 
 def _ask(settings: Settings, message: Any, timeout: float) -> Any:
-    from precompiled import client
+    from precompiled.client import connection
 
-    return client.request(settings, message, timeout)
+    return connection.request(settings, message, timeout)
 
 
 def _fields(reply: Any) -> dict[str, Any]:
@@ -137,7 +137,7 @@ def _socket(settings: Settings) -> str:
 
 def _start(out: Output, settings: Settings, timeout: float) -> int:
     from precompiled import wire
-    from precompiled.start import start_daemon
+    from precompiled.client.start import start_daemon
 
     outcome = start_daemon(settings, timeout)
     if outcome.kind not in ("ready", "already-running"):

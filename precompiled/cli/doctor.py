@@ -12,7 +12,7 @@ from precompiled.cli import checks_daemon, checks_hook, checks_host, checks_stor
 from precompiled.cli.app import command
 from precompiled.cli.check import Check
 from precompiled.cli.output import Output, table
-from precompiled.config import Settings
+from precompiled.core.config import Settings
 
 GROUPS: tuple[Callable[[Settings], Iterator[Check]], ...] = (
     checks_hook.run,

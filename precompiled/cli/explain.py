@@ -9,16 +9,16 @@ from typing import Any
 
 import click
 
-from precompiled.artifact import format as fmt
-from precompiled.artifact.store import Entry, Store
 from precompiled.cli import functions
 from precompiled.cli.app import command
 from precompiled.cli.graph import operations, program_of
 from precompiled.cli.output import SHOWN_DIGITS, Output, human_age
 from precompiled.cli.store import open_store, resolve
-from precompiled.config import Settings
-from precompiled.errors import StoreError
+from precompiled.core.config import Settings
+from precompiled.core.errors import StoreError
 from precompiled.graph import difference, key, listing
+from precompiled.store import artifact_format as fmt
+from precompiled.store.artifacts import Entry, Store
 
 # Graphs are read for so many of the entries with the most components in common: a store may hold ten thousand.
 MAX_COMPARED = 64

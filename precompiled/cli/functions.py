@@ -7,12 +7,12 @@ from typing import Any
 
 import click
 
-from precompiled.artifact.store import Store
 from precompiled.cli.output import SHOWN_DIGITS, human_age, human_bytes, pairs, table
-from precompiled.errors import StoreError
-from precompiled.package import difference
-from precompiled.package.format import About
-from precompiled.package.store import Entry, PackageStore
+from precompiled.core.errors import StoreError
+from precompiled.packages.describe import difference
+from precompiled.store.artifacts import Store
+from precompiled.store.package_format import About
+from precompiled.store.packages import Entry, PackageStore
 
 _DOTTED = re.compile(r"[^\W\d]\w*(\.(\w+|<\w+>))+")
 MAX_SHOWN = 20

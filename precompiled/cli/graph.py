@@ -8,11 +8,11 @@ from typing import Any
 
 import click
 
-from precompiled.artifact import format as fmt
-from precompiled.artifact.store import Entry, Store
-from precompiled.errors import CorruptArtifact
+from precompiled.core.errors import CorruptArtifact
 from precompiled.graph import listing
 from precompiled.graph.key import SECTIONS
+from precompiled.store import artifact_format as fmt
+from precompiled.store.artifacts import Entry, Store
 
 MAX_SHOWN_CHARS = 400
 

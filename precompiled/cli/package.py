@@ -8,7 +8,7 @@ import click
 
 from precompiled.cli.app import command
 from precompiled.cli.output import Output, human_bytes, pairs, table
-from precompiled.config import Settings
+from precompiled.core.config import Settings
 
 
 @click.group("package")
@@ -20,7 +20,7 @@ def package_command() -> None:
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
 def inspect_command(out: Output, settings: Settings, file: Path) -> None:
     """Verify every digest in FILE, and show for what it is. Nothing in it is run."""
-    from precompiled.package import portable_format
+    from precompiled.packages import portable_format
 
     index, members = portable_format.read(file)
     artifacts = sorted({name.split("/")[1].partition(".")[0] for name in members if name.startswith("artifacts/")})

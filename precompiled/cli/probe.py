@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 TIMEOUT_S = 120.0  # `import torch` on a cold disk takes long
 _QUESTION = """
@@ -36,29 +34,13 @@ bootstrap = sys.modules.get("precompiled.bootstrap")
 if bootstrap:
     from precompiled import hook
 torch.compile(torch.nn.Identity())  # never called: packages are switched on with the first
-packages = sys.modules.get("precompiled.torch_internals.package_switch")
+packages = sys.modules.get("precompiled.packages.dynamo.lazy_switch")
 print("\\n" + json.dumps({
     "state": hook.state() if bootstrap else "absent",
     "problem": (bootstrap.problem or "") if bootstrap else "", "torch": True,
     "packages": (packages.problem or "on") if packages else "off",
 }))
 """
-
-
-def hook_folder() -> Path:
-    """The folder with our sitecustomize.py, for PYTHONPATH."""
-    return Path(__file__).resolve().parent.parent / "sitecustomize"
-
-
-def with_hook(environment: Mapping[str, str]) -> dict[str, str]:
-    """`environment` with our folder first on PYTHONPATH, once."""
-    return {**environment, "PYTHONPATH": os.pathsep.join([str(hook_folder()), *_others(environment)])}
-
-
-def _others(environment: Mapping[str, str]) -> list[str]:
-    ours = str(hook_folder())
-    value = environment.get("PYTHONPATH", "")
-    return [entry for entry in value.split(os.pathsep) if entry != ours] if value else []
 
 
 @dataclass(frozen=True)

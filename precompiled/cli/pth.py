@@ -12,7 +12,7 @@ import sysconfig
 from contextlib import suppress
 from pathlib import Path
 
-from precompiled.errors import PrecompiledError
+from precompiled.core.errors import PrecompiledError
 
 NAME = "precompiled.pth"
 # An exception in a .pth line is printed at each start of the interpreter; a line cannot hold a `try`, a string can.

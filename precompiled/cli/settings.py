@@ -7,7 +7,7 @@ from typing import Any
 
 from precompiled.cli.app import command
 from precompiled.cli.output import Output, table
-from precompiled.config import NAMES, Settings
+from precompiled.core.config import NAMES, Settings
 
 
 @command("config", overrides=True)

@@ -12,15 +12,15 @@ from typing import Any
 
 import click
 
-from precompiled.artifact import format as fmt
-from precompiled.artifact import trust
-from precompiled.artifact.store import FAILED_SUFFIX, Entry, Store
 from precompiled.cli import functions, graph
 from precompiled.cli.app import command
 from precompiled.cli.output import SHOWN_DIGITS, Output, human_age, human_bytes, human_seconds, pairs, table
-from precompiled.config import Settings
-from precompiled.errors import StoreError
-from precompiled.package.store import PackageStore
+from precompiled.core.config import Settings
+from precompiled.core.errors import StoreError
+from precompiled.store import artifact_format as fmt
+from precompiled.store import trust
+from precompiled.store.artifacts import FAILED_SUFFIX, Entry, Store
+from precompiled.store.packages import PackageStore
 
 
 @command("ls")

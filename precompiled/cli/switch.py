@@ -10,8 +10,9 @@ import click
 
 from precompiled.cli.app import command
 from precompiled.cli.output import Output
-from precompiled.config import ENV_PREFIX, MODES, Settings
-from precompiled.errors import PrecompiledError
+from precompiled.core import python_path
+from precompiled.core.config import ENV_PREFIX, MODES, Settings
+from precompiled.core.errors import PrecompiledError
 
 # What env(1), nohup(1) and shells answer for a command that cannot be started.
 NOT_EXECUTABLE = 126
@@ -27,11 +28,10 @@ def run_command(out: Output, settings: Settings, mode: str | None, cmd: tuple[st
     The command takes this process's place, so its exit status and its signals are its own. Status 127: there is no
     such command; 126: it cannot be executed.
     """
-    from precompiled.cli import probe
 
     if not cmd:
         raise click.UsageError("there is no command to run; put it behind `--`, as in `precompiled run -- python x.py`")
-    environment = probe.with_hook(os.environ)
+    environment = python_path.with_hook(os.environ)
     if mode is not None:
         environment[ENV_PREFIX + "MODE"] = mode
     for name in ("cache_dir", "runtime_dir"):

@@ -14,8 +14,8 @@ import click
 
 from precompiled.cli.app import command
 from precompiled.cli.output import Output, human_age, human_seconds, table
-from precompiled.config import Settings
-from precompiled.errors import ConfigError, DaemonError, PrecompiledError
+from precompiled.core.config import Settings
+from precompiled.core.errors import ConfigError, DaemonError, PrecompiledError
 
 if TYPE_CHECKING:
     from precompiled import wire
@@ -99,7 +99,7 @@ def _registrations(
     directory = os.getcwd()
     files = list(how["files"])
     if last:
-        from precompiled import last_run
+        from precompiled.client import last_run
 
         run = last_run.read(settings)
         common = {"executable": run.executable, "directory": run.directory, "variables": dict(os.environ)}
@@ -130,7 +130,7 @@ def _registrations(
 
 def _of_project(start: Path) -> tuple[list[str], list[str], str]:
     """``watch`` and ``watch-files`` of [tool.precompiled] in the nearest pyproject.toml, and its folder."""
-    from precompiled.config import _read_toml
+    from precompiled.core.config import _read_toml
 
     for directory in (start, *start.parents):
         path = directory / "pyproject.toml"
@@ -146,8 +146,8 @@ def _of_project(start: Path) -> tuple[list[str], list[str], str]:
 
 
 def _ensure_daemon(settings: Settings) -> None:
-    from precompiled.client import daemon_reachable
-    from precompiled.start import start_daemon
+    from precompiled.client.connection import daemon_reachable
+    from precompiled.client.start import start_daemon
 
     if daemon_reachable(settings) or not settings.starts_daemon:
         return
@@ -159,21 +159,24 @@ def _ensure_daemon(settings: Settings) -> None:
 
 
 def _register(settings: Settings, registration: wire.Registration) -> list[str]:
-    from precompiled import client, wire
+    from precompiled import wire
+    from precompiled.client import connection
 
-    ids: list[str] = client.request(settings, wire.Watch(registration), ANSWER_S).ids
+    ids: list[str] = connection.request(settings, wire.Watch(registration), ANSWER_S).ids
     return ids
 
 
 def _watches(settings: Settings) -> wire.WatchesReply:
-    from precompiled import client, wire
+    from precompiled import wire
+    from precompiled.client import connection
 
-    reply: wire.WatchesReply = client.request(settings, wire.Watches(), ANSWER_S)
+    reply: wire.WatchesReply = connection.request(settings, wire.Watches(), ANSWER_S)
     return reply
 
 
 def _remove(out: Output, settings: Settings, names: list[str], everything: bool) -> None:
-    from precompiled import client, wire
+    from precompiled import wire
+    from precompiled.client import connection
 
     if not names and not everything:
         raise click.UsageError("--remove takes the names or ids of watches, or --all")
@@ -185,7 +188,7 @@ def _remove(out: Output, settings: Settings, names: list[str], everything: bool)
         raise PrecompiledError(
             f"there is no watch {', '.join(missing)}", "See `precompiled watch --list`", code="no-such-watch"
         )
-    removed = client.request(settings, wire.Unwatch(ids), ANSWER_S).ids
+    removed = connection.request(settings, wire.Unwatch(ids), ANSWER_S).ids
     out.result({"removed": removed}, f"Removed {len(removed)}.")
 
 

@@ -24,10 +24,10 @@ from typing import Any
 import torch
 import torch.fx
 
-from precompiled.errors import Bypass, CompileFailed
-from precompiled.graph import codec, environment
+from precompiled.core.errors import Bypass, CompileFailed
+from precompiled.graph import environment
 from precompiled.graph.key import SECTIONS
-from precompiled.torch_internals import configs, metadata, modes, process_groups
+from precompiled.torch_internals import codec, configs, metadata, modes, process_groups
 from precompiled.torch_internals.sizes import evaluate
 
 # What people are shown beside the graph (torch_internals/sources.py); neither the key nor the compile looks at it.

@@ -14,7 +14,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from precompiled.artifact.format import FORMAT
+from precompiled.store.artifact_format import FORMAT
 
 # What a key is made of, in this order (capture.py says what each holds).
 SECTIONS = ("graph", "inputs", "modes", "configs", "environment")

@@ -30,7 +30,7 @@ from torch.utils._pytree import SequenceKey
 from torch.utils._sympy.interp import sympy_interp
 from torch.utils._sympy.reference import PythonReferenceAnalysis
 
-from precompiled.errors import Bypass
+from precompiled.core.errors import Bypass
 
 _SIZES = {
     "size": torch.ops.aten.sym_size.int,

@@ -21,7 +21,7 @@ from typing import Any
 
 from torch.utils.checkpoint import create_selective_checkpoint_contexts
 
-from precompiled.errors import Bypass
+from precompiled.core.errors import Bypass
 from precompiled.torch_internals import targets, user_modules
 
 _MUTATION = "allow_cache_entry_mutation"

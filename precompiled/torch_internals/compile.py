@@ -32,9 +32,8 @@ from torch._functorch._aot_autograd.autograd_cache import AOTAutogradCache
 from torch._guards import TracingContext, tracing
 from torch._inductor.compile_fx import compile_fx
 
-from precompiled.errors import CompileFailed
-from precompiled.graph import codec
-from precompiled.torch_internals import around, configs, kernel_units, metadata, modes
+from precompiled.core.errors import CompileFailed
+from precompiled.torch_internals import around, codec, configs, kernel_units, metadata, modes
 from precompiled.torch_internals.kernel_units import Native
 from precompiled.torch_internals.sizes import evaluate, produced_guards
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch._functorch.config
 import torch._inductor.config
 
-from precompiled.errors import Bypass
+from precompiled.core.errors import Bypass
 
 _inductor = torch._inductor.config
 _functorch = torch._functorch.config

@@ -32,8 +32,8 @@ from typing import Any
 
 from torch._inductor import codecache, cpp_builder
 
-from precompiled.artifact import trust
-from precompiled.errors import UntrustedStore
+from precompiled.core.errors import UntrustedStore
+from precompiled.store import trust
 
 BUILDING = ".building"  # ends the name of what a compiler is writing
 _HEADERS = "precompiled_headers"
@@ -149,7 +149,7 @@ def _compiled(path: str) -> list[str]:
 
 
 def _in_use(path: str) -> bool:
-    """Whether a precompiled header is there. It is young again for those who remove old files (artifact/scratch.py)."""
+    """Whether a precompiled header is there. It is young again for those who remove old files (store/scratch.py)."""
     compiled = _compiled(path)
     try:
         for name in (path, *compiled):

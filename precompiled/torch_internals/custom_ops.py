@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch._library import custom_ops, simple_registry
 
-from precompiled.errors import Bypass
+from precompiled.core.errors import Bypass
 from precompiled.torch_internals.user_modules import sources_digest
 
 

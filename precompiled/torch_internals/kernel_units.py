@@ -26,7 +26,7 @@ from torch._inductor.async_compile import AsyncCompile
 from torch._inductor.codecache import CppPythonBindingsCodeCache
 from torch._inductor.cpp_builder import is_gcc
 
-from precompiled.errors import CorruptArtifact
+from precompiled.core.errors import CorruptArtifact
 from precompiled.torch_internals.kernels import handled, kernel_name, load_kernel, module_name
 
 # With fewer in a unit, a further compiler beside it costs more than it saves. With more, one takes much memory.

@@ -31,7 +31,7 @@ from typing import Any, Protocol
 import torch
 from torch._inductor.async_compile import AsyncCompile
 
-from precompiled.errors import CorruptArtifact
+from precompiled.core.errors import CorruptArtifact
 
 _SLOT = "_torchinductor_pyobject_tensor_data_ptr"
 _VARIABLE = "_TORCHINDUCTOR_PYOBJECT_TENSOR_DATA_PTR"

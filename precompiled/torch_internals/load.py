@@ -33,7 +33,7 @@ def load_entry(
     """The compiled callable: takes the graph's inputs, returns its outputs as a tuple.
 
     ``native``: of each kernel, by name, the file that holds it, and that file's SHA-256.
-    ``entry_bytes`` is unpickled, which runs code: the caller has checked where it comes from (artifact/trust.py).
+    ``entry_bytes`` is unpickled, which runs code: the caller has checked where it comes from (store/trust.py).
     ``captured_modes`` are restored around the load: it reads thread-local state, and may run in another thread.
     """
     from torch._inductor.cudagraph_utils import BoxedDeviceIndex

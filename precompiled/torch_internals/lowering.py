@@ -29,7 +29,7 @@ import torch.fx
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from precompiled.errors import Bypass
+from precompiled.core.errors import Bypass
 from precompiled.torch_internals import assertions, stand_in
 
 _CARRIED = ("example_value", "tensor_dict")

@@ -19,9 +19,8 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from precompiled.errors import Bypass
-from precompiled.graph import codec
-from precompiled.torch_internals import user_modules
+from precompiled.core.errors import Bypass
+from precompiled.torch_internals import codec, user_modules
 from precompiled.torch_internals.sizes import SizeMaker, Symbols
 
 # Flags that Dynamo sets on an input's tensor_dict and that AOTAutograd or Inductor read. There is but one more in there

@@ -20,7 +20,7 @@ import torch
 from torch._dynamo import compiled_autograd
 from torch._functorch._aot_autograd import utils as aot_utils
 
-from precompiled.errors import Bypass
+from precompiled.core.errors import Bypass
 
 
 def capture(uses_cpu: bool) -> dict[str, Any]:

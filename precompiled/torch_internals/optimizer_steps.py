@@ -1,4 +1,4 @@
-"""Counting optimizer steps, for the end of a recorded run (precompiled/watch/recorder.py).
+"""Counting optimizer steps, for the end of a recorded run (precompiled/client/recorder.py).
 
 A public hook of torch's (torch.optim.optimizer.register_optimizer_step_post_hook, since 2.0). Dynamo inlines it where a
 program compiles its optimizer's step: it must leave nothing in that graph, or the watch would compile another one than

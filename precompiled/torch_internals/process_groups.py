@@ -22,7 +22,7 @@ from typing import NoReturn
 import torch
 import torch.fx
 
-from precompiled.errors import Bypass, CompileFailed
+from precompiled.core.errors import Bypass, CompileFailed
 from precompiled.torch_internals.targets import COLLECTIVE_OP_NAMESPACES
 
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from precompiled.errors import PrecompiledError
+from precompiled.core.errors import PrecompiledError
 from precompiled.torch_internals import NEWEST, OLDEST, around, collection, first_trace, supported
 from precompiled.torch_internals.patches import Patches
 

@@ -26,7 +26,7 @@ from torch.fx.experimental.symbolic_shapes import SYMPY_INTERP, DimDynamic, Shap
 from torch.utils._sympy import functions as torch_functions
 from torch.utils._sympy.value_ranges import ValueRanges
 
-from precompiled.errors import Bypass, CompileFailed
+from precompiled.core.errors import Bypass, CompileFailed
 
 # What sizes are made of. The arguments of the first group commute: they are sorted, so that one size has one form.
 _COMMUTATIVE = {"Add": sympy.Add, "Mul": sympy.Mul}

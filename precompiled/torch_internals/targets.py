@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from precompiled.errors import Bypass
+from precompiled.core.errors import Bypass
 from precompiled.torch_internals import custom_ops, user_modules
 
 # Operators that come with torch and cannot be redefined by a user's module without patching torch itself.

@@ -3,7 +3,7 @@
 Private names: torch._guards.TracingContext.{try_get, traced_code} (the code objects that Dynamo has inlined for the
 frame in hand), read with what node.stack_trace says (sources.py). Checked on 2.11.0, 2.13.0, 2.15.0; where traced_code
 is missing, functions that leave no operation behind are known by their imported modules only
-(precompiled/watch/recorder.py).
+(precompiled/client/recorder.py).
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ from typing import Any
 import torch
 import torch.fx
 
-from precompiled.errors import Bypass
+from precompiled.core.errors import Bypass
 from precompiled.torch_internals import user_modules
 
 KIND = "kernel"

@@ -23,8 +23,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from precompiled.errors import Bypass
-from precompiled.files import process_start, saved
+from precompiled.core.errors import Bypass
+from precompiled.core.files import process_start, saved
 from precompiled.torch_internals import user_values
 
 _INSTALLED = tuple(

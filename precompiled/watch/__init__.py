@@ -1,4 +1,1 @@
-"""The client's half of a watch: what runs inside of a capture process (docs/watch.md)."""
-
-# The environment variable of a capture and its children: <token>:<steps, 0 for an entry point>:<the watcher's socket>
-VARIABLE = "PRECOMPILED_CAPTURE"
+"""What a watch starts as a process of its own (docs/watch.md); client/recorder.py is inside of it."""

@@ -18,10 +18,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
 
-from precompiled.errors import PrecompiledError
-from precompiled.files import is_users
-from precompiled.watch import VARIABLE
-from precompiled.watch import recorder as recording
+from precompiled import hook
+from precompiled.client import recorder as recording
+from precompiled.core.errors import PrecompiledError
+from precompiled.core.files import is_users
+from precompiled.core.paths import CAPTURE_VARIABLE
 
 MARK = "__precompiled_entry_point__"  # set by precompiled.entry_point
 _HERE = os.path.dirname(os.path.abspath(__file__))
@@ -44,7 +45,7 @@ def main(argv: Sequence[str]) -> int:
     options = parser.parse_args(argv)
     recorder = recording.begin()
     if recorder is None:
-        parser.error(f"{VARIABLE} is not set: it is the watcher that starts this")
+        parser.error(f"{CAPTURE_VARIABLE} is not set: it is the watcher that starts this")
     try:
         _capture(options.target, options.real, recorder)
     except _NotWithFakes as error:
@@ -62,9 +63,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _capture(target: str, real: str | None, recorder: recording.Recorder) -> None:
-    import precompiled
-
-    precompiled.enable()
+    hook.enable()
     name, _, attribute = target.partition(":")
     module = importlib.import_module(name)
     for factory in _factories(module, attribute, target):

@@ -1,7 +1,7 @@
 """One capture: a fresh process of the user's interpreter, in a session of its own, with limits.
 
 A capture is nothing but a client: it submits graphs over the socket as every program does. What it tells us comes as
-datagrams (precompiled/watch/recorder.py); its output is a pipe, whose last part is what people see of a crash.
+datagrams (precompiled/client/recorder.py); its output is a pipe, whose last part is what people see of a crash.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from typing import Any
 
 import psutil
 
-from precompiled import paths, wire
-from precompiled.cli import probe
-from precompiled.watch import VARIABLE
+from precompiled import wire
+from precompiled.core import paths, python_path
+from precompiled.core.paths import CAPTURE_VARIABLE
 
 TAIL_BYTES = 64 << 10
 ERROR_CHARS = 8000
@@ -235,7 +235,7 @@ def variables(registration: wire.Registration, runtime_dir: Path, token: str, re
     """The user's own environment, with the hook on, and told that it is a capture."""
     found = {name: value for name, value in registration.variables.items() if name != "PRECOMPILED"}
     if registration.kind == "run":
-        found = probe.with_hook(found)
+        found = python_path.with_hook(found)
     found.update(
         PRECOMPILED_MODE="eager",
         PRECOMPILED_AUTOSTART="0",
@@ -243,7 +243,7 @@ def variables(registration: wire.Registration, runtime_dir: Path, token: str, re
         PRECOMPILED_RUNTIME_DIR=str(runtime_dir),
         PYTHONUNBUFFERED="1",
     )
-    found[VARIABLE] = f"{token}:{registration.steps if registration.kind == 'run' else 0}:{report_path}"
+    found[CAPTURE_VARIABLE] = f"{token}:{registration.steps if registration.kind == 'run' else 0}:{report_path}"
     return found
 
 

@@ -2,7 +2,7 @@
 
 It holds the registration, with its whole environment, and what the last good capture found. It names commands that are
 run: so it is read only from a directory and a file that nobody else can write, as everything that is executed
-(precompiled/artifact/trust.py).
+(precompiled/store/trust.py).
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from pathlib import Path
 import msgspec
 
 from precompiled import wire
-from precompiled.artifact import trust
-from precompiled.errors import StoreError
+from precompiled.core.errors import StoreError
+from precompiled.store import trust
 
 log = logging.getLogger("precompiled.watch")
 

@@ -25,7 +25,7 @@ from precompiled.service.watch.registry import MAX_WATCHES, Record, Registry, id
 from precompiled.service.watch.watch import Tools, Watch, entries_of
 
 from precompiled import wire
-from precompiled.errors import PrecompiledError, WireError
+from precompiled.core.errors import PrecompiledError, WireError
 
 log = logging.getLogger("precompiled.watch")
 

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 from support_host import TIMEOUT_S, Host
 
-from precompiled import client, wire
+from precompiled import wire
+from precompiled.client import connection
 from precompiled.graph.environment import of_a_worker
 
 MLP = {"model": "mlp", "training": True}
@@ -99,15 +100,15 @@ NO_CALLABLE_OF_TORCH = (
 def test_a_graph_that_does_not_decode_is_refused_with_a_reason(shared_host: Host, blob: bytes) -> None:
     key = os.urandom(32).hex()
     refused: queue.SimpleQueue[wire.Rejected] = queue.SimpleQueue()
-    connection = client.Connection(shared_host.settings)
+    link = connection.Connection(shared_host.settings)
     try:
         message = wire.Submit(
             id=key[:8], key=key, store=str(shared_host.store.root), environment=of_a_worker(), device="cpu"
         )
-        connection.submit(message, blob, lambda reply: refused.put(reply) if isinstance(reply, wire.Rejected) else None)
+        link.submit(message, blob, lambda reply: refused.put(reply) if isinstance(reply, wire.Rejected) else None)
         assert refused.get(timeout=TIMEOUT_S).code in ("bad-message", "compile-failed")
     finally:
-        connection.close()
+        link.close()
     failure = shared_host.store.failure(key)
     if blob:
         assert failure is not None

@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 from support_host import TIMEOUT_S, Host
 
-from precompiled import start
+from precompiled.client import start
 
 GPT2 = {"model": "gpt2", "training": True}
 

@@ -14,8 +14,8 @@ from benchmarks.effort import QUICK
 from benchmarks.load import load
 from benchmarks.sample import Group, Sample
 from benchmarks.starts import Plan
-from precompiled.artifact.format import Manifest, Payload
-from precompiled.artifact.store import Store
+from precompiled.store.artifact_format import Manifest, Payload
+from precompiled.store.artifacts import Store
 
 GROUP = Group("resnet", "inference", "static")
 

@@ -13,7 +13,7 @@ import pytest
 import support_corpus
 from support_host import TIMEOUT_S, Host
 
-from precompiled.artifact.format import Failure
+from precompiled.store.artifact_format import Failure
 
 REFUSED = Path(__file__).parent.parent / "programs" / "refused_program.py"
 BROKEN = Path(__file__).parent.parent / "programs" / "broken_submit_program.py"

@@ -18,9 +18,9 @@ import torch._inductor.config
 from torch._inductor.compile_fx import compile_fx
 from torch._inductor.utils import output_node
 
-from precompiled.dispatch import Dispatch
-from precompiled.graph import codec
-from precompiled.ledger import GraphCalls, GraphReport
+from precompiled.client.dispatch import Dispatch
+from precompiled.client.ledger import GraphCalls, GraphReport
+from precompiled.torch_internals import codec
 from precompiled.torch_internals.stand_in import StandIn
 
 from .programs import Plan, Run, Story

@@ -19,10 +19,10 @@ from support_graphs import captured
 from support_host import TIMEOUT_S, Host
 
 from precompiled import wire
-from precompiled.errors import Bypass
-from precompiled.graph import capture, codec
+from precompiled.core.errors import Bypass
+from precompiled.graph import capture
 from precompiled.graph.environment import device_of_a_worker
-from precompiled.torch_internals import configs, modes
+from precompiled.torch_internals import codec, configs, modes
 
 pytestmark = [
     pytest.mark.gpu,

@@ -11,9 +11,9 @@ import pytest
 from support_host import Host
 from support_packages import run, write
 
-from precompiled.package import audit
-from precompiled.package import format as fmt
-from precompiled.package.store import Entry, PackageStore
+from precompiled.packages import audit
+from precompiled.store import package_format as fmt
+from precompiled.store.packages import Entry, PackageStore
 
 
 def first(found: dict[str, Any]) -> tuple[list[str], list[str]]:

@@ -12,8 +12,8 @@ import pytest
 from support_host import TIMEOUT_S, Host, new_host
 from support_packages import run, write
 
-from precompiled.package.format import About
-from precompiled.package.store import PackageStore
+from precompiled.store.package_format import About
+from precompiled.store.packages import PackageStore
 
 NAME = "hyperparameter"
 FUNCTION = f"{NAME}.Net.forward"

@@ -14,8 +14,8 @@ import torch
 from support_host import TIMEOUT_S, Host, new_host
 from support_session import this_process
 
-from precompiled.errors import PackageError
-from precompiled.package import graphs, portable, portable_format
+from precompiled.core.errors import PackageError
+from precompiled.packages import graphs, portable, portable_format
 
 PROGRAM = Path(__file__).parent.parent / "programs" / "package_file_program.py"
 SOURCE = """

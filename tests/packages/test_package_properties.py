@@ -19,9 +19,9 @@ import pytest
 from support_host import TIMEOUT_S, Host
 from support_package_programs import program
 
-from precompiled.package import automatic
-from precompiled.package.identity import code_digest
-from precompiled.package.store import PackageStore
+from precompiled.packages import automatic
+from precompiled.packages.describe.identity import code_digest
+from precompiled.store.packages import PackageStore
 
 pytestmark = pytest.mark.slow  # three processes that compile all the programs
 

@@ -24,14 +24,15 @@ from torch._dynamo.source import LocalSource
 from torch._guards import Guard
 
 import precompiled
-from precompiled.artifact import format as artifact_format
-from precompiled.artifact.store import Store
-from precompiled.errors import CorruptArtifact, PackageError, StoreError
-from precompiled.package import automatic, graphs, portable_format, requirements
-from precompiled.package import format as fmt
-from precompiled.package.identity import Descriptions, NotPortable, code_digest
-from precompiled.package.store import PackageStore
-from precompiled.torch_internals import package_frames, package_guards, package_switch
+from precompiled import packages
+from precompiled.core.errors import CorruptArtifact, PackageError, StoreError
+from precompiled.packages import automatic, graphs, portable_format, requirements
+from precompiled.packages.describe.identity import Descriptions, NotPortable, code_digest
+from precompiled.packages.dynamo import dynamo_frames, guard_facts, lazy_switch
+from precompiled.store import artifact_format
+from precompiled.store import package_format as fmt
+from precompiled.store.artifacts import Store
+from precompiled.store.packages import PackageStore
 
 X = torch.randn(4, 6)
 
@@ -106,9 +107,9 @@ def test_a_graph_that_was_compiled_in_process() -> None:
 def test_a_guard_that_no_check_stands_for(kind: str) -> None:
     """None is dropped: what upstream's package leaves out with a warning ends in a reason here."""
     guard = Guard(LocalSource("x"), getattr(GuardBuilder, kind))
-    reader = package_guards.Reader({"x": {"a": 1}}, globals())
+    reader = guard_facts.Reader({"x": {"a": 1}}, globals())
     with pytest.raises(NotPortable, match=rf"no check stands for the guard {kind} on L\['x'\]") as raised:
-        package_guards.facts([guard], reader, Descriptions())
+        guard_facts.facts([guard], reader, Descriptions())
     assert raised.value.code == "package-guard"
 
 
@@ -170,7 +171,7 @@ def test_an_error_of_ours(here: ThisProcess, monkeypatch: pytest.MonkeyPatch) ->
     def broken(*_: Any) -> None:
         raise RuntimeError("a bug of ours")
 
-    monkeypatch.setattr(automatic.package_code, "encode", broken)
+    monkeypatch.setattr(automatic.entry_codec, "encode", broken)
     report = traced(here)
     assert (report.reason, report.message) == ("package-internal-error", "a bug of ours")
     assert here.counted("not_kept") == {"package-internal-error": 1}
@@ -197,15 +198,15 @@ def test_a_store_that_cannot_be_written(here: ThisProcess) -> None:
 @pytest.mark.reason("package-unsupported")
 def test_a_torch_without_what_packages_need(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(convert_frame, "has_tensor_in_frame")
-    monkeypatch.setattr(package_switch, "problem", None)
+    monkeypatch.setattr(lazy_switch, "problem", None)
     with this_process():
         with pytest.raises(NotPortable, match="this torch has no has_tensor_in_frame") as raised:
-            package_frames.install(automatic.Automatic())
+            dynamo_frames.install(automatic.Automatic())
         assert raised.value.code == "package-unsupported"
-        with mock.patch.object(package_switch.log, "warning") as warned:
-            package_switch.install()
-        assert "has_tensor_in_frame" in str(warned.call_args) and "has_tensor_in_frame" in str(package_switch.problem)
-    assert not package_frames._patches, "nothing of Dynamo's is replaced"
+        with mock.patch.object(lazy_switch.log, "warning") as warned:
+            packages.install()
+        assert "has_tensor_in_frame" in str(warned.call_args) and "has_tensor_in_frame" in str(lazy_switch.problem)
+    assert not dynamo_frames._patches, "nothing of Dynamo's is replaced"
 
 
 # ---------------------------------------------------------------- entries

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from precompiled.errors import CorruptArtifact, UntrustedStore
-from precompiled.package import format as fmt
-from precompiled.package.store import PackageStore
+from precompiled.core.errors import CorruptArtifact, UntrustedStore
+from precompiled.store import package_format as fmt
+from precompiled.store.packages import PackageStore
 
 FUNCTION = fmt.function_key("program", "f", "0" * 64, one_graph=False)
 
@@ -62,8 +62,8 @@ def test_a_writer_killed_at_any_point_leaves_a_good_store(tmp_path: Path) -> Non
     program = f"""
 import os, signal, sys
 from pathlib import Path
-from precompiled.package import format as fmt
-from precompiled.package.store import PackageStore
+from precompiled.store import package_format as fmt
+from precompiled.store.packages import PackageStore
 left = int(sys.argv[1])
 def killing(original):
     def call(*arguments, **named):

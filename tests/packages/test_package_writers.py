@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from support_host import TIMEOUT_S, Host
 
-from precompiled.package.store import PackageStore
+from precompiled.store.packages import PackageStore
 
 PROGRAM = Path(__file__).parent.parent / "programs" / "packages_program.py"
 SOURCE = """

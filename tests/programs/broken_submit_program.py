@@ -8,7 +8,7 @@ import warnings
 import torch
 
 import precompiled
-from precompiled.client import Connection
+from precompiled.client.connection import Connection
 
 
 def refuse(*arguments: object) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 import precompiled
-from precompiled.errors import PrecompiledError
+from precompiled.core.errors import PrecompiledError
 
 SPEC = json.loads(sys.argv[1])
 sys.path.insert(0, SPEC["folder"])

@@ -42,7 +42,7 @@ def run(function: Any, calls: Any) -> list[torch.Tensor]:
 
 
 def examine(name: str) -> dict[str, Any]:
-    from precompiled.process import PROCESS
+    from precompiled.client.process import PROCESS
 
     module = importlib.import_module(name)
     context = getattr(module, "context", contextlib.nullcontext)

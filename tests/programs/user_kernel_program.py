@@ -21,8 +21,9 @@ import torch.utils._triton
 from torch._dynamo.variables import builder
 from torch._higher_order_ops.triton_kernel_wrap import kernel_side_table
 
-from precompiled.errors import Bypass
-from precompiled.graph import capture, codec, key
+from precompiled.core.errors import Bypass
+from precompiled.graph import capture, key
+from precompiled.torch_internals import codec
 
 N = 64
 

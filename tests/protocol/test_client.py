@@ -17,8 +17,8 @@ import pytest
 from support_daemon import TIMEOUT_S, DaemonUnderTest, alive, graph, running_daemon, wait_until
 
 from precompiled import wire
-from precompiled.client import Connection, _Pending, daemon_reachable, request
-from precompiled.errors import DaemonError
+from precompiled.client.connection import Connection, _Pending, daemon_reachable, request
+from precompiled.core.errors import DaemonError
 
 
 class Replies:
@@ -56,7 +56,7 @@ def no_thread() -> bool:
 
 def test_import_is_cheap() -> None:
     script = (
-        "import sys, precompiled.client\n"
+        "import sys, precompiled.client.connection\n"
         "assert not {'zmq', 'msgspec', 'torch', 'subprocess', 'asyncio'} & set(sys.modules)\n"
     )
     subprocess.run([sys.executable, "-c", script], check=True, timeout=TIMEOUT_S)
@@ -177,7 +177,7 @@ def test_a_graph_over_the_daemons_own_limit_is_given_up(tmp_path: Path) -> None:
 def test_tallies_arrive_from_a_process_that_ends(daemon: DaemonUnderTest) -> None:
     script = (
         "import sys; from pathlib import Path; from precompiled import wire\n"
-        "from precompiled.client import Connection; from precompiled.config import Settings\n"
+        "from precompiled.client.connection import Connection; from precompiled.core.config import Settings\n"
         "c = Connection(Settings(runtime_dir=Path(sys.argv[1])))\n"
         "c.tally(wire.Tally(1, hits=2, misses=1, fallbacks={'x': 3}, saved_s=1.5)); assert c.flush(20); c.close()\n"
     )
@@ -191,7 +191,7 @@ def test_a_process_may_end_without_a_word(tmp_path: Path, reachable: bool) -> No
     """No close, graphs pending: the interpreter's exit must not hang."""
     script = (
         "import sys; from pathlib import Path; from precompiled import wire\n"
-        "from precompiled.client import Connection; from precompiled.config import Settings\n"
+        "from precompiled.client.connection import Connection; from precompiled.core.config import Settings\n"
         "c = Connection(Settings(runtime_dir=Path(sys.argv[1]), autostart=False))\n"
         "e = wire.Environment('/bin/false', '/', '3', '2', '', {})\n"
         "c.submit(wire.Submit('i', 'k', '/s', e, 'cpu'), b'g', print)\n"
@@ -237,7 +237,7 @@ def test_forks_while_the_thread_is_at_work(daemon: DaemonUnderTest) -> None:
     """Fork at every moment of the thread's life, also while it imports zmq."""
     script = (
         "import os, sys, time; from pathlib import Path\n"
-        "from precompiled.client import Connection; from precompiled.config import Settings\n"
+        "from precompiled.client.connection import Connection; from precompiled.core.config import Settings\n"
         "c = Connection(Settings(runtime_dir=Path(sys.argv[1]), autostart=False))\n"
         "from precompiled import wire\n"
         "e = wire.Environment(sys.argv[2], '/', '3', '2', '', {})\n"

@@ -10,14 +10,14 @@ from support_daemon import DaemonUnderTest, graph, running_daemon, wait_until
 from support_host import TIMEOUT_S, Host
 
 from precompiled import wire
-from precompiled.client import Connection
+from precompiled.client.connection import Connection
 
 # What the frame's trace calls returns only when there is a worker, and nothing has been submitted yet.
 PROGRAM = """
 import sys, time
 import torch, precompiled
 from precompiled import client, wire
-from precompiled.process import PROCESS
+from precompiled.client.process import PROCESS
 precompiled.enable()
 
 @torch.compiler.assume_constant_result

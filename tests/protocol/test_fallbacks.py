@@ -24,13 +24,14 @@ import torch
 from support_daemon import DaemonUnderTest, running_daemon, wait_until
 from support_session import ThisProcess, deaf_daemon, this_process
 
-from precompiled import submit, wire
-from precompiled.artifact import format as fmt
-from precompiled.artifact.store import Store
-from precompiled.errors import NotServed, PrecompiledError
+from precompiled import wire
+from precompiled.client import submit
+from precompiled.client.ledger import GraphReport
+from precompiled.client.submit import compile_inline
+from precompiled.core.errors import NotServed, PrecompiledError
 from precompiled.graph import environment
-from precompiled.ledger import GraphReport
-from precompiled.submit import compile_inline
+from precompiled.store import artifact_format as fmt
+from precompiled.store.artifacts import Store
 from precompiled.torch_internals import compile as compiling
 from precompiled.torch_internals import inductor, route
 from precompiled.torch_internals.patches import Patches

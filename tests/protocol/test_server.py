@@ -17,8 +17,8 @@ from precompiled.service.server import Lock, check_submit, prepare_runtime_dir
 from support_daemon import TIMEOUT_S, DaemonUnderTest, graph, raw_client, running_daemon, wait_until
 
 from precompiled import wire
-from precompiled.client import daemon_reachable
-from precompiled.errors import WireError
+from precompiled.client.connection import daemon_reachable
+from precompiled.core.errors import WireError
 
 MAX_GRAPH = 1 << 20
 
@@ -227,7 +227,7 @@ def test_the_lock_excludes_and_notices_that_it_was_replaced(tmp_path: Path) -> N
 
 @pytest.mark.reason("runtime-dir-untrusted")
 def test_a_directory_that_others_may_write_to_is_refused(tmp_path: Path) -> None:
-    from precompiled.errors import DaemonError
+    from precompiled.core.errors import DaemonError
 
     path = tmp_path / "r"
     path.mkdir()

@@ -11,8 +11,10 @@ import psutil
 import pytest
 from support_daemon import TIMEOUT_S, DaemonUnderTest, alive, processes_with, wait_until
 
-from precompiled import config, paths, start, wire
-from precompiled.client import daemon_reachable, request
+from precompiled import wire
+from precompiled.client import start
+from precompiled.client.connection import daemon_reachable, request
+from precompiled.core import config, paths
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from precompiled.errors import PrecompiledError
-from precompiled.swap import _FINAL, _TABLE, MAX_LOADS, Event, Instruction, State, Swap
+from precompiled.client.swap import _FINAL, _TABLE, MAX_LOADS, Event, Instruction, State, Swap
+from precompiled.core.errors import PrecompiledError
 
 PATHS = {
     State.EAGER: [],

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from precompiled.artifact.store import Store
+from precompiled.store.artifacts import Store
 
 
 @pytest.fixture

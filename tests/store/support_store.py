@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import time
 
-from precompiled.artifact import format as fmt
+from precompiled.store import artifact_format as fmt
 
 KEY = hashlib.sha256(b"a graph").hexdigest()
 OTHER = hashlib.sha256(b"another graph").hexdigest()

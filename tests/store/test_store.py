@@ -15,11 +15,11 @@ from pathlib import Path
 import pytest
 from support_store import KEY, LIBRARY, OTHER, failure, payload
 
-from precompiled.artifact import format as fmt
-from precompiled.artifact import scratch
-from precompiled.artifact import store as store_module
-from precompiled.artifact.store import Entry, Store
-from precompiled.errors import CorruptArtifact, PrecompiledError, StoreError
+from precompiled.core.errors import CorruptArtifact, PrecompiledError, StoreError
+from precompiled.store import artifact_format as fmt
+from precompiled.store import artifacts as store_module
+from precompiled.store import scratch
+from precompiled.store.artifacts import Entry, Store
 
 spawn = multiprocessing.get_context("spawn")
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from support_store import KEY, LIBRARY, OTHER, failure, payload
 
-from precompiled.artifact import format as fmt
-from precompiled.artifact import trust
-from precompiled.artifact.store import Store
-from precompiled.errors import UntrustedStore
+from precompiled.core.errors import UntrustedStore
+from precompiled.store import artifact_format as fmt
+from precompiled.store import trust
+from precompiled.store.artifacts import Store
 
 STRANGER = 54321
 root_only = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to give files to another user")

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from precompiled.systemd import install
 
-from precompiled.errors import ConfigError
+from precompiled.core.errors import ConfigError
 
 KINDS = ("system", "user")
 

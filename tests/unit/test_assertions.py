@@ -11,8 +11,7 @@ from support_session import ThisProcess, deaf_daemon, this_process
 from torch.fx.experimental.symbolic_shapes import CallMethodKey
 
 from precompiled import backend
-from precompiled.graph import codec
-from precompiled.torch_internals import assertions, lowering
+from precompiled.torch_internals import assertions, codec, lowering
 
 Backend = Callable[[torch.fx.GraphModule, list[Any]], Any]
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from precompiled.cli import probe
+from precompiled.core import python_path
 
 ROOT = Path(__file__).resolve().parents[2]
 STATE = """
@@ -58,7 +58,7 @@ def python(
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("PRECOMPILED", "PYTHONP"))}
     environment["PYTHONPATH"] = os.pathsep.join([*map(str, path), str(ROOT)])
     if hook:
-        environment = probe.with_hook(environment)
+        environment = python_path.with_hook(environment)
     environment.update(env or {})
     return subprocess.run(
         [sys.executable, *flags, "-c", textwrap.dedent(code)], env=environment, capture_output=True, text=True,
@@ -92,7 +92,7 @@ def test_a_program_without_torch_sees_nothing_of_us() -> None:
     assert (on.returncode, on.stderr) == (off.returncode, off.stderr) == (0, "")
     (path_on, modules_on, *rest_on), (path_off, modules_off, *rest_off) = json.loads(on.stdout), json.loads(off.stdout)
     assert path_on == path_off and rest_on[:2] == rest_off[:2] and rest_on[2] == rest_off[2] + 1  # the finder
-    assert not {"torch", "precompiled.routing", "precompiled.config"} & set(modules_on)
+    assert not {"torch", "precompiled.routing", "precompiled.core.config"} & set(modules_on)
     assert {"precompiled", "precompiled.bootstrap", "sitecustomize"} <= set(modules_on)
     assert "precompiled" not in modules_off
 
@@ -291,7 +291,7 @@ def test_a_bad_setting_is_said_once_and_torch_works(fake_torch: Path) -> None:
 
 
 def test_an_interpreter_without_precompiled() -> None:
-    environment = {"PYTHONPATH": str(probe.hook_folder()), "PATH": os.environ["PATH"]}
+    environment = {"PYTHONPATH": str(python_path.hook_folder()), "PATH": os.environ["PATH"]}
     done = subprocess.run(
         [sys.executable, "-s", "-c", "import sys; print('precompiled' in sys.modules)"], capture_output=True, text=True,
         env={**environment, "PYTHONHOME": sys.base_prefix}, check=False, timeout=60,
@@ -343,14 +343,14 @@ def test_another_chain_loader_in_front_of_us(tmp_path: Path) -> None:
         "first",
     )
     last = site_folder(tmp_path, "print('last')", "last")
-    done = python(STATE, first, probe.hook_folder(), last, hook=False)
+    done = python(STATE, first, python_path.hook_folder(), last, hook=False)
     *said, found = done.stdout.splitlines()
     assert said == ["last", "first"] and json.loads(found)["state"] == "waiting" and done.stderr == ""
 
 
 def test_our_folder_twice_on_the_path(tmp_path: Path) -> None:
     other = site_folder(tmp_path, "print('once')")
-    done = python("", probe.hook_folder(), other, str(probe.hook_folder()) + os.sep)
+    done = python("", python_path.hook_folder(), other, str(python_path.hook_folder()) + os.sep)
     assert (done.returncode, done.stdout, done.stderr) == (0, "once\n", "")
 
 
@@ -361,8 +361,8 @@ ROUTE = """
 import sys, types, precompiled.torch_internals as internals
 import precompiled.hook as hook
 from precompiled import bootstrap
-from precompiled.errors import ConfigError
-from precompiled.process import PROCESS
+from precompiled.core.errors import ConfigError
+from precompiled.client.process import PROCESS
 route = types.ModuleType("precompiled.torch_internals.route")
 route.on = False
 def install(*_): route.on = True

@@ -16,12 +16,12 @@ import psutil
 import pytest
 from click.testing import CliRunner, Result
 
-from precompiled import config
-from precompiled.artifact import format as fmt
-from precompiled.artifact.store import Store
 from precompiled.cli import app, output
-from precompiled.package import format as package_format
-from precompiled.package.store import PackageStore
+from precompiled.core import config
+from precompiled.store import artifact_format as fmt
+from precompiled.store import package_format
+from precompiled.store.artifacts import Store
+from precompiled.store.packages import PackageStore
 from precompiled.version import VERSION
 
 KEYS = [fmt.digest(bytes([number])) for number in range(3)]
@@ -417,8 +417,8 @@ def test_clear_of_what_cannot_be_removed(store: Store, monkeypatch: pytest.Monke
     def refuse(*_: object) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("precompiled.artifact.store.os.rename", refuse)
-    monkeypatch.setattr("precompiled.artifact.store.os.unlink", refuse)
+    monkeypatch.setattr("precompiled.store.artifacts.os.rename", refuse)
+    monkeypatch.setattr("precompiled.store.artifacts.os.unlink", refuse)
     error = answer("clear", KEYS[1], "--yes", status=1)["error"]
     assert error["code"] == "not-removed" and "owner and mode" in error["action"]
     assert store.lookup(KEYS[1])

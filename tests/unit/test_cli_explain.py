@@ -14,10 +14,10 @@ import pytest
 from click.testing import CliRunner, Result
 from support_programs import ARGS, NODES, PROGRAM, changed, everything, put
 
-from precompiled.artifact import format as fmt
-from precompiled.artifact.store import Entry, Store
 from precompiled.cli import app
 from precompiled.graph import key
+from precompiled.store import artifact_format as fmt
+from precompiled.store.artifacts import Entry, Store
 
 NOW = time.time()
 

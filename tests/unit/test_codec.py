@@ -18,8 +18,8 @@ import torch.nn.functional as F
 from support_graphs import captured, captures
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
-from precompiled.errors import Bypass
-from precompiled.graph import codec
+from precompiled.core.errors import Bypass
+from precompiled.torch_internals import codec
 
 X = torch.randn(4, 6)
 IMAGE = torch.randn(2, 3, 8, 8)

@@ -21,10 +21,10 @@ from torch._inductor import codecache
 from torch._inductor.output_code import MockFXGraphCacheOutput
 
 from precompiled import compiler, wire
-from precompiled.artifact import format as fmt
-from precompiled.artifact.store import Store
-from precompiled.errors import CompileFailed
+from precompiled.core.errors import CompileFailed
 from precompiled.graph import capture
+from precompiled.store import artifact_format as fmt
+from precompiled.store.artifacts import Store
 from precompiled.torch_internals import compile as compiling
 from precompiled.torch_internals import process_groups
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from precompiled import config, paths
-from precompiled.errors import ConfigError
+from precompiled.core import config, paths
+from precompiled.core.errors import ConfigError
 
 
 @pytest.fixture(autouse=True)

@@ -15,7 +15,7 @@ from torch._inductor import codecache, cpp_builder, cpu_vec_isa
 from torch._inductor.exc import CppCompileError
 
 from precompiled import compiler
-from precompiled.artifact import scratch
+from precompiled.store import scratch
 from precompiled.torch_internals import cpp_builds, vector_units
 
 LONG_AGO = 1_000_000_000

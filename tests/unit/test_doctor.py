@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from precompiled import config, paths, wire
-from precompiled.artifact.store import Store
+from precompiled import wire
 from precompiled.cli import app, checks_daemon, checks_hook, checks_host, checks_store, doctor, probe, pth
 from precompiled.cli.check import Check
-from precompiled.errors import DaemonError
+from precompiled.core import config, paths, python_path
+from precompiled.core.errors import DaemonError
+from precompiled.store.artifacts import Store
 from precompiled.version import VERSION
 
 
@@ -51,18 +52,18 @@ def test_hook_in_a_fresh_process() -> None:
     assert absent.state == "warn" and "precompiled run" in absent.action and "enable" in absent.action
     assert checks_hook.here({}, probe.Probe("failed", "it broke")).state == "fail"
     theirs = probe.Probe("absent", sitecustomize="/theirs/sitecustomize.py")
-    shadowed = checks_hook.here({"PYTHONPATH": f"/theirs:{probe.hook_folder()}"}, theirs)
+    shadowed = checks_hook.here({"PYTHONPATH": f"/theirs:{python_path.hook_folder()}"}, theirs)
     assert shadowed.state == "fail" and "/theirs/sitecustomize.py" in shadowed.message
 
 
 def test_a_shadowed_sitecustomize_is_found_by_real_processes(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text("print('theirs')\n")
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PRECOMPILED")}
-    environment["PYTHONPATH"] = f"{tmp_path}:{probe.hook_folder()}"
+    environment["PYTHONPATH"] = f"{tmp_path}:{python_path.hook_folder()}"
     check = checks_hook.here(environment, probe.ask(environment))
     assert check.state == "fail" and str(tmp_path / "sitecustomize.py") in check.message
     # `run` puts ours first, and theirs still runs.
-    check = checks_hook.below_run(probe.ask(probe.with_hook(environment)))
+    check = checks_hook.below_run(probe.ask(python_path.with_hook(environment)))
     assert check.state == "ok" and str(tmp_path / "sitecustomize.py") in check.message
 
 
@@ -90,7 +91,7 @@ def test_route() -> None:
 @pytest.mark.parametrize("setting", ["program", "off"])
 def test_packages_are_asked_of_a_process_with_torch(setting: str) -> None:
     environment = {**os.environ, "PRECOMPILED": "1", "PRECOMPILED_MODE": "eager", "PRECOMPILED_PACKAGES": setting}
-    found = probe.ask_with_torch(probe.with_hook(environment))
+    found = probe.ask_with_torch(python_path.with_hook(environment))
     assert found.packages == {"program": "on", "off": "off"}[setting], found
     assert sound(checks_hook.packages(found))
 

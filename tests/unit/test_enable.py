@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from precompiled.cli import pth
-from precompiled.errors import PrecompiledError
+from precompiled.core.errors import PrecompiledError
 
 ROOT = Path(__file__).resolve().parents[2]
 QUESTION = "import sys; b = sys.modules.get('precompiled.bootstrap'); print(b.state() if b else 'absent')"

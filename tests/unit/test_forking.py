@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from precompiled import forking
+from precompiled.core import forking
 
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 TIMEOUT_S = 60.0

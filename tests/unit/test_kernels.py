@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from torch._inductor.async_compile import AsyncCompile
 
-from precompiled.errors import CorruptArtifact
+from precompiled.core.errors import CorruptArtifact
 from precompiled.torch_internals import kernel_units, kernels
 
 

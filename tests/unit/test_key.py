@@ -13,7 +13,7 @@ import torch._inductor.config
 from support_graphs import captured, captures, key_of
 from torch.utils.checkpoint import checkpoint
 
-from precompiled.errors import Bypass
+from precompiled.core.errors import Bypass
 from precompiled.graph import key
 
 X, Y = torch.randn(4, 6), torch.randn(4, 6)

@@ -27,7 +27,7 @@ from hypothesis import strategies as st
 from support_graphs import captures
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint
 
-from precompiled.errors import Bypass
+from precompiled.core.errors import Bypass
 from precompiled.graph import capture
 
 deterministic = settings(derandomize=True, database=None, deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -8,8 +8,8 @@ from dataclasses import fields
 import pytest
 
 from precompiled import wire
-from precompiled.ledger import Counts, GraphCalls, GraphReport, Ledger
-from precompiled.swap import Event
+from precompiled.client.ledger import Counts, GraphCalls, GraphReport, Ledger
+from precompiled.client.swap import Event
 
 
 def graph(**facts: object) -> GraphCalls:

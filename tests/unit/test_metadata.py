@@ -10,7 +10,7 @@ import pytest
 import torch
 from support_graphs import captured, captures
 
-from precompiled.errors import Bypass
+from precompiled.core.errors import Bypass
 from precompiled.torch_internals import metadata
 
 X = torch.randn(4, 6)

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from precompiled.package import difference
-from precompiled.package.format import About, Header, Told
+from precompiled.packages.describe import difference
+from precompiled.store.package_format import About, Header, Told
 
 TENSOR = ["class", "torch", "Tensor", "a" * 64]
 

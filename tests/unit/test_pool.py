@@ -21,8 +21,8 @@ from precompiled.service.metrics import Metrics
 from precompiled.service.pool import Pool, become_subreaper, usable_variables
 
 from precompiled import wire
-from precompiled.config import Settings
-from precompiled.errors import WireError
+from precompiled.core.config import Settings
+from precompiled.core.errors import WireError
 
 INVENTORY = """\
 0, GPU-11111111-aaaa-bbbb-cccc-000000000000, NVIDIA H200, 143771

@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from precompiled.dispatch import AWAITS_SAFE_POINT, Dispatch
-from precompiled.ledger import GraphCalls, GraphReport
+from precompiled.client.dispatch import AWAITS_SAFE_POINT, Dispatch
+from precompiled.client.ledger import GraphCalls, GraphReport
 from precompiled.torch_internals import surroundings
 from precompiled.torch_internals.stand_in import StandIn
 

@@ -10,7 +10,7 @@ from support_graphs import captured
 from torch._dynamo.source import ConstantSource
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 
-from precompiled.errors import CompileFailed
+from precompiled.core.errors import CompileFailed
 from precompiled.graph import capture
 from precompiled.torch_internals import metadata
 from precompiled.torch_internals.sizes import SizeMaker, guard_check, install_guards, produced_guards

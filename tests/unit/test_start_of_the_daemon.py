@@ -16,8 +16,8 @@ from precompiled.service.server import Server, prepare_runtime_dir
 
 from precompiled import wire
 from precompiled.cli import app
-from precompiled.config import Settings
-from precompiled.errors import DaemonError
+from precompiled.core.config import Settings
+from precompiled.core.errors import DaemonError
 
 
 @pytest.fixture

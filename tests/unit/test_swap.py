@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from precompiled.errors import PrecompiledError
-from precompiled.swap import MAX_LOADS, Event, Instruction, State, Swap
+from precompiled.client.swap import MAX_LOADS, Event, Instruction, State, Swap
+from precompiled.core.errors import PrecompiledError
 
 
 def test_a_hit_is_compiled_at_once() -> None:

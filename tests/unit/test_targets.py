@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from support_graphs import captured
 
-from precompiled.errors import Bypass
+from precompiled.core.errors import Bypass
 from precompiled.torch_internals import custom_ops, targets
 
 X = torch.randn(4, 6)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from precompiled.errors import Bypass
+from precompiled.core.errors import Bypass
 from precompiled.torch_internals import targets, user_modules
 
 SOURCES = {

@@ -1,4 +1,4 @@
-"""Packages on each end of the range: the contract that torch_internals/package_*.py have with Dynamo."""
+"""Packages on each end of the range: the contract that packages/dynamo have with Dynamo."""
 
 from __future__ import annotations
 

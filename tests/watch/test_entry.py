@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from support_host import TIMEOUT_S, Host
 
-from precompiled.cli import probe
+from precompiled.core import python_path
 
 MODELS = """
 import torch, precompiled
@@ -114,7 +114,7 @@ class Capture:
             try:
                 done = subprocess.run(
                     command or [sys.executable, "-m", "precompiled.watch.entry", *arguments], cwd=self.directory,
-                    env=probe.with_hook(self.host.environment({
+                    env=python_path.with_hook(self.host.environment({
                         "PRECOMPILED_CAPTURE": f"token:0:{path}", "PRECOMPILED_AUTOSTART": "0"})),
                     capture_output=True, text=True, timeout=TIMEOUT_S, check=False,
                 )  # fmt: skip

@@ -21,10 +21,11 @@ from support_daemon import TIMEOUT_S, DaemonUnderTest, running_daemon
 
 from precompiled import wire
 from precompiled.cli import app
-from precompiled.ledger import GraphReport
-from precompiled.process import PROCESS
-from precompiled.session import Session
-from precompiled.watch import entry, recorder
+from precompiled.client import recorder
+from precompiled.client.ledger import GraphReport
+from precompiled.client.process import PROCESS
+from precompiled.client.session import Session
+from precompiled.watch import entry
 
 # ---------------------------------------------------------------- the command
 

@@ -9,7 +9,7 @@ import pytest
 from precompiled.service.watch.registry import Good, Record, Registry, any_registered, identify
 
 from precompiled import wire
-from precompiled.errors import UntrustedStore
+from precompiled.core.errors import UntrustedStore
 
 
 def registration(*command: str, **how: object) -> wire.Registration:

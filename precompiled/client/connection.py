@@ -1,0 +1,611 @@
+"""The client's end of the socket: hands graphs to the daemon, and never makes anybody wait for it.
+
+Importing this module is cheap, and so is ``daemon_reachable``; zmq and msgspec (20 ms each) are imported by the first
+message, in the thread that sends it.
+
+::
+
+    any thread ── submit, expect, tally ──▶ Connection ──▶ one I/O thread ── DEALER ──▶ daemon
+                                             pending: id -> message, graph, state
+
+A submit is kept, with its graph, until ``forget``: a daemon that is killed loses its queue, and the next one is given
+everything again. Repeating is harmless: the same id joins the same job, and what is published already is found to be.
+
+Per submit::
+
+    unsent --send--> sent --accepted--> accepted --forget--> (gone)
+      ^                |--busy, later-----|---> unsent
+      '---- the connection is lost, or the daemon stops ----'      rejected: told, and gone
+
+A fork's child gets none of this: a zmq context must not be used, or even closed, in a child. It starts anew.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import socket
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from precompiled.core import forking, paths
+from precompiled.core.config import Settings
+from precompiled.core.errors import ConfigError, DaemonError, WireError
+
+if TYPE_CHECKING:
+    from precompiled import wire
+    from precompiled.client.start import Starting
+
+log = logging.getLogger("precompiled.client.connection")
+
+CONNECT_TIMEOUT_S = 1.0
+HANDSHAKE_TIMEOUT_S = 5.0  # of a socket that accepts us: a stopped daemon's does, and it says nothing
+LINGER_MS = 1000  # at the end, for messages that have been handed to libzmq
+IDLE_S = 2.0  # the thread ends when it had nothing to do for this long
+RETRY_MIN_S, RETRY_MAX_S = 0.05, 2.0  # between two looks for a daemon
+STARTS_MIN_S, STARTS_MAX_S = 5.0, 120.0  # between two daemons started by us
+REVIVAL_MIN_S = 1.0  # between two threads started by ensure_running; doubles, up to STARTS_MAX_S
+MAX_TALLIES = 200
+EXPECTED_S = 10.0  # how long a daemon that is starting is waited for with an Expect
+MAX_LOST = 5  # connections that broke after this graph was sent and before it was answered
+NO_DAEMON_ACTION = "Start one with `precompiled start`, or `systemctl start precompiled`"
+
+OnReply = Callable[["wire.DaemonMessage"], None]
+
+
+def daemon_reachable(settings: Settings) -> bool:
+    """Whether something listens on the daemon's socket: a plain connect, some microseconds. Never raises."""
+    try:
+        path = paths.socket_path(settings.runtime_dir)
+    except ConfigError:
+        return False
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as sock:
+            sock.settimeout(CONNECT_TIMEOUT_S)
+            sock.connect(str(path))
+    except OSError as error:
+        # A full backlog is a busy daemon, not an absent one.
+        return error.errno in (errno.EAGAIN, errno.ETIMEDOUT)
+    return True
+
+
+# ---------------------------------------------------------------- fork
+
+# Sockets and contexts of a parent, kept for ever: freeing one in the child would close descriptors and wait for threads
+# that exist only in the parent.
+_leaked: list[object] = []
+_connections: weakref.WeakSet[Connection] = weakref.WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    for connection in list(_connections):
+        connection.reset_after_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
+def _import_zmq() -> Any:
+    with forking.held():
+        import zmq
+
+        from precompiled import wire  # noqa: F401 - with msgspec, under the same lock
+
+        return zmq
+
+
+# ---------------------------------------------------------------- one question, one answer
+
+
+@contextmanager
+def _dealer(settings: Settings, *, linger_ms: int) -> Iterator[Any]:
+    """A socket to the daemon, for this thread and this once; at its end it waits for ``linger_ms`` at most."""
+    zmq = _import_zmq()
+    context = zmq.Context()
+    sock = context.socket(zmq.DEALER)
+    try:
+        sock.setsockopt(zmq.LINGER, linger_ms)
+        sock.connect(paths.endpoint(settings.runtime_dir))
+        yield sock
+    finally:
+        sock.close()
+        context.term()
+
+
+def request(settings: Settings, message: wire.ClientMessage, timeout_s: float = 5.0) -> Any:
+    """Ask the daemon and wait for its reply, for at most ``timeout_s`` seconds.
+
+    Raises DaemonError: "no-daemon" where none listens, "no-reply" when it does not answer, else the code
+    of its refusal.
+    """
+    path = paths.socket_path(settings.runtime_dir)
+    if not daemon_reachable(settings):
+        raise DaemonError(f"no daemon listens on {path}", NO_DAEMON_ACTION)
+    zmq = _import_zmq()
+    from precompiled import wire
+
+    try:
+        with _dealer(settings, linger_ms=0) as sock:
+            sock.send_multipart([wire.PREAMBLE, wire.encode(message)])
+            if not sock.poll(int(timeout_s * 1000)):
+                raise DaemonError(
+                    f"the daemon on {path} did not answer within {timeout_s:g} s", "Look into its log, or restart it",
+                    code="no-reply",
+                )  # fmt: skip
+            reply = _decode_reply(sock.recv_multipart())
+    except zmq.ZMQError as error:
+        raise DaemonError(f"{path}: {error}", NO_DAEMON_ACTION) from error
+    if isinstance(reply, wire.Rejected):
+        raise DaemonError(reply.message, reply.action, code=reply.code)
+    return reply
+
+
+def _decode_reply(frames: list[bytes]) -> wire.DaemonMessage:
+    """A reply; from a daemon of another version as the one form that all versions share. Raises DaemonError."""
+    from precompiled import wire
+
+    skewed = DaemonError(
+        f"the daemon does not speak protocol {wire.PROTOCOL}", "Restart it: `precompiled restart`",
+        code="protocol-version",
+    )  # fmt: skip
+    if len(frames) < 2:
+        raise skewed
+    try:
+        # The answers to status and stats may be long: the daemon is trusted, and its sizes are its own.
+        reply: wire.DaemonMessage = wire.decode(frames[1], wire.DaemonMessage, limit=len(frames[1]))
+    except WireError as error:
+        raise skewed from error
+    if frames[0] != wire.PREAMBLE and not isinstance(reply, wire.Rejected):
+        raise skewed
+    return reply
+
+
+def _send_now(settings: Settings, messages: list[wire.Tally]) -> None:
+    """In this thread; waits for LINGER_MS at most. What cannot be sent is dropped."""
+    if not daemon_reachable(settings):
+        return
+    try:
+        zmq = _import_zmq()
+        from precompiled import wire
+
+        with _dealer(settings, linger_ms=LINGER_MS) as sock:
+            for message in messages:
+                sock.send_multipart([wire.PREAMBLE, wire.encode(message)], zmq.NOBLOCK)
+    except Exception as error:  # noqa: BLE001 - counts, at the end of a program
+        log.info("counts were not sent: %s", error)
+
+
+# ---------------------------------------------------------------- submits
+
+
+@dataclass(eq=False)
+class _Pending:
+    message: wire.Submit
+    blob: bytes
+    on_reply: OnReply
+    state: str = "unsent"  # unsent | sent | accepted
+    due: float = 0.0  # not sent before this time
+    lost: int = 0
+
+
+class Connection:
+    """This process's way to the daemon. Thread-safe; no method but ``flush`` and ``close`` ever waits."""
+
+    _expected: tuple[wire.Expect, float] | None  # and until when it is worth sending
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self.starts = 0  # daemons started by us
+        self.reset_after_fork()
+        _connections.add(self)
+
+    def submit(self, message: wire.Submit, blob: bytes, on_reply: OnReply) -> None:
+        """Hand over a graph. ``on_reply`` is called in the I/O thread, for every Accepted, Busy and Rejected about it.
+
+        It is sent again until ``forget``: after Busy, and to another daemon when this one is lost. Rejected is its end,
+        but for "stopping", which is not told: the graph waits for the next daemon.
+        """
+        with self._changed:
+            self._pending[message.id] = _Pending(message, blob, on_reply)
+            self._wake()
+
+    def forget(self, id: str) -> None:
+        """The artifact is there, or nobody wants it any more."""
+        with self._changed:
+            self._pending.pop(id, None)
+            self._changed.notify_all()
+            self._poke()
+
+    def tally(self, message: wire.Tally) -> None:
+        """Tell the daemon some counts, best effort: they start no daemon, and are dropped without one."""
+        with self._changed:
+            if len(self._tallies) < MAX_TALLIES:
+                self._tallies.append(message)
+            self._wake()
+            left = list(self._tallies) if self._thread is None else []
+            if left:
+                self._tallies.clear()
+        if left:  # no thread can be had: from Python 3.12 on, not at exit, where a process with hits alone tells them
+            _send_now(self._settings, left)
+
+    def expect(self, message: wire.Expect) -> None:
+        """Tell the daemon, or one that is being started, that a graph is on its way. The graph itself overtakes it."""
+        with self._changed:
+            self._expected = message, time.monotonic() + EXPECTED_S
+            self._wake()
+
+    def flush(self, timeout_s: float) -> bool:
+        """Wait until every submit is accepted (or rejected) and every tally sent; false after ``timeout_s`` seconds.
+
+        False at once where no thread is there to send them: from Python 3.12 on, none can be started at exit.
+        """
+        with self._changed:
+            done = self._changed.wait_for(lambda: self._is_flushed() or self._thread is None, timeout_s)
+            return done and self._is_flushed()
+
+    def close(self, timeout_s: float = 2.0) -> None:
+        """End the I/O thread. What is not accepted is not sent any more; what is sent is given a second to leave."""
+        with self._changed:
+            thread = self._thread
+            self._closing = True
+            self._pending.clear()
+            self._tallies.clear()
+            self._expected = None
+            self._changed.notify_all()
+            self._poke()
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(timeout_s)
+
+    def reset_after_fork(self) -> None:
+        """Forget everything without touching it: locks that a lost thread holds, a socket that is the parent's."""
+        _leaked.append(getattr(self, "_link", None))
+        self._changed = threading.Condition(threading.Lock())
+        self._pending: dict[str, _Pending] = {}
+        self._tallies: deque[wire.Tally] = deque()
+        self._expected = None
+        self._thread: threading.Thread | None = None
+        self._closing = False
+        old = getattr(self, "_wake_fds", None)
+        if old is not None:  # ours alone since the fork: plain descriptors, unlike the socket
+            for fd in old:
+                os.close(fd)
+        self._wake_fds: tuple[int, int] | None = None
+        self._link: _Link | None = None
+        self._starting: Starting | None = None
+        self._next_start = 0.0
+        self._start_pause = STARTS_MIN_S
+        self._told_to_stop = False
+        self._next_revival = 0.0
+        self._revival_pause = REVIVAL_MIN_S
+
+    def was_told_to_stop(self) -> bool:
+        """Whether somebody stopped the daemon, and no other runs: this process starts none then."""
+        return self._told_to_stop and not daemon_reachable(self._settings)
+
+    def ensure_running(self) -> None:
+        """Go on with what is pending where the I/O thread has broken down, or could not be started.
+
+        Cheap, for a thread that looks around now and then: nothing else brings that thread back but the next submit. It
+        is not tried all the time.
+        """
+        if self._thread is None and self._pending and time.monotonic() >= self._next_revival:
+            with self._changed:
+                if self._thread is None and self._pending:
+                    self._next_revival = time.monotonic() + self._revival_pause
+                    self._revival_pause = min(2 * self._revival_pause, STARTS_MAX_S)
+                    self._wake()
+
+    # ------------------------------------------------ between the threads
+
+    def _is_flushed(self) -> bool:
+        return not self._tallies and all(pending.state == "accepted" for pending in self._pending.values())
+
+    def _wake(self) -> None:
+        """Have the I/O thread look; with the lock held."""
+        if self._closing:
+            return
+        if self._thread is None:
+            if self._wake_fds is None:
+                reading, writing = os.pipe()
+                os.set_blocking(reading, False)
+                os.set_blocking(writing, False)
+                self._wake_fds = (reading, writing)
+            thread = threading.Thread(target=self._work, name="precompiled-client", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as error:
+                # At interpreter shutdown, or without memory for a stack: the program runs on, eager.
+                log.info("no thread for the connection to the daemon: %s", error)
+                return
+            self._thread = thread
+        self._poke()
+
+    def _poke(self) -> None:
+        if self._wake_fds is not None:
+            try:
+                os.write(self._wake_fds[1], b"\0")
+            except BlockingIOError:
+                pass  # full of pokes already
+
+    # ------------------------------------------------ the I/O thread
+
+    def _work(self) -> None:
+        try:
+            _import_zmq()
+            link = self._serve()
+        except Exception:  # a thread that dies must say so, and must not look alive
+            log.exception("the connection to the daemon broke down")
+            with self._changed:
+                link = self._retire()
+                for pending in self._pending.values():
+                    pending.state = "unsent"  # its replies are lost with the link
+        if link is not None:
+            link.close()
+
+    def _retire(self) -> _Link | None:
+        """Be this connection's thread no more, with the lock held; the next submit (ensure_running) starts another one.
+
+        The link goes with the thread: closing it takes time, and the next thread may be at work by then.
+        """
+        self._thread = None
+        link, self._link = self._link, None
+        if self._closing and self._wake_fds is not None:
+            for fd in self._wake_fds:
+                os.close(fd)
+            self._wake_fds = None
+        self._changed.notify_all()
+        return link
+
+    def _serve(self) -> _Link | None:
+        """Until there is nothing to do; the link to be closed."""
+        retry = RETRY_MIN_S
+        next_look = 0.0
+        idle_since: float | None = None
+        while True:
+            now = time.monotonic()
+            with self._changed:
+                if self._expected is not None and (self._pending or now > self._expected[1]):
+                    self._expected = None
+                work = bool(self._pending or self._tallies or self._expected)
+                if self._closing:
+                    return self._retire()
+                if work:
+                    idle_since = None
+                elif idle_since is None:
+                    idle_since = now
+                elif now - idle_since >= IDLE_S:
+                    return self._retire()
+            if self._link is None and work and now >= next_look:
+                if self._connect():
+                    retry = RETRY_MIN_S
+                else:
+                    next_look = now + retry
+                    retry = min(2 * retry, RETRY_MAX_S)
+            if self._link is not None and self._link.up:
+                self._send_due(now)
+            self._wait(now, next_look, idle_since)
+            if self._link is not None:
+                for reply in self._link.receive():
+                    self._replied(reply)
+                if self._link.is_lost(time.monotonic()):
+                    self._lose_link()
+                    next_look = 0.0
+
+    def _wait(self, now: float, next_look: float, idle_since: float | None) -> None:
+        times = [RETRY_MAX_S]
+        if idle_since is not None:
+            times.append(idle_since + IDLE_S - now)
+        if self._link is None:
+            times.append(next_look - now if idle_since is None else RETRY_MAX_S)
+        with self._changed:
+            times += [p.due - now for p in self._pending.values() if p.state == "unsent" and p.due > now]
+        assert self._wake_fds is not None
+        timeout = max(0.0, min(times))
+        if self._link is not None:
+            self._link.wait(self._wake_fds[0], timeout)
+        else:
+            import select
+
+            select.select([self._wake_fds[0]], [], [], timeout)
+        try:
+            while os.read(self._wake_fds[0], 4096):
+                pass
+        except BlockingIOError:
+            pass
+
+    def _connect(self) -> bool:
+        if daemon_reachable(self._settings):
+            self._link = _Link(self._settings)
+            self._told_to_stop = False
+            return True
+        with self._changed:
+            self._tallies.clear()  # best effort
+            wanted = bool(self._pending)
+            self._changed.notify_all()
+        if wanted:
+            self._start_daemon()
+        return False
+
+    def _start_daemon(self) -> None:
+        """Start a daemon where none runs, but not one that somebody stopped, and not all the time."""
+        settings = self._settings
+        if not settings.starts_daemon or self._told_to_stop:
+            return
+        if self._starting is not None:
+            outcome = self._starting.poll()
+            if outcome is None:
+                return
+            self._starting = None
+            if not outcome.runs:
+                log.warning("no daemon: %s", outcome.reason)
+        now = time.monotonic()
+        if now < self._next_start:
+            return
+        with forking.held():  # an import: a child of a fork in the middle of it would hang at its own
+            from precompiled.client.start import begin_start
+
+        self._next_start = now + self._start_pause
+        self._start_pause = min(2 * self._start_pause, STARTS_MAX_S)
+        self.starts += 1
+        self._starting = begin_start(settings)
+
+    def _send_due(self, now: float) -> None:
+        from precompiled import wire
+
+        assert self._link is not None
+        with self._changed:
+            due = [p for p in self._pending.values() if p.state == "unsent" and p.due <= now]
+            # Waiting clients first: their graphs are looked at first, too.
+            due.sort(key=lambda pending: not pending.message.waiting)
+        for pending in due:
+            size, limit = len(pending.blob), self._settings.max_graph_bytes
+            if size > limit or pending.lost >= MAX_LOST:
+                # The daemon's libzmq would close the connection without a word.
+                what = f"the graph has {size} bytes, the limit is {limit}"
+                if size <= limit:
+                    what = f"the connection broke {pending.lost} times over this graph of {size} bytes"
+                self._replied(wire.Rejected("too-large", what, "Raise max_graph_bytes, or leave this graph eager",
+                                            pending.message.id, pending.message.key))  # fmt: skip
+                continue
+            if not self._link.send(pending.message, pending.blob):
+                return  # libzmq's queue is full: the next round
+            with self._changed:
+                if pending.state == "unsent":
+                    pending.state = "sent"
+        with self._changed:
+            if self._expected is not None and self._link.send(self._expected[0], None):
+                self._expected = None
+            while self._tallies:
+                if not self._link.send(self._tallies[0], None):
+                    return
+                self._tallies.popleft()
+            self._changed.notify_all()
+
+    def _replied(self, reply: wire.DaemonMessage) -> None:
+        import msgspec
+
+        from precompiled import wire
+
+        now = time.monotonic()
+        told: list[_Pending] = []
+        with self._changed:
+            if isinstance(reply, wire.Accepted | wire.Busy | wire.Rejected):
+                if isinstance(reply, wire.Rejected) and not reply.id:
+                    # It could not read whose it was, e.g. for its version: it concerns whatever was sent.
+                    found = [p for p in self._pending.values() if p.state == "sent"]
+                else:
+                    found = [p for p in [self._pending.get(reply.id)] if p is not None]
+                for pending in found:
+                    if isinstance(reply, wire.Accepted):
+                        pending.state = "accepted"
+                        pending.lost = 0
+                    elif isinstance(reply, wire.Busy):
+                        pending.state = "unsent"
+                        pending.due = now + max(0.1, min(reply.retry_after_s, 300.0))
+                    elif reply.code == "stopping":
+                        self._told_to_stop = True  # somebody wants no daemon now; we do not start another
+                        pending.state = "unsent"
+                        pending.due = now + RETRY_MAX_S
+                        continue
+                    else:
+                        self._pending.pop(pending.message.id, None)
+                    told.append(pending)
+            self._changed.notify_all()
+        for pending in told:
+            try:
+                pending.on_reply(msgspec.structs.replace(reply, id=pending.message.id))
+            except Exception:  # the caller's code, in our thread
+                log.exception("a reply about graph %s was not taken", pending.message.id)
+
+    def _lose_link(self) -> None:
+        assert self._link is not None
+        self._link.close()
+        self._link = None
+        with self._changed:
+            for pending in self._pending.values():
+                if pending.state == "sent" and len(pending.blob) > 1 << 20:
+                    pending.lost += 1
+                # Accepted ones too: the daemon's queue is lost with it.
+                pending.state = "unsent"
+
+
+class _Link:
+    """One connection to one daemon. It is never mended: a lost one is replaced, so nothing old is sent by itself."""
+
+    def __init__(self, settings: Settings) -> None:
+        zmq = self._zmq = _import_zmq()
+        self._context = zmq.Context()
+        self._socket = self._context.socket(zmq.DEALER)
+        self._socket.setsockopt(zmq.LINGER, LINGER_MS)
+        self._socket.setsockopt(zmq.SNDHWM, 100)
+        self._socket.setsockopt(zmq.RECONNECT_IVL, -1)
+        self._monitor = self._socket.get_monitor_socket(
+            zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED | zmq.EVENT_CONNECT_RETRIED
+            | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+            | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+        )  # fmt: skip
+        self._socket.connect(paths.endpoint(settings.runtime_dir))
+        self.up = False
+        self._broken = False
+        self._since = time.monotonic()
+        self._poller = zmq.Poller()
+        self._poller.register(self._socket, zmq.POLLIN)
+        self._poller.register(self._monitor, zmq.POLLIN)
+
+    def wait(self, fd: int, timeout_s: float) -> None:
+        """Until a reply, a change of the connection, or something to read on ``fd``."""
+        zmq = self._zmq
+        self._poller.register(fd, zmq.POLLIN)
+        self._poller.poll(int(timeout_s * 1000) + 1)
+        while self._monitor.poll(0):
+            event = int.from_bytes(self._monitor.recv_multipart()[0][:2], "little")
+            if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+                self.up = True
+            else:
+                self._broken = True
+
+    def send(self, message: wire.Submit | wire.Tally | wire.Expect, blob: bytes | None) -> bool:
+        """Hand a message to libzmq; false when its queue is full."""
+        from precompiled import wire
+
+        frames = [wire.PREAMBLE, wire.encode(message)]
+        if blob is not None:
+            frames.append(blob)
+        try:
+            self._socket.send_multipart(frames, self._zmq.NOBLOCK)
+        except self._zmq.Again:
+            return False
+        return True
+
+    def receive(self) -> list[wire.DaemonMessage]:
+        from precompiled import wire
+
+        replies: list[wire.DaemonMessage] = []
+        while True:
+            try:
+                frames = self._socket.recv_multipart(self._zmq.NOBLOCK)
+            except self._zmq.Again:
+                return replies
+            try:
+                replies.append(_decode_reply(frames))
+            except DaemonError as error:
+                replies.append(wire.Rejected(error.code, error.message, error.action))
+
+    def is_lost(self, now: float) -> bool:
+        return self._broken or (not self.up and now - self._since > HANDSHAKE_TIMEOUT_S)
+
+    def close(self) -> None:
+        """Bounded by LINGER_MS."""
+        if self._broken or not self.up:
+            self._socket.setsockopt(self._zmq.LINGER, 0)
+        self._socket.disable_monitor()
+        self._monitor.close(0)
+        self._socket.close()
+        self._context.term()

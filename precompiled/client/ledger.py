@@ -1,0 +1,112 @@
+"""What this process knows of its graphs: one GraphReport each, and the counts that are told to the daemon."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+
+from precompiled.client.swap import State, Swap
+
+
+@dataclass
+class GraphReport:
+    """One captured graph.
+
+    ``state``: "eager", "pending", "compiled", "failed" or "bypassed". ``source``: how it came to run compiled: "hit"
+    (the artifact was there), "swap" (it appeared later), "package" (nothing was traced either), "inline" (compiled in
+    this process), or None.
+    ``reason``: the stable code of why it is bypassed or failed, "" otherwise; ``message``: the same in a sentence.
+    Times in seconds.
+    """
+
+    id: str
+    name: str
+    key: str = ""
+    state: str = State.EAGER.value
+    source: str | None = None
+    reason: str = ""
+    message: str = ""
+    lookup_s: float = 0.0  # capture, key and lookup: what the program waited for us
+    load_s: float = 0.0
+    swapped_after_s: float = 0.0  # from the miss to the swap
+    saved_s: float = 0.0  # the worker's compile, which this process did not wait for
+    calls_eager: int = 0
+    calls_compiled: int = 0
+
+
+@dataclass
+class Counts:
+    """What happened here since the last Tally to the daemon; all updates under ``lock``."""
+
+    hits: int = 0
+    misses: int = 0
+    swapped: int = 0
+    saved_s: float = 0.0
+    untraced: int = 0
+    traced: int = 0
+    fallbacks: dict[str, int] = field(default_factory=dict)
+    bypassed: dict[str, int] = field(default_factory=dict)
+    not_kept: dict[str, int] = field(default_factory=dict)  # frames without a package, by reason
+
+
+class Ledger:
+    """All graphs of this process, and the counts. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._graphs: list[GraphCalls] = []
+        self._counts = Counts()
+
+    def after_fork(self) -> None:
+        """In a fork's child: a lock that a thread of the parent may hold, and counts that are the parent's to tell."""
+        self._lock = threading.Lock()
+        self._counts = Counts()
+
+    def add(self, graph: GraphCalls) -> None:
+        with self._lock:
+            self._graphs.append(graph)
+
+    def reports(self) -> list[GraphReport]:
+        with self._lock:
+            return [graph.report() for graph in self._graphs]
+
+    def count(self, **changes: float) -> None:
+        """Add to a number of Counts."""
+        with self._lock:
+            for name, amount in changes.items():
+                setattr(self._counts, name, getattr(self._counts, name) + amount)
+
+    def count_reason(self, kind: str, code: str) -> None:
+        """Count a reason; ``kind``: "fallbacks", "bypassed" or "not_kept"."""
+        with self._lock:
+            table: dict[str, int] = getattr(self._counts, kind)
+            table[code] = table.get(code, 0) + 1
+
+    def take_counts(self) -> Counts | None:
+        """What is to be told to the daemon, once; None when there is nothing."""
+        with self._lock:
+            counts, self._counts = self._counts, Counts()
+        return counts if counts != Counts() else None
+
+
+class GraphCalls:
+    """A graph's report, with its calls, which the hot path counts without a lock."""
+
+    def __init__(self, report: GraphReport) -> None:
+        self._report = report
+        self.swap = Swap()
+        self.calls = 0
+        self.calls_before_flip: int | None = None
+        self.calls_unserved = 0  # after the flip, of sizes that no variant serves yet
+
+    @property
+    def mutable(self) -> GraphReport:
+        return self._report
+
+    def report(self) -> GraphReport:
+        """A copy of the report as of now."""
+        values = {**vars(self._report), "state": self.swap.state.value}
+        calls = self.calls
+        before = self.calls_before_flip
+        eager = calls if before is None else before + self.calls_unserved
+        return GraphReport(**{**values, "calls_eager": eager, "calls_compiled": calls - eager})

@@ -1,0 +1,53 @@
+"""From the store to a callable: verify, then load. The order matters: loading runs the artifact's code."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from precompiled.core.errors import CorruptArtifact, StoreError
+from precompiled.store import artifact_format as fmt
+from precompiled.store.artifacts import Entry, Store
+
+# What unpickling, importing and executing raise for an artifact that is not what this torch takes.
+_ARTIFACTS_FAULT = (
+    pickle.UnpicklingError,
+    ArithmeticError,
+    AttributeError,
+    EOFError,
+    ImportError,
+    LookupError,
+    NameError,
+    SyntaxError,
+    TypeError,
+    ValueError,
+)
+
+
+def load(store: Store, entry: Entry, modes: Mapping[str, Any], *, cudagraphs: bool) -> Callable[..., Any]:
+    """Verify every file of ``entry`` and load it.
+
+    Raises StoreError (UntrustedStore, CorruptArtifact) or FileNotFoundError; never anything of torch's: an artifact
+    that torch cannot load is corrupt, whatever torch says, and goes into quarantine.
+    """
+    contents = store.read_files(entry)
+    from precompiled.torch_internals.load import load_entry
+
+    native = {kernel: (entry.path / fmt.native(digest), digest) for kernel, digest in entry.manifest.kernels.items()}
+    try:
+        function = load_entry(
+            contents[fmt.ENTRY], native, modes, cudagraphs=cudagraphs, name=f"{entry.manifest.key[:12]}.{entry.slot}"
+        )
+    except StoreError as error:
+        store.quarantine(entry.path, str(error))
+        raise
+    except Exception as error:
+        message = f"torch cannot load {entry.path}: {type(error).__name__}: {error}"
+        if isinstance(error, _ARTIFACTS_FAULT):
+            store.quarantine(entry.path, message)
+            raise CorruptArtifact(message, code="artifact-unloadable") from error
+        # This process's trouble (no memory, no descriptors, a GPU that a fork's child may not use): others can load it.
+        raise StoreError(message, code="artifact-unloadable") from error
+    store.touch(entry)
+    return function

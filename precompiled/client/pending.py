@@ -1,0 +1,440 @@
+"""Graphs whose artifacts are awaited: one background thread, alive only while there are any.
+
+watchdog gives the hint that something appeared in the store (one inotify watch on a flat directory); a stat of each
+awaited name is the truth, since events get lost and watches run out. The artifact is loaded in this thread, off the
+hot path, and one reference is flipped: the next call runs compiled.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+from precompiled.client.dispatch import Dispatch
+from precompiled.client.ledger import GraphCalls
+from precompiled.client.load import load
+from precompiled.client.swap import Event, Instruction, State, Swap
+from precompiled.core import forking
+from precompiled.core.errors import COMPILE_ERROR, NotServed, PrecompiledError, StoreError
+from precompiled.graph.capture import Program
+from precompiled.store.artifacts import FAILED_SUFFIX, Entry
+from precompiled.torch_internals import openmp
+from precompiled.torch_internals.sizes import guard_check
+
+if TYPE_CHECKING:
+    from precompiled import wire
+    from precompiled.client.connection import Connection
+    from precompiled.client.ledger import GraphReport, Ledger
+    from precompiled.core.config import Settings
+    from precompiled.store.artifacts import Store
+
+log = logging.getLogger("precompiled.client.pending")
+
+# Between two looks without an event. The first is short for file systems without events, where it is all there is.
+LOOK_S = 0.5
+LOOK_WATCHED_S = 2.0
+# Refusals after which the graph stays eager: what has killed two workers would kill this process as well.
+_CRASHES_COMPILERS = frozenset({"key-quarantined"})
+
+
+class Session(Protocol):
+    """What graphs that are awaited need of session.Session."""
+
+    settings: Settings
+    store: Store
+    connection: Connection
+    ledger: Ledger
+
+    def warn_once(self, code: str, text: str) -> None: ...
+    def compiled_here(self, report: GraphReport) -> None: ...
+    def tell_counts(self) -> None: ...
+
+
+@dataclass(eq=False)
+class Awaited:
+    """One graph that runs eager until its artifact is there."""
+
+    calls: GraphCalls
+    program: Program
+    hints: list[int]  # the sizes that a variant is awaited for
+    swap: Swap  # the graph's own, or one of a further variant
+    submit: Callable[[Awaited], None]
+    dispatch: Dispatch
+    compile_inline: Callable[[], tuple[Callable[..., Any], str] | None]  # with the guards on its sizes
+    id: str
+    since: float = field(default_factory=time.monotonic)
+    submitted: float = field(default_factory=time.time)  # seconds since the epoch, as in failure records
+    done: threading.Event = field(default_factory=threading.Event)
+    answered: bool = False  # the daemon said that the key is published
+    compiled_here: bool = False  # in this process, after all
+    waited_for: bool = False  # by a call of the program's
+    threads: int = 0  # of OpenMP's, that its eager calls use on the CPU
+
+    @property
+    def key(self) -> str:
+        return self.calls.mutable.key
+
+
+class Pending:
+    """The awaited graphs of a process. Thread-safe."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._reset()
+
+    def _reset(self) -> None:
+        self._changed = threading.Condition()
+        self._awaited: dict[str, Awaited] = {}
+        self._refused: list[tuple[str, str, str]] = []
+        self._thread: threading.Thread | None = None
+        self._hint = False
+        self._closing = False
+        self._dormant: list[Awaited] = []  # of a fork's parent, not taken up here yet
+
+    def watch(self, awaited: Awaited) -> None:
+        with self._changed:
+            self._start()  # raises where there are no threads: then nothing is awaited
+            self._awaited[awaited.id] = awaited
+            self._hint = True
+            self._changed.notify_all()
+
+    def wait(self, timeout_s: float | None) -> bool:
+        """Until nothing is awaited; false after ``timeout_s`` seconds."""
+        for item in list(self._dormant):
+            self._take_up(item)
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._awaited, timeout_s)
+
+    def await_artifact(self, item: Awaited) -> None:
+        """For a call that must not run eager: until its artifact is loaded; where none comes, compile it now."""
+        if not item.done.is_set():
+            item.waited_for = True
+            with contextlib.suppress(Exception):  # the job goes on, only not ahead of others
+                self._resubmit(item)
+        item.done.wait(self._session.settings.wait_s)
+        if item.swap.state is not State.COMPILED and item.calls.mutable.reason not in _CRASHES_COMPILERS:
+            _compile_now(self._session, item)
+
+    def abandon(self, item: Awaited) -> None:
+        """Await it no more; nothing is told to anybody."""
+        with self._changed:
+            self._awaited.pop(item.id, None)
+            item.done.set()
+            self._changed.notify_all()
+
+    def close(self, timeout_s: float) -> None:
+        """End the thread; waits for a load under way, which must not meet an interpreter that is being taken down."""
+        with self._changed:
+            self._closing = True
+            thread = self._thread
+            self._changed.notify_all()
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(timeout_s)
+
+    def after_fork(self) -> None:
+        """A child takes a graph up again when it calls it, with its own thread and over its own connection.
+
+        Not before: most children (data loaders) never do, and must not load, or even start a thread, for nothing.
+        """
+        awaited = [*self._awaited.values(), *self._dormant]
+        self._reset()
+        self._dormant = awaited
+        for item in awaited:
+            item.done = threading.Event()
+            item.dispatch.before_next_call(functools.partial(self._take_up, item))
+
+    def _take_up(self, item: Awaited) -> None:
+        with self._changed:
+            if item not in self._dormant:
+                return
+            self._dormant.remove(item)
+        if item.program.device != "cpu":
+            # CUDA cannot be used in a child of a process that has used it: a load would only fail.
+            item.done.set()
+            return
+        # Its own: the daemon tells only one client of an id, and the parent waits for its answer.
+        item.id = uuid.uuid4().hex
+        try:
+            self.watch(item)
+            item.submit(item)
+        except Exception as error:  # noqa: BLE001 - we are in the user's call, which runs eager
+            self._fail(item, "submit-failed", f"a child of a fork cannot submit it: {error}")
+
+    def on_reply(self, reply: wire.DaemonMessage) -> None:
+        """What the daemon says of a submitted graph; in the connection's thread."""
+        from precompiled import wire
+
+        if isinstance(reply, wire.Rejected):
+            with self._changed:
+                self._refused.append((reply.id, reply.code, f"{reply.message}. {reply.action}".strip()))
+                self._hint = True
+                self._changed.notify_all()
+        elif isinstance(reply, wire.Accepted):
+            # A system daemon makes this user's store on his first graph: look again for what there is to watch.
+            with self._changed:
+                item = self._awaited.get(reply.id)
+                if item is not None and reply.state == "published":
+                    item.answered = True
+                self._hint = True
+                self._changed.notify_all()
+
+    # ------------------------------------------------------------------ the thread
+
+    def _start(self) -> None:
+        if self._thread is None and not self._closing:
+            thread = threading.Thread(target=self._work, name="precompiled-swap", daemon=True)
+            thread.start()
+            self._thread = thread
+
+    def _work(self) -> None:
+        watcher = _Watcher(self._on_event)
+        try:
+            while True:
+                with self._changed:
+                    if not self._awaited or self._closing:
+                        self._thread = None
+                        return
+                    refused, self._refused = self._refused, []
+                    awaited = list(self._awaited.values())
+                    self._hint = False
+                openmp.beside_compile(max(item.threads for item in awaited))
+                watcher.watch(self._session.store.artifacts)
+                for item in awaited:
+                    self._guarded(item)
+                # After the look: what a worker found wrong with a graph is in the store. A refusal counts where the
+                # store says nothing.
+                for id, code, text in refused:
+                    self._refuse(id, code, text)
+                self._session.connection.ensure_running()
+                with self._changed:
+                    if self._awaited and not self._closing and not self._hint:
+                        self._changed.wait(LOOK_WATCHED_S if watcher.active else LOOK_S)
+        except Exception as error:
+            log.exception("the swap thread broke down; pending graphs stay eager")
+            self._session.ledger.count_reason("fallbacks", "swap-thread")
+            with self._changed:
+                self._thread = None
+                for item in self._awaited.values():
+                    item.swap.on(Event.FAILED)
+                    item.calls.mutable.reason = "swap-thread"
+                    item.calls.mutable.message = f"the thread that awaits artifacts broke down: {error}"
+                    self._raise_if_strict(item)
+                    item.done.set()
+                left, self._awaited = list(self._awaited), {}
+                self._changed.notify_all()
+            for id in left:
+                self._session.connection.forget(id)
+        finally:
+            openmp.beside_compile(0)
+            watcher.close()
+
+    def _guarded(self, item: Awaited) -> None:
+        """One graph's trouble (a directory that cannot be read, an error of ours) must not end the swaps of all."""
+        try:
+            self._look(item)
+        except Exception as error:
+            log.exception("graph %s is compiled in process", item.calls.mutable.name)
+            code = error.code if isinstance(error, PrecompiledError) else "internal-error"
+            self._refuse(item.id, code, str(error) or type(error).__name__)
+
+    def _on_event(self) -> None:
+        with self._changed:
+            self._hint = True
+            self._changed.notify_all()
+
+    def _look(self, item: Awaited) -> None:
+        store = self._session.store
+        try:
+            # Two stats; the store is read only when a name is there, or must have been.
+            answered, item.answered = item.answered, False
+            if answered or any((store.artifacts / f"{item.key}.{slot}").exists() for slot in (0, 1)):
+                sizes = item.program.sizes(item.hints)
+                entries = store.lookup(item.key)
+                for entry in entries:
+                    if guard_check(entry.manifest.guards)(sizes):
+                        self._act(item, entry)
+                        return
+                if answered and entries:
+                    # What was published under this key is a variant for other sizes: ours is still to be compiled.
+                    self._resubmit(item)
+                    return
+                if answered:
+                    item.swap.on(Event.PUBLISHED)
+                    self._load_failed(item, "artifact-evicted", "the artifact was removed before it could be loaded")
+                    return
+            if (store.artifacts / f"{item.key}{FAILED_SUFFIX}").exists():
+                failure = store.failure(item.key)
+                # A record from before may be about other sizes; the worker is about to replace it. A second: clocks of
+                # file systems are coarse, and what is too old is only looked at once more when the daemon answers.
+                if failure is not None and failure.created >= item.submitted - 1.0:
+                    self._refuse(item.id, failure.reason, failure.message)
+        except StoreError as error:
+            self._session.ledger.count_reason("fallbacks", error.code)
+            self._fail(item, error.code, str(error))
+
+    def _resubmit(self, item: Awaited) -> None:
+        """Submit again as a new job: the daemon takes a repeated id for the old one."""
+        self._session.connection.forget(item.id)
+        with self._changed:
+            self._awaited.pop(item.id, None)
+            item.id, item.submitted = uuid.uuid4().hex, time.time()
+            self._awaited[item.id] = item
+        item.submit(item)
+
+    def _act(self, item: Awaited, entry: Entry) -> None:
+        session, report = self._session, item.calls.mutable
+        for instruction in item.swap.on(Event.PUBLISHED):
+            if instruction is not Instruction.LOAD:
+                continue
+            started = time.perf_counter()
+            try:
+                with forking.held():
+                    function = load(session.store, entry, item.program.modes, cudagraphs=item.program.cudagraphs)
+            except (StoreError, FileNotFoundError) as error:
+                self._load_failed(item, error.code if isinstance(error, StoreError) else "artifact-evicted", str(error))
+                return
+            report.load_s = time.perf_counter() - started
+            report.source = report.source or "swap"
+            report.saved_s += entry.manifest.compile_s
+            report.swapped_after_s = time.monotonic() - item.since
+            guards = entry.manifest.guards
+            item.dispatch.serve_with(function, guard_check(guards) if guards else None)
+            item.swap.on(Event.LOADED)
+            session.ledger.count(swapped=1, saved_s=entry.manifest.compile_s)
+            log.info("graph %s swapped after %.2f s", report.name, report.swapped_after_s)
+            self._finish(item)
+            session.tell_counts()
+
+    def _load_failed(self, item: Awaited, code: str, message: str) -> None:
+        """Ask for it again, though not for ever (swap.py)."""
+        report = item.calls.mutable
+        log.warning("graph %s: %s", report.name, message)
+        self._session.ledger.count_reason("fallbacks", code)
+        if Instruction.SUBMIT in item.swap.on(Event.LOAD_FAILED):
+            self._resubmit(item)
+        else:
+            report.reason, report.message = code, message
+            self._finish(item)
+
+    def _fail(self, item: Awaited, code: str, message: str) -> None:
+        """It stays eager in this process, unless it must not run eager (backend.py)."""
+        if item.program.no_stand_in and code not in _CRASHES_COMPILERS:
+            self._refuse(item.id, code, message)
+            return
+        item.calls.mutable.reason, item.calls.mutable.message = code, message
+        item.swap.on(Event.FAILED)
+        self._session.ledger.count_reason("fallbacks", code)
+        self._session.warn_once(code, f"a graph stays eager ({code}): {message.splitlines()[0] if message else ''}")
+        self._finish(item)
+
+    def _refuse(self, id: str, code: str, message: str) -> None:
+        """The daemon will not compile it, or a worker could not: the next call compiles it in process, as plain
+        torch.compile would have.
+        """
+        with self._changed:
+            item = self._awaited.get(id)
+        if item is None:
+            return
+        if code in _CRASHES_COMPILERS:
+            self._fail(item, code, message)
+            return
+        item.calls.mutable.reason, item.calls.mutable.message = code, message
+        if Instruction.COMPILE_INLINE_LATER in item.swap.on(Event.REFUSED):
+            self._session.ledger.count_reason("fallbacks", code)
+            if code != COMPILE_ERROR:  # that one says itself how it ends
+                self._session.warn_once(code, f"a graph is compiled in process ({code}): {message}")
+            if item.swap is item.calls.swap:  # a further variant's sizes just stay eager
+                item.dispatch.before_next_call(functools.partial(_compile_now, self._session, item))
+        self._finish(item)
+
+    def _raise_if_strict(self, item: Awaited) -> None:
+        """In strict mode, let the next call of a graph that is not served raise why."""
+        report = item.calls.mutable
+        if self._session.settings.strict and item.swap.state in (State.FAILED, State.BYPASSED):
+            item.dispatch.before_next_call(functools.partial(_raise, NotServed(report.reason, report.message)))
+
+    def _finish(self, item: Awaited) -> None:
+        self._raise_if_strict(item)
+        self._session.connection.forget(item.id)
+        with self._changed:
+            self._awaited.pop(item.id, None)
+            item.done.set()
+            self._changed.notify_all()
+
+
+def _raise(error: Exception) -> None:
+    raise error
+
+
+def _compile_now(session: Session, item: Awaited) -> None:
+    """In the caller's thread, just before a call: compile in process. Raises what plain torch.compile would raise."""
+    if item.compiled_here:
+        return
+    item.compiled_here = True
+    try:
+        compiled = item.compile_inline()
+    except BaseException:
+        # At the next call anew, as plain torch.compile does it: an error that is kept would keep the frames that it
+        # went through, and with them the program's tensors.
+        item.compiled_here = False
+        item.dispatch.before_next_call(functools.partial(_compile_now, session, item))
+        raise
+    if compiled is not None:
+        function, guards = compiled
+        item.dispatch.serve_with(function, guard_check(guards) if guards else None)
+        session.compiled_here(item.calls.mutable)
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    return "called when the thread is inactive" not in str(record.msg)
+
+
+class _Watcher:
+    """One inotify watch through watchdog; without one (no directory yet, no watches left) the looks come closer."""
+
+    def __init__(self, on_event: Callable[[], None]) -> None:
+        self._on_event = on_event
+        self._observer: Any = None
+        self._gave_up = False
+        self.active = False
+
+    def watch(self, directory: Any) -> None:
+        """Watch ``directory`` from now on, if it is there; idempotent."""
+        if self.active or self._gave_up or not directory.is_dir():
+            return
+        with forking.held():
+            from watchdog.events import FileSystemEvent, FileSystemEventHandler
+            from watchdog.observers import Observer
+        # An event may come while the watch is stopped; watchdog calls that an error, on the program's stderr.
+        logging.getLogger("watchdog.observers.inotify").addFilter(_is_news)
+
+        on_event = self._on_event
+
+        class Handler(FileSystemEventHandler):
+            def on_any_event(self, event: FileSystemEvent) -> None:
+                if event.event_type in ("created", "moved"):
+                    on_event()
+
+        observer = Observer()
+        observer.daemon = True
+        try:
+            observer.schedule(Handler(), str(directory), recursive=False)
+            observer.start()
+        except (OSError, RuntimeError) as error:
+            # ENOSPC: max_user_watches; EMFILE: max_user_instances. `precompiled doctor` names both.
+            log.info("no inotify watch on %s (%s): looking every %s s", directory, error, LOOK_S)
+            self._gave_up = True
+            return
+        self._observer = observer
+        self.active = True
+
+    def close(self) -> None:
+        if self._observer is not None:
+            self._observer.stop()

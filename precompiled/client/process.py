@@ -1,0 +1,78 @@
+"""What this process holds of ours: the one place for state that outlives a call.
+
+Each slot is filled by who makes what it holds, and read by who can do without: ``precompiled.report()`` asks a session
+that is there, and imports nothing where none was made. What a slot holds is said by a protocol, so this file knows
+none of the modules that fill it, and all of them may import it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from precompiled.client.ledger import GraphReport
+    from precompiled.core.config import Settings
+
+
+class Session(Protocol):
+    """session.Session: the graphs of this process."""
+
+    settings: Settings
+
+    def wait(self, timeout_s: float | None) -> bool:
+        """Until no graph is pending; false after ``timeout_s`` seconds."""
+
+    def reports(self) -> list[GraphReport]:
+        """One for each graph, in order."""
+
+    def flush(self, timeout_s: float) -> bool | None:
+        """Until the daemon has taken all that was submitted; None where there is no daemon."""
+
+
+class Packages(Protocol):
+    """packages/automatic.Automatic: the packages of this process."""
+
+    reports: list[Any]  # FunctionReport
+
+    def name_graph(self, function: Callable[..., Any], report: GraphReport, program: Any) -> None:
+        """Say on what Dynamo gets for a graph which artifact it runs with."""
+
+    def flush(self, timeout_s: float | None = None) -> bool:
+        """Until what was recorded is published; false when the time was not enough."""
+
+    def switch_off(self) -> None:
+        """Give Dynamo its own methods back."""
+
+
+class Recorder(Protocol):
+    """watch/recorder.Recorder: this process is a watch's capture (docs/watch.md)."""
+
+    def graph(
+        self, report: GraphReport, state: str, *, files: Iterable[str] = (), slots: Iterable[int] = (),
+        dynamic: bool = False,
+    ) -> None:  # fmt: skip
+        """A graph was captured."""
+
+    def on_reply(self, reply: Any) -> None:
+        """What the daemon says of a submitted graph."""
+
+
+class Process:
+    """``given``: settings given in Python (``enable(mode=...)``), which count like flags of a command line."""
+
+    def __init__(self) -> None:
+        self.given: dict[str, Any] = {}
+        self.session: Session | None = None
+        self.packages: Packages | None = None
+        self.recorder: Recorder | None = None
+
+    def settings(self) -> Settings:
+        """The settings of this process, read anew. Raises ConfigError."""
+        from precompiled.core import config
+
+        return config.load(self.given)
+
+
+PROCESS = Process()

@@ -1,0 +1,241 @@
+"""Inside of a capture: notes which sources were read, and tells the watcher of each graph.
+
+Begun before the user's modules are imported, by the hook (a recorded run) or by entry.py. It tells one thing a
+datagram, as JSON, over a Unix socket in the daemon's runtime directory (every process of the capture has it from the
+environment)::
+
+    {"event": "graph", "id", "name", "key", "state", "reason", "slots", "dynamic"}   before it is submitted
+    {"event": "files", "files": {path: digest}}      sources as they were read; told with each graph and at the end
+    {"event": "written", "path"}                     a file that is opened to be written
+    {"event": "packages", "functions"}               whose packages it has written so far
+    {"event": "rejected", "id", "code", "message"}   by the daemon
+    {"event": "settled"}                             a run's first steps are captured, and all of it is submitted
+    {"event": "done", "ok", "error", ...}            an entry point's end
+
+A source's digest is taken from the very bytes that were compiled, and bytecode caches are not used for user modules:
+Python takes a cached module for the new source where both have the same size and were saved in the same second.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.machinery
+import json
+import os
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from precompiled.client.process import PROCESS
+from precompiled.core.files import is_ours, is_standard, is_users
+from precompiled.core.paths import CAPTURE_VARIABLE
+
+if TYPE_CHECKING:
+    from precompiled import wire
+    from precompiled.client.ledger import GraphReport
+
+DATAGRAM_BYTES = 32 << 10  # of paths in one datagram; the kernel takes 200 KiB by default
+ERROR_CHARS = 8000
+ACCEPT_S = 60.0  # how long an end waits for the daemon to take everything
+TELL_S = 5.0
+MAX_WRITTEN = 10_000
+MAX_FUNCTIONS = 200
+LOOK_S = 0.05
+# When a run without optimizer steps counts as captured: no new graph for this long, and for twice as long as the graphs
+# took to come.
+QUIET_S = 5.0
+# One whose steps take long is not waited for until it has done all of them.
+QUIET_BETWEEN_STEPS_S = 20.0
+KERNEL_SOURCES = (".c", ".cc", ".cpp", ".cxx", ".cu", ".cuh", ".h", ".hpp", ".hip", ".metal")
+
+def begin() -> Recorder | None:
+    """Begin to record, once, if the environment says that this is a capture: this process's recorder."""
+    found = PROCESS.recorder
+    described = os.environ.get(CAPTURE_VARIABLE)
+    if found is None and described:
+        token, steps, path = described.split(":", 2)
+        PROCESS.recorder = found = Recorder(token, int(steps), path)
+        found.begin()
+        os.register_at_fork(after_in_child=found.after_fork)
+    assert found is None or isinstance(found, Recorder)
+    return found
+
+
+class Recorder:
+    """Thread-safe. Nothing in here ever raises into the user's program for the watcher's sake."""
+
+    def __init__(self, token: str, steps: int, path: str) -> None:
+        self._token, self._wanted_steps, self._path = token, steps, path
+        self._lock = threading.RLock()  # an audit hook may run anywhere
+        self._files: dict[str, str] = {}  # read, not told yet
+        self._known: set[str] = set()
+        self._written: set[str] = set()
+        self._socket: socket.socket | None = None
+        self._thread: threading.Thread | None = None
+        self._first = self._last = 0.0  # graphs, monotonic
+        self._steps = self._steps_in_all = 0
+        self._unanswered: set[str] = set()  # submits
+
+    # ------------------------------------------------ sources
+
+    def begin(self) -> None:
+        recorder = self
+        loader = importlib.machinery.SourceFileLoader
+        path_stats, get_data = loader.path_stats, loader.get_data
+
+        def stats(self: Any, path: Any) -> Any:
+            if is_users(str(path)):
+                raise OSError("a watch reads the source")  # importlib's word for: there is no bytecode
+            return path_stats(self, path)
+
+        def data(self: Any, path: Any) -> bytes:
+            found = get_data(self, path)
+            if str(path).endswith(".py") and is_users(str(path)):
+                recorder._note(str(path), hashlib.sha256(found).hexdigest())
+            return found
+
+        loader.path_stats = stats  # type: ignore[method-assign]
+        loader.get_data = data  # type: ignore[method-assign]
+        sys.addaudithook(self._audit)
+
+    def _audit(self, event: str, args: tuple[Any, ...]) -> None:
+        """Kernel sources: torch.utils.cpp_extension reads them, and nothing that it loads names them.
+
+        And what the run writes: a log file that its command line names would call for a capture after each capture.
+        """
+        if event != "open" or not isinstance(args[0], str):
+            return
+        path, _, flags = args
+        if isinstance(flags, int) and flags & (os.O_WRONLY | os.O_RDWR):
+            path = os.path.abspath(path)
+            if len(self._written) < MAX_WRITTEN and path not in self._written and is_users(path):
+                self._written.add(path)
+                self.tell("written", path=path)  # now, before anything is in it
+        elif path.endswith(KERNEL_SOURCES) and is_users(path):
+            with self._lock:
+                self._files.setdefault(os.path.abspath(path), "")
+
+    def _note(self, path: str, digest: str) -> None:
+        path = os.path.abspath(path)
+        with self._lock:
+            if path not in self._known:
+                self._known.add(path)
+                self._files[path] = digest
+
+    def _note_others(self, files: Iterable[str]) -> None:
+        """What is not read by a loader of Python's: extension modules, libraries, inlined functions of packages."""
+        found = set(files)
+        for module in list(sys.modules.values()):
+            file = getattr(module, "__file__", None)
+            if isinstance(file, str) and not file.endswith((".py", ".pyc")) and is_users(file):
+                found.add(file)
+        torch = sys.modules.get("torch")
+        found |= set(getattr(getattr(torch, "ops", None), "loaded_libraries", ()))
+        with self._lock:
+            for path in map(os.path.abspath, found):
+                if path not in self._known and not is_ours(path) and not is_standard(path) and os.path.isfile(path):
+                    self._known.add(path)
+                    self._files.setdefault(path, "")  # "": the watcher takes the digest
+
+    # ------------------------------------------------ graphs
+
+    def graph(
+        self, report: GraphReport, state: str, *, files: Iterable[str] = (), slots: Iterable[int] = (),
+        dynamic: bool = False,
+    ) -> None:  # fmt: skip
+        """A graph was captured; ``slots``: the variants that were there, ``dynamic``: it has symbolic sizes."""
+        self._note_others(files)
+        self.tell_files()
+        reason = f"{report.reason}: {report.message}" if report.message else report.reason
+        self.tell("graph", id=report.id, name=report.name, key=report.key, state=state, reason=reason[:1000],
+                  slots=list(slots), dynamic=dynamic)  # fmt: skip
+        if state == "compiling":
+            self._unanswered.add(report.id)
+        with self._lock:
+            now = time.monotonic()
+            self._first, self._last = self._first or now, now
+            self._steps = 0
+        if self._wanted_steps > 0 and self._thread is None:
+            from precompiled.torch_internals import optimizer_steps
+
+            optimizer_steps.count(self._on_step)
+            self._thread = threading.Thread(target=self._watch_steps, name="precompiled-capture", daemon=True)
+            self._thread.start()
+
+    def on_reply(self, reply: wire.DaemonMessage) -> None:
+        """The daemon's, about a submitted graph."""
+        kind = type(reply).__name__  # an import of wire would be one of msgspec
+        if kind in ("Accepted", "Rejected"):
+            self._unanswered.discard(reply.id)  # type: ignore[union-attr]
+        if kind == "Rejected":
+            self.tell("rejected", id=reply.id, code=reply.code, message=reply.message)  # type: ignore[union-attr]
+
+    def _on_step(self) -> None:
+        with self._lock:
+            self._steps += 1
+            self._steps_in_all += 1
+
+    def _watch_steps(self) -> None:
+        while not self._is_settled():
+            time.sleep(LOOK_S)
+        self.flush()
+        self.tell("settled")
+
+    def _is_settled(self) -> bool:
+        with self._lock:
+            quiet = time.monotonic() - self._last
+            if self._steps_in_all:
+                return self._steps >= self._wanted_steps or (self._steps > 0 and quiet > QUIET_BETWEEN_STEPS_S)
+            return quiet > max(QUIET_S, 2 * (self._last - self._first))
+
+    # ------------------------------------------------ telling
+
+    def flush(self) -> None:
+        """Until the daemon has everything, and the watcher knows what it came from."""
+        packages = PROCESS.packages
+        if packages is not None and packages.flush(ACCEPT_S):
+            kept = [report.name for report in packages.reports if report.state == "recorded" and report.guards]
+            self.tell("packages", functions=sorted(set(kept))[:MAX_FUNCTIONS])
+        taken = PROCESS.session.flush(ACCEPT_S) if PROCESS.session is not None else None
+        if taken is not None:  # without a daemon the watcher is about to end as well
+            until = time.monotonic() + (TELL_S if taken else 0.0)
+            while self._unanswered and time.monotonic() < until:
+                time.sleep(0.01)  # the connection knows of an answer before on_reply is told
+            for id in list(self._unanswered):  # a queue that was full all the time: nobody asks again after our end
+                message = f"the daemon did not take it in {ACCEPT_S:g} s: save again later"
+                self.tell("rejected", id=id, code="not-accepted", message=message)
+        self._note_others(())
+        self.tell_files()
+
+    def tell_files(self) -> None:
+        with self._lock:
+            files, self._files = self._files, {}
+        part: dict[str, str] = {}
+        size = 0
+        for path, digest in files.items():
+            part[path] = digest
+            size += len(path) + len(digest)
+            if size > DATAGRAM_BYTES:
+                self.tell("files", files=part)
+                part, size = {}, 0
+        if part:
+            self.tell("files", files=part)
+
+    def tell(self, event: str, **values: Any) -> None:
+        data = json.dumps({"token": self._token, "pid": os.getpid(), "event": event, **values}).encode()
+        with self._lock:
+            try:
+                if self._socket is None:
+                    self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
+                    self._socket.connect(self._path)
+                self._socket.send(data)
+            except OSError:
+                pass  # the watcher is gone; its guard is about to end this process
+
+    def after_fork(self) -> None:
+        self._lock = threading.RLock()  # an audit hook may run anywhere
+        self._socket = None  # shared with the parent otherwise, which is harmless, but its lock state is not known
+        self._thread = None

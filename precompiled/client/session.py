@@ -1,0 +1,216 @@
+"""What one process holds: settings, store, the connection to the daemon, its graphs. Made when Dynamo begins to trace.
+
+Fork-aware: a child gets a session of its own, with the same graphs, and submits the pending ones again itself.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import sys
+import threading
+import warnings
+from typing import TYPE_CHECKING
+
+from precompiled.client import last_run
+from precompiled.client.connection import Connection, daemon_reachable
+from precompiled.client.ledger import GraphReport, Ledger
+from precompiled.client.pending import Pending
+from precompiled.client.process import PROCESS, Recorder
+from precompiled.core.errors import COMPILE_ERROR
+from precompiled.store.artifacts import Store
+
+if TYPE_CHECKING:
+    from precompiled.client.start import Starting
+    from precompiled.core.config import Settings
+
+log = logging.getLogger("precompiled")
+
+# At exit, for the last graphs and counts to be handed over: a client that leaves right after its first call must not
+# take its graph along. Only spent while a daemon is there and has not answered yet.
+FLUSH_S = 3.0
+# How long the first graph of a host waits for the daemon that it starts; capture and lookup go on meanwhile.
+START_S = 10.0
+
+
+class Session:
+    """One process's state. Thread-safe."""
+
+    def __init__(self) -> None:
+        self.settings = PROCESS.settings()
+        self.store = Store(self.settings.cache_dir)
+        self.ledger = Ledger()
+        self.connection = Connection(self.settings)
+        self.pending = Pending(self)
+        # Set where this process is a watch's capture (docs/watch.md): graphs are captured, and not served.
+        self.recorder: Recorder | None = PROCESS.recorder
+        self._starting: Starting | None = None
+        self._without_daemon: str | None = None
+        self._warned: set[str] = set()
+        self._left = False
+        self._lock = threading.Lock()
+
+    # ------------------------------------------------------------------ the daemon
+
+    def begin_daemon(self) -> None:
+        """Start a daemon where none runs, without waiting for it: the graph is captured and looked up meanwhile."""
+        if self._without_daemon is not None or not self.settings.starts_daemon or daemon_reachable(self.settings):
+            return
+        if self.connection.was_told_to_stop():
+            return
+        with self._lock:
+            if self._starting is None:
+                from precompiled.client.start import begin_start
+
+                self._starting = begin_start(self.settings)
+
+    def expect_graph(self) -> None:
+        """Dynamo has begun to trace: where the store has nothing, daemon and worker start meanwhile (decision 0016)."""
+        if self.settings.mode not in ("eager", "wait") or not self.store.is_empty():
+            return
+        self.begin_daemon()
+        if self._starting is None and not daemon_reachable(self.settings):
+            return  # none runs, and none may be started
+        from precompiled import wire
+        from precompiled.graph import environment
+
+        self.connection.expect(wire.Expect(environment.of_a_worker(), environment.likely_device()))
+
+    def daemon_problem(self) -> str | None:
+        """None when a daemon runs; else why none can be had. Decided once: a program must not try on every graph."""
+        if self._without_daemon is not None:
+            return self._without_daemon
+        if daemon_reachable(self.settings):
+            return None
+        if self.connection.was_told_to_stop():
+            return "the daemon was stopped"  # for now: there may be another by the next graph
+        if self._starting is not None:
+            outcome = self._starting.result(START_S)
+            if outcome.runs:
+                return None  # or did: the connection starts another
+            problem = outcome.reason
+        else:
+            problem = f"no daemon listens in {self.settings.runtime_dir}, and starting one is switched off"
+        self._without_daemon = problem
+        return problem
+
+    def warn_once(self, code: str, text: str) -> None:
+        """One warning of a kind in one process."""
+        with self._lock:
+            if code in self._warned:
+                return
+            self._warned.add(code)
+        try:
+            warnings.warn(f"precompiled: {text}", RuntimeWarning, stacklevel=3)
+        except Warning:  # `-W error`: a warning of ours must not become the user's exception
+            log.warning("%s", text)
+
+    def compiled_here(self, report: GraphReport) -> None:
+        """A graph was compiled in this process after all. Where a worker had failed, that was ours alone."""
+        report.source = "inline"
+        if report.reason != COMPILE_ERROR:
+            return
+        report.reason = "worker-only-error"
+        self.ledger.count_reason("fallbacks", "worker-only-error")
+        first_line = (report.message.splitlines() or [""])[0]
+        self.warn_once(report.reason, f"a worker failed where this process compiles ({report.reason}): {first_line}")
+
+    def tell_counts(self) -> None:
+        """Tell the daemon what was counted here, best effort."""
+        if not daemon_reachable(self.settings):
+            return
+        counts = self.ledger.take_counts()
+        if counts is not None:
+            from precompiled import wire
+
+            self.connection.tally(wire.Tally(pid=os.getpid(), **vars(counts)))
+
+    # ------------------------------------------------------------------ for the whole process (process.py)
+
+    def wait(self, timeout_s: float | None) -> bool:
+        return self.pending.wait(timeout_s)
+
+    def reports(self) -> list[GraphReport]:
+        return self.ledger.reports()
+
+    def flush(self, timeout_s: float) -> bool | None:
+        return self.connection.flush(timeout_s) if daemon_reachable(self.settings) else None
+
+    # ------------------------------------------------------------------ ends
+
+    def after_fork(self) -> None:
+        """In the child: a session of its own, with the same graphs."""
+        self._lock = threading.Lock()
+        self._starting = None
+        self._left = False
+        self.ledger.after_fork()
+        self.pending.after_fork()
+
+    def at_exit(self) -> None:
+        if self._left:
+            return  # by multiprocessing's finalizer; now atexit calls
+        self._left = True
+        self.tell_counts()
+        if self.flush(FLUSH_S) is False:
+            log.info("the daemon did not take everything within %s s", FLUSH_S)
+        self.pending.close(FLUSH_S)
+        self.connection.close()
+
+
+_session_lock = threading.Lock()
+
+
+def current() -> Session:
+    """This process's session."""
+    found = PROCESS.session
+    if found is None:
+        with _session_lock:
+            found = PROCESS.session
+            if found is None:
+                PROCESS.session = found = Session()
+                _configure_log(found.settings)
+                if found.recorder is None:
+                    last_run.note(found.settings)
+                atexit.register(_at_exit)
+                _at_exit_of_worker()
+    assert isinstance(found, Session)
+    return found
+
+
+def _configure_log(settings: Settings) -> None:
+    # Where nothing is said, the program's own logging decides.
+    if settings.origins.get("log", "default") != "default" and not log.handlers:
+        handler = logging.StreamHandler(sys.stderr)
+        handler.setFormatter(logging.Formatter("precompiled %(process)d %(levelname)s: %(message)s"))
+        log.addHandler(handler)
+        log.setLevel(settings.log.upper())
+
+
+def _at_exit() -> None:
+    if isinstance(PROCESS.session, Session):
+        PROCESS.session.at_exit()
+
+
+def _at_exit_of_worker(_: object = None) -> None:
+    """Where this is a forked child of multiprocessing, which leaves by os._exit: it runs finalizers, but no atexit.
+
+    Without this, one that leaves at once would take its submits with it.
+    """
+    util = sys.modules.get("multiprocessing.util")
+    if util is not None:
+        util.Finalize(None, _at_exit, exitpriority=0)
+
+
+def _after_fork_in_child() -> None:
+    global _session_lock  # noqa: PLW0603 - a thread of the parent may have held it
+    _session_lock = threading.Lock()
+    session = PROCESS.session
+    if isinstance(session, Session):
+        session.after_fork()
+        util = sys.modules.get("multiprocessing.util")
+        if util is not None:  # its child forgets the finalizers that it inherits, and then calls this
+            util.register_after_fork(session, _at_exit_of_worker)
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)

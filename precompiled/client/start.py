@@ -1,0 +1,185 @@
+"""Starts a daemon on demand, for clients and for `precompiled start`. Failure is an outcome, never an exception.
+
+The daemon detaches itself, says through a pipe how its start went, and belongs to nobody's process tree afterwards.
+Any number of processes may start one at the same time: the lock lets one win, the others hear "already-running".
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import subprocess
+import sys
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from precompiled.core import config
+from precompiled.core.config import Settings
+
+DEFAULT_TIMEOUT_S = 20.0
+TAIL_BYTES = 4096  # of what a daemon that failed said
+
+Kind = Literal["ready", "already-running", "timed-out", "failed"]
+
+
+@dataclass(frozen=True)
+class StartOutcome:
+    """How a start went. ``pid``: the daemon's, for "ready"; 0 otherwise. ``reason``: a sentence, where it failed."""
+
+    kind: Kind
+    reason: str = ""
+    pid: int = 0
+
+    @property
+    def runs(self) -> bool:
+        """Whether a daemon answers now."""
+        return self.kind in ("ready", "already-running")
+
+
+class Starting:
+    """A start under way: do something else, and ask for its result later."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._outcome: StartOutcome | None = None
+        self._done = threading.Event()
+        try:
+            process, ready_fd = _spawn(settings)
+        except (OSError, ValueError, subprocess.SubprocessError) as error:
+            self._finish(StartOutcome("failed", f"a daemon cannot be started: {error}"))
+            return
+        # A thread, because somebody has to reap the process that the daemon detaches from, whether or not the result
+        # is ever asked for.
+        try:
+            threading.Thread(target=self._follow, args=(process, ready_fd), name="precompiled-start",
+                             daemon=True).start()  # fmt: skip
+        except RuntimeError as error:  # the interpreter is shutting down, or no thread is to be had
+            os.close(ready_fd)
+            if process.stderr is not None:
+                process.stderr.close()
+            process.wait()
+            self._finish(StartOutcome("failed", f"a daemon was started, but cannot be followed: {error}"))
+
+    def poll(self) -> StartOutcome | None:
+        """The outcome, or None while it is not known."""
+        return self._outcome
+
+    def result(self, timeout_s: float = DEFAULT_TIMEOUT_S) -> StartOutcome:
+        """Wait for at most ``timeout_s`` seconds."""
+        self._done.wait(timeout_s)
+        return self._outcome or StartOutcome("timed-out", f"no answer from the daemon within {timeout_s:g} s")
+
+    def _finish(self, outcome: StartOutcome) -> None:
+        self._outcome = outcome
+        self._done.set()
+
+    def _follow(self, process: subprocess.Popen[bytes], ready_fd: int) -> None:
+        try:
+            line, said = _read(ready_fd, process)
+        finally:
+            os.close(ready_fd)
+            if process.stderr is not None:
+                process.stderr.close()
+        process.wait()  # it has detached, or it has failed
+        self._finish(_outcome(line, said))
+
+
+def begin_start(settings: Settings) -> Starting:
+    """Start a daemon for ``settings`` and return at once."""
+    return Starting(settings)
+
+
+def start_daemon(settings: Settings, timeout_s: float = DEFAULT_TIMEOUT_S) -> StartOutcome:
+    """Start a daemon for ``settings`` and wait until it serves, or for ``timeout_s`` seconds."""
+    return begin_start(settings).result(timeout_s)
+
+
+def arguments(settings: Settings) -> list[str]:
+    """What the daemon must be told: it reads the same files, but not this process's flags and directories."""
+    told = ["--runtime-dir", str(settings.runtime_dir), "--cache-dir", str(settings.cache_dir)]
+    defaults = {item.name: item.default for item in settings.__dataclass_fields__.values()}
+    for name in config.NAMES:
+        if name in ("runtime_dir", "cache_dir", "mode", "wait_s", "strict", "autostart", "packages", "package_audit"):
+            continue
+        value, origin = getattr(settings, name), settings.origins.get(name, "default")
+        if name == "log":  # PRECOMPILED_LOG is a client's own
+            counts = origin == "flag"
+        else:  # a default counts too where it was asked for: over a file
+            counts = origin.startswith(("flag", "env")) or (origin == "default" and value != defaults[name])
+        if counts:
+            told += ["--" + name.replace("_", "-"), str(value)]
+    return told
+
+
+def _spawn(settings: Settings) -> tuple[subprocess.Popen[bytes], int]:
+    if not sys.executable:
+        raise ValueError("this interpreter does not know its own executable")
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        # The daemon reads its settings from its arguments. Without PRECOMPILED_LOG it uses its own level; and what this
+        # client was told by systemd is not for it.
+        if not name.startswith(config.ENV_PREFIX) and name not in ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
+    }
+    environment["PRECOMPILED"] = "0"  # the hook has no business in the daemon
+    if source := _source_root():
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, [source, environment.get("PYTHONPATH", "")]))
+    ready, telling = os.pipe()
+    try:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "precompiled.service", "--detach", "--ready-fd", str(telling), *arguments(settings)],
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, cwd="/", env=environment,
+            pass_fds=(telling,), close_fds=True,
+        )  # fmt: skip
+    except BaseException:
+        os.close(ready)
+        raise
+    finally:
+        os.close(telling)
+    return process, ready
+
+
+def _source_root() -> str:
+    """Where this package lies, when it was imported from a folder that a fresh interpreter would not search."""
+    root = Path(__file__).resolve().parent.parent
+    packages = {Path(entry).resolve() for entry in sys.path if "site-packages" in entry or "dist-packages" in entry}
+    return "" if root in packages or not (root / "precompiled" / "service").is_dir() else str(root)
+
+
+def _read(ready_fd: int, process: subprocess.Popen[bytes]) -> tuple[bytes, bytes]:
+    """The line from the daemon, or what it said on stderr before it ended without one."""
+    assert process.stderr is not None
+    errors = process.stderr.fileno()
+    line = said = b""
+    poll = select.poll()
+    poll.register(ready_fd, select.POLLIN)
+    poll.register(errors, select.POLLIN)
+    waiting = {ready_fd, errors}
+    # The pipe's end without a line: it failed, and its last words follow until the other pipe's end.
+    while waiting and not line.endswith(b"\n"):
+        for fd, _ in poll.poll():
+            data = os.read(fd, 65536)
+            if fd == ready_fd:
+                line += data
+            else:
+                said = (said + data)[-TAIL_BYTES:]
+            if not data:
+                poll.unregister(fd)
+                waiting.discard(fd)
+    return line, said
+
+
+def _outcome(line: bytes, said: bytes) -> StartOutcome:
+    words = said.decode(errors="replace").strip()
+    try:
+        told = json.loads(line)
+        kind, reason, pid = told["outcome"], str(told["reason"]), int(told["pid"])
+    except (ValueError, KeyError, TypeError):
+        return StartOutcome("failed", words or "the daemon ended without a word")
+    if kind == "ready":
+        return StartOutcome("ready", reason, pid)
+    if kind == "already-running":
+        return StartOutcome("already-running", reason)
+    return StartOutcome("failed", reason or words)

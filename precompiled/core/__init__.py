@@ -1,0 +1,1 @@
+"""What all rooms stand on: settings, errors, files. The standard library only; it imports no other room."""

@@ -1,0 +1,23 @@
+"""PYTHONPATH with our sitecustomize.py first: how `precompiled run` reaches every Python below it (bootstrap.py)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+
+def hook_folder() -> Path:
+    """The folder with our sitecustomize.py, for PYTHONPATH."""
+    return Path(__file__).resolve().parent.parent / "sitecustomize"
+
+
+def with_hook(environment: Mapping[str, str]) -> dict[str, str]:
+    """`environment` with our folder first on PYTHONPATH, once."""
+    return {**environment, "PYTHONPATH": os.pathsep.join([str(hook_folder()), *_others(environment)])}
+
+
+def _others(environment: Mapping[str, str]) -> list[str]:
+    ours = str(hook_folder())
+    value = environment.get("PYTHONPATH", "")
+    return [entry for entry in value.split(os.pathsep) if entry != ours] if value else []

@@ -1,0 +1,414 @@
+"""Packages without being asked: what Dynamo traces is published, and found again before the next process traces it.
+
+``find`` is asked at each frame that Dynamo has no code for, ``traced`` is told what came of those that it had to trace.
+Whatever is in doubt ends in tracing as usual, with a reason: ``reports()`` has them all.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+from precompiled.client import session as sessions
+from precompiled.client.ledger import GraphReport
+from precompiled.client.process import PROCESS
+from precompiled.core.errors import PrecompiledError, StoreError
+from precompiled.graph import capture
+from precompiled.packages import audit, graphs, requirements
+from precompiled.packages.describe import difference
+from precompiled.packages.describe.identity import Descriptions, Mismatch, NotPortable, code_digest
+from precompiled.packages.dynamo import (
+    dynamo_frames,
+    dynamo_state,
+    entry_codec,
+    frame_entry,
+    installing,
+    trace_recording,
+)
+from precompiled.packages.dynamo.frame_entry import Frame, Graph, Traced
+from precompiled.packages.program import Program
+from precompiled.packages.publisher import Publisher
+from precompiled.store import package_format as fmt
+from precompiled.store.packages import Entry, PackageStore
+from precompiled.torch_internals import collection
+
+log = logging.getLogger("precompiled.package")
+
+# Entries that are compared with a frame in full: a function that is called with ever new values must not make each of
+# its traces slower by all that were before. Dynamo itself gives up after 8 (recompile_limit).
+MAX_TRIED = 16
+
+
+@dataclass
+class FunctionReport:
+    """What became of one frame that Dynamo had no code for.
+
+    ``state``: "used" (from a package), "skipped" (a package says that it stays as it is), "recorded" (traced,
+    and kept), "traced" (and not kept: ``reason``), "audited" (traced, as a package says: packages/audit.py).
+    ``reasons``: why each entry that was there was not used.
+    """
+
+    name: str  # module.qualified name
+    state: str
+    reason: str = ""
+    message: str = ""
+    reasons: tuple[str, ...] = ()
+    guards: int = 0
+    find_s: float = 0.0
+
+
+def switch_on() -> Automatic:
+    """Have Dynamo ask this process's packages before it traces; idempotent. Raises NotPortable where this torch lacks
+    what is needed.
+    """
+    packages = PROCESS.packages
+    if packages is None:
+        PROCESS.packages = packages = Automatic()
+    assert isinstance(packages, Automatic)
+    dynamo_frames.install(packages)
+    return packages
+
+
+class Accepted(NamedTuple):
+    """An entry that is for a frame: what gives it to Dynamo, and what takes back all that was done so far."""
+
+    install: Callable[[], Any]
+    discard: Callable[[], None]
+
+
+@dataclass
+class _Looked:
+    """What a look for a frame's entry came to, for when the frame is traced."""
+
+    frame: Callable[[], Frame | None] = lambda: None  # weak: it holds what the user's frame holds
+    # Both from before the trace, which may change some of it.
+    requires: dict[str, str] | None = None
+    sources: str = ""  # of the program
+    reasons: list[str] = field(default_factory=list)  # why no entry was used
+    audited: Entry | None = None  # the one that would have been, and is compared with the trace
+    refused: str | None = None  # why none may be
+
+
+class _Made(NamedTuple):
+    """An entry, before it is written."""
+
+    header: fmt.Header
+    about: fmt.About
+    body: bytes
+
+
+class Automatic:
+    """The packages of this process (process.Packages, dynamo/dynamo_frames.Packages).
+
+    ``reports``: one for every frame with tensors that Dynamo met while packages were on.
+    """
+
+    def __init__(self) -> None:
+        self.reports: list[FunctionReport] = []
+        self.publisher = Publisher()
+        self._program = Program()
+        self._counter = 0
+        self._looked = _Looked()
+        self._audits: bool | None = None  # whether this process is one of those that trace and compare
+        self._read: dict[str, Entry] = {}  # by name: what was read and verified once
+        # Given by load_package(check_source=False): by module, qualified name and fullgraph=, whatever the code is.
+        self.unchecked: dict[tuple[str, str, bool], list[Entry]] = {}
+
+    def switch_off(self) -> None:
+        dynamo_frames.remove()
+
+    def flush(self, timeout_s: float | None = None) -> bool:
+        return self.publisher.flush(timeout_s)
+
+    def name_graph(self, function: Callable[..., Any], report: GraphReport, program: capture.Program) -> None:
+        if program.cudagraphs or program.modes.get("groups"):
+            return  # cudagraphs need what a trace marks on parameters; collectives need ranks that agree
+        graph = Graph(
+            report.key, report.name, program.modes, program.cudagraphs, program.size_inputs, program.modules,
+            program.device,
+        )  # fmt: skip
+        setattr(function, frame_entry.MARK, graph)
+
+    # ------------------------------------------------------------------ using
+
+    def find(self, frame: Frame) -> Any:
+        """What Dynamo would get from a trace, or None: then it traces. Raises in strict mode only."""
+        started = time.perf_counter()
+        session: sessions.Session | None = None
+        self._looked = looked = _Looked(weakref.ref(frame))
+        try:
+            session = sessions.current()
+            if _is_off(session):
+                return None
+            with collection.seldom():
+                looked.sources = self._sources(session)
+                looked.requires = requirements.requirements(frame.options)
+                if session.recorder is not None:
+                    return None  # a watch's capture is there to trace
+                found = self._find(session, frame, looked)
+        except Exception as error:
+            if session is not None and session.settings.strict and not isinstance(error, NotPortable):
+                raise
+            code = _code_of(error)
+            if session is not None and not isinstance(error, NotPortable):  # which the trace finds too, and counts
+                session.ledger.count_reason("not_kept", code)
+            log.info("no package for %s.%s (%s)", frame.module, frame.qualname, code, exc_info=True)
+            looked.reasons.append(f"{code}: {error}")
+            found = None
+        if found is None or session is None:
+            return None
+        result, report = found
+        report.find_s = time.perf_counter() - started
+        report.reasons = tuple(looked.reasons)
+        self.reports.append(report)
+        session.ledger.count(untraced=1)
+        return result
+
+    def _sources(self, session: sessions.Session) -> str:
+        """The program that an entry is for; "" for any. Raises NotPortable where it must be known, and is not."""
+        if session.recorder is not None or session.settings.packages == "off":
+            return ""  # a watch was told to leave packages for others; what a loaded file has is for whoever loads it
+        try:
+            return self._program.digest()
+        except NotPortable:
+            if session.settings.packages == "program":
+                raise
+            return "unknown"
+
+    def _find(self, session: sessions.Session, frame: Frame, looked: _Looked) -> tuple[Any, FunctionReport] | None:
+        store = PackageStore(session.store.root)
+        looked.refused = store.refused(_function_key(frame))
+        if looked.refused is not None:
+            return None
+        described = Descriptions()
+        tried = 0
+        programs = None if session.settings.packages == "function" else ("", looked.sources)
+        for entry, check_source in self._entries(store, frame, programs, looked.reasons):
+            try:
+                requirements.check(entry.header.requires, looked.requires or {})
+                if (differs := installing.passed_over(entry.header.locals, frame)) is not None:
+                    raise Mismatch(differs)
+                tried += 1
+                if tried > MAX_TRIED:
+                    looked.reasons.append(f"none of the {MAX_TRIED} newest entries is for this call")
+                    return None
+                accepted = self._accept(session, entry, frame, described, check_source=check_source)
+                if check_source and self._is_audited(session, entry, frame):
+                    accepted.discard()
+                    looked.audited = entry
+                    return None
+                result = accepted.install()
+            except (Mismatch, NotPortable, StoreError) as reason:  # what has no description here had one there
+                place = _place(entry, reason.guard) if isinstance(reason, Mismatch) else ""
+                looked.reasons.append(f"{reason}{difference.at(place)}")
+                log.info("%s.%s: %s", frame.module, frame.qualname, reason)
+                continue
+            store.touch(entry)
+            if check_source:  # else it is of another source than a save would say, and not in the store
+                dynamo_frames.entries_of(frame.owner).append((entry.header.function, entry.name))
+            state = "skipped" if entry.header.kind == "skipped" else "used"
+            return result, FunctionReport(f"{frame.module}.{frame.qualname}", state, guards=entry.header.guards)
+        return None
+
+    def _entries(
+        self, store: PackageStore, frame: Frame, programs: tuple[str, ...] | None, reasons: list[str]
+    ) -> Iterator[tuple[Entry, bool]]:
+        """Those of a frame's function, newest first, and whether their sources count. ``programs``: None for all.
+
+        What says that the frame stays as it is comes last: with other values it may have been compiled.
+        """
+        function = _function_key(frame)
+        skipped = []
+        for name in store.names(function):
+            try:
+                entry = self._read.get(name)
+                if programs is not None:
+                    # By its first line alone: other programs' may be many, and each is as large as this one's.
+                    program = entry.header.sources if entry is not None else store.sources(function, name)
+                    if program not in programs:
+                        reasons.append("the program had other source files when it was traced")
+                        continue
+                if entry is None:
+                    entry = self._read[name] = store.read(function, name)
+            except FileNotFoundError:
+                continue  # evicted meanwhile
+            except (StoreError, OSError) as reason:
+                reasons.append(str(reason))
+                continue
+            if entry.header.kind == "skipped":
+                skipped.append(entry)
+            else:
+                yield entry, True
+        for entry in self.unchecked.get((frame.module, frame.qualname, frame.one_graph), []):
+            yield entry, False
+        for entry in skipped:
+            yield entry, True
+
+    def _is_audited(self, session: sessions.Session, entry: Entry, frame: Frame) -> bool:
+        """Whether the frame is traced all the same. A later trace may know which sizes change: it is another one."""
+        if self._audits is None:
+            self._audits = audit.is_drawn(session.settings.package_audit)
+        return self._audits and entry.header.first and frame.first
+
+    def _accept(
+        self, session: sessions.Session, entry: Entry, frame: Frame, described: Descriptions, *, check_source: bool
+    ) -> Accepted:
+        self._counter += 1
+        number = self._counter
+
+        def name(placeholder: str) -> str:
+            return f"__precompiled_{number}_{placeholder}"
+
+        if entry.header.kind == "skipped":
+            stays = installing.skipped(frame, entry_codec.decode(entry.body, name), name)
+            return Accepted(lambda: stays, lambda: None)
+        # First of all, since it is a look: guards that are made for an artifact that is not there are made for nothing.
+        artifacts = {key: session.store.lookup(key) for key in entry.header.artifacts}
+        missing = next((key for key, found in artifacts.items() if not found), None)
+        if missing is not None:
+            raise Mismatch(f"the artifact {missing[:12]} is not in the store")
+        body = entry_codec.decode(entry.body, name)
+        rebuilder = installing.usable(body, frame, described, name, check_source=check_source)
+        with installing.or_discarded(body, frame, name):
+            install = installing.rebuilt(frame, rebuilder)
+            loaded = [graphs.load(session, graph, artifacts[graph.key]) for graph in body.graphs]
+
+        def use() -> Any:
+            with installing.or_discarded(body, frame, name):
+                result = install([function for function, _calls in loaded], body, name)
+            for _function, calls in loaded:  # not before: now it is used
+                session.ledger.add(calls)
+                session.ledger.count(hits=1, saved_s=calls.mutable.saved_s)
+            return result
+
+        return Accepted(use, lambda: installing.discard(body, frame, name))
+
+    def ended(self) -> None:
+        """A frame was served, or traced. Never raises."""
+        self._program.leave_out()
+
+    # ------------------------------------------------------------------ recording
+
+    def traced(self, frame: Frame, traced: Traced) -> None:
+        """Keep what came of a trace, or compare it. Never raises."""
+        # It was not looked for where nothing can be kept: under a torch function mode.
+        looked = self._looked if self._looked.frame() is frame else _Looked()
+        report = FunctionReport(f"{frame.module}.{frame.qualname}", "recorded", reasons=tuple(looked.reasons))
+        try:
+            session = sessions.current()
+            if _is_off(session):
+                return
+            self.reports.append(report)
+            session.ledger.count(traced=1)
+            if looked.refused is not None:
+                raise NotPortable(looked.refused, code="package-audit")
+            store, before = PackageStore(session.store.root), looked.audited
+            try:
+                if looked.requires is None:
+                    looked.sources, looked.requires = self._sources(session), requirements.requirements(frame.options)
+                complete = self._entry(frame, traced, looked, report)
+                if before is not None:
+                    made = complete()
+            except NotPortable as reason:
+                if before is not None and reason.code != "package-graph":  # which may be this host's trouble
+                    raise audit.refuse(store, before.header, f"it cannot be kept ({reason.code}: {reason})") from reason
+                raise
+            if before is not None:
+                differs = audit.difference((before.header, before.about), (made.header, made.about))
+                if differs is not None:
+                    raise audit.refuse(store, before.header, differs)
+                report.state = "audited"
+                return
+            if session.settings.packages == "off":
+                raise NotPortable("packages are not recorded (PRECOMPILED_PACKAGES=program does)", code="package-off")
+            self._publish(store, complete, frame, report)
+        except Exception as error:  # noqa: BLE001 - the trace went well; keeping it is our own affair
+            self._not_kept(report, error)
+
+    def _entry(
+        self, frame: Frame, traced: Traced, looked: _Looked, report: FunctionReport
+    ) -> Callable[[], _Made]:
+        """What makes an entry of a trace: that holds nothing of the user's. Both raise NotPortable."""
+        if traced.body is not None:
+            trace_recording.check_bytecode(traced, frame)
+        if traced.problem is not None:
+            raise traced.problem
+        header = fmt.Header(
+            _function_key(frame), frame.module, frame.qualname, code_digest(frame.code), frame.one_graph,
+            "compiled" if traced.skip is None else "skipped", looked.requires or {},
+            first=frame.first, sources=looked.sources,
+        )  # fmt: skip
+        if traced.skip is not None:
+            report.message = traced.skip
+            if dynamo_state.passing():
+                raise NotPortable("errors are suppressed or Dynamo is debugged: it may be left alone for this once",
+                                  code="package-passing")  # fmt: skip
+            left, reason = trace_recording.left(frame, traced), traced.skip
+            data = entry_codec.encode(left, traced.names)
+            header = replace(header, meaning=hashlib.sha256(data).hexdigest())
+            return lambda: _Made(header, fmt.About(reason=reason), data)
+        # Not ``traced``, which holds what the trace read.
+        body, names, about, locals_ = traced.body, traced.names, traced.about, traced.locals
+        assert body is not None
+        report.guards = len(body.guards.guards)
+
+        def complete() -> _Made:
+            program = frame_entry.program(body, names)
+            whole = replace(
+                header, artifacts=[graph.key for graph in body.graphs], locals=locals_, guards=report.guards,
+                program=program, meaning=frame_entry.meaning(body, about, program),
+            )  # fmt: skip
+            return _Made(whole, about, entry_codec.encode(body, names))
+
+        return complete
+
+    def _not_kept(self, report: FunctionReport, error: Exception) -> None:
+        report.state, report.reason, report.message = "traced", _code_of(error), str(error)
+        with suppress(Exception):  # settings that cannot be read: torch.compile goes on without us
+            sessions.current().ledger.count_reason("not_kept", report.reason)
+        log.info("%s is not kept (%s): %s", report.name, report.reason, error)
+
+    def _publish(
+        self, store: PackageStore, complete: Callable[[], _Made], frame: Frame, report: FunctionReport
+    ) -> None:
+        entries = dynamo_frames.entries_of(frame.owner)
+
+        def write() -> None:  # also what makes it bytes, which takes longer: the first call waits for neither
+            made = complete()
+            entries.append((made.header.function, store.publish(made.header, made.about.to_bytes(), made.body)))
+
+        self.publisher.publish(write, lambda error: self._not_kept(report, error))
+
+
+def _is_off(session: sessions.Session) -> bool:
+    """Since the hook was installed: settings are read anew."""
+    return session.settings.mode == "off" or os.environ.get("PRECOMPILED") == "0"
+
+
+def _code_of(error: Exception) -> str:
+    return error.code if isinstance(error, PrecompiledError) else "package-internal-error"
+
+
+def _place(entry: Entry, guard: int | None) -> str:
+    """The user's line that a guard came from, where that is known."""
+    try:
+        return "" if guard is None else fmt.About.parse(entry.about).guards[guard].place
+    except (StoreError, IndexError):
+        return ""
+
+
+def _function_key(frame: Frame) -> str:
+    return fmt.function_key(frame.module, frame.qualname, code_digest(frame.code), one_graph=frame.one_graph)
+
+
+def decoded(entry: Entry) -> frame_entry.Body:
+    """What an entry holds, under the names of no process. Its digest is verified; its pickle is code."""
+    body: frame_entry.Body = entry_codec.decode(entry.body, lambda placeholder: f"__precompiled_0_{placeholder}")
+    return body

@@ -1,0 +1,1 @@
+"""Values of a user's program as data: what two processes compare."""

@@ -1,0 +1,159 @@
+"""What differs between two calls that packages tell apart, in words for people.
+
+``fact``: two descriptions at one guard (identity.py makes them); ``entries``: two entries of one function, by what they
+say of themselves (package_format.About). Needs no torch, and runs nothing of an entry.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from precompiled.store.package_format import About, Header
+
+MAX_CHARS = 120
+# Of what guard_facts describes a tensor by, in its order.
+TENSOR = ("class", "dtype", "device", "layout", "requires_grad", "dispatch keys", "dimension marks", "memory",
+          "is_leaf", "aligned", "is a view", "is a parameter", "is a buffer")  # fmt: skip
+_PARTS = ("", "", "", "code", "defaults", "keyword defaults", "closure")  # of what _CODE_OF begins
+LENGTHS = ("SEQUENCE_LENGTH", "TUPLE_ITERATOR_LEN", "EMPTY_NN_MODULE_HOOKS_DICT")
+_CODE_OF = ("class", "function", "code of")
+
+
+@dataclass(frozen=True)
+class Difference:
+    """``what`` differs; both values of it where they say something."""
+
+    what: str
+    here: str = ""
+    before: str = ""
+
+    def said(self, before: str) -> str:
+        """``before``: when or where the other value was."""
+        if not self.here and not self.before:
+            return self.what
+        return f"{f'{self.what} ' if self.what else ''}{self.here} here, {self.before} {before}"
+
+
+def fact(kind: str, here: Any, before: Any) -> Difference:
+    """``kind``: of the guard (a method of Dynamo's GuardBuilder). The first thing that differs in its fact."""
+    if kind == "TENSOR_MATCH" and _alike(here, before) and here[0] != before[0]:
+        index = _first(here[0], before[0])
+        if index is not None and TENSOR[index] == "memory":
+            return Difference("it shares its memory with other inputs, or begins elsewhere in it")
+        if index is not None:
+            return _both(TENSOR[index], here[0][index], before[0][index])
+    if kind in LENGTHS and _alike(here, before) and here[0] == before[0] and here[1] != before[1]:
+        return _both("length", here[1], before[1])
+    if kind == "TYPE_MATCH" and _alike(here, before) and here[:3] == before[:3]:
+        if here[3] != before[3]:
+            return _both("attributes", sorted({*here[3]} - {*before[3]}), sorted({*before[3]} - {*here[3]}))
+        if here[4] != before[4]:
+            return _both("hooks", here[4], before[4])
+        return Difference("the decorator or method was made with something else")
+    return _of(here, before)
+
+
+def entries(one: tuple[Header, About], other: tuple[Header, About]) -> list[str]:
+    """In what the calls differ that two entries of a function are for: "here" is the first of them, "there" the other.
+
+    [] where no guard tells that both have.
+    """
+    (header, here), (other_header, there) = one, other
+    found = [
+        f"{name}: {_both('', header.requires.get(name), other_header.requires.get(name)).said('there')}"
+        for name in sorted({*header.requires, *other_header.requires})
+        if header.requires.get(name) != other_header.requires.get(name)
+    ]
+    # One name has several where functions are defined inside of it.
+    codes, other_codes = _by_name(here.inlined), _by_name(there.inlined)
+    found += [f"the source of {name} is another" for name in codes if codes[name] != other_codes.get(name, codes[name])]
+    facts = {(guard.source, guard.kind, guard.parameters): guard.fact for guard in there.guards}
+    for guard in here.guards:
+        place = (guard.source, guard.kind, guard.parameters)
+        if place in facts and facts[place] != guard.fact:
+            said = fact(guard.kind, guard.fact, facts[place]).said("there")
+            found.append(f"{guard.source}: {said}{at(guard.place)}")
+    facts_seen = {what: value for what, value in there.seen}
+    found += [
+        f"{what}: {_of(value, facts_seen[what]).said('there')}"
+        for what, value in here.seen
+        if what in facts_seen and facts_seen[what] != value
+    ]
+    found += [
+        f"{source}: {of_sizes(size, there.sizes[source]).said('there')}"
+        for source, size in here.sizes.items()
+        if source in there.sizes and there.sizes[source] != size
+    ]
+    if here.state != there.state:
+        found.append("the global state (grad mode, autocast, precision, threads) is another")
+    return found
+
+
+def of_sizes(here: Any, before: Any) -> Difference:
+    """Of a tensor; None: of any number, or any."""
+    return Difference("sizes", _sizes(here), _sizes(before))
+
+
+def _by_name(inlined: list[list[str]]) -> dict[str, set[str]]:
+    found: dict[str, set[str]] = {}
+    for name, digest in inlined:
+        found.setdefault(name, set()).add(digest)
+    return found
+
+
+def _sizes(size: Any) -> str:
+    return "any" if size is None else f"[{', '.join('any' if item is None else str(item) for item in size)}]"
+
+
+def at(place: str) -> str:
+    """Where in the user's source, to go behind a sentence."""
+    return f" ({place})" if place else ""
+
+
+def _of(here: Any, before: Any) -> Difference:
+    if not _alike(here, before):
+        return _both("", here, before)
+    index = _first(here, before)
+    if index is None:
+        return _both("", here, before)
+    if here[0] == before[0] and here[0] in _CODE_OF:
+        if index < 3:
+            return _both("", here, before)
+        part, name = _PARTS[index], f"{here[1]}.{here[2]}"
+        if part == "code":
+            return Difference(f"the code of {name} is another")
+        inner = _of(here[index], before[index])
+        return Difference(f"the {part} of {name}: {inner.what}".rstrip(), inner.here, inner.before)
+    left, right = here[index], before[index]
+    if index > 0 and type(left) is int and type(right) is int:  # Descriptions.number
+        return Difference("it is another of the objects that the call has")
+    if isinstance(left, list) and isinstance(right, list):
+        return _of(left, right)
+    return _both("", here if len(here) <= 3 else left, before if len(before) <= 3 else right)
+
+
+def _alike(here: Any, before: Any) -> bool:
+    return isinstance(here, list) and isinstance(before, list) and len(here) == len(before) > 0
+
+
+def _first(here: list[Any], before: list[Any]) -> int | None:
+    if len(here) != len(before):
+        return None
+    return next((index for index, (a, b) in enumerate(zip(here, before, strict=True)) if a != b), None)
+
+
+def _both(what: str, here: Any, before: Any) -> Difference:
+    return Difference(what, _shown(here), _shown(before))
+
+
+def _shown(value: Any) -> str:
+    """A description of a value ([type, repr]) as the value; anything else as it is; not too long."""
+    plain = isinstance(value, list) and len(value) == 2 and all(isinstance(item, str) for item in value)
+    if plain and value[0] in ("bool", "int", "float", "complex", "str", "bytes", "NoneType"):
+        text = value[1]
+    elif isinstance(value, list) and value and value[0] in (*_CODE_OF, "module"):
+        text = " ".join(map(str, [value[0], ".".join(map(str, value[1:3]))]))
+    else:
+        text = value if isinstance(value, str) else repr(value)
+    return text if len(text) < MAX_CHARS else text[: MAX_CHARS - 3] + "..."

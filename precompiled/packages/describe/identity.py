@@ -1,0 +1,699 @@
+"""What a function, class, module or value *is*, as plain data that means the same in another process.
+
+Dynamo guards on identity (``id(x) == 140...``) and on types, and takes the code of what it inlines as given: within one
+process that is sound, since neither changes without its guards seeing it. In another process the same has to be checked
+by content. So each object that a trace depended on is described here when it is recorded, and described again in the
+later process: equal descriptions, or the package is not used.
+
+Code counts without file, line numbers and name of the file: moving a function is no change of it. Classes count with
+the code of all that they and their bases define, so that a method that was replaced is seen. A thing that has no
+description raises ``NotPortable``: nothing is left out silently.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import dis
+import enum
+import functools
+import hashlib
+import importlib.util
+import inspect
+import os
+import re
+import struct
+import sys
+import types
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any, TypeVar
+
+from precompiled.core.errors import PrecompiledError
+
+_T = TypeVar("_T")
+MAX_DEPTH = 6  # of values inside of values
+MAX_ITEMS = 4096
+
+# Whose metaclasses (of enums, of TypedDict) say the same in each process of one environment.
+INSTALLATION = frozenset({"builtins", "torch", "typing_extensions", *sys.stdlib_module_names})
+_DESCRIPTORS = (staticmethod, classmethod, property, functools.cached_property, functools.partialmethod)
+OF_C = (types.MethodDescriptorType, types.WrapperDescriptorType, types.GetSetDescriptorType,
+        types.MemberDescriptorType)  # fmt: skip
+ATOMS = (bool, int, float, complex, str, bytes, type(None), type(...), type(NotImplemented))
+# What it wraps is in its closure as well; the last is an id.
+_OF_A_WRAPPER = frozenset(
+    {"__wrapped__", "_torchdynamo_orig_callable", "_torchdynamo_inline", "_torchdynamo_wrapper_id"}
+)  # fmt: skip
+_OF_PYBIND = ("PyCapsule", "pybind11_detail_function_record")  # what a function of pybind11's is bound to
+_CONTAINERS = (
+    tuple, list, dict, types.MappingProxyType, set, frozenset, slice, range, re.Pattern,
+    collections.OrderedDict, collections.defaultdict, collections.deque,
+)  # fmt: skip
+# Written by the interpreter or by abc, different in each process or class body, and of no meaning to a trace.
+_NOT_OF_A_CLASS = frozenset(
+    {"__dict__", "__weakref__", "__module__", "__doc__", "__qualname__", "__firstlineno__", "__static_attributes__",
+     "_abc_impl", "__abstractmethods__", "__annotations__", "__annotate__", "__annotate_func__",
+     "__annotations_cache__", "__parameters__", "__orig_bases__"}
+)  # fmt: skip
+# What an enum defines for itself, Dynamo runs when it folds a member into a text, or makes one of a value.
+_RUN_BY_THE_INTERPRETER = ("_missing_", "__str__", "__repr__", "__format__")
+_OF_A_MEMBER = frozenset({"_value_", "_name_", "_sort_order_", "__objclass__", "name", "value"})
+
+
+def _registered_nowhere(_kind: type) -> Any:
+    return None
+
+
+# What torch's registries say of a class; guard_facts.py, which may know torch, sets it.
+registered: Callable[[type], Any] = _registered_nowhere
+
+
+class NotPortable(PrecompiledError):
+    """What was traced cannot be described for another process; ``code`` says why."""
+
+    code = "package-not-portable"
+
+
+class Mismatch(Exception):
+    """The live frame is not what the entry is for; ``guard``: the number of the guard that says so, if one does."""
+
+    def __init__(self, message: str, guard: int | None = None) -> None:
+        super().__init__(message)
+        self.guard = guard
+
+
+class _Exactly:
+    """A code object as a key. It has no hash of its own where Dynamo has put a dictionary among its constants."""
+
+    __slots__ = ("code",)
+
+    def __init__(self, code: types.CodeType) -> None:
+        self.code = code
+
+    def __hash__(self) -> int:
+        return id(self.code)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Exactly) and self.code is other.code
+
+
+def _once_for_each_code(function: Callable[[types.CodeType], _T]) -> Callable[[types.CodeType], _T]:
+    known = functools.lru_cache(maxsize=65536)(lambda key: function(key.code))
+    return functools.wraps(function)(lambda code: known(_Exactly(code)))
+
+
+@_once_for_each_code
+def code_digest(code: types.CodeType) -> str:
+    """SHA-256 of what a code object does: its instructions, constants and names, without file and lines."""
+    state = hashlib.sha256()
+    state.update(code.co_code)
+    fields = (
+        code.co_name, code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags, code.co_names,
+        code.co_varnames, code.co_freevars, code.co_cellvars, getattr(code, "co_exceptiontable", b""),
+        [_constant(value) for value in code.co_consts],
+    )  # fmt: skip
+    state.update(repr(fields).encode())
+    return state.hexdigest()
+
+
+def _constant(value: Any) -> Any:
+    if isinstance(value, types.CodeType):
+        return ["code", code_digest(value)]
+    if isinstance(value, tuple):
+        return ["tuple", [_constant(item) for item in value]]
+    if (module := module_of_globals(value)) is not None:
+        return ["globals", module]
+    if type(value) is dict and "__builtins__" in value:
+        raise NotPortable("a function is made with globals that no module has", code="package-global")
+    if isinstance(value, frozenset):  # its order is another one in each process
+        return ["frozenset", sorted(repr(_constant(item)) for item in value)]
+    return [type(value).__qualname__, repr(value)]
+
+
+@_once_for_each_code
+def read_by(code: types.CodeType) -> tuple[frozenset[str], bool]:
+    """The globals that code reads, and whether it goes through a set whose order is of this process.
+
+    Once for each code: frames share most of what they inline, and reading instructions takes longer than the rest.
+    """
+    names, ordered = set(), False
+    instructions = list(dis.get_instructions(code))
+    for number, instruction in enumerate(instructions):
+        if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
+            names.add(instruction.argval)
+        elif instruction.opname == "LOAD_CONST" and _has_an_order_of_its_own(instruction.argval):
+            ordered |= [item.opname for item in instructions[number + 1 : number + 2]] != ["CONTAINS_OP"]
+    return frozenset(names), ordered
+
+
+def globals_read(code: types.CodeType) -> frozenset[str]:
+    """Names that code reads from its globals, or from the builtins; not those of functions inside of it."""
+    return read_by(code)[0]
+
+
+def _has_an_order_of_its_own(value: Any) -> bool:
+    if not isinstance(value, frozenset) or len(value) < 2:
+        return False
+    return not all(isinstance(item, (int, float, complex)) for item in value)
+
+
+def codes_within(code: types.CodeType) -> Iterator[types.CodeType]:
+    """``code`` and those of the functions that are defined in it."""
+    yield code
+    for value in code.co_consts:
+        if isinstance(value, types.CodeType):
+            yield from codes_within(value)
+
+
+class Descriptions:
+    """Descriptions of things, each made once: one object for one recording or one check.
+
+    Not kept for longer: between two frames a program may replace a method.
+    """
+
+    def __init__(self) -> None:
+        self._classes: dict[type, list[Any]] = {}
+        # Of those, the ones whose descriptions do not depend on what was asked for before.
+        self._stable: dict[type, list[Any]] = {}
+        self._unfinished: set[int] = set()  # things that were met again while they were being described
+        self._functions: dict[int, list[Any]] = {}
+        self._objects: dict[int, list[Any]] = {}
+        self._numbers: dict[int, int] = {}
+        self._kept: list[Any] = []  # so that no id is used twice
+        # Digests of the code that is part of some description.
+        self.covered: set[str] = set()
+
+    # ------------------------------------------------------------------ which is which
+
+    def recount(self) -> None:
+        """Begin anew with all that depends on the order of asking, which is another one for another entry."""
+        self._numbers.clear()
+        self._functions.clear()
+        self._objects.clear()
+        self._classes = dict(self._stable)
+
+    def number(self, value: Any) -> int | None:
+        """The how-manieth object this is, in the order asked: which of them are one and the same, and which are not.
+
+        Two objects may have one description and still be told apart by a trace (``marker is MARKER``). None for
+        constants, whose identity is the interpreter's affair.
+        """
+        if type(value) in ATOMS or type(value) in (tuple, frozenset, slice, range):
+            return None
+        self._kept.append(value)
+        return self._numbers.setdefault(id(value), len(self._numbers))
+
+    def memory(self, address: int) -> int:
+        """The how-manieth memory this is: which tensors share theirs. ``address``: of the storage, in this process."""
+        return self._numbers.setdefault(~address, len(self._numbers))  # no id is negative
+
+    # ------------------------------------------------------------------ values
+
+    def value(self, value: Any, depth: int = 0) -> Any:
+        """A constant: what is compared is type and value."""
+        kind = type(value)
+        if kind in ATOMS:
+            return [kind.__name__, repr(value)]
+        if depth > MAX_DEPTH:
+            raise NotPortable(f"a value of {kind.__qualname__} is nested too deeply")
+        if kind in (tuple, list):
+            self._check_size(value)
+            return [kind.__name__, [self.value(item, depth + 1) for item in value]]
+        if kind in (set, frozenset):
+            self._check_size(value)
+            return [kind.__name__, sorted((self.value(item, depth + 1) for item in value), key=repr)]
+        if kind in (dict, types.MappingProxyType):
+            self._check_size(value)
+            return [kind.__name__, [[self.value(k, depth + 1), self.value(v, depth + 1)] for k, v in value.items()]]
+        if kind in (collections.OrderedDict, collections.defaultdict):
+            made_by = [self.thing(value.default_factory, depth + 1)] if kind is collections.defaultdict else []
+            return [kind.__name__, *made_by, self.value(dict(value), depth + 1)]
+        if kind is collections.deque:
+            return [kind.__name__, value.maxlen, self.value(list(value), depth + 1)]
+        if isinstance(value, tuple) and hasattr(kind, "_fields"):
+            return ["namedtuple", self.a_class(kind), self.value(tuple(value), depth + 1)]
+        if kind is re.Pattern:
+            return ["pattern", repr(value.pattern), value.flags]
+        if kind in (slice, range):
+            return [kind.__name__, repr(value)]
+        return self.thing(value, depth)
+
+    def thing(self, value: Any, depth: int = 0) -> Any:
+        """An object that is known by its identity."""
+        kind = type(value)
+        if kind in ATOMS:
+            return [kind.__name__, repr(value)]
+        if isinstance(value, type):
+            return self.a_class(value)
+        if isinstance(value, types.ModuleType):
+            return self.module(value)
+        if isinstance(value, types.FunctionType):
+            return self.function(value, depth)
+        if isinstance(value, types.CodeType):
+            self.covered.add(code_digest(value))
+            return ["code", value.co_name, code_digest(value)]
+        of = getattr(value, "__self__", None)
+        if (
+            isinstance(value, (types.MethodType, types.BuiltinMethodType))
+            and not isinstance(of, (types.ModuleType, type, type(None)))
+            and not type(of).__name__.startswith(_OF_PYBIND)
+        ):
+            raise NotPortable(f"the method {getattr(value, '__qualname__', value)!r} is bound to an object")
+        if isinstance(value, types.MethodType):
+            return ["method", self.thing(value.__self__, depth + 1), self.thing(value.__func__, depth + 1)]
+        if isinstance(value, enum.Enum):
+            more = {name: held for name, held in vars(value).items() if name not in _OF_A_MEMBER}
+            return ["enum", self.a_class(kind), value.name, self.value(value.value, depth + 1),
+                    self.value(more, depth + 1) if more else None]  # fmt: skip
+        if isinstance(value, (inspect.Signature, inspect.Parameter)):
+            return ["signature", str(value)]
+        if isinstance(value, importlib.machinery.ModuleSpec):
+            return ["module spec", value.name, value.origin]
+        if isinstance(value, OF_C):
+            return [kind.__name__, value.__objclass__.__module__, value.__objclass__.__qualname__, value.__name__]
+        if isinstance(value, functools.partial):
+            return ["partial", self.thing(value.func, depth + 1), self.value(value.args, depth + 1),
+                    self.value(dict(value.keywords), depth + 1)]  # fmt: skip
+        if kind in _CONTAINERS or (isinstance(value, tuple) and hasattr(kind, "_fields")):
+            return self.value(value, depth)
+        named = self._named(value)
+        if named is not None:
+            return named
+        if kind.__module__ == "typing" or kind in (types.GenericAlias, types.UnionType):
+            arguments = getattr(value, "__args__", ())
+            return ["typing", repr(value), [self.value(item, depth + 1) for item in arguments]]
+        if kind is object:
+            return ["object"]
+        state = self._state(value)
+        if state is None:
+            raise NotPortable(f"an object of {kind.__module__}.{kind.__qualname__} is known by its identity only")
+        known = self._objects.get(id(value))
+        if known is not None and known[0] == "instance again":
+            self._unfinished.add(id(value))
+        if known is None:
+            self._kept.append(value)
+            self._objects[id(value)] = ["instance again", kind.__qualname__]  # its attributes may lead back to it
+            try:
+                known = ["instance", self.a_class(kind), self.value(state, depth + 1)]
+            except BaseException:
+                del self._objects[id(value)]
+                raise
+            self._objects[id(value)] = known
+            self._unfinished.discard(id(value))
+        return known
+
+    @staticmethod
+    def _state(value: Any) -> dict[str, Any] | None:
+        """All that an object of a class statement holds; None where it may hold more than can be read."""
+        state = dict(getattr(value, "__dict__", {}))
+        if _holds_more(type(value)):
+            return None
+        for base in type(value).__mro__[:-1]:
+            if not _is_heap(base):
+                return None
+            slots = vars(base).get("__slots__", ())
+            for name in (slots,) if isinstance(slots, str) else tuple(slots):
+                if name not in ("__dict__", "__weakref__"):
+                    state[name] = getattr(value, name, "absent")
+        return None if "_parameters" in state else state  # a module's tensors are no constants
+
+    def _named(self, value: Any) -> list[Any] | None:
+        """What C or torch made, and an import leads to: builtins, operators, dtypes, devices."""
+        kind = type(value)
+        if kind.__module__.split(".")[0] == "torch":
+            if kind.__name__ in ("dtype", "device", "layout", "memory_format", "Size"):
+                return [kind.__name__, str(value)]
+            if kind.__name__ in ("OpOverload", "OpOverloadPacket"):
+                return [kind.__name__, str(value)]
+        module, qualname = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
+        qualname = qualname or getattr(value, "__name__", None)
+        owner = getattr(value, "__objclass__", None)  # of a slot wrapper or method descriptor
+        if isinstance(owner, type) and isinstance(qualname, str):
+            return ["descriptor", self.a_class(owner), qualname]
+        if isinstance(value, types.BuiltinFunctionType):
+            of = getattr(value, "__self__", None)
+            holder = of.__name__ if isinstance(of, types.ModuleType) else getattr(of, "__qualname__", "")
+            return ["builtin", module or "", holder, qualname or ""]
+        if isinstance(module, str) and isinstance(qualname, str):
+            found: Any = sys.modules.get(module)
+            for part in qualname.split("."):
+                found = getattr(found, part, None)
+            if found is value and self._is_of_the_installation(kind):
+                return ["named", kind.__qualname__, module, qualname]
+        wrapped = getattr(value, "__wrapped__", None)  # functools.lru_cache, in C
+        if isinstance(wrapped, types.FunctionType) and kind.__module__ == "functools":
+            return ["wrapper", kind.__qualname__, self.function(wrapped)]
+        return None
+
+    @staticmethod
+    def _is_of_the_installation(kind: type) -> bool:
+        return kind.__module__.split(".")[0] in ("torch", "builtins", "functools", "operator", "numpy")
+
+    def _check_size(self, value: Any) -> None:
+        if len(value) > MAX_ITEMS:
+            raise NotPortable(f"a {type(value).__qualname__} of {len(value)} items is too large to be compared")
+
+    # ------------------------------------------------------------------ code
+
+    def code_of(self, function: types.FunctionType) -> list[Any]:
+        """Its place, its code and its defaults: where the closure has guards of its own.
+
+        Defaults that are literals have none with torch._dynamo.config.skip_guards_on_constant_func_defaults (torch
+        2.11's way).
+        """
+        defaults = dict(enumerate(function.__defaults__ or ())) | (function.__kwdefaults__ or {})
+        given = {str(name): self.attribute(value) for name, value in defaults.items()}
+        return ["code of", function.__module__, function.__qualname__, self._code(function.__code__), given]
+
+    def function(self, function: types.FunctionType, depth: int = 0) -> list[Any]:
+        """Its place, its code, its defaults and what its closure holds."""
+        known = self._functions.get(id(function))
+        if known is not None:
+            if len(known) == 4 and not function.__code__.co_filename.startswith(TORCH_FILES):
+                self._unfinished.add(id(function))
+            return known
+        self._kept.append(function)
+        shown: list[Any] = ["function", function.__module__, function.__qualname__, self._code(function.__code__)]
+        self._functions[id(function)] = list(shown)  # what its closure holds may hold it
+        try:
+            if not function.__code__.co_filename.startswith(TORCH_FILES):
+                shown.append(self.value(function.__defaults__, depth + 1))
+                shown.append(self.value(function.__kwdefaults__, depth + 1))
+                shown.append([self._cell(cell, depth) for cell in function.__closure__ or ()])
+                if held := {name: item for name, item in vars(function).items() if name not in _OF_A_WRAPPER}:
+                    shown.append(self.attribute(held))
+            else:  # of torch's the environment says all, but for what it was given: what it wraps, in_dims of a vmap
+                shown.append([self._given(cell, depth) for cell in function.__closure__ or ()])
+                if held := {name: item for name, item in vars(function).items() if name not in _OF_A_WRAPPER}:
+                    shown.append([[name, self.attribute(item)] for name, item in held.items()])
+        except BaseException:
+            del self._functions[id(function)]
+            raise
+        self._functions[id(function)] = shown
+        self._unfinished.discard(id(function))
+        return shown
+
+    def _cell(self, cell: types.CellType, depth: int) -> Any:
+        try:
+            content = cell.cell_contents
+        except ValueError:
+            return "empty"
+        return self.value(content, depth + 1)
+
+    def classes_in(self, function: types.FunctionType) -> list[Any]:
+        """The classes that a closure holds, also within containers and objects: they have no guards."""
+        found: list[Any] = []
+        seen: set[int] = set()
+
+        def look(value: Any, depth: int) -> None:
+            if id(value) in seen or depth > MAX_DEPTH or len(seen) > MAX_ITEMS or type(value) in ATOMS:
+                return
+            seen.add(id(value))
+            if isinstance(value, type):
+                found.append(self.a_class(value))
+            elif type(value) in (tuple, list, set, frozenset):
+                for item in value:
+                    look(item, depth + 1)
+            elif type(value) in (dict, types.MappingProxyType):
+                for item in value.values():
+                    look(item, depth + 1)
+            elif not isinstance(value, types.ModuleType) and isinstance(held := getattr(value, "__dict__", None), dict):
+                for item in held.values():
+                    look(item, depth + 1)
+
+        for cell in function.__closure__ or ():
+            with suppress(ValueError):  # an empty one
+                look(cell.cell_contents, 0)
+        return found
+
+    def _code(self, code: types.CodeType) -> str:
+        for inner in codes_within(code):
+            self.covered.add(code_digest(inner))
+        return code_digest(code)
+
+    def a_class(self, kind: type) -> list[Any]:
+        """Its place, and what it and its bases define: code with defaults and closures, and values.
+
+        All of it, since an object that a frame itself makes has no source, and what is read of it no guard but the one
+        on its class: ``Scale().factor`` is a constant of the trace.
+        """
+        known = self._classes.get(kind)
+        if known is not None:
+            if len(known) == 3:
+                self._unfinished.add(id(kind))
+            return known
+        shown: list[Any] = ["class", kind.__module__, kind.__qualname__]
+        self._classes[kind] = shown
+        outer, self._unfinished = self._unfinished, set()
+        try:
+            shown.append(self._class_digest(kind))
+            self._unfinished.discard(id(kind))
+            if not self._unfinished:
+                self._stable[kind] = shown
+        except BaseException:
+            del self._classes[kind]  # or it would be taken for a description, without what could not be described
+            raise
+        finally:
+            self._unfinished |= outer
+        return shown
+
+    def _class_digest(self, kind: type) -> str:
+        state = hashlib.sha256(f"{self._metaclass(type(kind))}\n".encode())
+        if issubclass(kind, enum.Enum) and not _is_torchs(kind.__module__):
+            values = [[name, self.attribute(member.value)] for name, member in kind.__members__.items()]
+            state.update(f"{values}\n".encode())
+            _check_enum(kind)
+        state.update(f"{registered(kind)}\n".encode())
+        for base in kind.__mro__:
+            state.update(f"{base.__module__}.{base.__qualname__}\n".encode())  # also of one that defines nothing
+            if base.__module__ == "builtins" or not _is_heap(base):
+                continue
+            plain = not _is_torchs(base.__module__)
+            for name, value in sorted(vars(base).items()):
+                if name not in _NOT_OF_A_CLASS:
+                    state.update(f"{base.__qualname__}.{name} {self._member(value, plain)}\n".encode())
+        return state.hexdigest()
+
+    def _metaclass(self, kind: type) -> Any:
+        name = f"{kind.__module__}.{kind.__qualname__}"
+        if kind.__module__.split(".")[0] in INSTALLATION:
+            return name
+        for base in kind.__mro__:
+            if base.__module__.split(".")[0] not in INSTALLATION and (
+                {"__instancecheck__", "__subclasscheck__"} & vars(base).keys()
+            ):
+                # A trace runs it, and keeps the answer; what it reads cannot be known.
+                raise NotPortable(f"the metaclass {name} decides what isinstance() says")
+        return self.a_class(kind)
+
+    def _member(self, value: Any, plain: bool) -> str:
+        """``plain``: not torch's, of which the environment says all but what was replaced in it."""
+        if isinstance(value, types.FunctionType):
+            return str(self.function(value))  # of torch's file: its code alone
+        if isinstance(value, _DESCRIPTORS):
+            inner = [getattr(value, name, None) for name in ("__func__", "fget", "fset", "fdel", "func")]
+            codes = [
+                self._member(item, plain)
+                if isinstance(item, (types.FunctionType, *_DESCRIPTORS))
+                else str(self.attribute(item))
+                for item in inner
+                if item is not None
+            ]
+            bound = [self.attribute(getattr(value, name, None)) for name in ("args", "keywords")] if plain else []
+            return f"{type(value).__name__} {codes} {bound}"
+        if isinstance(value, type):
+            # Through a class without a source, all that is in this one is a constant of the trace.
+            users = plain and value.__module__.split(".")[0] not in INSTALLATION
+            return str(self.attribute(value)) if users else f"class {value.__module__}.{value.__qualname__}"
+        wrapped = getattr(value, "__wrapped__", None) if type(value).__module__ == "functools" else None
+        if isinstance(wrapped, types.FunctionType):
+            return f"{type(value).__name__} {self._member(wrapped, plain)}"
+        return str(self.attribute(value)) if plain else type(value).__qualname__
+
+    def attribute(self, value: Any, depth: int = 0) -> Any:
+        """A value that a class or a closure holds: of what has no description (a lock, a logger) the type is all there
+        is, and of what holds such a thing, the rest. A trace that reads the thing itself is not kept (unguarded.py).
+        """
+        try:
+            return self.value(value, depth)
+        except NotPortable:
+            kind = type(value)
+        if isinstance(value, enum.Enum):
+            return ["enum", kind.__module__, kind.__qualname__, value.name, self.attribute(value.value, depth + 1)]
+        sized = kind in _CONTAINERS or (isinstance(value, tuple) and hasattr(kind, "_fields"))
+        if depth <= MAX_DEPTH and sized and len(value) <= MAX_ITEMS:
+            items = value.items() if hasattr(value, "items") else value
+            parts = [self.attribute(item, depth + 1) for item in items]
+            made_by = getattr(getattr(value, "default_factory", None), "__qualname__", "")
+            return [kind.__qualname__, made_by, sorted(parts, key=repr) if kind in (set, frozenset) else parts]
+        if depth <= MAX_DEPTH and kind is dataclasses.Field:
+            return ["field", *(self.attribute(getattr(value, name, None), depth + 1) for name in kind.__slots__)]
+        if depth <= MAX_DEPTH and kind is functools.partial:
+            return ["partial", *(self.attribute(item, depth + 1) for item in (value.func, value.args, value.keywords))]
+        if kind is types.FunctionType:
+            place = [value.__module__, value.__qualname__, self._code(value.__code__)]
+            defaults = [self.attribute(item, depth + 1) for item in (value.__defaults__, value.__kwdefaults__)]
+            return ["parts of", *place, defaults, [self._given(cell, depth + 1) for cell in value.__closure__ or ()]]
+        return ["opaque", kind.__module__, kind.__qualname__]
+
+    def _given(self, cell: types.CellType, depth: int) -> Any:
+        """What a closure holds of functions and constants."""
+        try:
+            held = cell.cell_contents
+        except ValueError:
+            return "empty"
+        if depth > MAX_DEPTH:
+            return "deep"
+        given = (*ATOMS, *_CONTAINERS, functools.partial, types.FunctionType)
+        return self.attribute(held, depth) if isinstance(held, given) else None
+
+    def module(self, module: types.ModuleType) -> list[Any]:
+        """Its name. What is *in* it that a trace used has guards, and descriptions, of its own; whether its file is the
+        same is asked of the program (packages/program.py).
+        """
+        return ["module", module.__name__]
+
+
+def global_unseen(function: Any) -> str | None:
+    """A global that a function reads which the interpreter runs, and no trace goes through; None: it reads none."""
+    if not isinstance(function, types.FunctionType):
+        return None
+    read = {name for code in codes_within(function.__code__) for name in globals_read(code)}
+    return min(read & function.__globals__.keys(), default=None)
+
+
+def _check_enum(kind: type) -> None:
+    """Refuse an enum whose own functions, which no trace goes through, read globals. Raises NotPortable."""
+    for base in kind.__mro__:
+        if base.__module__.split(".")[0] in INSTALLATION:
+            continue
+        for name in _RUN_BY_THE_INTERPRETER:
+            member = vars(base).get(name)
+            function = getattr(member, "__func__", member)
+            if (found := global_unseen(function)) is not None:
+                raise NotPortable(f"{kind.__qualname__}.{name} reads the global {found}, and no trace sees it")
+
+
+def _is_heap(kind: type) -> bool:
+    return bool(kind.__flags__ & (1 << 9))  # Py_TPFLAGS_HEAPTYPE: made by a class statement
+
+
+def _holds_more(kind: type) -> bool:
+    """Whether instances have room for more than attributes and slots: a lock, a compiled regular expression.
+
+    Types of C extensions look like those of class statements otherwise. As object.__reduce_ex__(2) decides it
+    (CPython, Objects/typeobject.c: object_getstate_default).
+    """
+    pointer = struct.calcsize("P")
+    members = (member for base in kind.__mro__ for member in vars(base).values())
+    slots = sum(isinstance(member, types.MemberDescriptorType) for member in members)
+    room = object.__basicsize__ + pointer * (slots + (kind.__dictoffset__ > 0) + (kind.__weakrefoffset__ > 0))
+    return kind.__itemsize__ != 0 or kind.__basicsize__ > room
+
+
+TORCH_FILES = os.path.dirname(importlib.util.find_spec("torch").origin or "") + os.sep  # type: ignore[union-attr]
+
+
+def _is_torchs(module: str | None) -> bool:
+    return (module or "").split(".")[0] == "torch"
+
+
+# ---------------------------------------------------------------------- where code comes from
+
+
+class Places:
+    """Where the code objects of a trace are found from a module's namespace, so that a later process finds its own."""
+
+    def __init__(self) -> None:
+        self._by_file: dict[str, str] | None = None
+
+    def place(self, code: types.CodeType) -> list[Any] | None:
+        """``[module, [attributes ...]]`` of the function that has or holds ``code``; None where no name leads to it."""
+        module = self.module_of(code.co_filename)
+        if module is None:
+            return None
+        parts = getattr(code, "co_qualname", code.co_name).split(".<locals>")[0].split(".")
+        for length in range(len(parts), 0, -1):
+            place = [module, parts[:length]]
+            if code_digest(code) in codes_at(place):
+                return place
+        return None
+
+    def module_of(self, filename: str) -> str | None:
+        if self._by_file is None:
+            self._by_file = {}
+            for name, module in list(sys.modules.items()):
+                file = getattr(module, "__file__", None)
+                if isinstance(file, str):
+                    self._by_file.setdefault(file, name)
+        return self._by_file.get(filename)
+
+
+def module_of_globals(value: Any) -> str | None:
+    """The module whose globals a dictionary is: a constant where Dynamo's bytecode makes a function of the user's."""
+    name = value.get("__name__") if type(value) is dict else None
+    return name if isinstance(name, str) and getattr(sys.modules.get(name), "__dict__", None) is value else None
+
+
+def object_at(module: str, qualname: str) -> Any:
+    """What a qualified name leads to in a module that was imported; None where it leads nowhere."""
+    found: Any = sys.modules.get(module)
+    for part in qualname.split("."):
+        found = getattr(found, part, None)
+    return found
+
+
+def codes_at(place: list[Any]) -> set[str]:
+    """Digests of all code that is found at a place now: the function's, of what it wraps, and of what is inside."""
+    module, attributes = place
+    found: Any = sys.modules.get(module)
+    if found is None:
+        try:
+            found = importlib.import_module(module)  # as the trace did, when it met an import in a function
+        except Exception:  # noqa: BLE001 - whatever the user's module raises: then nothing is there
+            return set()
+    for name in attributes:
+        try:
+            found = inspect.getattr_static(found, name)
+        except AttributeError:
+            return set()
+    return {code_digest(code) for code in _codes_of(found, set(), 0)}
+
+
+def _codes_of(value: Any, seen: set[int], depth: int) -> Iterator[types.CodeType]:
+    if id(value) in seen or depth > 8:
+        return
+    seen.add(id(value))
+    if isinstance(value, types.FunctionType):
+        yield from codes_within(value.__code__)
+        yield from _codes_of(getattr(value, "__wrapped__", None), seen, depth + 1)
+        for cell in value.__closure__ or ():
+            try:
+                content = cell.cell_contents
+            except ValueError:
+                continue
+            if callable(content) and not isinstance(content, type):
+                yield from _codes_of(content, seen, depth + 1)
+    elif isinstance(value, _DESCRIPTORS):
+        for name in ("__func__", "fget", "fset", "fdel", "func"):
+            yield from _codes_of(getattr(value, name, None), seen, depth + 1)
+    elif isinstance(value, type):
+        for member in list(vars(value).values()):
+            if isinstance(member, (types.FunctionType, *_DESCRIPTORS)):
+                yield from _codes_of(member, seen, depth + 1)
+    elif value is not None and not isinstance(value, types.ModuleType):
+        for name in ("__func__", "__wrapped__", "func", "fn", "__code__"):
+            inner = getattr(value, "__dict__", {}).get(name) or (
+                getattr(value, name, None) if isinstance(value, (functools.partial, types.MethodType)) else None
+            )
+            if inner is not None:
+                yield from _codes_of(inner, seen, depth + 1)
+        wrapped = getattr(value, "__wrapped__", None) if type(value).__module__ == "functools" else None
+        yield from _codes_of(wrapped, seen, depth + 1)
+
+
+def locals_digest(kinds: dict[str, type]) -> str:
+    """Names and types of a frame's locals: for frames that are not compiled, whose values are of no interest."""
+    shown = sorted((name, kind.__module__, kind.__qualname__) for name, kind in kinds.items())
+    return hashlib.sha256(repr(shown).encode()).hexdigest()

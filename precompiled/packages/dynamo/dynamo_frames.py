@@ -1,0 +1,192 @@
+"""Where Dynamo meets a frame that it has no code for: asked first, told afterwards.
+
+Dynamo calls ``ConvertFrame`` (or, with fullgraph=True, ``ConvertFrameAssert``) for a frame whose guards all failed.
+Replacing that method on both classes comes before anything is traced or counted.
+
+Private names: torch._dynamo.convert_frame.{ConvertFrame, ConvertFrameAssert, CheckFunctionManager, DynamoOutput,
+input_codes, output_codes}, their attributes _torchdynamo_orig_backend, _inner_convert, _one_graph, _export, _package;
+torch._dynamo.types.{ConvertFrameReturn, FrameAction},
+torch._dynamo.decorators._nonrecursive_disable_wrapper_code,
+torch._C._dynamo.eval_frame._debug_get_cache_entry_list, torch._TorchCompileInductorWrapper, torch._TorchCompileWrapper.
+Checked on 2.11.0, 2.13.0, 2.15.0.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import logging
+import sys
+import types
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import torch
+import torch._dynamo.config
+import torch._dynamo.decorators
+from torch._dynamo import convert_frame
+from torch._dynamo.types import ConvertFrameReturn, FrameAction
+
+from precompiled.packages.describe.identity import NotPortable
+from precompiled.packages.dynamo import dynamo_state, installing, trace_recording
+from precompiled.packages.dynamo.frame_entry import Frame, Traced
+from precompiled.torch_internals import inductor
+from precompiled.torch_internals.patches import Patches
+
+log = logging.getLogger("precompiled.package")
+
+_ENTRIES = "_precompiled_entries"
+_GENERATORS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+_SKIPS = (FrameAction.SKIP, FrameAction.DEFAULT)
+_NEEDED = ("ConvertFrame", "ConvertFrameAssert", "DynamoOutput", "CheckFunctionManager", "has_tensor_in_frame",
+           "get_compile_id", "input_codes", "output_codes", "orig_code_map")  # fmt: skip
+
+
+class Packages(Protocol):
+    """Who is asked and told (packages/automatic.py)."""
+
+    def find(self, frame: Frame) -> ConvertFrameReturn | None: ...
+    def ended(self) -> None: ...
+    def traced(self, frame: Frame, traced: Traced) -> None: ...
+
+
+_patches = Patches()
+_packages: Packages | None = None
+
+
+def install(packages: Packages) -> None:
+    """Ask and tell ``packages`` from now on; idempotent. Raises NotPortable where this torch lacks what is needed."""
+    global _packages  # noqa: PLW0603
+    _packages = packages
+    if _patches:
+        return
+    missing = [name for name in _NEEDED if not hasattr(convert_frame, name)]
+    if missing or not hasattr(convert_frame.CheckFunctionManager, "serialize_guards"):
+        raise NotPortable(f"this torch has no {', '.join(missing) or 'serialize_guards'}", code="package-unsupported")
+    for converter in (convert_frame.ConvertFrame, convert_frame.ConvertFrameAssert):
+        _patches.replace(converter, "__call__", _routed)
+    trace_recording.install()
+
+
+def remove() -> None:
+    """Give Dynamo its own methods back; idempotent."""
+    trace_recording.remove()
+    _patches.undo()
+
+
+def _routed(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def convert(
+        self: Any, frame: Any, cache_entry: Any, hooks: Any, frame_state: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        def trace() -> Any:
+            return original(self, frame, cache_entry, hooks, frame_state, *args, **kwargs)
+
+        if _packages is None or trace_recording.is_tracing():
+            return trace()  # ConvertFrame calls ConvertFrameAssert
+        try:
+            known, problem = _frame(self, frame, hooks, frame_state), dynamo_state.mode_problem()
+            traceable = known is None or bool(known.code.co_flags & _GENERATORS) or known.has_tensors()
+        except Exception:  # nothing of ours may end a call that torch can serve
+            log.warning("no package is looked for: a frame cannot be looked at", exc_info=True)
+            known = None
+        if known is None:
+            return trace()
+        if not traceable:
+            # The most are of this kind (a configuration's attributes), and that is all that Dynamo would say of one.
+            return installing.left_alone(known, "no tensor-related objects found in frame")
+        try:
+            found = _packages.find(known) if problem is None else None
+            if found is not None:
+                return found
+            with trace_recording.tracing(problem) as traced:
+                result = trace()
+        finally:
+            _packages.ended()
+        if result.guarded_code is None:
+            strategy = result.frame_exec_strategy
+            if result.apply_to_code and (strategy.cur_action, strategy.recursive_action) == _SKIPS:
+                traced.skip = getattr(result, "skip_reason", None) or "skipped"
+                _packages.traced(known, traced)
+        elif traced.body is not None or traced.problem is not None:
+            if traced.body is not None:
+                traced.body.code = result.guarded_code.code
+            _packages.traced(known, traced)
+        return result
+
+    return convert
+
+
+def _frame(converter: Any, frame: Any, hooks: Any, state: Any) -> Frame | None:
+    """None for what no package is about: other backends, export, filtered guards."""
+    inner = getattr(converter, "_inner_convert", converter)
+    if getattr(inner, "_export", True) or getattr(inner, "_package", None) is not None:
+        return None
+    if hooks is not None and (hooks.guard_filter_fn is not None or hooks.guard_export_fn is not None):
+        return None
+    owner = _innermost(converter)
+    options = _options(owner)
+    code = frame.f_code
+    if options is None or code in convert_frame.output_codes:
+        return None
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        return None  # ranks and groups are constants of a trace
+    caller = sys._getframe(1)
+    while caller is not None and caller.f_code.co_filename in (convert_frame.__file__, __file__):
+        caller = caller.f_back  # type: ignore[assignment]
+    if caller is not None and caller.f_code is torch._dynamo.decorators._nonrecursive_disable_wrapper_code:
+        return None
+    known = len(torch._C._dynamo.eval_frame._debug_get_cache_entry_list(code))
+    if known >= torch._dynamo.config.recompile_limit:
+        return None  # Dynamo gives up on it
+    return Frame(
+        code, frame.f_locals, frame.f_globals, bool(inner._one_graph), options, owner, hooks, state, first=known == 0
+    )
+
+
+def _innermost(converter: Any) -> Any:
+    backend = converter
+    while hasattr(backend, "_torchdynamo_orig_backend"):
+        backend = backend._torchdynamo_orig_backend
+    return backend
+
+
+def _options(backend: Any) -> dict[str, Any] | None:
+    if type(backend) is torch._TorchCompileInductorWrapper:
+        return dict(backend.config)
+    if type(backend) is torch._TorchCompileWrapper and backend.compiler_name == "precompiled":
+        return inductor.options_of(backend.kwargs.get("mode"), backend.kwargs.get("options"))
+    return None
+
+
+def entries_of(owner: Any) -> list[tuple[str, str]]:
+    """(function, name) of the entries that were made or used for one torch.compile()."""
+    if not hasattr(owner, _ENTRIES):
+        setattr(owner, _ENTRIES, [])
+    found: list[tuple[str, str]] = getattr(owner, _ENTRIES)
+    return found
+
+
+def compiled(function: Any) -> tuple[Any, types.FunctionType]:
+    """What torch.compile() was given, as a function, and its owner; raises NotPortable for anything else."""
+    context = vars(function).get("dynamo_ctx") if isinstance(function, torch.nn.Module) else None
+    if isinstance(function, torch.nn.Module):
+        target = type(vars(function)["_modules"]["_orig_mod"]).forward if context is not None else None
+    else:
+        cells = getattr(function, "__closure__", None) or ()
+        contexts = [cell.cell_contents for cell in cells if hasattr(cell.cell_contents, "callback")]
+        context = contexts[0] if contexts else None
+        target = getattr(function, "_torchdynamo_orig_callable", None)
+    if isinstance(target, torch.nn.Module):
+        target = type(target).forward
+    target = getattr(target, "__func__", target)
+    if isinstance(target, functools.partial):
+        target = target.func
+    if context is None or not isinstance(target, types.FunctionType):
+        raise NotPortable(
+            "this is not what torch.compile() gives for a function or a module", code="package-not-compiled"
+        )
+    owner = _innermost(context.callback)
+    if _options(owner) is None:
+        raise NotPortable("it is compiled with another backend than inductor", code="package-not-compiled")
+    return owner, target

@@ -1,0 +1,134 @@
+"""What a trace depends on without a guard of its own: the state of the process, Dynamo's settings, modes.
+
+Private names: torch._C._dynamo.guards.GlobalStateGuard, torch._C._len_torch_function_stack,
+torch.utils._device.CURRENT_DEVICE, torch._functorch.pyfunctorch.retrieve_all_functorch_interpreters,
+torch.autograd.forward_ad._current_level, torch.nn.modules.module._global_*_hooks, torch._dynamo.config,
+torch._dynamo.trace_rules.{_allowed_callable_ids, _disallowed_callable_ids, _nonstrict_trace_callable_ids,
+_leaf_function_ids},
+torch._dynamo.utils.{_get_error_on_graph_break, maybe_disable_inference_mode}, torch._dynamo.eval_frame._stance,
+torch._dynamo.compiled_autograd.ops,
+torch._inductor.runtime.cache_dir_utils.default_cache_dir.
+Checked on 2.11.0, 2.13.0, 2.15.0.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+from typing import Any
+
+import torch
+import torch._dynamo.config
+import torch._dynamo.trace_rules
+import torch._functorch.pyfunctorch
+import torch.utils._device
+from torch._dynamo.utils import maybe_disable_inference_mode
+from torch._inductor.runtime.cache_dir_utils import default_cache_dir
+
+from precompiled.packages.describe.identity import Descriptions, Mismatch, NotPortable
+from precompiled.torch_internals import modes
+
+_GLOBAL_HOOKS = (
+    "_global_forward_hooks", "_global_forward_pre_hooks", "_global_backward_hooks", "_global_backward_pre_hooks",
+)  # fmt: skip
+# Where files are, what is logged, and after how many recompiles Dynamo gives up.
+_IRRELEVANT = frozenset(
+    {"base_dir", "debug_dir_root", "log_file_name", "verbose", "repro_after", "repro_level", "_save_config_ignore",
+     "recompile_limit", "accumulated_recompile_limit", "cache_size_limit", "accumulated_cache_size_limit",
+     "fail_on_recompile_limit_hit", "log_compilation_metrics", "report_guard_failures", "run_gc_after_compile"}
+)  # fmt: skip
+
+
+def is_inductors(path: str) -> bool:
+    """Whether a module's file is what Inductor has made of a graph."""
+    # Not its cache_dir(), which makes the directory and sets the variable.
+    directory = os.environ.get("TORCHINDUCTOR_CACHE_DIR") or default_cache_dir()
+    folder, _, name = path.removeprefix(os.path.join(os.path.abspath(directory), "")).partition(os.sep)
+    return len(folder) == 2 and name[1:3] == folder  # codecache.get_path: the directory may be anybody's
+
+
+def process_state() -> dict[str, str]:
+    """What a trace depends on without a guard of its own, beside the modes and the configuration."""
+    from torch.nn.modules import module
+
+    return {
+        "device": str(torch.utils._device.CURRENT_DEVICE),
+        # What torch.cuda.is_available(), device_count() and so on are in a trace: constants.
+        "current device": str(torch.cuda.current_device() if torch.cuda.is_initialized() else 0),
+        "devices": ", ".join(torch.cuda.get_device_name(index) for index in range(_devices())) or "none",
+        "module hooks": str([len(getattr(module, name, ())) for name in _GLOBAL_HOOKS]),
+        "forward-mode level": str(torch.autograd.forward_ad._current_level),
+        # Constants of a trace as well; GlobalStateGuard looks at the types where autocast is on only.
+        "autocast types": ", ".join(str(torch.get_autocast_dtype(device)) for device in ("cpu", "cuda")),
+        "digits": str(getattr(sys, "get_int_max_str_digits", int)()),
+    }
+
+
+def _devices() -> int:
+    return torch.cuda.device_count() if torch.cuda.is_available() else 0
+
+
+def first_device() -> str:
+    return "cuda:0" if _devices() else "cpu"
+
+
+def mode_problem() -> NotPortable | None:
+    """Why no package is used or made, where a torch function mode or a functorch transform is active; else None."""
+    active = torch._C._len_torch_function_stack() or torch._functorch.pyfunctorch.retrieve_all_functorch_interpreters()
+    return in_a_mode() if active else None
+
+
+def in_a_mode() -> NotPortable:
+    return NotPortable("it is traced under a torch function mode, a functorch transform or export", code="package-mode")
+
+
+def global_state() -> str:
+    """Grad mode, autocast, precision, threads, and so on, as Dynamo has them."""
+    return str(torch._C._dynamo.guards.GlobalStateGuard().__getstate__())
+
+
+def check_global_state(kept: str) -> None:
+    state = restored_global_state(kept)
+    if not state.check():
+        raise Mismatch(f"global state: {state.reason()}")
+
+
+def restored_global_state(kept: str) -> Any:
+    state = torch._C._dynamo.guards.GlobalStateGuard()
+    state.__setstate__(kept)
+    return state
+
+
+def trace_configuration() -> str:
+    """Digest of Dynamo's own settings: they decide what is traced, and how. Raises NotPortable for code among them."""
+    config = torch._dynamo.config
+    values = config.save_config_portable(ignore_private_configs=False)
+    described = Descriptions()
+    shown = [[name, described.value(value)] for name, value in sorted(values.items()) if name not in _IRRELEVANT]
+    # Left out of save_config_portable; what they name is treated otherwise by a trace.
+    for name in ("constant_functions", "skipfiles_inline_module_allowlist"):
+        shown.append([name, sorted(repr(described.value(item)) for item in getattr(config, name, ()))])
+    # What users added to: torch.compiler.allow_in_graph, disallow_in_graph, ... have no other trace than these. Without
+    # what compiled autograd has allowed for each kind of node that it met: where nothing is traced, it meets none.
+    compiled_autograd = sys.modules.get("torch._dynamo.compiled_autograd")
+    nodes = {id(node) for node in vars(compiled_autograd.ops).values()} if compiled_autograd is not None else set()
+    for name in ("_allowed_callable_ids", "_disallowed_callable_ids", "_nonstrict_trace_callable_ids",
+                 "_leaf_function_ids"):  # fmt: skip
+        ids = getattr(torch._dynamo.trace_rules, name, None)
+        shown.append([name, len(ids() - nodes) if ids is not None else 0])
+    # Whether a graph break raises (torch._dynamo.error_on_graph_break), where it is not in the configuration.
+    breaks = getattr(torch._dynamo.utils, "_get_error_on_graph_break", lambda: None)()
+    stance = getattr(getattr(torch._dynamo.eval_frame, "_stance", None), "stance", "")
+    return hashlib.sha256(repr((shown, breaks, str(stance))).encode()).hexdigest()
+
+
+def modes_of_a_compile(uses_cpu: bool) -> dict[str, Any]:
+    """The modes that a backend would be called in, were the frame traced: Dynamo makes no_grad of inference mode."""
+    with maybe_disable_inference_mode():
+        return modes.capture(uses_cpu)
+
+
+def passing() -> bool:
+    """Whether frames may be left as they are for a reason that another run does not have."""
+    return bool(torch._dynamo.config.suppress_errors or os.environ.get("TORCHDYNAMO_DEBUG_FUNCTION"))

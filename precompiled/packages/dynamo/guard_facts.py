@@ -1,0 +1,558 @@
+"""Dynamo's guards of one frame: described when they are made, and made again in another process.
+
+Upstream saves pickled copies of what the guards are about, and rebuilds them from these copies; guards on identity
+cannot be saved so and are dropped. Here nothing of the user's is saved. A guard is its *source*
+(``L['self'].training``), its kind, and a description of what was found there (describe/identity.py). In the later
+process the frame is live: each source is read, what is found is described again, and only when all descriptions agree
+are the guards built, by Dynamo's own GuardBuilder, on the live objects. So they are the guards that tracing here would
+have made, those on identity included, and none is dropped.
+
+What has no description, or a kind that is not known here, raises NotPortable.
+
+Private names: torch._dynamo.guards.{CheckFunctionManager, GuardBuilder, convert_int_to_concrete_values,
+_get_closure_vars}, torch._guards.{TracingContext, tracing}, torch._dynamo.source.LocalSource,
+torch._dynamo.output_graph.{OutputGraphCommon, OutputGraphGuardsState}, torch._guards.{Guard, GuardsSet, Source},
+torch._C._dynamo.guards.GlobalStateGuard, torch._C.{_dispatch_keys, _len_torch_function_stack},
+torch.utils._device.CURRENT_DEVICE, torch.utils._ordered_set.OrderedSet,
+torch.utils._pytree.{SUPPORTED_NODES, CONSTANT_NODES},
+torch._functorch.pyfunctorch.retrieve_all_functorch_interpreters, torch.autograd.forward_ad._current_level,
+torch._dynamo.source.SkipGuardSource, torch.nn.modules.module._global_*_hooks,
+torch._subclasses.fake_tensor.FakeTensor, torch.utils._python_dispatch._disable_current_modes,
+Tensor._dynamo_static_input_type.
+Checked on 2.11.0, 2.13.0, 2.15.0.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import datetime
+import decimal
+import functools
+import hashlib
+import inspect
+import random
+import re
+import types
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+import torch._dynamo.guards as dynamo_guards
+import torch._functorch.pyfunctorch
+import torch.utils._device
+from torch._dynamo.guards import CheckFunctionManager, GuardBuilder
+from torch._dynamo.output_graph import OutputGraphCommon, OutputGraphGuardsState
+from torch._dynamo.source import LocalSource
+from torch._guards import Guard, GuardsSet, TracingContext, tracing
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils import _pytree as pytree
+from torch.utils._ordered_set import OrderedSet
+from torch.utils._python_dispatch import _disable_current_modes, is_traceable_wrapper_subclass
+
+from precompiled.packages.describe import difference, identity
+from precompiled.packages.describe.identity import TORCH_FILES, Descriptions, Mismatch, NotPortable, code_digest
+from precompiled.packages.dynamo import dynamo_state
+from precompiled.store.package_format import About, Told
+
+# Their meaning is in the state around the frame or in their parameters; nothing is read from their source.
+NO_FACT = frozenset(
+    {"GRAD_MODE", "DETERMINISTIC_ALGORITHMS", "GLOBAL_STATE", "FSDP_TRAINING_STATE", "SHAPE_ENV", "DEFAULT_DEVICE",
+     "TORCH_FUNCTION_STATE", "AUTOGRAD_SAVED_TENSORS_HOOKS", "FUNCTORCH_STACK_MATCH", "DUPLICATE_INPUT", "DUAL_LEVEL",
+     "DICT_CONTAINS", "DICT_NOT_CONTAINS", "SET_CONTAINS", "SET_NOT_CONTAINS", "NOT_PRESENT_IN_GENERIC_DICT",
+     "NOT_NONE_MATCH"}
+)  # fmt: skip
+_VALUES = frozenset({"CONSTANT_MATCH", "EQUALS_MATCH", "BOOL_MATCH", "NONE_MATCH", "CONSTANT_SUBCLASS_MATCH"})
+_THINGS = frozenset({"ID_MATCH", "FUNCTION_MATCH", "CLASS_MATCH", "MODULE_MATCH", "CLOSURE_MATCH", "BUILTIN_MATCH"})
+_LENGTHS = frozenset(difference.LENGTHS)
+_KEYS = frozenset({"DICT_KEYS_MATCH", "MAPPING_KEYS_CHECK"})
+_DIMENSION_MARKS = (
+    "_dynamo_dynamic_indices", "_dynamo_weak_dynamic_indices", "_dynamo_unbacked_indices",
+    "_dynamo_strict_unbacked_indices", "_dynamo_static_indices", "_dynamo_shape_ids", "_dynamo_unbacked_bounds",
+    "_dynamo_dynamic_range",
+)  # fmt: skip
+_HOOKS = (
+    "_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks", "_state_dict_hooks",
+)  # fmt: skip
+_HOOKS_WITH = ("_forward_hooks_with_kwargs", "_forward_hooks_always_called", "_forward_pre_hooks_with_kwargs")
+# Compared by C, on the values themselves, with no guard but the one on their types.
+_NATIVE = (bytes, bytearray, datetime.date, datetime.time, datetime.timedelta, datetime.tzinfo, decimal.Decimal)
+_PARAMETERS = {"attr", "key", "source_b", "recompile_hint", "invert"}
+_MADE_UP = re.compile(r"__builtins_dict__\w*|__precompiled_\w+|___module_\w+|___unnamed_scope\w+|_\d{6,}_c\d+")
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+_ALIGNMENT = 16  # bytes: torch/_inductor/utils.py, ALIGNMENT
+WHEN = "when it was traced"
+_STATIC = "_dynamo_static_input_type"
+_ITEMS = re.compile(r", |[{}]")
+# Identities, and how often the interpreter has changed any dictionary so far.
+_NUMBERS = re.compile(r"0x[0-9a-f]+|\b\d{7,}\b|(?<=\) == )\d+$")
+
+
+Kept = tuple[Any, str, dict[str, Any], Any]  # source, kind, parameters, fact
+
+
+@dataclasses.dataclass
+class Guards:
+    """The guards of one entry, as they are kept."""
+
+    guards: list[Kept]
+    key_order: list[tuple[Any, Any]]  # what was gone through, and in which order it was
+    sizes: dict[Any, dict[str, Any]]
+    aotautograd: list[Any]
+    shapes: Any  # ShapeCodeParts
+    global_state: str
+    builtins_name: str | None
+    extra: dict[str, Any]  # fields that only some versions have
+    codes: str  # digest of the guards' own expressions
+    static: list[Any]  # sources of the tensors that a trace marks as of one address: parameters
+
+
+# ---------------------------------------------------------------------- recording
+
+
+def capture(builder: Any, guards: list[Guard], output: Any, shapes: Any, described: Descriptions) -> Guards:
+    """What Dynamo guards on now. Reads only; raises NotPortable."""
+    if output.export or output.functorch_layers or output.torch_function_mode_stack:
+        raise dynamo_state.in_a_mode()
+    return Guards(
+        guards=facts(guards, builder, described),
+        key_order=[
+            (source, _order(value_at(source, builder), source, described))
+            for source in output.guard_on_key_order
+        ],
+        sizes={
+            source: {name: _concrete(value) for name, value in known.items()}
+            for source, known in output.input_source_to_sizes_strides.items()
+        },
+        aotautograd=list(output.aotautograd_guards),
+        shapes=shapes,
+        global_state=str(output.global_state_guard.__getstate__()),
+        builtins_name=output.name_of_builtins_dict_key_in_fglobals,
+        extra={name: getattr(output, name) for name in ("compile_on_one_rank",) if hasattr(output, name)},
+        codes=_codes(guards),
+        static=[
+            guard.originating_source
+            for guard in guards
+            if guard.create_fn_name() == "TENSOR_MATCH" and getattr(builder.get(guard), _STATIC, None) == "unguarded"
+        ],
+    )
+
+
+def facts(guards: Iterable[Guard], reader: Any, described: Descriptions) -> list[Kept]:
+    """What is at the sources of guards. ``reader``: a GuardBuilder, or a Reader. Raises NotPortable."""
+    kept: list[Kept] = []
+    for guard in guards:
+        kind, parameters = _how(guard)
+        try:
+            fact = _fact(kind, parameters, guard, reader, described)
+        except NotPortable as reason:
+            raise NotPortable(f"{guard.name}: {kind}: {reason}", code=reason.code) from reason
+        kept.append((guard.originating_source, kind, parameters, fact))
+    return kept
+
+
+def compare(kept: list[Kept], reader: Reader, described: Descriptions, *, check_source: bool = True) -> None:
+    """Raise Mismatch unless at every source there is what was there; ``check_source=False``: code may be another."""
+    described.recount()
+    for number, (source, kind, parameters, fact) in enumerate(kept):
+        if kind in NO_FACT:
+            continue
+        guard = Guard(source, getattr(GuardBuilder, kind))
+        try:
+            found = _fact(kind, parameters, guard, reader, described)
+            if kind == "TENSOR_MATCH" and isinstance(reader.get(guard), FakeTensor):
+                # Described as what it stands for, which is for a watch to record: compiled code wants memory.
+                raise Mismatch(f"{source.name} is a fake tensor")
+        except Mismatch:
+            raise
+        except Exception as error:
+            raise Mismatch(f"{source.name}: {kind}: {type(error).__name__}: {error}", number) from error
+        if found != fact and (check_source or without_code(found) != without_code(fact)):
+            raise Mismatch(f"{source.name}: {difference.fact(kind, found, fact).said(WHEN)}", number)
+
+
+def compare_values(kept: list[Kept], reader: Reader) -> None:
+    """The same of constants alone, and of those that can be read already: raise Mismatch where one is another."""
+    described = Descriptions()
+    for number, (source, kind, _parameters, fact) in enumerate(kept):
+        if kind in _VALUES:
+            with contextlib.suppress(NotPortable):
+                found = described.value(value_at(source, reader))
+                if found != fact[: len(found)]:  # which has the number of a set
+                    raise Mismatch(f"{source.name}: {difference.fact(kind, found, fact).said(WHEN)}", number)
+
+
+def about(guards: list[Guard], kept: Guards, inlined: list[tuple[list[Any], str]], seen: list[list[Any]]) -> About:
+    """The same, for people, under the names of no process."""
+    return About(
+        guards=[
+            Told(_name(source), kind, ", ".join(f"{name}={_name(value)}" for name, value in sorted(parameters.items())),
+                 fact, _place(guard))
+            for guard, (source, kind, parameters, fact) in zip(guards, kept.guards, strict=True)
+        ],
+        inlined=[[f"{module}.{'.'.join(names)}", digest] for (module, names), digest in inlined],
+        sizes={_name(source): known.get("size") for source, known in kept.sizes.items()},
+        state=kept.global_state,
+        seen=[[_name(what), fact] for what, fact in seen],
+    )  # fmt: skip
+
+
+def _name(value: Any) -> str:
+    return _NUMBERS.sub("#", _MADE_UP.sub("@", str(getattr(value, "name", value))))
+
+
+def _place(guard: Guard) -> str:
+    stack = guard.user_stack
+    if not stack:
+        return ""
+    # The innermost line that is not torch's own: a layer's call, rather than a line inside of torch.nn.
+    frame = next((item for item in reversed(stack) if not item.filename.startswith(TORCH_FILES)), stack[-1])
+    return f"{frame.filename}:{frame.lineno}, in {frame.name}"
+
+
+def look(value: Any) -> str:
+    """What can be told of a local at once: enough to pass over most entries that are for other calls."""
+    if isinstance(value, torch.Tensor):
+        return f"{kind_of(value).__qualname__} {value.dtype} {value.dim()}"
+    if isinstance(value, types.FunctionType):
+        return f"function {value.__module__}.{value.__qualname__}"
+    return f"{type(value).__module__}.{type(value).__qualname__}"
+
+
+def guarded_locals(guards: list[Guard]) -> list[str]:
+    """Names of the locals whose types are guarded, so that another type is another entry's."""
+    kinds = {"TYPE_MATCH", "TENSOR_MATCH", "CLOSURE_MATCH", "CONSTANT_MATCH", "EQUALS_MATCH"}
+    return sorted(
+        {
+            guard.originating_source.local_name
+            for guard in guards
+            if type(guard.originating_source) is LocalSource and guard.create_fn_name() in kinds
+        }
+    )
+
+
+def sizes_differ(kept: Guards, local: dict[str, Any]) -> str | None:
+    """A tensor argument whose sizes an entry does not accept, in words; None when all are accepted."""
+    for source, known in kept.sizes.items():
+        if type(source) is LocalSource and isinstance(value := local.get(source.local_name), torch.Tensor):
+            size = known.get("size")
+            if size is not None and (
+                len(size) != value.dim()
+                or any(w is not None and w != h for w, h in zip(size, value.shape, strict=True))
+            ):
+                return f"L[{source.local_name!r}]: {difference.of_sizes(value.shape, size).said(WHEN)}"
+    return None
+
+
+def without_code(fact: Any) -> Any:
+    """A description without the digests of code in it."""
+    if isinstance(fact, list):
+        return [without_code(item) for item in fact]
+    return "code" if isinstance(fact, str) and _DIGEST.fullmatch(fact) else fact
+
+
+def _concrete(value: Any) -> Any:
+    return pytree.tree_map(dynamo_guards.convert_int_to_concrete_values, value)
+
+
+def _how(guard: Guard) -> tuple[str, dict[str, Any]]:
+    """The GuardBuilder method that makes it, and what it is called with."""
+    make = guard.create_fn
+    parameters: dict[str, Any] = {}
+    if isinstance(make, functools.partial):
+        if make.args:
+            raise NotPortable(f"the guard {guard.name} has arguments", code="package-guard")
+        parameters = dict(make.keywords)
+        make = make.func
+    kind = make.__name__
+    if getattr(GuardBuilder, kind, None) is not make:
+        raise NotPortable(f"the guard {guard.name} is made by {kind}", code="package-guard")
+    if kind == "TENSOR_MATCH":
+        parameters.pop("value", None)  # a weak reference to what its source leads to
+    unknown = set(parameters) - _PARAMETERS
+    if unknown:
+        raise NotPortable(f"the guard {kind} on {guard.name} takes {', '.join(sorted(unknown))}", code="package-guard")
+    return kind, parameters
+
+
+def _fact(kind: str, parameters: dict[str, Any], guard: Guard, builder: Any, described: Descriptions) -> Any:
+    if kind in NO_FACT:
+        return None
+    if kind == "HASATTR" and "attr" not in parameters:  # 2.11: it is the last part of the source
+        source = guard.originating_source
+        base = getattr(source, "base", None)
+        if base is None or not hasattr(source, "member"):
+            raise NotPortable(f"the guard HASATTR on {guard.name} has no attribute", code="package-guard")
+        return hasattr(value_at(base, builder), source.member)
+    value = builder.get(guard)
+    if kind in _VALUES:
+        # Two sets of equal content may be told apart by what is added to one.
+        return [*described.value(value), described.number(value)] if type(value) is set else described.value(value)
+    if isinstance(value, (inspect.Signature, inspect.Parameter)):  # what is read of it is not guarded
+        return [described.thing(value), described.number(value)]
+    if kind == "CLOSURE_MATCH" and isinstance(value, types.FunctionType):  # which is a guard on its __code__
+        if value.__code__.co_filename.startswith(TORCH_FILES):  # of one code there may be many: boolean_dispatch's
+            return [described.function(value), described.number(value)]
+        return [described.code_of(value), described.number(value), described.classes_in(value)]
+    if kind in _THINGS:
+        return [described.thing(value), described.number(value)]
+    if kind == "TYPE_MATCH":
+        return [
+            described.a_class(type(value)), described.number(type(value)), described.number(value), _names(value),
+            _hooks(value, described), _within(value, described),
+        ]  # fmt: skip
+    if kind == "TENSOR_MATCH":
+        return [_tensor(value, described), described.number(value)]
+    if kind in _LENGTHS:
+        length = len(value) if hasattr(value, "__len__") else repr(value)
+        which = None if kind == "EMPTY_NN_MODULE_HOOKS_DICT" else described.number(value)
+        return [described.a_class(type(value)), length, which]
+    if kind in _KEYS:
+        return [described.a_class(type(value)), [described.value(key) for key in value]]
+    if kind == "HASATTR":
+        return hasattr(value, parameters["attr"])
+    if kind in ("RANGE_ITERATOR_MATCH", "COUNT_ITERATOR_MATCH"):
+        return repr(value)
+    if kind == "DISPATCH_KEY_SET_MATCH":
+        return repr(value)
+    raise NotPortable(f"no check stands for the guard {kind} on {guard.name}", code="package-guard")
+
+
+def _order(value: Any, source: Any, described: Descriptions) -> Any:
+    """The keys or items of what a trace went through. Those of a module's ``__dict__`` have no guard of Dynamo's."""
+    if isinstance(value, (set, frozenset)):
+        if not all(isinstance(item, (int, float, complex, type(None))) for item in value) and len(value) > 1:
+            raise NotPortable(f"{source.name} is a set, whose order is another one in each process",
+                              "Use a tuple where the order matters", code="package-set-order")  # fmt: skip
+        return [described.value(item) for item in value]
+    # Keys of other dictionaries have guards of their own; copyreg's table has others in each process.
+    return list(value) if source.name.endswith(".__dict__") else None
+
+
+def _tensor(value: Any, described: Descriptions) -> Any:
+    # In the order of difference.TENSOR.
+    if not isinstance(value, torch.Tensor) or is_traceable_wrapper_subclass(value):
+        raise NotPortable(f"a {type(value).__qualname__} is an input", code="package-guard")
+    marks = {name: _ordered(getattr(value, name)) for name in _DIMENSION_MARKS if hasattr(value, name)}
+    return [
+        described.a_class(kind_of(value)), str(value.dtype), str(value.device), str(value.layout), value.requires_grad,
+        repr(_dispatch_keys(value)), marks, _memory(value, described), value.is_leaf, _is_aligned(value),
+        # By an attribute of the tensor, not its class alone. A watch's fake parameter has it as well.
+        value._is_view(), isinstance(value, torch.nn.Parameter), isinstance(value, torch.nn.Buffer),
+    ]  # fmt: skip
+
+
+def _is_aligned(value: torch.Tensor) -> bool:
+    """Inductor trusts that a parameter stays as aligned as it was (compile_fx.py, copy_misaligned_inputs)."""
+    if value.layout is not torch.strided:
+        return True
+    offset = value.storage_offset()
+    return not isinstance(offset, int) or offset * value.element_size() % _ALIGNMENT == 0
+
+
+def _memory(value: torch.Tensor, described: Descriptions) -> list[int]:
+    """Which it is, and where in it. Inputs that share memory are another graph than those that do not, and so are those
+    that overlap; Dynamo has no guard on it.
+    """
+    if value.layout is not torch.strided:
+        return [-1, 0]
+    offset = value.storage_offset()
+    return [described.memory(value.untyped_storage()._cdata), offset if isinstance(offset, int) else -1]
+
+
+def _registered(kind: type) -> Any:
+    """How pytree takes an object of this class apart: a trace asks, and does not guard on the answer."""
+    node = pytree.SUPPORTED_NODES.get(kind)
+    if node is None:
+        return "constant" if kind in pytree.CONSTANT_NODES else None
+    functions = (node.flatten_fn, node.unflatten_fn)
+    return [code_digest(function.__code__) if isinstance(function, types.FunctionType) else type(function).__qualname__
+            for function in functions]  # fmt: skip
+
+
+identity.registered = _registered
+
+
+def kind_of(value: Any) -> type:
+    """Its type; of a fake tensor that of what it stands for: a watch traces with these, and runs use what it kept."""
+    if isinstance(value, FakeTensor):
+        return torch.nn.Parameter if isinstance(value, torch.nn.Parameter) else value.pytype or torch.Tensor
+    return type(value)
+
+
+def _dispatch_keys(value: torch.Tensor) -> Any:
+    if not isinstance(value, FakeTensor):
+        return torch._C._dispatch_keys(value)
+    if value.dispatch_keys is not None:
+        return value.dispatch_keys
+    with _disable_current_modes(), torch.inference_mode(value.is_inference()):
+        # What is odd about its own (a conjugate view) is found out by the run: its tensor has another set.
+        return torch._C._dispatch_keys(torch.empty(0, dtype=value.dtype, device=value.device, layout=value.layout))
+
+
+def _ordered(marks: Any) -> Any:
+    """A set in an order that does not depend on the addresses that its items hash by (``_DimRange(0, None, None)``)."""
+    return sorted(map(repr, marks)) if isinstance(marks, (set, frozenset)) else repr(marks)
+
+
+def _names(value: Any) -> list[str]:
+    """The names of an object's attributes: what one has not got may come from elsewhere, ``__getattr__`` for one."""
+    if isinstance(value, (type, types.ModuleType)):
+        return []
+    names = {str(name) for name in getattr(value, "__dict__", ())}
+    if isinstance(value, torch.nn.Module):
+        for held in ("_parameters", "_buffers", "_modules"):
+            names |= {f"{held}.{name}" for name in vars(value).get(held, ())}
+    return sorted(names)
+
+
+def _within(value: Any, described: Descriptions) -> Any:
+    """What Dynamo reads of an object by itself, with no guard but the one on its type: a decorator's mode."""
+    if isinstance(value, types.MethodType):
+        of = value.__self__
+        return ["method", described.attribute(value.__func__), described.a_class(type(of)), _within(of, described)]
+    if isinstance(value, random.Random):
+        raise NotPortable("the state of a random.Random is part of the trace")
+    if isinstance(value, _NATIVE):
+        return repr(value)
+    held = next((kind for kind in (dict, list, tuple, set, frozenset) if isinstance(value, kind)), None)
+    if held is not None and type(value) is not held:
+        return held.__len__(value)
+    if type(value).__module__.split(".")[0] in ("torch", "contextlib") and hasattr(type(value), "__enter__"):
+        state = [[name, described.attribute(held)] for name, held in getattr(value, "__dict__", {}).items()]
+        return [described.a_class(type(value)), state]
+    return None
+
+
+def _hooks(value: Any, described: Descriptions) -> Any:
+    """A module's hooks: Dynamo leaves them unguarded, but a trace with another hook is another trace."""
+    if not isinstance(value, torch.nn.Module):
+        return None
+    state = vars(value)
+    found: dict[str, Any] = {
+        name: [described.value(hook) for hook in hooks.values()] for name in _HOOKS if (hooks := state.get(name))
+    }  # fmt: skip
+    for name in _HOOKS_WITH:  # by number: of which of them it is so
+        if ids := state.get(name):
+            of = state["_forward_pre_hooks" if "_pre_" in name else "_forward_hooks"]
+            found[name] = [number for number, id in enumerate(of) if id in ids]
+    return found
+
+
+def _codes(guards: list[Guard]) -> str:
+    """Digest of what the guards say of themselves, without identities: a check on our own descriptions."""
+    lines = set()
+    for guard in guards:
+        for code in guard.code_list or ():
+            # Not the type that is shown behind: it may be a code object, with its file and line.
+            shown = _NUMBERS.sub("#", _MADE_UP.sub("@", code.partition(", type=")[0]))
+            if "{" in shown:  # a set's items, in the order of their addresses: pytree's BUILTIN_TYPES has a function
+                shown = ", ".join(sorted(_ITEMS.split(shown)))
+            lines.add(f"{guard.create_fn_name()} {shown}")
+    return hashlib.sha256("\n".join(sorted(lines)).encode()).hexdigest()
+
+
+# ---------------------------------------------------------------------- making them again
+
+
+class Rebuilder:
+    """The guards of one entry, on a live frame."""
+
+    def __init__(self, kept: Guards, code: types.CodeType, local: dict[str, Any], scope: dict[str, Any]) -> None:
+        self._kept = kept
+        self._code = code
+        self._local = local
+        self._scope = scope
+        self.reader = Reader(local, scope)
+
+    def verify(self, described: Descriptions, *, check_source: bool = True) -> None:
+        """Raise Mismatch unless all that the guards are about is here what it was there.
+
+        ``check_source=False``: digests of code may differ.
+        """
+        dynamo_state.check_global_state(self._kept.global_state)
+        if differs := sizes_differ(self._kept, self._local):
+            raise Mismatch(differs)
+        compare(self._kept.guards, self.reader, described, check_source=check_source)
+        for source, order in self._kept.key_order:
+            if _order(value_at(source, self.reader), source, described) != order:
+                raise Mismatch(f"{source.name} has other keys here, or in another order")
+
+    def build(self, fail: Callable[..., None] | None) -> Any:
+        """The guard manager, as CheckFunctionManager makes it; raises Mismatch when it does not accept the frame."""
+        kept = self._kept
+        guards = [
+            Guard(source, functools.partial(getattr(GuardBuilder, kind), **parameters) if parameters
+                  else getattr(GuardBuilder, kind))
+            for source, kind, parameters, _fact_ in kept.guards
+        ]  # fmt: skip
+        shapes = kept.shapes
+        if shapes is not None and not shapes.python_fallback:
+            # Its C++ would be compiled now: the expression in Python says the same.
+            shapes = dataclasses.replace(shapes, python_fallback=True)
+        state = OutputGraphGuardsState(
+            local_scope=self._local,
+            global_scope=self._scope,
+            torch_function_mode_stack=[],
+            guard_on_key_order={source for source, _order in kept.key_order},
+            input_source_to_sizes_strides=kept.sizes,
+            dual_level=torch.autograd.forward_ad._current_level,
+            functorch_layers=[],
+            current_device=torch.utils._device.CURRENT_DEVICE,
+            global_state_guard=dynamo_state.restored_global_state(self._kept.global_state),
+            _guards=GuardsSet(OrderedSet(guards)),
+            _aotautograd_guards=kept.aotautograd,
+            skip_guards_check=True,
+            name_of_builtins_dict_key_in_fglobals=kept.builtins_name,
+            **kept.extra,
+        )
+        # A context with nothing in it: some guards ask it for constants that a trace made.
+        with (
+            tracing(TracingContext(None)),
+            torch._C.DisableTorchFunction(),
+        ):  # as Dynamo does; not around the check, which is of the state as it is
+            manager = CheckFunctionManager(
+                self._code, OutputGraphCommon(state), None, fail, None, shape_code_parts=shapes
+            ).guard_manager
+        if _codes(guards) != kept.codes:
+            raise Mismatch("the guards that were made here say something else than those that were kept")
+        if not manager.check(self._local):
+            raise Mismatch(f"the guards made here do not accept the call: {_why(manager, self._local)}")
+        return manager
+
+    def mark_static(self) -> None:
+        """Mark parameters as a trace does: compiled autograd, and other frames, see it in later graphs' inputs."""
+        for source in self._kept.static:
+            value = value_at(source, self.reader)
+            if getattr(value, _STATIC, None) is None:
+                torch._dynamo.mark_static_address(value, guard=False)
+
+
+class Reader:
+    """Values at sources, as GuardBuilder.get reads them."""
+
+    def __init__(self, local: dict[str, Any], scope: dict[str, Any]) -> None:
+        import builtins
+
+        self._scope = {"L": local, "G": scope, "__builtins__": dict(vars(builtins))}
+        self._closure = dynamo_guards._get_closure_vars()
+        self._cache: dict[Any, Any] = {}
+
+    def get(self, guard: Guard) -> Any:
+        return guard.originating_source.get_value(self._scope, self._closure, self._cache)
+
+
+def value_at(source: Any, reader: Any) -> Any:
+    """``reader``: a GuardBuilder, or a Reader. Raises NotPortable for what cannot be read, or not any more."""
+    try:
+        return reader.get(Guard(source, GuardBuilder.TYPE_MATCH))  # which kind it is of plays no part in it
+    except Exception as error:
+        raise NotPortable(f"{source.name} cannot be read: {type(error).__name__}: {error}",
+                          code="package-guard") from error  # fmt: skip
+
+
+def _why(manager: Any, local: dict[str, Any]) -> str:
+    try:
+        return "; ".join(manager.check_verbose(local).verbose_code_parts[:1])
+    except Exception as error:  # noqa: BLE001 - this is for people
+        return type(error).__name__

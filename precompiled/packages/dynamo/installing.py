@@ -1,0 +1,208 @@
+"""An entry of a package on a live frame: is it for this call, and what Dynamo gets for it.
+
+What is found is given back as the ``GuardedCode`` that tracing would have given. It lands in Dynamo's own cache, so
+that recompile limits, the match of backends, ``torch.compiler.reset`` and explanations of failed guards are its own.
+Upstream's second table (``_load_precompile_entry``) is not used.
+
+Private names: torch._dynamo.convert_frame.{has_tensor_in_frame, get_compile_id, input_codes, output_codes,
+orig_code_map}, torch._dynamo.types.{GuardedCode, ConvertFrameReturn, wrap_guarded_code},
+torch._dynamo.utils.{CleanupHook, CleanupManager}, torch._guards.{compile_context, CompileContext}.
+Checked on 2.11.0, 2.13.0, 2.15.0.
+"""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import functools
+import importlib
+import sys
+import types
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import torch
+from torch._dynamo import convert_frame
+from torch._dynamo.types import ConvertFrameReturn, GuardedCode, wrap_guarded_code
+from torch._dynamo.utils import CleanupHook, CleanupManager
+from torch._guards import CompileContext, compile_context
+
+from precompiled.packages.describe.identity import Descriptions, Mismatch, codes_at, locals_digest, object_at
+from precompiled.packages.dynamo import dynamo_state, guard_facts, unguarded
+from precompiled.packages.dynamo.frame_entry import Body, Frame, Left
+from precompiled.packages.dynamo.guard_facts import Kept, Rebuilder, look
+
+
+def passed_over(locals_: dict[str, str], frame: Frame) -> str | None:
+    """Why an entry cannot be for this frame, by a look at its locals; None when it may be."""
+    for name, before in locals_.items():
+        here = look(frame.local[name]) if name in frame.local else "absent"
+        if here != before:
+            return f"L[{name!r}]: {here} here, {before} when it was traced"
+    return None
+
+
+def usable(
+    body: Body, frame: Frame, described: Descriptions, name: Callable[[str], str], *, check_source: bool = True
+) -> Rebuilder:
+    """Check all that an entry took for granted against the live frame; raises Mismatch with the first difference."""
+    modules = [what for _name, kind, what in body.installed if kind == "module"]
+    modules += [module for module, *_asked in body.asked]
+    _import([*body.imports.values(), *modules], body.inlined, body.guards.guards, frame)
+    if check_source and (changed := changed_source(body.inlined)) is not None:
+        raise Mismatch(f"the source of {changed} has changed")
+    with _aliases(body, frame.scope, name) as installed:
+        rebuilder = Rebuilder(body.guards, frame.code, frame.local, frame.scope)
+        rebuilder.verify(described, check_source=check_source)
+        unguarded.compare(body.seen, frame.scope, rebuilder.reader, described, check_source=check_source)
+        for module, qualname, values, named, before in body.asked:
+            try:
+                now = Descriptions().value(object_at(module, qualname)(*values, **named))
+            except Exception as error:  # it is gone, or what it asks: other entries may be for this call
+                raise Mismatch(f"{module}.{qualname} raises {type(error).__name__}: {error}") from error
+            if now != before:
+                raise Mismatch(f"{module}.{qualname} gives {now}, and gave {before} when it was traced")
+        installed.clear()  # they stay
+    return rebuilder
+
+
+def _import(
+    modules: Iterable[str], inlined: Iterable[tuple[list[Any], str]], guards: list[Kept], frame: Frame
+) -> None:
+    """Import what a trace has imported, unless its values already say that this call would not have come there."""
+    absent = {*modules, *(place[0] for place, _digest in inlined)} - sys.modules.keys()
+    if not absent:
+        return
+    guard_facts.compare_values(guards, guard_facts.Reader(frame.local, frame.scope))
+    for module in sorted(absent):
+        try:
+            importlib.import_module(module)
+        except (Exception, SystemExit) as error:  # whatever the module raises: a trace raises it too, or is not there
+            raise Mismatch(f"{module} cannot be imported: {type(error).__name__}: {error}") from error
+
+
+def rebuilt(
+    frame: Frame, rebuilder: Rebuilder
+) -> Callable[[list[Callable[..., Any]], Body, Callable[[str], str]], Any]:
+    """Build the guards; what comes back gives Dynamo the entry, once the callables of its graphs are there.
+
+    Raises Mismatch when the guards do not accept the frame.
+    """
+    hooks = frame.hooks
+    compile_id = convert_frame.get_compile_id(frame.state)
+    with compile_context(CompileContext(compile_id)):
+        manager = rebuilder.build(hooks.guard_fail_fn if hooks else None)
+
+    def install(functions: list[Callable[..., Any]], body: Body, name: Callable[[str], str]) -> ConvertFrameReturn:
+        ours = {name(placeholder) for placeholder, _kind, _what in body.installed}
+        absent = unguarded.globals_within(body.code) - ours - frame.scope.keys() - vars(builtins).keys()
+        if absent:
+            raise Mismatch(f"the bytecode needs the global {sorted(absent)[0]}, which is not here")
+        cleanups = []
+        for placeholder, kind, what in body.installed:
+            alias = name(placeholder)
+            if kind == "graph":
+                value: Any = torch._dynamo.disable(functions[what], reason="do not trace Dynamo-compiled graph")
+                cleanups.append(CleanupHook.create(frame.scope, alias, value))
+            elif kind == "resume":
+                cleanups.append(CleanupHook.create(frame.scope, alias, _resume(what, frame.scope, alias)))
+            elif kind == "resume code":
+                cleanups.append(CleanupHook.create(frame.scope, alias, what))
+            else:  # put there for the guards already
+                cleanups.append(CleanupHook.create(frame.scope, alias, frame.scope.pop(alias)))
+        code = body.code
+        convert_frame.input_codes.add(frame.code)
+        convert_frame.output_codes.add(code)
+        convert_frame.orig_code_map[code] = frame.code
+        CleanupManager.instance[code] = cleanups
+        rebuilder.mark_static()
+        return wrap_guarded_code(GuardedCode(code, manager, compile_id, f"Torch-Compiled Region: {compile_id}"))
+
+    return install
+
+
+def _resume(code: types.CodeType, scope: dict[str, Any], name: str) -> Callable[..., Any]:
+    """As OutputGraph.install_resume_function_global makes it."""
+    if not code.co_freevars:
+        return types.FunctionType(code, scope, name)
+
+    # Called with the closure; in C, so that no frame of ours turns up at Dynamo's door.
+    return functools.partial(types.FunctionType, code, scope, name, None)
+
+
+@contextlib.contextmanager
+def _aliases(body: Body, scope: dict[str, Any], name: Callable[[str], str]) -> Iterator[list[str]]:
+    """The modules and the builtins under the names that the sources use; taken away again when it comes to nothing."""
+    wanted: dict[str, Any] = {}
+    for alias, module in body.imports.items():
+        wanted[alias] = importlib.import_module(module)
+    for placeholder, kind, what in body.installed:
+        if kind == "builtins":
+            found = scope["__builtins__"]
+            wanted[name(placeholder)] = found if isinstance(found, dict) else vars(found)
+        elif kind == "module":
+            wanted[name(placeholder)] = importlib.import_module(what)
+        elif kind == "scope":
+            wanted[name(placeholder)] = scope
+    added: list[str] = []
+    try:
+        for alias, value in wanted.items():
+            if alias not in scope:
+                scope[alias] = value
+                added.append(alias)
+            elif scope[alias] is not value:
+                raise Mismatch(f"the global {alias} is something else here")
+        yield added
+    finally:
+        for alias in added:
+            scope.pop(alias, None)
+
+
+@contextlib.contextmanager
+def or_discarded(body: Body, frame: Frame, name: Callable[[str], str]) -> Iterator[None]:
+    """``discard`` where something is raised: a guard that does not accept the call, an artifact that does not load."""
+    try:
+        yield
+    except BaseException:
+        discard(body, frame, name)
+        raise
+
+
+def discard(body: Body, frame: Frame, name: Callable[[str], str]) -> None:
+    """Take back what ``usable`` put into the frame's globals for an entry; modules under Dynamo's own names stay."""
+    for placeholder, kind, _what in body.installed:
+        if kind in ("builtins", "module", "scope"):
+            frame.scope.pop(name(placeholder), None)
+
+
+def skipped(frame: Frame, kept: Left, name: Callable[[str], str]) -> ConvertFrameReturn:
+    """What Dynamo answers for a frame that stays as it is; raises Mismatch where it may not."""
+    _import(kept.imports.values(), kept.inlined, kept.guards, frame)
+    if (changed := changed_source(kept.inlined)) is not None:
+        raise Mismatch(f"the source of {changed} has changed")
+    if kept.locals != locals_digest(frame.kinds) or kept.tensors != frame.has_tensors():
+        raise Mismatch("it is called with other types than when it was left alone")
+    dynamo_state.check_global_state(kept.global_state)
+    scope = frame.scope_with(kept.imports, [name(placeholder) for placeholder in kept.builtins_names])
+    reader, described = guard_facts.Reader(frame.local, scope), Descriptions()
+    guard_facts.compare(kept.guards, reader, described)
+    unguarded.compare(kept.seen, frame.scope, reader, described, check_source=True)
+    return left_alone(frame, kept.reason)
+
+
+def left_alone(frame: Frame, reason: str) -> ConvertFrameReturn:
+    """What Dynamo answers for a frame that it does not trace."""
+    with contextlib.suppress(Exception):
+        convert_frame.input_codes.add(frame.code)
+    result = ConvertFrameReturn()
+    if hasattr(result, "skip_reason"):
+        result.skip_reason = reason
+    return result
+
+
+def changed_source(inlined: Iterable[tuple[list[Any], str]]) -> str | None:
+    """What a trace met and has another source by now; None when nothing has."""
+    for place, digest in inlined:
+        if digest not in codes_at(place):
+            return f"{place[0]}.{'.'.join(place[1])}"
+    return None

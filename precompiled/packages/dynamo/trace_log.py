@@ -1,0 +1,45 @@
+"""What Dynamo read while it traced a frame: filled by trace_patches and untraced, described by unguarded.
+
+Private names: torch._dynamo.source.ConstantSource. Checked on 2.11.0, 2.13.0, 2.15.0.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch._dynamo.source import ConstantSource
+
+from precompiled.packages.describe.identity import NotPortable
+
+# Module, qualified name, arguments, keywords, described result.
+Asked = tuple[str, str, tuple[Any, ...], dict[str, Any], Any]
+
+
+@dataclass
+class TraceLog:
+    """Of all attempts to trace one frame."""
+
+    values: list[Any] = field(default_factory=list)  # sources
+    attributes: list[tuple[Any, str]] = field(default_factory=list)  # source of an object, name
+    keys: list[tuple[Any, Any]] = field(default_factory=list)  # source of a dictionary, key
+    wholes: list[tuple[Any, str]] = field(default_factory=list)  # source, and what of it: "str", "dir", "keys", HAS
+    met: dict[int, tuple[Any, dict[str, Any]]] = field(default_factory=dict)  # by id: an object, its sources
+    made: dict[int, Any] = field(default_factory=dict)  # by id: what a variable without a source was made of
+    asked: dict[str, Asked] = field(default_factory=dict)
+    problem: NotPortable | None = None
+
+    def read(self, source: Any) -> None:
+        """A value was. A ConstantSource is what assume_constant_result has put into the globals: it is asked again."""
+        if source is not None and not isinstance(source, ConstantSource):
+            self.values.append(source)
+
+    @contextlib.contextmanager
+    def looking(self) -> Iterator[None]:
+        """What goes wrong at a look keeps nothing of the trace, and does not end it."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - Dynamo's and the user's objects may raise anything
+            self.problem = NotPortable(f"{type(error).__name__}: {error}", code="package-internal-error")

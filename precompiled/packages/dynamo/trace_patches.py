@@ -1,0 +1,342 @@
+"""What a trace reads, noted while it does: whatever of it leaves no guard is described by unguarded.py.
+
+Dynamo guards on most of what it finds, and rarely on what it does not find. Nothing here may raise into a trace, which
+is the user's. Noted are
+
+- every value that becomes a variable (``VariableBuilder._wrap``), by its source: of some it takes for granted that they
+  stay (C descriptors, classes in closures, what is behind a module of the standard library: os.environ);
+- the attributes that it asks for, where it asks whether there is one, and where there was none;
+- the keys that a dictionary did not have;
+- of what a trace had all of: the text of an object, the names in a module, the keys of a dictionary that it changes,
+  which its bytecode writes back as it knew them;
+- what it made of things that have no source, being a class's or a function's own: nothing of these is guarded;
+- which object it found under several sources: of all but the first it may take no further notice;
+- what it had computed by functions that it takes for constant: importlib.util.find_spec, importlib.metadata.version,
+  and those under torch._dynamo.assume_constant_result.
+
+Private names: torch._dynamo.variables.builder.VariableBuilder.{_wrap, __call__},
+torch._dynamo.variables.lazy.LazyVariableTracker.{original_value, original_source},
+torch._dynamo.variables.base.VariableTracker.{call_obj_hasattr, var_getattr, tp_getattro_impl (2.15), source} and
+__contains__ in all classes that define them,
+torch._dynamo.variables.dicts.*.getitem_const_raise_exception_if_absent,
+torch._dynamo.variables.dicts.ConstDictVariable.{tp_repr_impl (2.15), repr_impl
+(2.13), debug_repr (2.11), as_python_constant},
+torch._dynamo.variables.builtin.BuiltinVariable.{call_str, call_dir, call_function_handler_cache},
+torch._dynamo.side_effects.SideEffects.mutation,
+torch._dynamo.variables.builder.SourcelessBuilder.create,
+torch._dynamo.variables.user_defined.UserDefinedObjectVariable,
+torch._dynamo.variables.functions.{SkipFunctionVariable.call_function, invoke_and_store_as_constant},
+torch._dynamo.source.ConstantSource, torch._dynamo.exc.{ObservedAttributeError, ObservedKeyError}.
+Checked on 2.11.0, 2.13.0, 2.15.0.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.metadata
+import importlib.util
+import types
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch._dynamo.variables.functions as dynamo_functions
+from torch._dynamo.exc import ObservedAttributeError, ObservedKeyError
+from torch._dynamo.side_effects import SideEffects
+from torch._dynamo.source import ConstantSource
+from torch._dynamo.variables.base import VariableTracker
+from torch._dynamo.variables.builder import SourcelessBuilder, VariableBuilder
+from torch._dynamo.variables.builtin import BuiltinVariable
+from torch._dynamo.variables.dicts import ConstDictVariable
+from torch._dynamo.variables.lazy import LazyVariableTracker
+from torch._dynamo.variables.user_defined import UserDefinedObjectVariable
+
+from precompiled.packages.describe.identity import ATOMS, Descriptions, NotPortable, code_digest, codes_at, object_at
+from precompiled.packages.dynamo import untraced
+from precompiled.packages.dynamo.trace_log import TraceLog
+
+_READS = ("var_getattr", "tp_getattro_impl")
+# Of 2.15, of 2.13, of 2.11: there repr() is what later versions have for messages alone.
+_REPR = next(name for name in ("tp_repr_impl", "repr_impl", "debug_repr") if name in vars(ConstDictVariable))
+_ALL_OF_IT = (_REPR, "as_python_constant")
+# Objects whose identity is no matter, or that are described with all that they are.
+_NEVER_ONE = (*ATOMS, tuple, frozenset, slice, range, type, types.ModuleType, types.FunctionType, types.MethodType,
+              types.BuiltinFunctionType, types.CodeType)  # fmt: skip
+HAS = "the key"
+_SUBSCRIPT = "getitem_const_raise_exception_if_absent"
+_OF_THE_INSTALLATION = (importlib.util.find_spec, importlib.metadata.version)
+
+
+def wrap(now: Callable[[], TraceLog | None]) -> Callable[[], None]:
+    """Note what this thread's traces read into ``now()``, where that is not None; gives what ends that."""
+    ends: list[Callable[[], None]] = []
+
+    def replace(owner: Any, name: str, with_: Callable[[Any, Any], Any]) -> None:
+        original = getattr(owner, name) if not isinstance(owner, type) else vars(owner)[name]
+        static = isinstance(original, staticmethod)
+        function = original.__func__ if static else original
+        replacement = functools.wraps(function)(with_(function, now))
+        setattr(owner, name, staticmethod(replacement) if static else replacement)
+        ends.append(lambda: setattr(owner, name, original))
+
+    for kind in list(_kinds(VariableTracker)):
+        if "call_obj_hasattr" in vars(kind):
+            replace(kind, "call_obj_hasattr", _asked_for)
+        for name in _READS:
+            if name in vars(kind):
+                replace(kind, name, _read)
+        if _SUBSCRIPT in vars(kind):
+            replace(kind, _SUBSCRIPT, _subscripted)
+        if "__contains__" in vars(kind):
+            replace(kind, "__contains__", _looked_up)
+    replace(VariableBuilder, "__call__", _met)
+    replace(VariableBuilder, "_wrap", _built)
+    replace(LazyVariableTracker, "original_value", _looked_at)
+    replace(SourcelessBuilder, "create", _made)
+    replace(SideEffects, "mutation", _changed)
+    replace(BuiltinVariable, "call_str", _as_text)
+    replace(BuiltinVariable, "call_dir", _all_names)
+    for name in _ALL_OF_IT:
+        if name in vars(ConstDictVariable):
+            replace(ConstDictVariable, name, _all_keys)
+    replace(dynamo_functions.SkipFunctionVariable, "call_function", _called)
+    for owner, name, with_ in untraced.replacements():
+        replace(owner, name, with_)
+    BuiltinVariable.call_function_handler_cache.clear()  # it has kept what was replaced
+    if hasattr(dynamo_functions, "invoke_and_store_as_constant"):
+        replace(dynamo_functions, "invoke_and_store_as_constant", _assumed)
+
+    def restore() -> None:
+        while ends:
+            ends.pop()()
+        BuiltinVariable.call_function_handler_cache.clear()
+
+    return restore
+
+
+def _kinds(kind: type) -> Iterator[type]:
+    yield kind
+    inner: type
+    for inner in kind.__subclasses__():
+        yield from _kinds(inner)
+
+
+def _built(original: Callable[..., Any], now: Callable[[], TraceLog | None]) -> Callable[..., Any]:
+    def _wrap(self: Any, value: Any) -> Any:
+        noted = now()
+        if noted is not None:
+            noted.read(self.source)
+        return original(self, value)
+
+    return _wrap
+
+
+def _met(original: Callable[..., Any], now: Callable[[], TraceLog | None]) -> Callable[..., Any]:
+    """One object under a second source is the first one's variable, often without a guard (guards.make_dupe_guard)."""
+
+    def __call__(self: Any, value: Any) -> Any:
+        noted = now()
+        source = self.source
+        if (
+            noted is not None
+            and source is not None
+            and not isinstance(value, (*_NEVER_ONE, VariableTracker))
+            and not isinstance(source, ConstantSource)
+        ):
+            noted.met.setdefault(id(value), (value, {}))[1][source.name] = source
+        return original(self, value)
+
+    return __call__
+
+
+def _looked_at(original: Callable[..., Any], now: Callable[[], TraceLog | None]) -> Callable[..., Any]:
+    """A function that is looked up in a set is compared as it is, and becomes no variable where it is not in it."""
+
+    def original_value(self: Any) -> Any:
+        noted = now()
+        if noted is not None:
+            noted.read(self.original_source())
+        return original(self)
+
+    return original_value
+
+
+def _looked_up(original: Callable[..., Any], now: Callable[[], TraceLog | None]) -> Callable[..., Any]:
+    def __contains__(self: Any, key: Any) -> Any:
+        found = original(self, key)
+        noted = now()
+        source = getattr(self, "source", None)
+        if noted is not None and source is not None:
+            with noted.looking():
+                # What is found in a dictionary has a source, and a guard; in a set it is at another place each time.
+                if found and not issubclass(self.python_type(), (set, frozenset)):
+                    return found
+                key = untraced.constant(key)
+                if is_plain(key):
+                    noted.keys.append((source, key))
+                elif isinstance(key, (type, types.FunctionType)):  # others that come and go say nothing of it
+                    noted.wholes.append((source, f"{HAS} {key.__module__}.{key.__qualname__}"))
+                else:
+                    noted.wholes.append((source, "keys"))
+        return found
+
+    return __contains__
+
+
+def _made(original: Callable[..., Any], now: Callable[[], TraceLog | None]) -> Callable[..., Any]:
+    def create(tx: Any, value: Any) -> Any:
+        noted = now()
+        if noted is not None and type(value) not in ATOMS and not isinstance(value, VariableTracker):
+            noted.made[id(value)] = value
+        return original(tx, value)
+
+    return create
+
+
+def _changed(original: Callable[..., Any], now: Callable[[], TraceLog | None]) -> Callable[..., Any]:
+    def mutation(self: Any, var: Any) -> Any:
+        noted = now()
+        if noted is not None and isinstance(var, ConstDictVariable) and var.source is not None:
+            noted.wholes.append((var.source, "keys"))
+        return original(self, var)
+
+    return mutation
+
+
+def _all_keys(original: Callable[..., Any], now: Callable[[], TraceLog | None]) -> Callable[..., Any]:
+    def as_python_constant(self: Any, *args: Any, **kwargs: Any) -> Any:
+        found = original(self, *args, **kwargs)  # raises where it is none
+        noted = now()
+        if noted is not None and self.source is not None:
+            noted.wholes.append((self.source, "keys"))
+        return found
+
+    return as_python_constant
+
+
+def _all_names(original: Callable[..., Any], now: Callable[[], TraceLog | None]) -> Callable[..., Any]:
+    def call_dir(self: Any, tx: Any, arg: Any, *args: Any, **kwargs: Any) -> Any:
+        noted = now()
+        if noted is not None and arg.source is not None:
+            noted.wholes.append((arg.source, "dir"))
+        return original(self, tx, arg, *args, **kwargs)
+
+    return call_dir
+
+
+def _as_text(original: Callable[..., Any], now: Callable[[], TraceLog | None]) -> Callable[..., Any]:
+    """``str(self.head)``: torch runs ``__repr__`` of all that is in it."""
+
+    def call_str(self: Any, tx: Any, arg: Any, *args: Any, **kwargs: Any) -> Any:
+        noted = now()
+        if noted is not None and isinstance(arg, UserDefinedObjectVariable):
+            if arg.source is not None:
+                if type(arg.value).__str__ is object.__str__:
+                    noted.wholes.append((arg.source, "str"))
+            elif type(arg.value).__repr__ is not object.__repr__:
+                noted.problem = NotPortable(f"the text of a {type(arg.value).__qualname__} is part of the trace")
+        return original(self, tx, arg, *args, **kwargs)
+
+    return call_str
+
+
+def _asked_for(original: Callable[..., Any], now: Callable[[], TraceLog | None]) -> Callable[..., Any]:
+    def call_obj_hasattr(self: Any, tx: Any, name: str, *args: Any, **kwargs: Any) -> Any:
+        noted = now()
+        if noted is not None and self.source is not None:
+            noted.attributes.append((self.source, name))
+        return original(self, tx, name, *args, **kwargs)
+
+    return call_obj_hasattr
+
+
+def _read(original: Callable[..., Any], now: Callable[[], TraceLog | None]) -> Callable[..., Any]:
+    def var_getattr(self: Any, tx: Any, name: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return original(self, tx, name, *args, **kwargs)
+        except ObservedAttributeError:
+            noted = now()
+            if noted is not None and self.source is not None and isinstance(name, str):
+                noted.attributes.append((self.source, name))
+            raise
+
+    return var_getattr
+
+
+def _subscripted(original: Callable[..., Any], now: Callable[[], TraceLog | None]) -> Callable[..., Any]:
+    def getitem_const_raise_exception_if_absent(self: Any, tx: Any, arg: Any) -> Any:
+        try:
+            return original(self, tx, arg)
+        except ObservedKeyError:
+            noted = now()
+            if noted is not None and self.source is not None:
+                if arg.is_python_constant() and is_plain(arg.as_python_constant()):
+                    noted.keys.append((self.source, arg.as_python_constant()))
+                else:
+                    noted.problem = NotPortable(f"{self.source.name} has no {arg}", code="package-not-portable")
+            raise
+
+    return getitem_const_raise_exception_if_absent
+
+
+def _called(original: Callable[..., Any], now: Callable[[], TraceLog | None]) -> Callable[..., Any]:
+    """``is_xxx_available()`` in a forward, and a package that is installed later."""
+
+    def call_function(self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
+        noted = now()
+        if noted is not None and any(self.value is function for function in _OF_THE_INSTALLATION):
+            function = self.value
+            values = tuple(arg.as_python_constant() for arg in args if arg.is_python_constant())
+            try:
+                if len(values) != len(args) or kwargs or not all(map(is_plain, values)):
+                    raise NotPortable("it is not asked by constants")
+                noted.asked[repr((function.__module__, function.__qualname__, values))] = (
+                    function.__module__, function.__qualname__, values, {}, Descriptions().value(function(*values)),
+                )  # fmt: skip
+            except Exception as reason:  # noqa: BLE001 - whatever it raises, it raises in the trace as well
+                noted.problem = NotPortable(f"{function.__qualname__}: {reason}")
+        return original(self, tx, args, kwargs)
+
+    return call_function
+
+
+def _assumed(original: Callable[..., Any], now: Callable[[], TraceLog | None]) -> Callable[..., Any]:
+    """What a function under assume_constant_result gave is in the trace without a guard: it is asked again later."""
+
+    def invoke_and_store_as_constant(tx: Any, fn: Any, name: str, args: Any, kwargs: Any) -> Any:
+        noted = now()
+        if noted is None:
+            return original(tx, fn, name, args, kwargs)
+        answered: list[Any] = []
+
+        @functools.wraps(fn)
+        def asked(*values: Any, **named: Any) -> Any:
+            answered[:] = [values, named, fn(*values, **named)]
+            return answered[2]
+
+        found = original(tx, asked, name, args, kwargs)
+        try:
+            here = object_at(fn.__module__, fn.__qualname__)
+            if (
+                not answered
+                or not callable(here)
+                or code_digest(fn.__code__) not in codes_at([fn.__module__, fn.__qualname__.split(".")])
+            ):
+                raise NotPortable("no name leads to it")
+            values, named, result = answered
+            shown = Descriptions().value([list(values), named, result])
+            if not all(is_plain(item) for item in (*values, *named.values())):
+                raise NotPortable("its arguments are objects")
+            noted.asked[repr((fn.__module__, fn.__qualname__, shown))] = (
+                fn.__module__, fn.__qualname__, values, named, shown[1][2],
+            )  # fmt: skip
+        except NotPortable as reason:
+            noted.problem = NotPortable(
+                f"{name} is assumed to give a constant: {reason}", code="package-assumed-constant"
+            )
+        return found
+
+    return invoke_and_store_as_constant
+
+
+def is_plain(value: Any) -> bool:
+    return type(value) in (bool, int, float, str, bytes, type(None))

@@ -1,0 +1,271 @@
+"""What is kept of a frame that Dynamo traces, read while it does.
+
+It is read in ``CheckFunctionManager.serialize_guards``, the one place where Dynamo holds everything at once: the built
+guards with their values, and the expressions of symbolic sizes (``save_guards``). What led there and leaves no guard is
+noted on the way: the code that each attempt met, and what it read (trace_patches.py).
+
+Private names: torch._dynamo.convert_frame.{CheckFunctionManager, DynamoOutput},
+torch._dynamo.output_graph.OutputGraph.{installed_globals, import_sources, __init__, cleanup, guards, tracing_context},
+TracingContext.traced_code,
+torch._dynamo.resume_execution.TORCH_DYNAMO_RESUME_IN_PREFIX.
+Checked on 2.11.0, 2.13.0, 2.15.0.
+"""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import dis
+import functools
+import re
+import threading
+import types
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from torch._dynamo import convert_frame, output_graph
+
+from precompiled.packages.describe.identity import Descriptions, NotPortable, Places, code_digest, locals_digest
+from precompiled.packages.dynamo import dynamo_state, guard_facts, trace_patches, unguarded
+from precompiled.packages.dynamo.frame_entry import MARK, Attempt, Body, Frame, Graph, Left, Traced
+from precompiled.packages.dynamo.guard_facts import look
+
+_RESUME = "torch_dynamo_resume_in"
+_now = threading.local()
+_ends: list[Callable[[], None]] = []
+
+
+# ---------------------------------------------------------------------- switching on
+
+
+def install() -> None:
+    """Notice what Dynamo traces while ``tracing``; idempotent."""
+    if _ends:
+        return
+    _replace(convert_frame.DynamoOutput, "build_guards", _recorded)
+    _replace(convert_frame, "CheckFunctionManager", lambda _original: _Recording)
+    _replace(output_graph.OutputGraph, "__init__", _attempted)
+    _replace(output_graph.OutputGraph, "cleanup", _ended)
+    _ends.append(trace_patches.wrap(lambda: _now.traced.noted if is_tracing() else None))
+
+
+def remove() -> None:
+    """Give Dynamo its own back; idempotent."""
+    while _ends:
+        _ends.pop()()
+
+
+def _replace(owner: Any, name: str, wrap: Callable[[Any], Any]) -> None:
+    original = getattr(owner, name)
+    setattr(owner, name, wrap(original))
+    _ends.append(lambda: setattr(owner, name, original))
+
+
+def is_tracing() -> bool:
+    """Whether a trace of this thread is being noticed: Dynamo's converters call each other."""
+    return getattr(_now, "traced", None) is not None
+
+
+@contextlib.contextmanager
+def tracing(problem: NotPortable | None) -> Iterator[Traced]:
+    """While Dynamo traces a frame; ``problem``: why nothing of it can be kept, where that is known already."""
+    _now.traced = Traced(problem=problem)
+    try:
+        yield _now.traced
+    finally:
+        _now.traced = None
+
+
+def _attempted(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        traced = getattr(_now, "traced", None)
+        if traced is not None:
+            context = self.tracing_context
+            traced.attempts.append(
+                Attempt(context.traced_code, self.import_sources, self.name_of_builtins_dict_key_in_fglobals)
+            )  # fmt: skip
+
+    return init
+
+
+def _ended(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def cleanup(self: Any) -> None:
+        traced = getattr(_now, "traced", None)
+        if traced is not None and traced.attempts:
+            traced.attempts[-1].guards = list(self.guards)
+        original(self)
+
+    return cleanup
+
+
+# ---------------------------------------------------------------------- what was compiled
+
+
+def _recorded(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def build_guards(self: Any, code: Any, hooks: Any = None, save: bool = False, *args: Any, **kwargs: Any) -> Any:
+        traced = getattr(_now, "traced", None)
+        if traced is None or save:
+            return original(self, code, hooks, save, *args, **kwargs)
+        _now.saving = True
+        try:
+            return original(self, code, hooks, True, *args, **kwargs)
+        finally:
+            _now.saving = False
+
+    return build_guards
+
+
+class _Recording(convert_frame.CheckFunctionManager):  # type: ignore[misc, unused-ignore]
+    def serialize_guards(self, builder: Any, sorted_guards: Any, output_graph: Any, *rest: Any, **named: Any) -> bytes:
+        if not getattr(_now, "saving", False):
+            return super().serialize_guards(builder, sorted_guards, output_graph, *rest, **named)  # type: ignore[no-any-return, unused-ignore]
+        traced = _now.traced
+        traced.problem = traced.problem or traced.noted.problem
+        if traced.problem is not None:
+            return b""
+        try:
+            _record(traced, builder, sorted_guards, output_graph, self.shape_code_parts)
+        except NotPortable as reason:
+            traced.problem = reason
+        except Exception as error:  # noqa: BLE001 - a trace that went well must not fail on our account
+            traced.problem = NotPortable(f"{type(error).__name__}: {error}", code="package-internal-error")
+        return b""
+
+
+def _record(traced: Traced, builder: Any, guards: Any, output: Any, shapes: Any) -> None:
+    described, places = Descriptions(), Places()
+    graphs: list[Graph] = []
+    installed: list[tuple[str, str, Any]] = []
+    for name in sorted(output.installed_globals, key=_in_order):
+        kind, what = _installed(name, output.global_scope[name], output.global_scope, graphs)
+        traced.names[name] = f"{kind.replace(' ', '_')}{len(traced.names)}"
+        installed.append((traced.names[name], kind, what))
+    kept = guard_facts.capture(builder, guards, output, shapes, described)
+    inlined = sources(traced, builder.f_code, places)
+    known = {digest for _place, digest in inlined}
+    codes = {code_digest(code): code for code in output.tracing_context.traced_code}
+    root = code_digest(builder.f_code)
+    for digest, code in codes.items():
+        if digest == root:
+            continue
+        unguarded.check_code(code)
+        if unguarded.is_standard(code.co_filename):
+            continue  # as it is in this Python, which the environment says
+        if digest not in known and digest not in described.covered:
+            raise NotPortable(
+                f"{getattr(code, 'co_qualname', code.co_name)} was inlined, and no name leads to its code",
+                code="package-inlined",
+            )
+    unguarded.check_code(builder.f_code)
+    local = output.local_scope
+    traced.locals = {name: look(local[name]) for name in guard_facts.guarded_locals(guards) if name in local}
+    seen = unguarded.seen(
+        traced.noted, guards, codes.values(), builder.f_code, output.global_scope, places, builder, described
+    )
+    traced.about = guard_facts.about(guards, kept, inlined, seen.told())
+    traced.body = Body(kept, seen, builder.f_code, traced.imports, installed, inlined, graphs,
+                       [traced.noted.asked[name] for name in sorted(traced.noted.asked)])  # fmt: skip
+
+
+def _in_order(name: str) -> list[Any]:
+    """The ninth graph before the tenth: how many a process had before is not a part of an entry."""
+    return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", name)]
+
+
+def _installed(name: str, value: Any, scope: dict[str, Any], graphs: list[Graph]) -> tuple[str, Any]:
+    """What Dynamo put into the frame's globals, as something that can be put there again."""
+    if value is vars(builtins):
+        return "builtins", None
+    graph = getattr(value, MARK, None)
+    if isinstance(graph, Graph):
+        graphs.append(graph)
+        return "graph", len(graphs) - 1
+    if isinstance(value, types.FunctionType) and value.__code__.co_name.startswith(_RESUME):
+        return "resume", value.__code__
+    if isinstance(value, types.FunctionType) and value.__name__ == "_make_fn":
+        code = next((cell.cell_contents for cell in value.__closure__ or ()
+                     if isinstance(cell.cell_contents, types.CodeType)), None)  # fmt: skip
+        if code is not None:
+            return "resume", code
+    if isinstance(value, types.CodeType) and value.co_name.startswith(_RESUME):
+        return "resume code", value  # 2.11: the bytecode makes the function itself
+    if isinstance(value, types.ModuleType):
+        return "module", value.__name__
+    if value is scope:
+        return "scope", None
+    if name.startswith("__compiled_fn"):
+        said = "a graph of it is for this process alone: compiled in it, or with cudagraphs or collectives"
+        raise NotPortable(said, code="package-graph")
+    raise NotPortable(f"Dynamo put a {type(value).__qualname__} into the globals ({name})", code="package-global")
+
+
+def sources(traced: Traced, root: types.CodeType, places: Places) -> list[tuple[list[Any], str]]:
+    """Where all code is found that any attempt met: it decided where the graph breaks, and what is left alone.
+
+    What no name leads to is left out here; ``_record`` refuses it where it is part of the result.
+    """
+    own = code_digest(root)
+    codes = {code_digest(code): code for attempt in traced.attempts for code in attempt.code}
+    found = [(places.place(code), digest) for digest, code in codes.items() if digest != own]
+    return sorted((place, digest) for place, digest in found if place is not None)
+
+
+def check_bytecode(traced: Traced, frame: Frame) -> None:
+    """Refuse what reads a global that neither the program has nor we can put there (``alpha_1``), or has an address."""
+    assert traced.body is not None
+    written = {name for attempt in traced.attempts for code in attempt.code for name in code.co_names}
+    known = {*traced.names, *traced.body.imports, *written, *frame.code.co_names, *vars(builtins)}
+    if unknown := unguarded.globals_within(traced.body.code) - known:
+        traced.problem = NotPortable(f"Dynamo put {min(unknown)} into the globals", code="package-global")
+    elif addresses := unguarded.addresses_within(traced.body.code):
+        said = f"the bytecode has an address of this process in it: {addresses[0]!r}"
+        traced.problem = NotPortable(said, code="package-id")
+    elif any(item.opname == "BUILD_SET" and (item.arg or 0) > 1 for item in dis.get_instructions(traced.body.code)):
+        # A set of the user's that the frame has changed. No wrong result comes of it, but a false alarm of an audit.
+        said = "the frame changes a set, which its bytecode makes again in the order of this process"
+        traced.problem = NotPortable(said, code="package-set-order")
+    else:
+        return
+    traced.body = None
+
+
+# ---------------------------------------------------------------------- what stays as it is
+
+
+def left(frame: Frame, traced: Traced) -> Left:
+    """What a frame that stays as it is depends on: a value may have decided it. Raises NotPortable."""
+    if traced.noted.problem is not None:
+        raise traced.noted.problem
+    if traced.noted.asked:
+        raise NotPortable(f"it may have been left alone for what {sorted(traced.noted.asked)[0]} gave")
+    if not all(attempt.guards for attempt in traced.attempts):  # there are always some, on the global state
+        raise NotPortable("this torch does not say by what a frame was left alone", code="package-unsupported")
+    imports = traced.imports
+    guards: dict[tuple[str, str], Any] = {}
+    for attempt in traced.attempts:
+        guards |= {(guard.name, guard.create_fn_name()): guard for guard in attempt.guards}
+    names = sorted({attempt.builtins_name for attempt in traced.attempts})
+    traced.names = {name: f"builtins{number}" for number, name in enumerate(names)}
+    reader = guard_facts.Reader(frame.local, frame.scope_with(imports, names))
+    described, places = Descriptions(), Places()
+    facts = guard_facts.facts(sorted(guards.values()), reader, described)
+    codes = [code for attempt in traced.attempts for code in attempt.code]
+    for code in (frame.code, *codes):
+        unguarded.check_code(code)
+    return Left(
+        reason=traced.skip or "",
+        locals=locals_digest(frame.kinds),
+        tensors=frame.has_tensors(),
+        inlined=sources(traced, frame.code, places),
+        imports=imports,
+        builtins_names=[traced.names[name] for name in names],
+        guards=facts,
+        seen=unguarded.seen(
+            traced.noted, guards.values(), codes, frame.code, frame.scope, places, reader, described
+        ),
+        global_state=dynamo_state.global_state(),
+    )

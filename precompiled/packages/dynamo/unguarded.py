@@ -1,0 +1,314 @@
+"""What a trace read and has no guard for, described; and compared later.
+
+Within one process Dynamo may take for granted that a name stays unset, a class what it is. A package outlives the
+process. So whatever a trace read (trace_patches.py), and no guard is about, is described here, and what is read of the
+order of a dictionary or a set.
+
+Private names: torch._guards.Guard, torch._dynamo.source.{ConstDictKeySource,
+NonSerializableSetGetItemSource}. Checked on 2.11.0, 2.13.0, 2.15.0.
+"""
+
+from __future__ import annotations
+
+import builtins
+import collections
+import enum
+import functools
+import hashlib
+import importlib.machinery
+import inspect
+import os
+import re
+import sys
+import types
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch._dynamo.source import ConstDictKeySource, NonSerializableSetGetItemSource
+from torch._guards import Guard
+
+from precompiled.core import files
+from precompiled.packages.describe import difference
+from precompiled.packages.describe.identity import (
+    ATOMS,
+    MAX_DEPTH,
+    OF_C,
+    TORCH_FILES,
+    Descriptions,
+    Mismatch,
+    NotPortable,
+    Places,
+    codes_within,
+    globals_read,
+    read_by,
+)
+from precompiled.packages.dynamo.guard_facts import NO_FACT, WHEN, kind_of, value_at, without_code
+from precompiled.packages.dynamo.trace_log import TraceLog
+from precompiled.packages.dynamo.trace_patches import HAS
+
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
+_WHOLE = (*ATOMS, set, frozenset)
+_THINGS = (
+    *OF_C, type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType, types.MethodType, types.CodeType,
+    functools.partial, enum.Enum, inspect.Signature, inspect.Parameter, importlib.machinery.ModuleSpec,
+)  # fmt: skip
+
+
+@dataclass
+class Seen:
+    """By source, or by module (None: the frame's own) and name."""
+
+    attributes: list[tuple[Any, str, bool]] = field(default_factory=list)  # whether it was there
+    keys: list[tuple[Any, Any, bool]] = field(default_factory=list)  # of a dictionary
+    values: list[tuple[Any, Any]] = field(default_factory=list)  # what has no guard
+    globals: list[tuple[str | None, str, Any]] = field(default_factory=list)
+    wholes: list[tuple[Any, str, Any]] = field(default_factory=list)  # what of it, and what that was
+    same: list[list[Any]] = field(default_factory=list)  # sources of one and the same object
+
+    def told(self) -> list[list[Any]]:
+        """For people, and to be compared: what, and what it was."""
+        return [
+            *([f"hasattr({source.name}, {name!r})", there] for source, name, there in self.attributes),
+            *([f"{key!r} in {source.name}", there] for source, key, there in self.keys),
+            *([source.name, fact] for source, fact in self.values),
+            *([f"{how}({source.name})", fact] for source, how, fact in self.wholes),
+            *([" is ".join(source.name for source in sources), True] for sources in self.same),
+            *([f"the global {f'{module}.{name}' if module else name}", fact] for module, name, fact in self.globals),
+        ]
+
+
+# ---------------------------------------------------------------------- describing, then and now
+
+
+def seen(
+    noted: TraceLog, guards: Iterable[Guard], codes: Iterable[types.CodeType], root: types.CodeType,
+    scope: dict[str, Any], places: Places, reader: Any, described: Descriptions,
+) -> Seen:  # fmt: skip
+    """What is to be kept. ``reader``: a GuardBuilder, or a Reader. Raises NotPortable."""
+    found = Seen()
+    for source, name in _once(noted.attributes):
+        found.attributes.append((source, name, _has(value_at(source, reader), name)))
+    for source, key in _once(noted.keys):
+        found.keys.append((source, key, key in value_at(source, reader)))
+    for source, how in _once(noted.wholes):
+        found.wholes.append((source, how, _whole(value_at(source, reader), how, described)))
+    for value in noted.made.values():
+        _check_made(value, described)
+    several = [sources for _, sources in noted.met.values() if len(sources) > 1]
+    found.same = [[one[name] for name in sorted(one)] for one in sorted(several, key=sorted)]
+    _check_same(found.same, reader, NotPortable)
+    # What asks for no more than whether there is something, says nothing of what it is.
+    guarded = {guard.name for guard in guards if guard.create_fn_name() not in ("HASATTR", *NO_FACT)}
+    read = {source.name: source for source in noted.values}
+    for name in sorted(read.keys() - guarded):
+        source = read[name]
+        if not _is_a_builtin(source) and not _is_a_key_of_pythons(source) and not _is_in_a_set(source):
+            found.values.append((source, _unguarded(source, value_at(source, reader), described)))
+    wanted: set[tuple[str, str]] = set()
+    for name in sorted(globals_read(root)):
+        if (fact := _global(scope, name, described)) is not None:
+            found.globals.append((None, name, fact))
+    for code in codes:
+        if code is root or code.co_filename.startswith(TORCH_FILES) or is_standard(code.co_filename):
+            continue  # the environment says what is in there
+        module = places.module_of(code.co_filename)
+        if module is not None:
+            wanted |= {(module, name) for name in globals_read(code)}
+        else:  # a notebook's cell: in the same globals as the others
+            for name in sorted(globals_read(code) - scope.keys()):
+                found.globals.append((None, name, _global(scope, name, described)))
+    for module, name in sorted(wanted):
+        if (fact := _global(vars(sys.modules[module]), name, described)) is not None:
+            found.globals.append((module, name, fact))
+    return found
+
+
+def compare(kept: Seen, scope: dict[str, Any], reader: Any, described: Descriptions, *, check_source: bool) -> None:
+    """Raise Mismatch unless all of it is so here, NotPortable for what cannot be described any more."""
+    for module, name, fact in kept.globals:
+        place = scope if module is None else vars(sys.modules[module]) if module in sys.modules else {}
+        found = _global(place, name, described)
+        if found != fact and (check_source or without_code(found) != without_code(fact)):
+            raise Mismatch(f"the global {name} is another thing here")
+    _check_same(kept.same, reader, Mismatch)
+    for source, name, there in kept.attributes:
+        if (here := _has(value_at(source, reader), name)) != there:
+            raise Mismatch(f"{source.name} has {'an' if here else 'no'} attribute {name} here")
+    for source, key, there in kept.keys:
+        if (here := key in value_at(source, reader)) != there:
+            raise Mismatch(f"{source.name} has {'a' if here else 'no'} key {key!r} here")
+    for source, how, fact in kept.wholes:
+        if _whole(value_at(source, reader), how, described) != fact:
+            raise Mismatch(f"{how}({source.name}) is another here")
+    for source, fact in kept.values:
+        now = _unguarded(source, value_at(source, reader), described)
+        if now != fact and (check_source or without_code(now) != without_code(fact)):
+            raise Mismatch(f"{source.name}: {difference.fact('', now, fact).said(WHEN)}")
+
+
+def _is_a_builtin(source: Any) -> bool:
+    """``G['__builtins_dict___3']['IndexError']``: under a name that is another at each attempt, and guarded or C."""
+    base = getattr(source, "base", None)
+    return base is not None and re.fullmatch(r"G\['__builtins_dict__\w*'\]", base.name) is not None
+
+
+def _is_a_key_of_pythons(source: Any) -> bool:
+    """Of copyreg.dispatch_table, for one: imports add some to it, and what was looked up in it is noted by itself."""
+    found = re.match(r"list\(dict\.keys\(G\['__import_(\w+?)(?:_dot_\w+)?'\]", source.name)
+    return found is not None and found[1] in sys.stdlib_module_names
+
+
+def _is_in_a_set(source: Any) -> bool:
+    """An item, by its place in an order that is another one in each process; whether it is in there is noted."""
+    return isinstance(source, NonSerializableSetGetItemSource)
+
+
+def _once(items: Iterable[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
+    named = {(source.name, repr(what)): (source, what) for source, what in items}
+    return [named[name] for name in sorted(named)]
+
+
+def _unguarded(source: Any, value: Any, described: Descriptions) -> Any:
+    """What a value is by itself; what was read of its inside has a source of its own, and is noted under that."""
+    kind = type(value)
+    if isinstance(value, torch.Tensor):
+        return described.a_class(kind_of(value))
+    if isinstance(value, types.MethodType) and not isinstance(value.__self__, (type, types.ModuleType)):
+        return ["method", described.a_class(type(value.__self__)), described.thing(value.__func__)]
+    if isinstance(source, ConstDictKeySource) and isinstance(value, (type, types.FunctionType)):
+        return ["key", value.__module__, value.__qualname__]
+    of = getattr(value, "__self__", None)
+    if isinstance(value, types.BuiltinMethodType) and type(of) in _WHOLE:  # `{...}.__contains__`
+        return ["method", value.__name__, described.attribute(of)]
+    if kind in _WHOLE or isinstance(value, _THINGS):
+        return described.thing(value)
+    if kind is dict and source.name.endswith(".__annotations__"):  # Dynamo drops its guards on their keys
+        return [kind.__name__, [described.value(key) for key in value]]
+    # Not what an object holds: of os.environ that would be all variables, and all secrets, of a user.
+    return ["object", described.a_class(kind), len(value) if isinstance(value, (list, tuple)) else None]
+
+
+def _whole(value: Any, how: str, described: Descriptions) -> Any:
+    """What a trace has all of. A text is kept as a digest: it may show what is nobody's business."""
+    if how == "keys":
+        keys = [described.value(key) for key in value]
+        return sorted(keys, key=repr) if isinstance(value, (set, frozenset)) else keys
+    if how.startswith(HAS):
+        name = how.removeprefix(f"{HAS} ")
+        return any(f"{getattr(key, '__module__', '')}.{getattr(key, '__qualname__', '')}" == name for key in value)
+    try:
+        if how == "dir":
+            return sorted(dir(value))
+        text = str(value)
+    except Exception as error:
+        raise NotPortable(f"{how}() of a {type(value).__qualname__}: {type(error).__name__}: {error}") from error
+    if _ADDRESS.search(text):
+        raise NotPortable(f"the text of a {type(value).__qualname__} has an address in it")
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _check_same(same: list[list[Any]], reader: Any, refuse: type[Exception]) -> None:
+    for first, *others in same:
+        value = value_at(first, reader)
+        for other in others:
+            if value_at(other, reader) is not value:
+                raise refuse(f"{other.name} is not {first.name} here")
+
+
+def _check_made(value: Any, described: Descriptions, depth: int = 0) -> None:
+    """Refuse what is read through no source, and what the class or function that holds it is described without.
+
+    Descriptions.attribute: a module by its name, and by its type what has no description.
+    """
+    if type(value) in (tuple, list, dict, set, frozenset, collections.OrderedDict) and depth <= MAX_DEPTH:
+        if type(value) is set and len(value) > 1 and not all(isinstance(item, (int, float)) for item in value):
+            raise NotPortable("a set that a trace makes has another order in each process", code="package-set-order")
+        for item in [*value, *(value.values() if isinstance(value, dict) else ())]:
+            _check_made(item, described, depth + 1)
+    if isinstance(value, types.ModuleType):
+        if value.__name__.split(".")[0] not in {"torch", *sys.stdlib_module_names}:
+            raise NotPortable(f"the module {value.__name__} is read through a class or a function that holds it")
+    elif isinstance(value, enum.Enum):
+        described.thing(value)
+    elif isinstance(value, re.Match):
+        raise NotPortable("a match of a regular expression is part of the trace")
+
+
+def _has(value: Any, name: str) -> bool:
+    if isinstance(value, types.ModuleType):
+        return hasattr(value, name)  # as Dynamo asks it: it may be one that is loaded when asked for
+    missing = object()
+    found = inspect.getattr_static(value, name, missing)  # no property of the user's is run
+    if isinstance(found, types.MemberDescriptorType):  # a slot, which may be empty
+        try:
+            found.__get__(value)
+        except AttributeError:
+            return False
+        except TypeError:  # asked of the class itself
+            return True
+    return found is not missing
+
+
+def _global(scope: dict[str, Any], name: str, described: Descriptions) -> Any:
+    """["builtin"] where only the builtins have the name, the class where it names one, None for what has guards."""
+    if name not in scope:
+        if not hasattr(builtins, name):
+            return None
+        value = getattr(builtins, name)  # a program may have put its own there
+        return ["builtin"] if callable(value) else ["builtin", described.attribute(value)]
+    value = scope[name]
+    return described.a_class(value) if isinstance(value, type) else None
+
+
+# ---------------------------------------------------------------------- refusing
+
+
+def globals_within(code: types.CodeType) -> set[str]:
+    """The same of code and of the functions inside of it."""
+    return {name for inner in codes_within(code) for name in globals_read(inner)}
+
+
+def addresses_within(code: types.CodeType) -> list[str]:
+    """Texts in it that have an object's address: ``str()`` of a function, ``repr()`` of an object."""
+    return [
+        value for inner in codes_within(code) for value in inner.co_consts
+        if isinstance(value, str) and _ADDRESS.search(value)
+    ]  # fmt: skip
+
+
+def check_code(code: types.CodeType) -> None:
+    """Refuse what makes something of this process alone part of the trace. Raises NotPortable.
+
+    ``id()``, and ``hash()`` of texts and objects, are numbers of one process; a set of texts has another order in each;
+    what a storage says of itself has no guard. Not in the standard library or torch: there they are keys of memos
+    (inspect.unwrap, copy), and which object is which is described anyway (Descriptions.number).
+    """
+    if is_standard(code.co_filename) or code.co_filename.startswith(TORCH_FILES):
+        return
+    names, ordered = read_by(code)
+    for asked in sorted(names & {"id", *(["hash"] if code.co_name != "__hash__" else [])}):
+        raise NotPortable(f"{code.co_name} asks for {asked}(), a number of this process", code="package-id")
+    if ordered:
+        raise NotPortable(
+            f"{code.co_name} has a set of texts, whose order is another one in each process",
+            "Use a tuple where the order matters", code="package-set-order",
+        )  # fmt: skip
+    if "untyped_storage" in code.co_names:
+        raise NotPortable(f"{code.co_name} asks for a tensor's storage", code="package-id")
+    if _top_level(code.co_filename) in sys.stdlib_module_names:
+        # Dynamo takes it for the standard library's, and guards on none of its globals.
+        raise NotPortable(f"{code.co_filename} has the name of a module of Python's", code="package-inlined")
+
+
+def _top_level(filename: str) -> str:
+    """The first part of the name that a file is imported by."""
+    places = [entry for entry in sys.path if entry and filename.startswith(entry.rstrip(os.sep) + os.sep)]
+    if not places:
+        return ""
+    return filename[len(max(places, key=len).rstrip(os.sep)) + 1 :].partition(os.sep)[0].removesuffix(".py")
+
+
+def is_standard(filename: str) -> bool:
+    return files.is_standard(filename) or filename.startswith("<frozen ")

@@ -1,0 +1,96 @@
+"""The graphs of an entry as callables, from their artifacts: what the bytecode of a package calls."""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+from precompiled.client import load as loading
+from precompiled.client import session as sessions
+from precompiled.client.dispatch import Dispatch, counting
+from precompiled.client.ledger import GraphCalls, GraphReport
+from precompiled.client.submit import Submitter
+from precompiled.client.swap import Event
+from precompiled.core.errors import StoreError
+from precompiled.graph import capture
+from precompiled.packages.describe.identity import Mismatch
+from precompiled.packages.dynamo import dynamo_state
+from precompiled.packages.dynamo.frame_entry import Graph
+from precompiled.store.artifacts import Entry as ArtifactEntry
+from precompiled.torch_internals import codec, stand_in, user_modules
+from precompiled.torch_internals.sizes import guard_check
+
+
+def load(
+    session: sessions.Session, graph: Graph, entries: list[ArtifactEntry]
+) -> tuple[Callable[..., Any], GraphCalls]:
+    """The callable of a graph, from its artifacts. Raises Mismatch where it is not for here, and StoreError."""
+    state = dynamo_state.modes_of_a_compile(graph.device == "cpu")
+    changed = [name for name in state if state[name] != graph.modes.get(name)]
+    if changed:
+        name = changed[0]
+        raise Mismatch(f"{name} is {state[name]!r} here, {graph.modes.get(name)!r} when it was traced")
+    for module, digest in graph.modules.items():
+        try:
+            user_modules.import_modules(module, digest)
+        except (Exception, SystemExit) as error:  # whatever the user's module raises
+            raise Mismatch(f"its operators are others here: {error}") from error
+    started = time.perf_counter()
+    calls = GraphCalls(GraphReport(id=uuid.uuid4().hex, name=graph.name, key=graph.key))
+    whole = next((entry for entry in entries if not entry.manifest.guards), None)
+    if whole is not None:
+        function = counting(calls, loading.load(session.store, whole, graph.modes, cudagraphs=graph.cudagraphs))
+    else:
+        function = _dispatched(session, graph, entries, calls)
+    calls.calls_before_flip = 0
+    report = calls.mutable
+    report.load_s = time.perf_counter() - started
+    report.source, report.saved_s = "package", (whole or entries[0]).manifest.compile_s
+    calls.swap.on(Event.HIT)
+    return function, calls
+
+
+def _dispatched(
+    session: sessions.Session, graph: Graph, entries: list[ArtifactEntry], calls: GraphCalls
+) -> Callable[..., Any]:
+    """A graph whose artifacts are for some sizes: as after a swap, others run eager and are asked for.
+
+    All that an eager run needs is made now: once Dynamo has the graph, a call must not fail because an artifact was
+    evicted, or a source edited.
+    """
+    kept = program_of(session, entries[0])
+    program = capture.restored(kept, graph.modes, graph.device, graph.cudagraphs, graph.size_inputs, graph.modules)
+    about = kept.get(capture.ABOUT)
+    submitter = Submitter(session, calls, lambda: json.dumps(about) if about else "")
+    if session.settings.mode != "lookup":
+        session.begin_daemon()  # so that nobody waits for its start when a size is asked for
+
+    def request(sizes: list[int]) -> None:
+        if session.settings.mode != "lookup" and session.daemon_problem() is None:
+            submitter.request_variant(program, dispatch, sizes)
+
+    dispatch = Dispatch(calls, eager_of(kept), graph.size_inputs, request)
+    for entry in entries:
+        function = loading.load(session.store, entry, graph.modes, cudagraphs=graph.cudagraphs)
+        dispatch.serve_with(function, guard_check(entry.manifest.guards))
+    return dispatch.call
+
+
+def program_of(session: sessions.Session, entry: ArtifactEntry) -> dict[str, Any]:
+    """What an artifact was compiled from, parsed; raises StoreError where it does not say so."""
+    data = session.store.read_program(entry)
+    if data is None:
+        raise StoreError(
+            f"the artifact {entry.manifest.key[:12]} is for some sizes, and does not say what it was compiled from",
+            "Save the package again",
+            code="artifact-program",
+        )
+    return capture.parse(data)
+
+
+def eager_of(program: dict[str, Any]) -> stand_in.StandIn:
+    """What runs a program eager."""
+    return stand_in.StandIn(codec.decode(program["graph"]))

@@ -1,0 +1,197 @@
+"""One file with all that a compiled function needs: saved here, loaded on another host of the same kind.
+
+Loading verifies (portable_format.read), compares, and publishes entries and artifacts to the store of this process, by
+the way that everything takes; the calls are then served as those of automatic packages are.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+from pathlib import Path
+from typing import Any
+
+from precompiled.client import session as sessions
+from precompiled.client.process import PROCESS
+from precompiled.core.errors import CorruptArtifact, PackageError
+from precompiled.packages import automatic, portable_format, requirements
+from precompiled.packages.describe.identity import Mismatch, NotPortable, code_digest
+from precompiled.packages.dynamo import dynamo_frames, installing
+from precompiled.store import artifact_format
+from precompiled.store import package_format as fmt
+from precompiled.store.packages import Entry, PackageStore
+from precompiled.version import VERSION
+
+# What is said of a difference, in order: the first that differs.
+_NAMED = {
+    "torch": "another torch", "python": "another Python", "machine": "another kind of machine", "cpu": "another CPU",
+    "gpu": "another GPU", "devices": "another GPU", "triton": "another triton",
+    "variables": "other environment variables", "inductor": "other settings of Inductor",
+    "dynamo": "other settings of Dynamo",
+}  # fmt: skip
+
+
+def save(compiled: Any, path: str | Path) -> None:
+    """``precompiled.save_package``."""
+    owner, target = _target(compiled)
+    here = PROCESS.packages
+    if here is not None and not here.flush(60.0):
+        raise PackageError("what was recorded is not written yet", "Try again", code="package-busy")
+    session = sessions.current()
+    packages = PackageStore(session.store.root)
+    wanted = list(dict.fromkeys(dynamo_frames.entries_of(owner)))
+    entries = []
+    for function, name in wanted:
+        try:
+            entries.append(packages.read(function, name))
+        except FileNotFoundError as error:
+            dynamo_frames.entries_of(owner).clear()
+            raise PackageError(
+                f"the entry {name[:12]} was evicted",
+                "Call torch.compiler.reset(), then it, so that it is recorded again; then save",
+                code="package-evicted",
+            ) from error
+    if not any(entry.header.kind == "compiled" for entry in entries):
+        reasons = [
+            f"{report.name}: {report.reason}: {report.message}"
+            for report in (here.reports if here is not None else ())
+            if report.reason
+        ]
+        raise PackageError(
+            "nothing of it was recorded" + (f" ({reasons[-1]})" if reasons else ""),
+            "Call it with the hook and packages on before it is saved",
+            code="package-empty",
+        )
+    members: dict[str, bytes] = {}
+    for entry in entries:
+        header = dataclasses.replace(entry.header, sources="")  # whoever loads it says that it is for the program
+        name, content = fmt.seal(header, fmt.About.parse(entry.about).without_places().to_bytes(), entry.body)
+        members[f"entries/{entry.header.function}/{name}"] = content
+    for key in dict.fromkeys(key for entry in entries for key in entry.header.artifacts):
+        artifacts = session.store.lookup(key)
+        if not artifacts:
+            raise PackageError(
+                f"the artifact {key[:12]} of it is not in the store",
+                "Wait until it is compiled (precompiled.wait()), then save", code="package-artifact-missing",
+            )  # fmt: skip
+        for artifact in artifacts:
+            folder = f"artifacts/{key}.{artifact.slot}"
+            files = session.store.read_files(artifact)
+            # Its program has lines of the user's code: only where it is what runs at sizes that no artifact serves.
+            if artifact.manifest.guards and artifact_format.PROGRAM in artifact.manifest.files:
+                files |= session.store.read_some(artifact, [artifact_format.PROGRAM])
+            manifest = dataclasses.replace(
+                artifact.manifest,
+                files={name: record for name, record in artifact.manifest.files.items() if name in files},
+            )
+            members[f"{folder}/{artifact_format.MANIFEST}"] = artifact_format.seal(manifest)
+            members |= {f"{folder}/{name}": data for name, data in files.items()}
+    requires = next(entry.header.requires for entry in entries if entry.header.kind == "compiled")
+    functions = [
+        {"name": f"{entry.header.module}.{entry.header.qualname}", "kind": entry.header.kind,
+         "guards": entry.header.guards, "graphs": len(entry.header.artifacts)}
+        for entry in entries
+    ]  # fmt: skip
+    index = portable_format.Index(
+        target.__module__, target.__qualname__, code_digest(target.__code__), requires, functions, made_by=VERSION
+    )
+    portable_format.write(Path(path), index, members)
+
+
+def load(compiled: Any, path: str | Path, *, check_source: bool = True) -> int:
+    """``precompiled.load_package``."""
+    _owner, target = _target(compiled)
+    index, members = portable_format.read(Path(path))
+    _check_function(index, target, Path(path), check_source=check_source)
+    here = requirements.requirements({})
+    for name in [*_NAMED, *sorted({*index.requires, *here} - set(_NAMED))]:
+        if name not in ("inductor", *_OF_A_CALL) and index.requires.get(name) != here.get(name):
+            raise PackageError(
+                f"{path} is for {_NAMED.get(name, f'another {name}')}: {index.requires.get(name)}, "
+                f"and here is {here.get(name)}",
+                "Save it on a host of this kind", code="package-environment",
+            )  # fmt: skip
+    try:
+        entries = [
+            _entry(name, data) for name, data in members.items() if name.startswith("entries/")
+        ]  # fmt: skip
+        if check_source:
+            _check_inlined(entries, Path(path))
+        session = sessions.current()
+        _publish_artifacts(session, members)
+    except (CorruptArtifact, ValueError, KeyError) as error:  # also members that are named otherwise than ours
+        said = error.message if isinstance(error, CorruptArtifact) else f"it has other members than a package: {error}"
+        raise PackageError(f"{path}: {said}", "Save it again", code="package-corrupt") from error
+    packages = automatic.switch_on()
+    store = PackageStore(session.store.root)
+    for entry in entries:
+        if check_source:
+            store.publish(entry.header, entry.about, entry.body)
+        else:
+            header = entry.header
+            packages.unchecked.setdefault((header.module, header.qualname, header.one_graph), []).append(entry)
+    return len(entries)
+
+
+# Compared at each call, not when a file is loaded.
+_OF_A_CALL = ("device", "module hooks", "forward-mode level")
+
+
+def _target(compiled: Any) -> tuple[Any, types.FunctionType]:
+    try:
+        return dynamo_frames.compiled(compiled)
+    except NotPortable as reason:
+        raise PackageError(reason.message, "Give what torch.compile() returned", code=reason.code) from reason
+
+
+def _check_function(
+    index: portable_format.Index, target: types.FunctionType, path: Path, *, check_source: bool
+) -> None:
+    if (index.module, index.qualname) != (target.__module__, target.__qualname__):
+        raise PackageError(
+            f"{path} is for {index.module}.{index.qualname}, not for {target.__module__}.{target.__qualname__}",
+            "Load it on the function that it was saved of", code="package-function",
+        )  # fmt: skip
+    if check_source and index.code != code_digest(target.__code__):
+        raise PackageError(
+            f"the source of {index.module}.{index.qualname} has changed since {path} was saved",
+            "Save it again, or load it with check_source=False if the change does not matter",
+            code="package-source",
+        )
+
+
+def _check_inlined(entries: list[Entry], path: Path) -> None:
+    for entry in entries:
+        if entry.header.kind == "compiled":
+            try:
+                body = automatic.decoded(entry)
+            except Mismatch:  # a module that the function's call will import: all is compared there once more
+                continue
+            changed = installing.changed_source(body.inlined)
+            if changed is not None:
+                raise PackageError(
+                    f"the source of {changed} has changed since {path} was saved",
+                    "Save it again, or load it with check_source=False if the change does not matter",
+                    code="package-source",
+                )
+
+
+def _entry(member: str, data: bytes) -> Entry:
+    _folder, function, name = member.split("/")
+    return Entry(Path(name), *fmt.open_entry(name, data, function))
+
+
+def _publish_artifacts(session: sessions.Session, members: dict[str, bytes]) -> None:
+    folders = sorted({name.split("/")[1] for name in members if name.startswith("artifacts/")})
+    for folder in folders:
+        start = f"artifacts/{folder}/"
+        files = {name.removeprefix(start): data for name, data in members.items() if name.startswith(start)}
+        key = folder.rpartition(".")[0]
+        manifest = artifact_format.open_manifest(files.pop(artifact_format.MANIFEST), key)
+        if {name: record.digest for name, record in manifest.files.items()} != {
+            name: artifact_format.digest(data) for name, data in files.items()
+        }:
+            raise CorruptArtifact(f"the artifact {key[:12]} does not match its manifest")
+        present = {(entry.manifest.guards, entry.manifest.tier) for entry in session.store.lookup(key)}
+        if (manifest.guards, manifest.tier) not in present:
+            session.store.publish(artifact_format.Payload(manifest, files))

@@ -1,0 +1,142 @@
+"""The format of a package file: an uncompressed tar, for a container image or another host of the same kind.
+
+Grammar::
+
+    file      = "package.json" member*              package.json is first: Index, as JSON, sealed like a manifest
+    member    = "entries/<function>/<digest>.entry"    as in the store (store/package_format.py)
+              | "artifacts/<key>.<slot>/<file>"        as in the store (store/artifact_format.py), with manifest.json
+
+``read`` checks the index's own digest, then size and digest of every member, and gives back bytes: nothing is decoded
+but JSON. Version history: 1, first version.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import io
+import json
+import os
+import tarfile
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from precompiled.core.errors import PackageError, StoreError
+from precompiled.store import trust
+
+FORMAT = 1
+INDEX = "package.json"
+MAX_BYTES = 16 << 30
+
+
+@dataclass(frozen=True)
+class Index:
+    """What a file says about itself. ``code``: digest of the function's code; ``functions``: frames, for people."""
+
+    module: str
+    qualname: str
+    code: str
+    requires: dict[str, str]
+    functions: list[dict[str, Any]]
+    files: dict[str, list[Any]] = field(default_factory=dict)  # name -> [bytes, SHA-256]
+    made_by: str = ""
+    format: int = FORMAT
+    digest: str = ""
+
+
+def write(path: Path, index: Index, members: dict[str, bytes]) -> None:
+    """Whole and durable, or not at all; readable by this user only."""
+    files = {name: [len(data), hashlib.sha256(data).hexdigest()] for name, data in members.items()}
+    index = dataclasses.replace(index, files=files, digest="")
+    index = dataclasses.replace(index, digest=hashlib.sha256(_canonical(index)).hexdigest())
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with os.fdopen(fd, "wb") as file:
+            with tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as tar:
+                for name, data in {INDEX: _canonical(index), **members}.items():
+                    item = tarfile.TarInfo(name)
+                    item.size, item.mode = len(data), 0o600
+                    tar.addfile(item, io.BytesIO(data))
+            file.flush()
+            os.fsync(fd)
+        os.replace(temporary, path)
+    except OSError as error:
+        raise PackageError(
+            f"{path} cannot be written: {error}", "Free some space, or save it elsewhere", code="package-unwritable"
+        ) from error
+    finally:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+
+
+def read(path: Path) -> tuple[Index, dict[str, bytes]]:
+    """The index and the members, all digests verified. Raises PackageError."""
+    try:
+        members = _members(_opened(path), path)
+    except FileNotFoundError as error:
+        raise PackageError(
+            f"{path} is not there", "Give the file that save_package wrote", code="package-missing"
+        ) from error
+    except (tarfile.TarError, EOFError, OSError) as error:
+        raise PackageError(f"{path} is no package file: {error}", "Save it again", code="package-corrupt") from error
+    raw = members.pop(INDEX, None)
+    if raw is None:
+        raise PackageError(f"{path} is no package file: it has no {INDEX}", "Save it again", code="package-corrupt")
+    index = _open_index(raw, path)
+    if set(index.files) != set(members):
+        raise PackageError(f"{path} has other members than its index says", "Save it again", code="package-corrupt")
+    for name, (size, digest) in index.files.items():
+        if len(members[name]) != size or hashlib.sha256(members[name]).hexdigest() != digest:
+            raise PackageError(f"{name} in {path} does not match its digest", "Save it again", code="package-corrupt")
+    return index, members
+
+
+def _opened(path: Path) -> io.BytesIO:
+    fd = os.open(path.absolute().parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        return io.BytesIO(trust.read_file(path.name, fd, MAX_BYTES, shown=str(path)))
+    except StoreError as error:
+        raise PackageError(
+            f"{error.message}: a package file is code", error.action, code="package-untrusted"
+        ) from error
+    finally:
+        os.close(fd)
+
+
+def _members(data: io.BytesIO, path: Path) -> dict[str, bytes]:
+    members: dict[str, bytes] = {}
+    with tarfile.open(fileobj=data, mode="r:") as tar:
+        for item in tar:
+            if not item.isfile() or item.name in members:
+                raise PackageError(
+                    f"{path} holds {item.name}, which is no file or there twice", "Save it again",
+                    code="package-corrupt",
+                )  # fmt: skip
+            file = tar.extractfile(item)
+            assert file is not None
+            members[item.name] = file.read()
+    return members
+
+
+def _open_index(raw: bytes, path: Path) -> Index:
+    try:
+        fields = json.loads(raw)
+        if fields.get("format") != FORMAT:
+            raise PackageError(
+                f"{path} has format {fields.get('format')}, this is format {FORMAT}",
+                "Save it again with this version", code="package-format",
+            )  # fmt: skip
+        index = Index(**fields)
+        bare = dataclasses.replace(index, digest="")
+        if hashlib.sha256(_canonical(bare)).hexdigest() != index.digest:
+            raise ValueError("its index does not match its own digest")
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+        raise PackageError(f"{path} is no package file: {error}", "Save it again", code="package-corrupt") from error
+    return index
+
+
+def _canonical(index: Index) -> bytes:
+    return json.dumps(dataclasses.asdict(index), sort_keys=True, separators=(",", ":")).encode()

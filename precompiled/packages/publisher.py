@@ -1,0 +1,58 @@
+"""A thread that writes what was recorded, so that no step waits for a disk."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from precompiled.core.errors import StoreError
+
+log = logging.getLogger("precompiled.package")
+
+
+class Publisher:
+    """Writes entries in a thread of its own, which lives while there are any; Python waits for it when it ends."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Condition()
+        self._waiting: list[tuple[Callable[[], Any], Callable[[Exception], None]]] = []
+        self._thread: threading.Thread | None = None
+        os.register_at_fork(after_in_child=self._after_fork)
+
+    def publish(self, write: Callable[[], Any], failed: Callable[[Exception], None]) -> None:
+        """Call ``write`` soon, and ``failed`` with what it raises. Raises StoreError where there are no threads."""
+        with self._lock:
+            self._waiting.append((write, failed))
+            if self._thread is None:
+                thread = threading.Thread(target=self._run, name="precompiled-packages", daemon=False)
+                try:
+                    thread.start()
+                except RuntimeError as error:  # no more threads, or Python is about to end
+                    self._waiting.clear()
+                    raise StoreError(f"no thread can be had to write it: {error}", code="package-unwritable") from error
+                self._thread = thread
+
+    def flush(self, timeout: float | None) -> bool:
+        """Until all is written; false when ``timeout`` seconds were not enough."""
+        with self._lock:
+            return self._lock.wait_for(lambda: self._thread is None, timeout)
+
+    def _run(self) -> None:
+        while True:
+            with self._lock:
+                if not self._waiting:
+                    self._thread = None
+                    self._lock.notify_all()
+                    return
+                write, failed = self._waiting.pop(0)
+            try:
+                write()
+            except Exception as error:  # noqa: BLE001 - a full disk: the next process traces
+                failed(error)
+
+    def _after_fork(self) -> None:
+        self._lock = threading.Condition()
+        self._waiting, self._thread = [], None  # the parent's, which writes them

@@ -1,0 +1,46 @@
+"""What must be equal in the process that uses an entry, beside its guards: the environment, settings, global state."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+from precompiled.graph import environment
+from precompiled.packages.describe.identity import Mismatch
+from precompiled.packages.dynamo import dynamo_state
+from precompiled.torch_internals import configs
+
+
+def requirements(options: dict[str, Any]) -> dict[str, str]:
+    """Name -> value here: short texts as they are, the rest as digests. ``options``: torch.compile's."""
+    settings = configs.snapshot(options)
+    facts = environment.facts(dynamo_state.first_device())
+    # The artifacts are compiled already: which compiler is here, and what it would find, changes nothing of them.
+    facts.pop("compiler", None)
+    facts["variables"] = {
+        name: value for name, value in facts["variables"].items() if name.startswith(("TORCHINDUCTOR_", "TRITON_"))
+    }
+    facts = {name: _shown(value) for name, value in facts.items()}
+    return {
+        **facts,
+        **dynamo_state.process_state(),
+        "inductor": _digest(settings),
+        "dynamo": dynamo_state.trace_configuration(),
+    }
+
+
+def check(wanted: dict[str, str], here: dict[str, str]) -> None:
+    """Raise Mismatch with the first that differs."""
+    for name in sorted({*wanted, *here}):
+        if wanted.get(name) != here.get(name):
+            raise Mismatch(f"{name}: {here.get(name)} here, {wanted.get(name)} when it was traced")
+
+
+def _shown(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, sort_keys=True)
+    return text if len(text) <= 80 else hashlib.sha256(text.encode()).hexdigest()
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True, default=repr).encode()).hexdigest()

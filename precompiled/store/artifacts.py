@@ -1,0 +1,513 @@
+"""The store: lookup, atomic publish, quarantine, eviction.
+
+Names appear in ``artifacts/`` by rename only, so a reader sees a whole entry or none (a directory scan that met other
+writers' temporary files cost 512 GPUs a run: pytorch#172144). Flat, so that one inotify watch sees everything.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import shutil
+import stat
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from precompiled.core import durable
+from precompiled.core.errors import CorruptArtifact, StoreError, UntrustedStore
+from precompiled.store import artifact_format as fmt
+from precompiled.store import scratch, trust
+from precompiled.store.packages import PackageStore
+
+FAILED_SUFFIX = ".failed"
+# A hit marks its entry as used at most this often: a step loop must not turn into a stream of metadata writes.
+TOUCH_INTERVAL_S = 60.0
+# What a writer that died left in tmp/ is removed after this.
+TMP_MAX_AGE_S = 3600.0
+# Inductor's own cache of the workers, below the store: it only makes compiles quicker. Younger files may be a running
+# compile's.
+# Quarantined entries are for somebody to look at; after this nobody will.
+QUARANTINE_MAX_AGE_S = 7 * 86400.0
+QUARANTINE_SHARE = 1 / 10
+# What Dynamo traced, for later processes (store/packages.py): small beside the artifacts that it leads to.
+PACKAGES_SHARE = 1 / 10
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One artifact in the store."""
+
+    path: Path
+    manifest: fmt.Manifest
+
+    @property
+    def slot(self) -> int:
+        return int(self.path.name.rpartition(".")[2])
+
+
+@dataclass(frozen=True)
+class Evicted:
+    """What an eviction removed."""
+
+    entries: int
+    bytes: int
+    packages: int = 0  # entries of packages, whose bytes do not count here
+
+
+def full(key: str) -> StoreError:
+    """What is raised for a further variant where no slot is left."""
+    return StoreError(f"all {fmt.MAX_VARIANTS} variants of {key[:12]} are taken", code="too-many-variants")
+
+
+class Store:
+    """The cache directory at ``root``. Nothing is created before something is published."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = Path(root)
+        self.artifacts = self.root / "artifacts"
+        self.tmp = self.root / "tmp"
+        self.quarantined = self.root / "quarantine"
+
+    # ------------------------------------------------------------------ reading
+
+    def lookup(self, key: str) -> list[Entry]:
+        """All variants of ``key``, by slot, with checked manifests; their files are checked when they are read.
+
+        An entry that is corrupt is put into quarantine and left out. Raises UntrustedStore when the store itself, or
+        an entry of the key, could have been written by somebody else.
+        """
+        _check_key(key)
+        found: list[Entry] = []
+        try:
+            with _reading(self.root), self._artifacts_fd() as artifacts_fd:
+                for slot in range(fmt.MAX_VARIANTS):
+                    name = f"{key}.{slot}"
+                    try:
+                        found.append(self._read_entry(name, key, artifacts_fd))
+                    except FileNotFoundError:
+                        continue
+                    except CorruptArtifact as error:
+                        self._quarantine_unless_newer(self.artifacts / name, error)
+        except FileNotFoundError:
+            return []
+        return found
+
+    def failure(self, key: str, now: float | None = None) -> fmt.Failure | None:
+        """The failure record of ``key``, if there is one and it still counts."""
+        _check_key(key)
+        name = key + FAILED_SUFFIX
+        try:
+            with _reading(self.root), self._artifacts_fd() as artifacts_fd:
+                data = trust.read_file(name, artifacts_fd, fmt.MAX_MANIFEST_BYTES, shown=str(self.artifacts / name))
+            failure = fmt.open_failure(data, key)
+        except FileNotFoundError:
+            return None
+        except CorruptArtifact as error:
+            self._quarantine_unless_newer(self.artifacts / name, error)
+            return None
+        return None if failure.expired(time.time() if now is None else now) else failure
+
+    def read_files(self, entry: Entry) -> dict[str, bytes]:
+        """The checked contents of all files of an artifact that a load needs, by name.
+
+        Raises CorruptArtifact (and puts the entry into quarantine) when a file is missing, short or altered;
+        UntrustedStore when somebody else could have written it; FileNotFoundError when the entry was evicted.
+        """
+        # What it was compiled from is for people: reading and hashing it would only make a hit slower.
+        return self.read_some(entry, [name for name in entry.manifest.files if name != fmt.PROGRAM])
+
+    def read_program(self, entry: Entry) -> bytes | None:
+        """What an artifact was compiled from, checked as any of its files; None where it was published without."""
+        if fmt.PROGRAM not in entry.manifest.files:
+            return None
+        return fmt.unpack_program(self.read_some(entry, [fmt.PROGRAM])[fmt.PROGRAM])
+
+    def read_some(self, entry: Entry, names: list[str]) -> dict[str, bytes]:
+        """The checked contents of files of an artifact, as they lie there; raises as ``read_files``."""
+        contents: dict[str, bytes] = {}
+        with (
+            _reading(self.root),
+            self._artifacts_fd() as artifacts_fd,
+            trust.open_directory(entry.path.name, artifacts_fd, shown=str(entry.path)) as entry_fd,
+        ):
+            try:
+                for name in names:
+                    contents[name] = self._read_checked(entry, name, entry.manifest.files[name], entry_fd)
+            except CorruptArtifact as error:
+                # Evicted since the lookup, and its slot taken by a sound artifact: a miss, and nothing to quarantine.
+                if self._replaced(entry, artifacts_fd):
+                    raise FileNotFoundError(f"{entry.path} was evicted") from error
+                self.quarantine(entry.path, str(error))
+                raise
+        return contents
+
+    def touch(self, entry: Entry) -> None:
+        """Mark as used now, for eviction by least recent use; best effort (the store may be read-only)."""
+        with suppress(OSError):
+            if time.time() - entry.path.stat().st_mtime > TOUCH_INTERVAL_S:
+                os.utime(entry.path)
+
+    def entries(self) -> Iterator[Entry]:
+        """Every readable artifact, in no order."""
+        for name in self._names():
+            key, _, slot = name.rpartition(".")
+            if slot.isdigit() and fmt.is_key(key):
+                entry = None
+                with suppress(StoreError, OSError), self._artifacts_fd() as artifacts_fd:
+                    entry = self._read_entry(name, key, artifacts_fd)
+                if entry is not None:
+                    yield entry
+
+    def is_empty(self) -> bool:
+        """Whether there is no artifact at all: then a graph that is being traced will be a miss."""
+        try:
+            with os.scandir(self.artifacts) as found:
+                return next(found, None) is None
+        except FileNotFoundError:
+            return True
+
+    def failures(self) -> Iterator[fmt.Failure]:
+        """Every failure record that still counts, in no order."""
+        for name in self._names():
+            key = name.removesuffix(FAILED_SUFFIX)
+            if key != name and fmt.is_key(key):
+                failure = None
+                with suppress(StoreError):
+                    failure = self.failure(key)
+                if failure is not None:
+                    yield failure
+
+    # ------------------------------------------------------------------ writing
+
+    def prepare(self) -> None:
+        """Create the directories, for this user only; raises StoreError when they cannot be written or trusted."""
+        try:
+            for directory in (self.root, self.artifacts, self.tmp, self.quarantined):
+                directory.mkdir(mode=0o700, parents=directory is self.root, exist_ok=True)
+                trust.check_stat(os.lstat(directory), str(directory), directory=True)
+        except UntrustedStore:
+            raise
+        except OSError as error:
+            raise StoreError(
+                f"the store {self.root} cannot be created: {error}",
+                "Make it writable, or set PRECOMPILED_CACHE_DIR to a directory that is",
+                code="store-unwritable",
+            ) from error
+
+    def publish(self, payload: fmt.Payload) -> Entry:
+        """Make an artifact visible, whole and durable, in the first free slot of its key.
+
+        When another writer has published the same variant meanwhile, that one stays and is returned. Raises StoreError
+        when it cannot be written or all MAX_VARIANTS slots are taken.
+        """
+        files = {name: fmt.FileRecord(len(data), fmt.digest(data)) for name, data in payload.files.items()}
+        manifest = dataclasses.replace(payload.manifest, files=files)
+        key = manifest.key
+        _check_key(key)
+        sealed = fmt.seal(manifest)
+        # What no reader would accept (a file name, a size) is refused before it takes a slot.
+        manifest = fmt.open_manifest(sealed, key)
+        if len(sealed) > fmt.MAX_MANIFEST_BYTES or any(item.bytes > fmt.MAX_FILE_BYTES for item in files.values()):
+            raise StoreError(f"the artifact of {key[:12]} is larger than readers accept", code="too-large")
+        self.prepare()
+        with self._temporary_directory() as directory:
+            for name, data in payload.files.items():
+                path = directory / name
+                path.parent.mkdir(mode=0o700, exist_ok=True)
+                # Native code is mapped executable, so it may need the x bit on file systems that check it.
+                durable.write(path, data, 0o700 if name.endswith(".so") else 0o600)
+            durable.write(directory / fmt.MANIFEST, sealed, 0o600)
+            for parent in {(directory / name).parent for name in payload.files} | {directory}:
+                durable.sync_directory(parent)
+            for slot in range(fmt.MAX_VARIANTS):
+                target = self.artifacts / f"{key}.{slot}"
+                try:
+                    os.rename(directory, target)  # fails when the slot holds an entry: a directory that is not empty
+                except OSError as error:
+                    if os.path.lexists(target):
+                        if (other := self._same_variant(target, manifest)) is not None:
+                            return other
+                        continue
+                    raise StoreError(f"{target} cannot be published: {error}", code="store-unwritable") from error
+                durable.sync_directory(self.artifacts)
+                self.forget_failure(key)
+                return Entry(target, manifest)
+        raise full(key)
+
+    def publish_failure(self, failure: fmt.Failure) -> None:
+        """Make a failure record visible, in place of an older one of its key."""
+        _check_key(failure.key)
+        self.prepare()
+        path = self.tmp / _temporary_name()
+        try:
+            durable.write(path, fmt.encode_failure(failure), 0o600)
+            os.replace(path, self.artifacts / (failure.key + FAILED_SUFFIX))
+            durable.sync_directory(self.artifacts)
+        except OSError as error:
+            _remove_tree(path)
+            raise StoreError(f"the failure record cannot be written: {error}", code="store-unwritable") from error
+
+    def forget_failure(self, key: str) -> None:
+        _check_key(key)
+        with suppress(OSError):
+            (self.artifacts / (key + FAILED_SUFFIX)).unlink()
+
+    def quarantine(self, path: Path, reason: str) -> None:
+        """Move an entry out of the readers' way, for somebody to look at; best effort (the store may be read-only)."""
+        target = self.quarantined / f"{path.name}.{_temporary_name()}"
+        with suppress(OSError):
+            self.quarantined.mkdir(mode=0o700, exist_ok=True)
+            os.rename(path, target)
+            (self.quarantined / f"{target.name}.reason").write_text(reason + "\n")
+
+    def remove(self, key: str) -> Evicted:
+        """Remove all variants and the failure record of ``key``, also what cannot be read or trusted."""
+        _check_key(key)
+        removed = Evicted(0, 0)
+        for slot in range(fmt.MAX_VARIANTS):
+            path = self.artifacts / f"{key}.{slot}"
+            if os.path.lexists(path):
+                removed = _plus(removed, self._remove_path(path))
+        self.forget_failure(key)
+        return removed
+
+    def clear(self) -> Evicted:
+        """Remove every artifact, failure record, package, quarantined entry and temporary file."""
+        removed = Evicted(0, 0, PackageStore(self.root).clear())
+        for name in self._names():
+            path = self.artifacts / name
+            if path.is_dir() and not path.is_symlink():
+                removed = _plus(removed, self._remove_path(path))
+            else:
+                with suppress(OSError):
+                    path.unlink()
+        for directory in (self.tmp, self.quarantined):
+            with suppress(OSError):
+                for child in directory.iterdir():
+                    _remove_tree(child)
+        return removed
+
+    def evict(self, max_bytes: int, max_inodes: int) -> Evicted:
+        """Remove least recently used artifacts until both budgets hold.
+
+        And what counts no more: leftovers of dead writers, expired failure records, old quarantined entries, old files
+        of the workers' cache. What stays of the last two counts towards ``max_bytes``, up to their shares of it.
+        """
+        self._sweep(self.tmp, TMP_MAX_AGE_S)
+        self._sweep(self.quarantined, QUARANTINE_MAX_AGE_S)
+        self._sweep_failures()
+        max_bytes -= scratch.shrink(self.root, int(max_bytes * scratch.SHARE)) + self._shrink_quarantine(
+            int(max_bytes * QUARANTINE_SHARE)
+        )
+        max_bytes -= PackageStore(self.root).shrink(int(max_bytes * PACKAGES_SHARE))
+        candidates: list[tuple[float, int, int, Path]] = []
+        for name in self._names():
+            path = self.artifacts / name
+            if path.is_dir() and not path.is_symlink():
+                with suppress(OSError):
+                    used, size, inodes = path.stat().st_mtime, *_weigh(path)
+                    candidates.append((used, size, inodes, path))
+        total_bytes = sum(item[1] for item in candidates)
+        total_inodes = sum(item[2] for item in candidates)
+        removed = Evicted(0, 0)
+        for _used, size, inodes, path in sorted(candidates, key=lambda item: item[0]):
+            if total_bytes <= max_bytes and total_inodes <= max_inodes:
+                break
+            removed = _plus(removed, self._remove_path(path))
+            total_bytes -= size
+            total_inodes -= inodes
+        return removed
+
+    # ------------------------------------------------------------------ inside
+
+    @contextmanager
+    def _artifacts_fd(self) -> Iterator[int]:
+        with (
+            trust.open_directory(self.root) as root_fd,
+            trust.open_directory("artifacts", root_fd, shown=str(self.artifacts)) as artifacts_fd,
+        ):
+            yield artifacts_fd
+
+    def _names(self) -> list[str]:
+        try:
+            return os.listdir(self.artifacts)
+        except (FileNotFoundError, NotADirectoryError, PermissionError):
+            return []
+
+    def _read_entry(self, name: str, key: str, artifacts_fd: int) -> Entry:
+        path = self.artifacts / name
+        with trust.open_directory(name, artifacts_fd, shown=str(path)) as entry_fd:
+            try:
+                data = trust.read_file(fmt.MANIFEST, entry_fd, fmt.MAX_MANIFEST_BYTES, shown=str(path / fmt.MANIFEST))
+            except FileNotFoundError as error:
+                if not _is_at(entry_fd, path):
+                    raise
+                raise CorruptArtifact(f"{path} has no {fmt.MANIFEST}") from error
+        return Entry(path, fmt.open_manifest(data, key))
+
+    def _read_checked(self, entry: Entry, name: str, record: fmt.FileRecord, entry_fd: int) -> bytes:
+        shown = str(entry.path / name)
+        try:
+            if "/" in name:
+                directory, _, file_name = name.partition("/")
+                with trust.open_directory(directory, entry_fd, shown=str(entry.path / directory)) as directory_fd:
+                    data = trust.read_file(file_name, directory_fd, fmt.MAX_FILE_BYTES, shown=shown)
+            else:
+                data = trust.read_file(name, entry_fd, fmt.MAX_FILE_BYTES, shown=shown)
+        except FileNotFoundError as error:
+            if not _is_at(entry_fd, entry.path):
+                raise
+            raise CorruptArtifact(f"{shown} is missing") from error
+        if len(data) != record.bytes:
+            raise CorruptArtifact(f"{shown} has {len(data)} bytes, the manifest says {record.bytes}")
+        if fmt.digest(data) != record.digest:
+            raise CorruptArtifact(f"{shown} does not match its digest")
+        return data
+
+    @contextmanager
+    def _temporary_directory(self) -> Iterator[Path]:
+        """A directory in ``tmp/``: discarded unless it was renamed away."""
+        directory = self.tmp / _temporary_name()
+        try:
+            directory.mkdir(mode=0o700)
+            yield directory
+        except OSError as error:
+            raise StoreError(
+                f"an artifact cannot be written to {self.tmp}: {error}", "Free some space, or run `precompiled gc`",
+                code="store-unwritable",
+            ) from error
+        finally:
+            _remove_tree(directory)
+
+    def _same_variant(self, path: Path, manifest: fmt.Manifest) -> Entry | None:
+        """The entry at ``path``, when it is the variant that ``manifest`` is about."""
+        try:
+            with self._artifacts_fd() as artifacts_fd:
+                entry = self._read_entry(path.name, manifest.key, artifacts_fd)
+        except (StoreError, OSError):
+            return None
+        same = (entry.manifest.guards, entry.manifest.tier) == (manifest.guards, manifest.tier)
+        return entry if same else None
+
+    def _replaced(self, entry: Entry, artifacts_fd: int) -> bool:
+        """Whether the slot of ``entry`` is empty by now, or holds another artifact."""
+        try:
+            return self._read_entry(entry.path.name, entry.manifest.key, artifacts_fd).manifest != entry.manifest
+        except FileNotFoundError:
+            return True
+        except StoreError:
+            return False
+
+    def _quarantine_unless_newer(self, path: Path, error: CorruptArtifact) -> None:
+        # Another format is not corruption: the version of us that wrote it reads it still.
+        if error.code != "artifact-format":
+            self.quarantine(path, str(error))
+
+    def _remove_path(self, path: Path) -> Evicted:
+        # Renamed away first: a reader sees a whole entry or none. One that has opened it already reads on.
+        grave = self.tmp / _temporary_name()
+        try:
+            size, _inodes = _weigh(path)
+            self.tmp.mkdir(mode=0o700, exist_ok=True)
+            os.rename(path, grave)
+        except OSError:
+            return Evicted(0, 0)  # somebody else was quicker
+        _remove_tree(grave)
+        return Evicted(1, size)
+
+    def _sweep(self, directory: Path, max_age_s: float) -> None:
+        with suppress(OSError):
+            for child in directory.iterdir():
+                with suppress(OSError):
+                    status = child.lstat()
+                    # ctime too: a rename into quarantine keeps mtime, which says when the entry was last used.
+                    if time.time() - max(status.st_mtime, status.st_ctime) > max_age_s:
+                        _remove_tree(child)
+
+    def _sweep_failures(self) -> None:
+        for name in self._names():
+            key = name.removesuffix(FAILED_SUFFIX)
+            if key != name and fmt.is_key(key):
+                with suppress(StoreError):
+                    if self.failure(key) is None:
+                        self.forget_failure(key)
+
+    def _shrink_quarantine(self, max_bytes: int) -> int:
+        """Remove the oldest quarantined entries; how much of ``max_bytes`` is used now."""
+        entries: list[tuple[float, int, Path]] = []
+        with suppress(OSError):
+            for child in self.quarantined.iterdir():
+                with suppress(OSError):
+                    status = child.lstat()
+                    size = _weigh(child)[0] if stat.S_ISDIR(status.st_mode) else status.st_size
+                    entries.append((status.st_ctime, size, child))  # ctime: when it was renamed to here
+        total = sum(size for _, size, _ in entries)
+        for _since, size, path in sorted(entries):
+            if total <= max_bytes:
+                break
+            _remove_tree(path)
+            total -= size
+        return total
+
+
+def _check_key(key: str) -> None:
+    """A key becomes a file name, so nothing else may pass for one."""
+    if not fmt.is_key(key):
+        raise StoreError(f"{key!r} is not a key", code="bad-key")
+
+
+@contextmanager
+def _reading(root: Path) -> Iterator[None]:
+    """What the file system refuses is a StoreError; that something is absent is the caller's affair."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise StoreError(
+            f"the store {root} cannot be read: {error}",
+            "Make it readable, or set PRECOMPILED_CACHE_DIR to a directory that is",
+            code="store-unreadable",
+        ) from error
+
+
+def _is_at(directory_fd: int, path: Path) -> bool:
+    """Whether the open directory is still the one at ``path``; if not it was evicted: a miss, and no corruption.
+
+    By inode: another entry may have been published at the path since, and must not be blamed.
+    """
+    try:
+        there = os.lstat(path)
+    except OSError:
+        return False
+    opened = os.fstat(directory_fd)
+    return (opened.st_dev, opened.st_ino) == (there.st_dev, there.st_ino)
+
+
+def _plus(left: Evicted, right: Evicted) -> Evicted:
+    return Evicted(left.entries + right.entries, left.bytes + right.bytes, left.packages + right.packages)
+
+
+def _temporary_name() -> str:
+    return f"{os.getpid()}-{os.urandom(8).hex()}"
+
+
+def _remove_tree(path: Path) -> None:
+    """Best effort: what stays is swept later."""
+    with suppress(OSError):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+
+
+def _weigh(path: Path) -> tuple[int, int]:
+    """Bytes and inodes of a directory tree."""
+    size, inodes = 0, 1
+    for parent, directories, files in os.walk(path):
+        inodes += len(directories) + len(files)
+        size += sum(os.lstat(os.path.join(parent, name)).st_size for name in files)
+    return size, inodes

@@ -1,0 +1,165 @@
+"""The format of one entry of a package: one file, written once, named by its content.
+
+Grammar::
+
+    store    = root "/packages/" function*     beside "artifacts/"
+    function = directory "<function>"          64 hexadecimal digits: function_key()
+    refused  = file "refused"                  the function's packages are out of use: function and reason, in JSON
+    entry    = file "<digest>.entry"           SHA-256 of the file's content: what is checked before anything is decoded
+    content  = header "\\n" about "\\n" body   header: one line of JSON (Header), read at each lookup; about: one
+                                               line of JSON (About), for people; body: a pickle
+                                               (packages/dynamo/entry_codec.py)
+
+An entry is what Dynamo made of one frame under one set of guards; a function with several has several files. Writers
+never change a file, so several of them cannot lose each other's entries, and equal entries have one name.
+
+Version history:
+
+    1   first version
+    2   about; meaning
+    3   first; program
+    4   guards on types say what a decorator was made with; Seen.wholes
+    5   what is noted of sets; all defaults of functions
+    6   sources
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+from precompiled.core.errors import CorruptArtifact
+
+FORMAT = 8
+SUFFIX = ".entry"
+MAX_ENTRY_BYTES = 256 << 20
+# Entries of one function that are kept; many, since some functions are part of every model (decorators of libraries).
+MAX_ENTRIES = 256
+# Entries that are equal but for the program that they were made in: of a library's function that is part of several.
+MAX_PROGRAMS = 32
+
+_NAME = re.compile(r"[0-9a-f]{64}\.entry")
+
+
+@dataclass(frozen=True)
+class Header:
+    """What can be read of an entry without running its code. No times, no process ids: equal entries are one."""
+
+    function: str  # the key of the function: the name of the directory
+    module: str
+    qualname: str
+    code: str  # digest of its code
+    one_graph: bool  # fullgraph=True
+    kind: str  # "compiled" or "skipped"
+    # What must be equal in the process that uses it: name -> text or digest. Their names are what people are shown.
+    requires: dict[str, str] = field(default_factory=dict)
+    artifacts: list[str] = field(default_factory=list)  # keys of the graphs' artifacts
+    # Of the locals that have guards: what a look tells without decoding the body (guard_facts.look).
+    locals: dict[str, str] = field(default_factory=dict)
+    guards: int = 0
+    # Digest of what the entry says and does, without places: an edit that moves lines makes another file of it.
+    meaning: str = ""
+    program: str = ""  # digest of what it does alone: the bytecode, and what that finds in its globals
+    # Digest of the sources of the program that it was made in (packages/program.py); "" where it is for any program.
+    sources: str = ""
+    # Traced before any other call of the function had told Dynamo which sizes change (packages/audit.py).
+    first: bool = False
+    format: int = FORMAT
+
+
+@dataclass(frozen=True)
+class Told:
+    """One guard, for people. ``fact``: what was described at its source; ``place``: the user's line of code."""
+
+    source: str
+    kind: str
+    parameters: str
+    fact: Any
+    place: str
+
+
+@dataclass(frozen=True)
+class About:
+    """What an entry was made for, to be shown and compared without running any of it."""
+
+    guards: list[Told] = field(default_factory=list)
+    inlined: list[list[str]] = field(default_factory=list)  # [module and name, digest of its code]
+    sizes: dict[str, Any] = field(default_factory=dict)  # source of a tensor -> its sizes, None where any
+    state: str = ""  # Dynamo's global state
+    seen: list[list[Any]] = field(default_factory=list)  # what has no guard (packages/dynamo/unguarded.py)
+    reason: str = ""  # of a frame that stays as it is
+
+    def without_places(self) -> About:
+        """Nothing of the user's source but names: of a file that goes to other hosts."""
+        return dataclasses.replace(self, guards=[dataclasses.replace(guard, place="") for guard in self.guards])
+
+    def to_bytes(self) -> bytes:
+        # What has no JSON is in a fact only to be compared.
+        return json.dumps(dataclasses.asdict(self), sort_keys=True, separators=(",", ":"), default=repr).encode()
+
+    @staticmethod
+    def parse(data: bytes) -> About:
+        """Raises CorruptArtifact."""
+        try:
+            raw = json.loads(data)
+            return About(**{**raw, "guards": [Told(**guard) for guard in raw["guards"]]})
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            raise CorruptArtifact(f"a package entry says nothing of itself: {error}", code="package-corrupt") from error
+
+
+def function_key(module: str, qualname: str, code: str, *, one_graph: bool) -> str:
+    """The name of a function's directory; ``code``: the digest of its code."""
+    return hashlib.sha256(json.dumps([FORMAT, module, qualname, code, one_graph]).encode()).hexdigest()
+
+
+def is_name(text: str) -> bool:
+    return _NAME.fullmatch(text) is not None
+
+
+def seal(header: Header, about: bytes, body: bytes) -> tuple[str, bytes]:
+    """The name and the content of an entry's file."""
+    line = json.dumps(dataclasses.asdict(header), sort_keys=True, separators=(",", ":")).encode()
+    content = b"\n".join((line, about, body))
+    return hashlib.sha256(content).hexdigest() + SUFFIX, content
+
+
+def open_entry(name: str, content: bytes, function: str) -> tuple[Header, bytes, bytes]:
+    """Header, about and body of a file's content; raises CorruptArtifact unless it is what its name says."""
+    if not is_name(name) or hashlib.sha256(content).hexdigest() != name.removesuffix(SUFFIX):
+        raise CorruptArtifact(f"the package entry {name[:16]} does not match its digest", code="package-corrupt")
+    line, _, rest = content.partition(b"\n")
+    about, newline, body = rest.partition(b"\n")
+    header = parse_header(line)
+    if not newline or header.function != function:
+        raise CorruptArtifact(f"a package entry of another function, {header.qualname}", code="package-corrupt")
+    return header, about, body
+
+
+def parse_header(line: bytes) -> Header:
+    """The header that an entry's first line is; raises CorruptArtifact."""
+    try:
+        raw = json.loads(line)
+        if raw.get("format") != FORMAT:
+            raise CorruptArtifact(f"a package of format {raw.get('format')}, this is format {FORMAT}",
+                                  code="package-format")  # fmt: skip
+        return Header(**raw)
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+        raise CorruptArtifact(f"not a package entry: {error}", code="package-corrupt") from error
+
+
+def seal_refusal(header: Header, reason: str) -> bytes:
+    """The content of the file that takes a function's packages out of use."""
+    return json.dumps({"function": f"{header.module}.{header.qualname}", "reason": reason}).encode()
+
+
+def open_refusal(content: bytes) -> dict[str, str]:
+    """``function`` and ``reason``; what cannot be read takes them out of use as well."""
+    try:
+        raw = json.loads(content)
+        return {"function": str(raw["function"]), "reason": str(raw["reason"])}
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return {"function": "", "reason": "an audit took its packages out of use, and left no readable reason"}

@@ -1,0 +1,252 @@
+"""Packages in the store: entries of a function, found, published and removed; the trust rules of artifacts.
+
+No locks and no merging: an entry is a file of its own, named by its content, and appears by rename.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from precompiled.core import durable
+from precompiled.core.errors import CorruptArtifact, StoreError, UntrustedStore
+from precompiled.store import package_format as fmt
+from precompiled.store import trust
+
+PACKAGES = "packages"
+REFUSED = "refused"  # beside a function's entries: why none of them is used
+_MAX_REFUSAL_BYTES = 1 << 16
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One entry, its digest checked; ``about`` (format.About) and ``body`` are not decoded yet."""
+
+    path: Path
+    header: fmt.Header
+    about: bytes
+    body: bytes
+
+    @property
+    def name(self) -> str:
+        return self.path.name
+
+
+class PackageStore:
+    """The packages below a store's root. Nothing is created before something is published."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = Path(root)
+        self.packages = self.root / PACKAGES
+        self.tmp = self.root / "tmp"
+
+    def names(self, function: str) -> list[str]:
+        """Files of a function's entries, newest first; [] where there is none. Raises UntrustedStore."""
+        try:
+            with self._function_fd(function) as fd:
+                found = []
+                for name in filter(fmt.is_name, os.listdir(fd)):
+                    with suppress(FileNotFoundError):  # evicted meanwhile: the others are still there
+                        found.append((-os.stat(name, dir_fd=fd, follow_symlinks=False).st_mtime, name))
+                return [name for _newest, name in sorted(found)]
+        except FileNotFoundError:
+            return []
+
+    def read(self, function: str, name: str) -> Entry:
+        """An entry, checked: owner, mode, size, digest. Raises FileNotFoundError, CorruptArtifact, UntrustedStore."""
+        path = self.packages / function / name
+        with self._function_fd(function) as fd:
+            content = trust.read_file(name, fd, fmt.MAX_ENTRY_BYTES, shown=str(path))
+        try:
+            header, about, body = fmt.open_entry(name, content, function)
+        except CorruptArtifact as error:
+            if error.code == "package-corrupt":
+                self._quarantine(path)
+            raise
+        return Entry(path, header, about, body)
+
+    def sources(self, function: str, name: str) -> str:
+        """The program that an entry says it is of, unverified; "" where it says none. Raises FileNotFoundError."""
+        header = _header(self.packages / function / name)
+        return header.sources if header is not None else ""
+
+    def refused(self, function: str) -> str | None:
+        """Why a function's packages are out of use; None where they are not. Raises UntrustedStore."""
+        try:
+            return self._refusal(function)["reason"]
+        except FileNotFoundError:
+            return None
+
+    def refuse(self, header: fmt.Header, reason: str) -> None:
+        """Take a function's packages out of use, for good: until the store is cleared. Raises StoreError."""
+        with self._written(header.function) as directory:
+            self._write(directory / REFUSED, fmt.seal_refusal(header, reason))
+        for name in self.names(header.function):
+            with suppress(OSError):
+                (directory / name).unlink()
+
+    def refusals(self) -> Iterator[dict[str, str]]:
+        """``function`` and ``reason`` of each function whose packages are out of use."""
+        for function in self._functions():
+            with suppress(StoreError, OSError):
+                yield self._refusal(function)
+
+    def publish(self, header: fmt.Header, about: bytes, body: bytes) -> str:
+        """Make an entry visible, whole and durable; returns its file's name. The same entry again changes nothing."""
+        name, content = fmt.seal(header, about, body)
+        if len(content) > fmt.MAX_ENTRY_BYTES:
+            raise StoreError(
+                f"the package entry of {header.qualname} has {len(content)} bytes", code="package-too-large"
+            )
+        with self._written(header.function) as directory:
+            target = directory / name
+            if target.exists():
+                with suppress(OSError):
+                    os.utime(target)
+                return name
+            self._write(target, content)
+        self._keep_newest(header, name)
+        return name
+
+    def touch(self, entry: Entry) -> None:
+        """Mark as used, at most once a minute."""
+        with suppress(OSError):
+            if time.time() - entry.path.stat().st_mtime > 60.0:
+                os.utime(entry.path)
+
+    def entries(self) -> Iterator[Entry]:
+        """Every readable entry, in no order."""
+        for function in self._functions():
+            with suppress(StoreError, OSError):
+                for name in self.names(function):
+                    with suppress(StoreError, OSError):
+                        yield self.read(function, name)
+
+    def remove(self, function: str) -> int:
+        """Remove a function's entries; how many there were."""
+        removed = 0
+        directory = self.packages / function
+        for name in list(os.listdir(directory)) if directory.is_dir() else []:
+            with suppress(OSError):
+                (directory / name).unlink()
+                removed += name != REFUSED
+        with suppress(OSError):
+            directory.rmdir()
+        return removed
+
+    def clear(self) -> int:
+        """Remove all; how many entries there were."""
+        return sum(self.remove(function) for function in self._functions())
+
+    def shrink(self, max_bytes: int) -> int:
+        """Remove least recently used entries until ``max_bytes`` hold; bytes of what stays."""
+        files = sorted(self._files(), key=lambda item: item[0])
+        total = sum(size for _used, size, _path in files)
+        for _used, size, path in files:
+            if total <= max_bytes:
+                break
+            with suppress(OSError):
+                path.unlink()
+                total -= size
+        for function in self._functions():
+            with suppress(OSError):
+                (self.packages / function).rmdir()  # where it is empty
+        return total
+
+    def _files(self) -> list[tuple[float, int, Path]]:
+        """When it was used, bytes, and path of each entry."""
+        found = []
+        for function in self._functions():
+            with suppress(OSError):
+                for item in os.scandir(self.packages / function):
+                    if item.name == REFUSED:
+                        continue  # for good, however long it is ago
+                    with suppress(OSError):
+                        status = item.stat(follow_symlinks=False)
+                        found.append((status.st_mtime, status.st_size, Path(item.path)))
+        return found
+
+    # ------------------------------------------------------------------ inside
+
+    def _functions(self) -> list[str]:
+        try:
+            return os.listdir(self.packages)
+        except (FileNotFoundError, NotADirectoryError, PermissionError):
+            return []
+
+    def _refusal(self, function: str) -> dict[str, str]:
+        path = self.packages / function / REFUSED
+        with self._function_fd(function) as fd:
+            return fmt.open_refusal(trust.read_file(REFUSED, fd, _MAX_REFUSAL_BYTES, shown=str(path)))
+
+    @contextmanager
+    def _written(self, function: str) -> Iterator[Path]:
+        """The directory of a function, made where it is missing; raises StoreError for all that the disk says."""
+        directory = self.packages / function
+        try:
+            for place in (self.root, self.tmp, self.packages, directory):
+                place.mkdir(mode=0o700, parents=place is self.root, exist_ok=True)
+                trust.check_stat(os.lstat(place), str(place), directory=True)
+            yield directory
+        except UntrustedStore:
+            raise
+        except OSError as error:
+            raise StoreError(
+                f"a package entry cannot be written to {directory}: {error}",
+                "Free some space, or run `precompiled gc`",
+                code="package-unwritable",
+            ) from error
+
+    def _write(self, target: Path, content: bytes) -> None:
+        """Whole and durable, or not at all."""
+        temporary = self.tmp / f"{os.getpid()}-{os.urandom(8).hex()}"
+        try:
+            durable.write(temporary, content, 0o600)
+            os.rename(temporary, target)
+        finally:
+            with suppress(OSError):
+                temporary.unlink(missing_ok=True)
+        durable.sync_directory(target.parent)
+
+    @contextmanager
+    def _function_fd(self, function: str) -> Iterator[int]:
+        with (
+            trust.open_directory(self.root) as root_fd,
+            trust.open_directory(PACKAGES, root_fd, shown=str(self.packages)) as packages_fd,
+            trust.open_directory(function, packages_fd, shown=str(self.packages / function)) as fd,
+        ):
+            yield fd
+
+    def _keep_newest(self, header: fmt.Header, written: str) -> None:
+        """Of entries that mean the same, lines of code aside, the newest; of all, so many as lookups may read."""
+        alike = replace(header, sources="")
+        programs = {header.sources}
+        others = []
+        with suppress(StoreError, OSError):
+            others = [name for name in self.names(header.function) if name != written]
+        for number, name in enumerate(others, 1):
+            path = self.packages / header.function / name
+            with suppress(OSError):  # gone already, and its neighbours are not
+                if number >= fmt.MAX_ENTRIES:
+                    path.unlink()
+                elif (other := _header(path)) is not None and replace(other, sources="") == alike and header.meaning:
+                    if other.sources in programs or len(programs) >= fmt.MAX_PROGRAMS:
+                        path.unlink()
+                    programs.add(other.sources)
+
+    def _quarantine(self, path: Path) -> None:
+        with suppress(OSError):
+            quarantine = self.root / "quarantine"
+            quarantine.mkdir(mode=0o700, exist_ok=True)
+            os.rename(path, quarantine / f"{path.name}.{os.urandom(4).hex()}")
+
+
+def _header(path: Path) -> fmt.Header | None:
+    """What an entry's first line says, unverified."""
+    with open(path, "rb") as file, suppress(CorruptArtifact):
+        return fmt.parse_header(file.readline())
+    return None

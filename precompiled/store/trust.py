@@ -1,0 +1,78 @@
+"""Who may have put code into the store: checked before anything of it is loaded, as ssh does with its keys.
+
+Loading an artifact runs its code. So every directory from the store's root down, and every file, must be owned by
+this process's user or by root, and be writable by nobody else; symbolic links are never followed. The checks use
+file descriptors (openat), so that what was checked is what is read.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from precompiled.core.errors import UntrustedStore
+
+_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+
+
+def check_stat(status: os.stat_result, what: str, *, directory: bool) -> None:
+    """Raise UntrustedStore unless ``status`` is of a directory (or regular file) that only we and root can change."""
+    kind_is_right = stat.S_ISDIR(status.st_mode) if directory else stat.S_ISREG(status.st_mode)
+    if not kind_is_right:
+        raise UntrustedStore(f"{what} is not a {'directory' if directory else 'regular file'}", "Remove it")
+    uid = os.geteuid()
+    if status.st_uid not in (uid, 0):
+        raise UntrustedStore(
+            f"{what} is owned by uid {status.st_uid}, not by uid {uid} or root",
+            f"Remove it, or `chown` it to uid {uid} if you trust what it holds",
+        )
+    if status.st_mode & _OTHERS_WRITE:
+        raise UntrustedStore(
+            f"{what} can be written by others (mode {stat.S_IMODE(status.st_mode):04o})",
+            f"`chmod go-w {what}` if you trust what it holds, else remove it",
+        )
+
+
+@contextmanager
+def open_directory(path: str | Path, parent_fd: int | None = None, *, shown: str = "") -> Iterator[int]:
+    """A checked file descriptor of a directory; FileNotFoundError when it is absent, UntrustedStore when it is off."""
+    what = shown or str(path)
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent_fd)
+    except NotADirectoryError as error:  # also what O_DIRECTORY | O_NOFOLLOW says of a symbolic link
+        raise UntrustedStore(f"{what} is not a directory, or is a symbolic link", "Remove it") from error
+    try:
+        check_stat(os.fstat(fd), what, directory=True)
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def read_file(name: str, directory_fd: int, limit: int, *, shown: str = "") -> bytes:
+    """All bytes of a checked regular file of at most ``limit`` bytes.
+
+    Raises FileNotFoundError when absent, UntrustedStore when somebody else could have written it or it is too large.
+    """
+    what = shown or name
+    try:
+        # O_NONBLOCK: a FIFO planted under this name must not hang the reader before fstat can refuse it.
+        fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, dir_fd=directory_fd)
+    except OSError as error:
+        if error.errno == errno.ELOOP:  # O_NOFOLLOW met a symbolic link
+            raise UntrustedStore(f"{what} is a symbolic link", "Remove it") from error
+        if error.errno == errno.ENXIO:  # a socket
+            raise UntrustedStore(f"{what} is not a regular file", "Remove it") from error
+        raise
+    try:
+        status = os.fstat(fd)
+        check_stat(status, what, directory=False)  # before fdopen, which refuses a directory in its own way
+        if status.st_size > limit:
+            raise UntrustedStore(f"{what} has {status.st_size} bytes, over the limit of {limit}", "Remove it")
+        with os.fdopen(fd, "rb", closefd=False) as file:
+            return file.read(limit + 1)[:limit]
+    finally:
+        os.close(fd)
