@@ -13,6 +13,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch.fx
@@ -22,6 +23,7 @@ from precompiled.client.dispatch import Compiled, Dispatch, counting
 from precompiled.client.ledger import GraphCalls, GraphReport
 from precompiled.client.load import load
 from precompiled.client.process import PROCESS, Recorder
+from precompiled.client.safe_points import SafePoint
 from precompiled.client.session import Session
 from precompiled.client.submit import Submitter
 from precompiled.client.swap import Event, State
@@ -143,6 +145,10 @@ class _Graph:
     options: Mapping[str, Any]
     calls: GraphCalls
 
+    @cached_property
+    def safe_point(self) -> SafePoint:
+        return self.session.safe_points.of(traced.function())
+
     @property
     def submitter(self) -> Submitter:
         given = None if self.graph.traced else late.Given(self.calls.mutable.name, self.graph.as_given, self.options)
@@ -217,6 +223,11 @@ class _Graph:
         self.calls.swap.on(Event.HIT)
         self.calls.calls_before_flip = 0
         self.session.ledger.count(hits=1, saved_s=entry.manifest.compile_s)
+        if self.safe_point.is_held() and not program.no_stand_in:
+            # A checkpoint may run again what another graph of this function ran eager for it, and ask this one.
+            dispatch = self._dispatch(program)
+            dispatch.serve_with(function)
+            return self._named(dispatch.call, program)
         return self._named(counting(self.calls, function), program)
 
     def _known_to_fail(self, failure: Failure) -> PrecompiledError:
@@ -226,14 +237,19 @@ class _Graph:
         self.session.ledger.count_reason("fallbacks", failure.reason)
         return Refused(failure.message, code=failure.reason)
 
-    def _miss(self, program: capture.Program) -> Compiled:
+    def _dispatch(self, program: capture.Program) -> Dispatch:
         dispatch = Dispatch(
             self.calls,
             self.graph.eager(),
             program.size_inputs,
             lambda sizes: self.submitter.request_variant(program, dispatch, sizes),
             torch.cuda.is_current_stream_capturing if program.device != "cpu" else None,
+            self.safe_point,
         )
+        return dispatch
+
+    def _miss(self, program: capture.Program) -> Compiled:
+        dispatch = self._dispatch(program)
         waits = bool(program.no_stand_in)
         if waits and program.hints:
             # A call of a size that no variant serves would have nothing to run.

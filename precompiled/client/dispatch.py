@@ -28,8 +28,10 @@ class StandIn(Protocol):
     def __call__(self, *args: Any) -> Any:
         """The graph's outputs."""
 
-    def repeated_by(self, args: Sequence[Any]) -> object | None:
-        """What may compute this call again, and must find the same, for as long as it lives."""
+    def repeated(self, args: Sequence[Any]) -> tuple[object | None, bool]:
+        """Where this call is computed twice, and must find the same both times: what lives until the second time; and
+        whether this is the second time.
+        """
 
     def must_not_mix(self, args: Sequence[Any]) -> bool:
         """Whether this call has a counterpart that it must agree with, and eager may not."""
@@ -45,18 +47,22 @@ class Dispatch:
         size_inputs: list[int],
         request_variant: Callable[[list[int]], None],
         is_capturing: Callable[[], bool] | None = None,
+        safe_point: SafePoint | None = None,
     ) -> None:
-        """``is_capturing``: whether the call is being recorded (a CUDA graph's capture), and must not load code."""
+        """``is_capturing``: whether the call is being recorded (a CUDA graph's capture), and must not load code.
+
+        ``safe_point``: of the graphs that Dynamo may take for this one.
+        """
         self._calls = calls
         self._eager = eager
         self._size_inputs = size_inputs
         self._request_variant = request_variant
-        self._safe_point = SafePoint()
+        self._safe_point = safe_point or SafePoint()
         self._variants: tuple[tuple[Check, Compiled], ...] = ()  # what calls are served with
         self._loaded: tuple[tuple[Check | None, Compiled], ...] = ()  # the same, and what awaits a safe point
         self._requested: set[tuple[int, ...]] = set()
-        # By the values of the size inputs: waits until the artifact for them is there, or will not come. Set by who
-        # awaits it.
+        # By the values of the size inputs: waits until the artifact for them is there, or will not come. Set by
+        # Submitter.watch.
         self.awaits: dict[tuple[int, ...], Callable[[], None]] = {}
 
         def unserved(*args: Any) -> Any:
@@ -141,19 +147,22 @@ class Dispatch:
             self._request_variant(sizes)
 
     def _run_eager(self, args: tuple[Any, ...], served: Callable[[], Compiled | None]) -> Any:
-        """``served``: with what, if a swap came since the call began."""
+        """``served()``: the compiled function, if a swap came after this call began, else None."""
         eager = self._eager
-        repeater = eager.repeated_by(args)
-        if repeater is not None:
-            hold = self._safe_point.hold()
+        keeper, again = eager.repeated(args)
+        if keeper is not None and not again:
+            is_new = self._safe_point.hold(keeper)
             function = served()
             if function is None:
-                self._safe_point.release_with(hold, repeater)
-                del repeater  # an error of the graph's must not keep it
+                del keeper  # an error of the graph's must not keep it
                 return eager(*args)
-            self._safe_point.release(hold)
+            if is_new:
+                self._safe_point.release(keeper)
             return function(*args)
-        if eager.must_not_mix(args):
+        # The first run of this computation was compiled, by another graph of the function: Dynamo asks the graph first
+        # that it used last.
+        is_compiled = keeper is not None and not self._safe_point.is_held(keeper)
+        if is_compiled or eager.must_not_mix(args):
             function = self._await(args)
             if function is not None:
                 return function(*args)

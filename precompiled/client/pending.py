@@ -232,7 +232,9 @@ class Pending:
             for id in left:
                 self._session.connection.forget(id)
         finally:
-            openmp.beside_compile(0)
+            with self._changed:
+                if self._thread in (None, threading.current_thread()):  # else the next one has begun its own
+                    openmp.beside_compile(0)
             watcher.close()
 
     def _guarded(self, item: Awaited) -> None:
@@ -289,28 +291,37 @@ class Pending:
         item.submit(item)
 
     def _act(self, item: Awaited, entry: Entry) -> None:
+        if Instruction.LOAD not in item.swap.on(Event.PUBLISHED):
+            return
+        # No fork in between: a child would have a graph that is loaded, and awaited for ever.
+        with forking.held():
+            problem = self._load(item, entry)
+            if problem is None:
+                self._finish(item)
+        if problem is not None:
+            code = problem.code if isinstance(problem, StoreError) else "artifact-evicted"
+            self._load_failed(item, code, str(problem))
+            return
+        log.info("graph %s swapped after %.2f s", item.calls.mutable.name, item.calls.mutable.swapped_after_s)
+        self._session.tell_counts()
+
+    def _load(self, item: Awaited, entry: Entry) -> Exception | None:
+        """Load the artifact and have it serve the graph; or what makes it unusable."""
         session, report = self._session, item.calls.mutable
-        for instruction in item.swap.on(Event.PUBLISHED):
-            if instruction is not Instruction.LOAD:
-                continue
-            started = time.perf_counter()
-            try:
-                with forking.held():
-                    function = load(session.store, entry, item.program.modes, cudagraphs=item.program.cudagraphs)
-            except (StoreError, FileNotFoundError) as error:
-                self._load_failed(item, error.code if isinstance(error, StoreError) else "artifact-evicted", str(error))
-                return
-            report.load_s = time.perf_counter() - started
-            report.source = report.source or "swap"
-            report.saved_s += entry.manifest.compile_s
-            report.swapped_after_s = time.monotonic() - item.since
-            guards = entry.manifest.guards
-            item.dispatch.serve_with(function, guard_check(guards) if guards else None)
-            item.swap.on(Event.LOADED)
-            session.ledger.count(swapped=1, saved_s=entry.manifest.compile_s)
-            log.info("graph %s swapped after %.2f s", report.name, report.swapped_after_s)
-            self._finish(item)
-            session.tell_counts()
+        started = time.perf_counter()
+        try:
+            function = load(session.store, entry, item.program.modes, cudagraphs=item.program.cudagraphs)
+        except (StoreError, FileNotFoundError) as error:
+            return error
+        report.load_s = time.perf_counter() - started
+        report.source = report.source or "swap"
+        report.saved_s += entry.manifest.compile_s
+        report.swapped_after_s = time.monotonic() - item.since
+        guards = entry.manifest.guards
+        item.dispatch.serve_with(function, guard_check(guards) if guards else None)
+        item.swap.on(Event.LOADED)
+        session.ledger.count(swapped=1, saved_s=entry.manifest.compile_s)
+        return None
 
     def _load_failed(self, item: Awaited, code: str, message: str) -> None:
         """Ask for it again, though not for ever (swap.py)."""

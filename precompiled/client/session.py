@@ -18,6 +18,7 @@ from precompiled.client.connection import Connection, daemon_reachable
 from precompiled.client.ledger import GraphReport, Ledger
 from precompiled.client.pending import Pending
 from precompiled.client.process import PROCESS, Recorder
+from precompiled.client.safe_points import SafePoints
 from precompiled.core.errors import COMPILE_ERROR
 from precompiled.store.artifacts import Store
 
@@ -43,6 +44,7 @@ class Session:
         self.ledger = Ledger()
         self.connection = Connection(self.settings)
         self.pending = Pending(self)
+        self.safe_points = SafePoints()
         # Set where this process is a watch's capture (docs/watch.md): graphs are captured, and not served.
         self.recorder: Recorder | None = PROCESS.recorder
         self._starting: Starting | None = None
@@ -146,6 +148,7 @@ class Session:
         self._left = False
         self.ledger.after_fork()
         self.pending.after_fork()
+        self.safe_points.after_fork()
 
     def at_exit(self) -> None:
         if self._left:

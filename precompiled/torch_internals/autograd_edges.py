@@ -214,10 +214,16 @@ def _alone(output: Any, storages: set[Any]) -> Any:
 
 def _is_kept_in_vain(tensor: torch.Tensor) -> bool:
     """Whether the operator that made it keeps it for its backward, and compiled code does not: of relu that keeps where
-    it is zero. So the caller may change it in place. (What compiled code keeps as well, as of exp, he may not.)
+    it is zero, of amax where the input is equal to it. So the caller may change it in place. (What compiled code keeps
+    as well, as of exp, he may not.)
     """
-    return tensor.grad_fn is not None and tensor.grad_fn.name() == "ReluBackward0"
+    return tensor.grad_fn is not None and tensor.grad_fn.name() in _KEEP_THEIR_RESULT
 
+
+_KEEP_THEIR_RESULT = frozenset(
+    {"AmaxBackward0", "AminBackward0", "AminmaxBackward0", "MaxBackward1", "MedianBackward0", "MinBackward1",
+     "NanmedianBackward0", "ProdBackward0", "ProdBackward1", "ReluBackward0", "SgnBackward0"}
+)  # fmt: skip
 
 # What makes several views at once (torch::autograd's CreationMeta::MULTI_OUTPUT_NODE).
 _SEVERAL_VIEWS = ("Unbind", "Split", "TensorSplit", "Chunk", "UnsafeSplit")

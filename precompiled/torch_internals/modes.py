@@ -6,7 +6,8 @@ the user's.
 
 Private names: torch._C.{_autocast_supported_devices, _get_fp32_precision_getter, _set_fp32_precision_setter},
 torch._dynamo.compiled_autograd.in_compiled_autograd_region,
-torch._functorch._aot_autograd.utils.{top_saved_tensors_hooks, saved_tensors_hooks_are_inlineable}.
+torch._functorch._aot_autograd.utils.{top_saved_tensors_hooks, saved_tensors_hooks_are_inlineable},
+torch.nn.attention.{_cur_sdpa_kernel_backends, _sdpa_kernel}.
 Checked on 2.11.0, 2.13.0, 2.15.0.
 """
 
@@ -17,6 +18,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
+import torch.nn.attention
 from torch._dynamo import compiled_autograd
 from torch._functorch._aot_autograd import utils as aot_utils
 
@@ -124,6 +126,19 @@ def process_wide(modes: Mapping[str, Any]) -> Iterator[None]:
                 yield
     finally:
         _set(before)
+
+
+def of_grad_and_attention() -> tuple[bool, list[Any]]:
+    """What a graph may set in its midst: grad mode, and the attention backends in their order."""
+    return torch.is_grad_enabled(), torch.nn.attention._cur_sdpa_kernel_backends(with_priority=True)
+
+
+def set_back(before: tuple[bool, list[Any]]) -> None:
+    """``before``: of ``of_grad_and_attention``."""
+    grad, backends = before
+    torch.set_grad_enabled(grad)
+    if torch.nn.attention._cur_sdpa_kernel_backends(with_priority=True) != backends:
+        torch.nn.attention._sdpa_kernel(backends, set_priority=True)
 
 
 def _set(modes: Mapping[str, Any]) -> None:

@@ -2,12 +2,14 @@
 
 What may differ from the compiled run and what never does is a contract (docs/stand-in.md). What autograd sees of it is
 in autograd_edges.py; when it may be called at all, in surroundings.py. And its operators must have an eager run that
-means what the program says. Three have not. Activation checkpointing inside of a graph does not restore the random
+means what the program says. Some have not. Activation checkpointing inside of a graph does not restore the random
 state when it computes again (torch/_higher_order_ops/wrap.py: preserve_rng_state=False; the partitioner is meant to see
 to it), and nested compile regions cannot be differentiated. Both are calls of a graph: so they are run as
 ``torch.utils.checkpoint.checkpoint`` and as a plain call. And a batch norm in training saves its running statistics,
 whose values its backward does not read: a compiled call before that backward changes them, in a way that autograd
-takes for an error, where two compiled or two eager calls do not.
+takes for an error, where two compiled or two eager calls do not. Last, some operators keep their input although all
+that their backward asks is where it was greater than something: compiled code keeps that, and the caller may change the
+input meanwhile. They get a copy.
 
 Private names: torch.ops.higher_order.{tag_activation_checkpoint, wrap_activation_checkpoint, invoke_subgraph},
 GraphModule.meta["_checkpoint_context_fn"]. Checked on 2.11.0, 2.13.0, 2.15.0.
@@ -22,7 +24,7 @@ import torch
 import torch.fx
 from torch.utils.checkpoint import checkpoint
 
-from precompiled.torch_internals import autograd_edges, surroundings
+from precompiled.torch_internals import autograd_edges, modes, surroundings
 
 # Where Dynamo keeps the context function of selective activation checkpointing (torch/_higher_order_ops/wrap.py).
 CONTEXT = "_checkpoint_context_fn"
@@ -47,11 +49,31 @@ _WRITE = frozenset(
 )  # fmt: skip
 
 
+# What keeps its input, and compiled code for it only a mask or indices: by the backwards of torch's derivatives.yaml
+# and Inductor's decompositions, compared with each other in tests/unit/test_stand_in_operators.py.
+_KEEP_THEIR_INPUT = frozenset(
+    {"amax", "amin", "aminmax", "clamp", "clamp_max", "clamp_min", "clip", "cummax", "cummin", "fmax", "fmin", "gather",
+     "hardshrink", "hardsigmoid", "hardtanh", "leaky_relu", "max", "max_pool1d", "max_pool2d", "max_pool3d", "maximum",
+     "median", "min", "minimum", "nan_to_num", "nanmedian", "nansum", "prelu", "relu6", "rrelu", "sgn", "softshrink",
+     "threshold"}
+)  # fmt: skip
+
+# What sets a mode of autograd's or of attention's, in the midst of a graph.
+_SET_MODES = frozenset(
+    {"_set_grad_enabled", "set_grad_enabled", "_sdpa_kernel", "_sdpa_kernel_variadic"}
+)
+
+
 class StandIn:
     """Runs a graph eagerly. Thread-safe."""
 
     def __init__(self, module: torch.fx.GraphModule) -> None:
-        self._run: Callable[..., Any] = eager(module).forward
+        run = eager(module)
+        # Dynamo's modules write their code at the first call, through Module.__call__, which prints an error that the
+        # program may well catch, and would be in the way of each call (torch/fx/_lazy_graph_module.py).
+        getattr(run, "real_recompile", lambda: None)()
+        self._run: Callable[..., Any] = run.forward
+        self._sets_modes = any(name in _SET_MODES for _, name in _calls(module))
         self._plain = not _changes_an_input(module)
         self._writes = _writes(module)
         self._last = _last(module)
@@ -59,6 +81,17 @@ class StandIn:
 
     def __call__(self, *args: Any) -> Any:
         """The graph's outputs."""
+        if not self._sets_modes:
+            return self._called(args)
+        before = modes.of_grad_and_attention()
+        try:
+            return self._called(args)
+        except BaseException:
+            # Compiled code sets none of them. What the graph has set, it would have set back at its end.
+            modes.set_back(before)
+            raise
+
+    def _called(self, args: Sequence[Any]) -> Any:
         positions = self._differentiable(args)
         if not positions:
             return autograd_edges.run_alone(self._run, args)
@@ -72,9 +105,9 @@ class StandIn:
             return []  # what changes one of them has to change the history of the other
         return positions
 
-    def repeated_by(self, args: Sequence[Any]) -> object | None:
-        """The checkpoint that may compute this call again in its backward, and take one run for the other."""
-        return surroundings.checkpoint_around() if self._is_recorded(args) else None
+    def repeated(self, args: Sequence[Any]) -> tuple[object | None, bool]:
+        """The checkpoint that takes this run and another one for the same, if there is one; whether it is the other."""
+        return surroundings.checkpoint_around() if self._is_recorded(args) else (None, False)
 
     @staticmethod
     def _is_recorded(args: Sequence[Any]) -> bool:
@@ -83,8 +116,9 @@ class StandIn:
     def must_not_mix(self, args: Sequence[Any]) -> bool:
         """Whether it is one of two runs that must draw the same random numbers, which eager and compiled code do not.
 
-        So are a run in a custom autograd Function's forward and one in a backward (a reentrant checkpoint's), and one
-        without gradients in another checkpoint. A recomputation of that one is as its forward was (safe_points.py).
+        Such pairs are: a run in a custom autograd Function's forward and one in a backward (a reentrant checkpoint's);
+        and two runs without gradients in another checkpoint. (With gradients, its second run is as its first one was:
+        safe_points.py.)
         """
         checkpointed = surroundings.in_a_checkpoint()
         if checkpointed and self._is_recorded(args):
@@ -148,7 +182,8 @@ def eager(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
     }
     made = {name: eager(held) for name, held in inner.items()}
     replaced = [node for node in module.graph.nodes if node.op == "call_function" and _runner(node.target) is not None]
-    if not replaced and all(made[name] is inner[name] for name in inner):
+    copied = _inputs_to_copy(module.graph)
+    if not replaced and not copied and all(made[name] is inner[name] for name in inner):
         return module
     root: dict[str, Any] = {
         node.target: made.get(node.target, getattr(module, node.target))
@@ -156,13 +191,44 @@ def eager(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
         if node.op == "get_attr"
     }
     graph = torch.fx.Graph()
-    graph.output(graph.graph_copy(module.graph, {}))
+    nodes: dict[torch.fx.Node, torch.fx.Node] = {}
+    graph.output(graph.graph_copy(module.graph, nodes))
+    for node, argument in copied:
+        with graph.inserting_before(nodes[node]):
+            nodes[node].replace_input_with(nodes[argument], graph.call_function(_copy, (nodes[argument],)))
     for node in graph.nodes:
         if node.op == "call_function":
             node.target = _runner(node.target) or node.target
     copy = torch.fx.GraphModule(root, graph)
     copy.meta = module.meta
     return copy
+
+
+def _inputs_to_copy(graph: torch.fx.Graph) -> list[tuple[torch.fx.Node, torch.fx.Node]]:
+    """Operations that keep an input which the caller may change before the backward, and that input."""
+    outputs = set(next(node for node in graph.nodes if node.op == "output").all_input_nodes)
+    found = []
+    for node in graph.nodes:
+        if not node.op.startswith("call_") or node.kwargs.get("inplace"):
+            continue
+        if str(getattr(node.target, "__name__", node.target)).removeprefix("_") in _KEEP_THEIR_INPUT:
+            found += [(node, value) for value in node.all_input_nodes if _is_the_callers(value, outputs)]
+    return found
+
+
+def _is_the_callers(node: torch.fx.Node, outputs: set[torch.fx.Node]) -> bool:
+    """Whether the caller has a tensor of the same memory: an input, an output, or what they are views of."""
+    while node not in outputs and node.op != "placeholder":
+        name = str(getattr(node.target, "__name__", node.target))
+        if name not in _VIEWS or not node.args or not isinstance(node.args[0], torch.fx.Node):
+            return False
+        node = node.args[0]
+    return True
+
+
+def _copy(value: Any) -> Any:
+    is_kept = isinstance(value, torch.Tensor) and value.requires_grad and torch.is_grad_enabled()
+    return value.clone() if is_kept else value
 
 
 def _runner(target: Any) -> Callable[..., Any] | None:

@@ -7,12 +7,14 @@ Two kinds are known by what torch does, not by who does it:
   gradients in its forward, and with gradients in its backward: two graphs to Dynamo, with artifacts of their own.
 
 Private names: torch._C._autograd._top_saved_tensors_default_hooks, torch._C._current_graph_task_id, and of
-torch/utils/checkpoint.py: the variable "frame" of _checkpoint_hook's pack hook.
+torch/utils/checkpoint.py: the variables "frame" of _checkpoint_hook's pack hook, "target_frame_ref" of
+_recomputation_hook's.
 Checked on 2.11.0, 2.13.0, 2.15.0.
 """
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Callable, Sequence
 from types import FrameType
@@ -38,11 +40,17 @@ def in_a_checkpoint() -> bool:
     return _pack_hook() is not None
 
 
-def checkpoint_around() -> object | None:
-    """What such a checkpoint keeps for its backward, in its first run: it lives until nothing needs a second one."""
+def checkpoint_around() -> tuple[object | None, bool]:
+    """What such a checkpoint keeps until nothing needs a second run any more; whether this is the second run."""
     pack = _pack_hook()
-    cells = zip(pack.__code__.co_freevars, pack.__closure__ or (), strict=True) if pack is not None else ()
-    return next((cell.cell_contents for name, cell in cells if name == "frame"), None)
+    if pack is None:
+        return None, False
+    pack = inspect.unwrap(pack)  # Dynamo is kept out of the second one's
+    cells = dict(zip(pack.__code__.co_freevars, pack.__closure__ or (), strict=True))
+    if "frame" in cells:
+        return cells["frame"].cell_contents, False
+    reference = cells.get("target_frame_ref")
+    return (reference.cell_contents() if reference is not None else None), True
 
 
 def in_a_backward() -> bool:

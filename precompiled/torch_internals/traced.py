@@ -1,4 +1,4 @@
-"""The files that a graph was traced from: those of every function that Dynamo inlined, and of every operation.
+"""What a graph was traced from: its function; and the files of all that Dynamo inlined, and of every operation.
 
 Private names: torch._guards.TracingContext.{try_get, traced_code} (the code objects that Dynamo has inlined for the
 frame in hand), read with what node.stack_trace says (sources.py). Checked on 2.11.0, 2.13.0, 2.15.0; where traced_code
@@ -10,12 +10,19 @@ from __future__ import annotations
 
 import json
 import os
+from types import CodeType
 
 import torch
 import torch.fx
 from torch._guards import TracingContext
 
 from precompiled.torch_internals import sources
+
+
+def function() -> CodeType | None:
+    """The code of the function that Dynamo makes a graph of now; None where it says none."""
+    codes = getattr(TracingContext.try_get(), "traced_code", None)
+    return codes[0] if codes else None
 
 
 def files(module: torch.fx.GraphModule) -> set[str]:

@@ -16,7 +16,8 @@ from precompiled.client.connection import Connection
 PROGRAM = """
 import sys, time
 import torch, precompiled
-from precompiled import client, wire
+from precompiled import wire
+from precompiled.client import connection
 from precompiled.client.process import PROCESS
 precompiled.enable()
 
@@ -24,16 +25,16 @@ precompiled.enable()
 def a_worker():
     deadline = time.monotonic() + float(sys.argv[1])
     while time.monotonic() < deadline:
-        if client.daemon_reachable(PROCESS.settings()):
-            workers = client.request(PROCESS.settings(), wire.Status()).workers
+        if connection.daemon_reachable(PROCESS.settings()):
+            workers = connection.request(PROCESS.settings(), wire.Status()).workers
             if workers:
                 return len(workers)
         time.sleep(0.05)  # between two looks: nothing tells a client of a worker
     return 0
 
 told = []
-expect = client.Connection.expect
-client.Connection.expect = lambda self, message: (told.append(message), expect(self, message))
+expect = connection.Connection.expect
+connection.Connection.expect = lambda self, message: (told.append(message), expect(self, message))
 compiled = torch.compile(lambda x: x * a_worker())
 print(compiled(torch.ones(2)).tolist(), len(told), flush=True)
 precompiled.wait()

@@ -5,9 +5,15 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+import torch
+from support_session import deaf_daemon
 
+from precompiled.client import pending
+from precompiled.client.safe_points import SafePoints
 from precompiled.core import forking
 
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
@@ -94,3 +100,63 @@ def test_an_error_releases_it() -> None:
 
 def test_a_child_may_fork_again() -> None:
     assert forked(lambda: forked(can_hold) == 0) == 0
+
+
+def test_a_fork_waits_until_a_graph_is_swapped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A child between the load and the end of the wait would have a graph that is compiled, and awaited for ever."""
+    serving, go_on, order = threading.Event(), threading.Event(), []
+    with deaf_daemon() as here:
+        here.call(lambda x: x * 2, torch.ones(2))
+        (item,) = here.session.pending._awaited.values()
+        entry = SimpleNamespace(manifest=SimpleNamespace(compile_s=1.0, guards=""))
+        monkeypatch.setattr(pending, "load", lambda *_, **__: lambda x: (x * 2,))
+
+        def serve_with(function: Any, check: Any) -> None:
+            serving.set()
+            go_on.wait(TIMEOUT_S)
+            order.append("swapped")
+
+        def fork() -> None:
+            about_to_fork.set()
+            status.append(forked(lambda: here.session.pending.wait(0)))
+            order.append("forked")
+
+        monkeypatch.setattr(item.dispatch, "serve_with", serve_with)
+        about_to_fork, status = threading.Event(), []
+        swapper = threading.Thread(target=here.session.pending._act, args=[item, entry])
+        forker = threading.Thread(target=fork)
+        swapper.start()
+        assert serving.wait(TIMEOUT_S)
+        forker.start()
+        assert about_to_fork.wait(TIMEOUT_S) and not order
+        go_on.set()
+        for thread in (swapper, forker):
+            thread.join(TIMEOUT_S)
+    assert order == ["swapped", "forked"]
+    assert status == [0], "the child awaits what its parent has swapped"
+
+
+def test_a_childs_swaps_need_no_lock_of_its_parents_threads() -> None:
+    points = SafePoints()
+    point = points.of(forked.__code__)
+    taken, go_on = threading.Event(), threading.Event()
+
+    def take() -> None:
+        with point._lock:
+            taken.set()
+            go_on.wait(TIMEOUT_S)
+
+    def swaps() -> bool:
+        points.after_fork()
+        done: list[str] = []
+        point.when_safe(lambda: done.append("swapped"), otherwise=lambda: done.append("awaits"))
+        return done == ["swapped"]
+
+    thread = threading.Thread(target=take)
+    thread.start()
+    assert taken.wait(TIMEOUT_S)
+    try:
+        assert forked(swaps) == 0
+    finally:
+        go_on.set()
+        thread.join(TIMEOUT_S)

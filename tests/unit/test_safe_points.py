@@ -13,6 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 from precompiled.client.dispatch import AWAITS_SAFE_POINT, Dispatch
 from precompiled.client.ledger import GraphCalls, GraphReport
+from precompiled.client.safe_points import SafePoint, SafePoints
 from precompiled.torch_internals import surroundings
 from precompiled.torch_internals.stand_in import StandIn
 
@@ -39,10 +40,10 @@ class Repeatable:
     def __call__(self, *args: Any) -> Any:
         return "eager"
 
-    def repeated_by(self, args: Sequence[Any]) -> object | None:
+    def repeated(self, args: Sequence[Any]) -> tuple[object | None, bool]:
         self.meanwhile()
         self.keepers.append(Keeper())
-        return self.keepers[-1]
+        return self.keepers[-1], False
 
     def must_not_mix(self, args: Sequence[Any]) -> bool:
         return False
@@ -184,6 +185,51 @@ def test_a_checkpoint_is_repeated_as_it_was_where_the_graph_has_no_edges() -> No
     made.serve_with(made.compiled)  # type: ignore[attr-defined]
     loss.backward()
     assert ran == ["eager", "eager"]
+
+
+def two_graphs() -> tuple[Dispatch, Dispatch, SafePoint, torch.Tensor, list[str]]:
+    """Of one function: Dynamo may ask the second one for what the first one has computed."""
+    point = SafePoint()
+    first, weight, ran = one_block()
+    second = dispatch(first._eager, safe_point=point)
+    shared = dispatch(first._eager, safe_point=point)
+    second.compiled = shared.compiled = first.compiled  # type: ignore[attr-defined]
+    return shared, second, point, weight, ran
+
+
+def test_a_recomputation_by_another_graph_is_eager_where_its_forward_was() -> None:
+    first, second, point, weight, ran = two_graphs()
+    asked = [first]
+    x = torch.ones(2, 4, requires_grad=True)
+    loss = checkpoint(lambda x: asked[0].call(x, weight)[0], x, use_reentrant=False).sum()
+    second.serve_with(second.compiled)  # type: ignore[attr-defined]
+    asked[0] = second
+    loss.backward()
+    assert ran == ["eager", "eager"]
+    del loss
+    gc.collect()
+    assert not point.is_held()
+    second.call(x, weight)
+    assert ran[-1] == "compiled"
+
+
+def test_a_recomputation_by_another_graph_is_compiled_where_its_forward_was() -> None:
+    first, second, _, weight, ran = two_graphs()
+    first.serve_with(first.compiled)  # type: ignore[attr-defined]
+    second.awaits[()] = lambda: second.serve_with(second.compiled)  # type: ignore[attr-defined]
+    asked = [first]
+    x = torch.ones(2, 4, requires_grad=True)
+    loss = checkpoint(lambda x: asked[0].call(x, weight)[0], x, use_reentrant=False).sum()
+    asked[0] = second
+    loss.backward()
+    assert ran == ["compiled", "compiled"]
+
+
+def test_graphs_of_other_functions_have_other_safe_points() -> None:
+    points = SafePoints()
+    code = one_block.__code__
+    assert points.of(code) is points.of(code) is not points.of(two_graphs.__code__)
+    assert points.of(None) is not points.of(None)
 
 
 def test_other_hooks_on_saved_tensors_hold_nothing_back() -> None:

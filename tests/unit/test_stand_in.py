@@ -7,6 +7,8 @@ Plain is AOTAutograd with Inductor's passes and partitioner, and ATen's operator
 
 from __future__ import annotations
 
+import contextlib
+import io
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,6 +16,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.attention
 from support_session import ThisProcess, deaf_daemon
 from torch.utils.checkpoint import checkpoint
 
@@ -396,6 +399,35 @@ def hooks_on_saved_tensors_are_called(compile: Compile) -> Any:
         output = compile(lambda x: (x @ a).tanh())(torch.ones(2, 4))
     output.sum().backward()
     return bool(packed), kind(a.grad)
+
+
+@row
+def an_error_in_its_middle_leaves_the_modes_of_the_program(compile: Compile) -> Any:
+    (a,) = weights("a")
+    attention = torch.nn.functional.scaled_dot_product_attention
+
+    def function(at: torch.Tensor) -> torch.Tensor:
+        with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH), torch.no_grad():
+            rows = torch.nn.functional.embedding(at, a)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            rows = torch.nn.functional.embedding(at + 3, a) + rows
+        return attention(rows[None], rows[None], rows[None])
+
+    compiled = compile(function)
+    told = []
+    for at in (0, 1, 9, 0):
+        failed = raised(lambda at=at: compiled(torch.tensor([at])))[0] != "nothing"  # by another type: see below
+        told.append((failed, torch.is_grad_enabled(), torch.backends.cuda.flash_sdp_enabled(),
+                     torch.is_autocast_enabled("cpu")))  # fmt: skip
+    return told
+
+
+@row
+def an_error_that_the_program_catches_is_printed_by_nobody(compile: Compile) -> Any:
+    compiled = compile(lambda x, at: x[at] * 5)
+    with contextlib.redirect_stderr(io.StringIO()) as said:
+        failed = raised(lambda: compiled(torch.ones(3), torch.tensor([9])))[0] != "nothing"
+    return failed, said.getvalue()
 
 
 @row
