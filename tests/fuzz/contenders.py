@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import CodeType
 from typing import Any
 
 import torch
@@ -20,7 +21,8 @@ from torch._inductor.utils import output_node
 
 from precompiled.client.dispatch import Dispatch
 from precompiled.client.ledger import GraphCalls, GraphReport
-from precompiled.torch_internals import codec
+from precompiled.client.safe_points import SafePoints
+from precompiled.torch_internals import codec, traced
 from precompiled.torch_internals.stand_in import StandIn
 
 from .programs import Plan, Run, Story
@@ -80,10 +82,11 @@ class Swapped:
         self.swaps = 0  # that came while the program ran, over all schedules
         self.waits = 0
         self._span = 1
+        self._safe_points = SafePoints()
 
     def _backend(self, module: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
         stand_in = codec.decode(codec.encode(module))  # Inductor's passes change the module
-        graph = _Graph(StandIn(stand_in), compiled(module, inputs))
+        graph = _Graph(StandIn(stand_in), compiled(module, inputs), traced.function())
         self._graphs.append(graph)
         self._arm(graph)
 
@@ -95,8 +98,9 @@ class Swapped:
     def _arm(self, graph: _Graph) -> None:
         """From eager again. Some are there from the start, some come at a tick, some never."""
         graph.dispatch = Dispatch(
-            GraphCalls(GraphReport(id="", name="")), graph.stand_in, [], lambda sizes: None
-        )
+            GraphCalls(GraphReport(id="", name="")), graph.stand_in, [], lambda sizes: None,
+            safe_point=self._safe_points.of(graph.code),
+        )  # fmt: skip
         graph.served = False
         dispatch = graph.dispatch
 
@@ -125,6 +129,7 @@ class Swapped:
     def story(self) -> Story:
         """One more schedule. What the last run left is gone, so that nothing holds swaps back but this one."""
         before, self._ticks = self._ticks, 0
+        self._safe_points = SafePoints()
         self._span = max(before, 12)
         for graph in self._graphs:
             self._arm(graph)
@@ -132,8 +137,8 @@ class Swapped:
 
 
 class _Graph:
-    def __init__(self, stand_in: StandIn, function: Callable[..., Any]) -> None:
-        self.stand_in, self.compiled = stand_in, function
+    def __init__(self, stand_in: StandIn, function: Callable[..., Any], code: CodeType | None) -> None:
+        self.stand_in, self.compiled, self.code = stand_in, function, code
         self.dispatch: Dispatch
         self.served = False
         self.at = 0

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import random
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -30,6 +30,10 @@ AROUND = (
     "nothing", "nothing", "checkpoint", "checkpoint", "reentrant", "nested", "hooks", "nested-reentrant", "function",
 )  # fmt: skip
 AFTER = ("nothing", "nothing", "nothing", "mul_", "add_", "hook", "hook-calls", "slice-assign")
+# Drawn by programs from seed WIDER on: those before are what they were, and so is what they have found.
+WIDER = 1_000_000
+KEPT = ("leaky_relu", "clamp", "amax", "max-of-two", "prod", "lookup")
+SIZES = ("steady", "steady", "varying", "two-towers")
 BACKWARDS = ("backward", "backward", "backward", "retained", "grad", "twice", "double", "in-parts", "raises", "dropped")
 
 
@@ -51,6 +55,8 @@ class Plan:
     dropout: float
     between: str  # a call between two steps
     homogeneous: bool
+    sizes: str = "steady"  # of the batches
+    fails_at: int | None = None  # the micro-batch whose lookup fails in the midst of the graph
 
 
 def draw(seed: int) -> Plan:
@@ -68,7 +74,7 @@ def draw(seed: int) -> Plan:
 
     first = block()
     around = pick.choice(AROUND)
-    return Plan(
+    plan = Plan(
         seed=seed,
         blocks=[first if shared else block() for _ in range(count)],
         shared=shared,
@@ -83,6 +89,32 @@ def draw(seed: int) -> Plan:
         dropout=0.5 if homogeneous else pick.choice((0.0, 0.0, 0.3)),
         between=pick.choice(("nothing", "nothing", "no-grad", "inference", "eval")),
         homogeneous=homogeneous,
+    )
+    return plan if seed < WIDER else _wider(plan)
+
+
+def _wider(plan: Plan) -> Plan:
+    pick = random.Random(-plan.seed)
+    if plan.homogeneous:
+        return replace(plan, sizes=pick.choice(SIZES))
+
+    def block(inside: list[str], output: str) -> tuple[list[str], str]:
+        inside = list(inside)
+        for _ in range(pick.randint(0, 2)):
+            inside.insert(pick.choice((0, len(inside), pick.randint(0, len(inside)))), pick.choice(KEPT))
+        return inside, output
+
+    blocks = [block(*plan.blocks[0])] * len(plan.blocks) if plan.shared else [block(*each) for each in plan.blocks]
+    inside = {name for names, _ in blocks for name in names}
+    outputs = {output for _, output in blocks}
+    # What a graph had changed before it failed may differ (docs/stand-in.md).
+    may_fail = "lookup" in inside and not inside & {"buffer", "batch-norm"} and "changes-input" not in outputs
+    return replace(
+        plan,
+        blocks=blocks,
+        sizes=pick.choice(SIZES) if plan.after != "hook-calls" else "steady",
+        after=pick.choice((plan.after, plan.after, "input")),
+        fails_at=pick.randint(0, 4) if may_fail and pick.random() < 0.5 else None,
     )
 
 
@@ -103,6 +135,8 @@ class Block(torch.nn.Module):
         self.head = torch.nn.Linear(WIDTH, 3)
         self.register_buffer("seen", torch.zeros(WIDTH))
         self.register_buffer("mask", torch.arange(WIDTH) % 3 == 0)
+        if "lookup" in operations:
+            self.register_buffer("at", torch.zeros(1, dtype=torch.long))
 
     def forward(self, x: torch.Tensor) -> Any:
         if self.output == "changes-input":
@@ -136,6 +170,8 @@ class Block(torch.nn.Module):
             return h
         if name == "scale":
             return h * self.scale
+        if name in ("leaky_relu", "clamp", "amax", "max-of-two", "prod", "lookup"):
+            return self._kept(name, h)
         if name == "mask":
             return h.masked_fill(self.mask, 0.0)
         if name == "transpose":
@@ -148,6 +184,22 @@ class Block(torch.nn.Module):
         with torch.no_grad():
             branch = h * self.unused
         return h + branch
+
+    def _kept(self, name: str, h: torch.Tensor) -> torch.Tensor:
+        if name == "leaky_relu":
+            return torch.nn.functional.leaky_relu(h)
+        if name == "clamp":
+            return h.clamp(-0.5, 0.5)
+        if name == "amax":
+            return h - h.amax(-1, keepdim=True)
+        if name == "max-of-two":
+            return torch.maximum(h, h.new_full((), 0.1))
+        if name == "prod":
+            return h + h.clamp(-1, 1).prod(-1, keepdim=True)
+        assert name == "lookup", name
+        with torch.no_grad():
+            row = torch.nn.functional.embedding(self.at, self.head.weight)
+        return h + row
 
     def _output(self, h: torch.Tensor, x: torch.Tensor) -> Any:
         forms: dict[str, Callable[[], Any]] = {
@@ -241,11 +293,17 @@ class Run:
         parameters = list(self.blocks.parameters())
         for parameter in parameters:
             parameter.grad = None
+        self._number = 0
         optimizer = torch.optim.SGD(parameters, lr=0.05, momentum=0.9, weight_decay=0.1)
         torch.manual_seed(plan.seed + 1)
         for number, kind in enumerate(plan.backward):
             for _ in range(plan.micro_batches):
+                self._set_lookups(99 if self._number == plan.fails_at else 0)
                 self._micro_batch(kind, story)
+                self._set_lookups(0)
+                self._number += 1
+                if plan.seed >= WIDER:
+                    story.note("grad mode", torch.is_grad_enabled())
                 self.tick()
             if plan.homogeneous:
                 self._note_homogeneity(story, parameters)
@@ -274,6 +332,16 @@ class Run:
         self._losses = 0.0
 
     _losses = 0.0
+    _number = 0  # of the micro-batch
+
+    def _set_lookups(self, at: int) -> None:
+        for block in self.blocks:
+            if hasattr(block, "at"):
+                block.at.fill_(at)
+
+    def _rows(self) -> int:
+        """Sizes vary from some micro-batch on, so that Dynamo makes another graph of each block."""
+        return ROWS + (2 * (self._number % 3) if self.plan.sizes == "varying" else 0)
 
     def _through(self, x: torch.Tensor) -> Any:
         extra = []
@@ -316,14 +384,20 @@ class Run:
 
     def _micro_batch(self, kind: str, story: Story) -> None:
         plan = self.plan
-        x = torch.randn(ROWS, WIDTH).requires_grad_()
+        x = torch.randn(self._rows(), WIDTH).requires_grad_()
         try:
             with torch.autocast("cpu", torch.bfloat16, enabled=plan.autocast):
+                given = x * 1 if plan.after == "input" else x
                 if plan.around_all == "nothing" or plan.whole:
-                    outputs = self._forward(x)
+                    outputs = self._forward(given)
                 else:
                     reentrant = plan.around_all == "reentrant"
-                    outputs = checkpoint(self._forward, x, use_reentrant=reentrant)
+                    outputs = checkpoint(self._forward, given, use_reentrant=reentrant)
+                if plan.sizes == "two-towers":
+                    other = torch.randn(ROWS if self._number < 2 else ROWS + 3, WIDTH).requires_grad_()
+                    outputs = (outputs[0] * self._forward(other)[0].mean(), *outputs[1:])
+            if plan.after == "input":
+                given.mul_(0.5)
             self.tick()
             self._note_outputs(story, x, outputs)
             h = self._changed(outputs[0], story)
