@@ -60,6 +60,10 @@ def check(seed: int, schedules: int) -> tuple[list[str], collections.Counter[str
     # draw those of eager, and must come to the same.
     with contenders.settings(eagers_random_numbers=not plan.homogeneous):
         wanted, eager = contenders.plain(plan), contenders.eager(plan)
+        if plan.after == "input" and ("raised", "RuntimeError") in wanted.facts:
+            # Plain refuses the change; eager, and so the stand-in, may be right nevertheless (docs/stand-in.md).
+            counted["models that plain refuses"] += 1
+            return found, counted
         torch._dynamo.reset()
         swapped = contenders.Swapped(plan)
         for _ in range(schedules):
