@@ -120,6 +120,8 @@ class StandIn:
         and two runs without gradients in another checkpoint. (With gradients, its second run is as its first one was:
         safe_points.py.)
         """
+        if self._draws is False:
+            return False
         checkpointed = surroundings.in_a_checkpoint()
         if checkpointed and self._is_recorded(args):
             return False

@@ -6,26 +6,24 @@ Two kinds are known by what torch does, not by who does it:
 - A custom autograd Function. A reentrant checkpoint (torch's, DeepSpeed's, a user's own) runs the graph without
   gradients in its forward, and with gradients in its backward: two graphs to Dynamo, with artifacts of their own.
 
-Private names: torch._C._autograd._top_saved_tensors_default_hooks, torch._C._current_graph_task_id, and of
-torch/utils/checkpoint.py: the variables "frame" of _checkpoint_hook's pack hook, "target_frame_ref" of
-_recomputation_hook's.
-Checked on 2.11.0, 2.13.0, 2.15.0.
+Names: torch.autograd.function.AUTOGRAD_FUNCTION_COUNTER; private ones:
+torch._C._autograd._top_saved_tensors_default_hooks, torch._C._current_graph_task_id, and of
+torch/utils/checkpoint.py: the variables "frame" of _checkpoint_hook's pack hook and "target_frame_ref" of _recomputation_hook's. Checked on 2.11.0, 2.13.0, 2.15.0.
 """
 
 from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Sequence
-from types import FrameType
+from collections.abc import Callable, Iterator, Sequence
+from types import CodeType, FrameType
 from typing import Any
 
 import torch
 from torch.autograd import Function
+from torch.autograd.function import AUTOGRAD_FUNCTION_COUNTER
 from torch.utils import checkpoint
 from torch.utils._python_dispatch import TorchDispatchMode
-
-_APPLY = Function.apply.__func__.__code__
 
 
 def _pack_hook() -> Any:
@@ -61,12 +59,31 @@ def in_a_function() -> bool:
     """Whether this thread is in the forward of a custom autograd Function."""
     if torch.is_grad_enabled():  # there it is not, unless the Function records what nobody outside sees
         return False
+    global _known  # noqa: PLW0603
+    made = repr(AUTOGRAD_FUNCTION_COUNTER)  # of how many classes
+    if made != _known[0]:
+        _known = made, {id(code): code for code in _forwards(Function)}
+    forwards = _known[1]
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
-        if frame.f_code is _APPLY:
+        if id(frame.f_code) in forwards:
             return True
         frame = frame.f_back
     return False
+
+
+# By the forwards themselves: what calls them is C in 2.15. By identity: codes are compared by all that is in them.
+_known: tuple[str, dict[int, CodeType]] = ("", {})
+
+
+def _forwards(kind: type[Any]) -> Iterator[CodeType]:
+    """The code of ``forward`` of all Functions that derive from ``kind``, below what it is decorated with."""
+    for derived in kind.__subclasses__():
+        forward = vars(derived).get("forward")
+        code = getattr(inspect.unwrap(getattr(forward, "__func__", forward)), "__code__", None)
+        if code is not None:
+            yield code
+        yield from _forwards(derived)
 
 
 class _SeesRandom(TorchDispatchMode):
