@@ -8,7 +8,8 @@ Two kinds are known by what torch does, not by who does it:
 
 Names: torch.autograd.function.AUTOGRAD_FUNCTION_COUNTER; private ones:
 torch._C._autograd._top_saved_tensors_default_hooks, torch._C._current_graph_task_id, and of
-torch/utils/checkpoint.py: the variables "frame" of _checkpoint_hook's pack hook and "target_frame_ref" of _recomputation_hook's. Checked on 2.11.0, 2.13.0, 2.15.0.
+torch/utils/checkpoint.py: the variables "frame" of _checkpoint_hook's pack hook and "target_frame_ref" of
+_recomputation_hook's. Checked on 2.11.0, 2.13.0, 2.15.0.
 """
 
 from __future__ import annotations
