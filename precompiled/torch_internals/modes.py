@@ -128,17 +128,30 @@ def process_wide(modes: Mapping[str, Any]) -> Iterator[None]:
         _set(before)
 
 
-def of_grad_and_attention() -> tuple[bool, list[Any]]:
-    """What a graph may set in its midst: grad mode, and the attention backends in their order."""
-    return torch.is_grad_enabled(), torch.nn.attention._cur_sdpa_kernel_backends(with_priority=True)
-
-
-def set_back(before: tuple[bool, list[Any]]) -> None:
-    """``before``: of ``of_grad_and_attention``."""
-    grad, backends = before
-    torch.set_grad_enabled(grad)
-    if torch.nn.attention._cur_sdpa_kernel_backends(with_priority=True) != backends:
-        torch.nn.attention._sdpa_kernel(backends, set_priority=True)
+@contextmanager
+def set_back_after_an_error() -> Iterator[None]:
+    """What a graph may set in its midst: grad mode, the attention backends in their order, autocast."""
+    grad, attention = torch.is_grad_enabled(), torch.nn.attention._cur_sdpa_kernel_backends(with_priority=True)
+    devices = torch._C._autocast_supported_devices()
+    autocast = [(device, torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)) for device in devices]
+    cache, nesting = torch.is_autocast_cache_enabled(), torch.autocast_increment_nesting()
+    torch.autocast_decrement_nesting()
+    try:
+        yield
+    except BaseException:
+        torch.set_grad_enabled(grad)
+        if torch.nn.attention._cur_sdpa_kernel_backends(with_priority=True) != attention:
+            torch.nn.attention._sdpa_kernel(attention, set_priority=True)
+        for device, enabled, dtype in autocast:
+            torch.set_autocast_enabled(device, enabled)
+            torch.set_autocast_dtype(device, dtype)
+        torch.set_autocast_cache_enabled(cache)
+        while torch.autocast_increment_nesting() > nesting:
+            torch.autocast_decrement_nesting()
+            torch.autocast_decrement_nesting()
+        if torch.autocast_decrement_nesting() == 0:
+            torch.clear_autocast_cache()
+        raise
 
 
 def _set(modes: Mapping[str, Any]) -> None:

@@ -58,9 +58,9 @@ _KEEP_THEIR_INPUT = frozenset(
      "threshold"}
 )  # fmt: skip
 
-# What sets a mode of autograd's or of attention's, in the midst of a graph.
+# What sets a mode of autograd's, of attention's or of autocast, in the midst of a graph.
 _SET_MODES = frozenset(
-    {"_set_grad_enabled", "set_grad_enabled", "_sdpa_kernel", "_sdpa_kernel_variadic"}
+    {"_enter_autocast", "_set_grad_enabled", "set_grad_enabled", "_sdpa_kernel", "_sdpa_kernel_variadic"}
 )
 
 
@@ -83,13 +83,9 @@ class StandIn:
         """The graph's outputs."""
         if not self._sets_modes:
             return self._called(args)
-        before = modes.of_grad_and_attention()
-        try:
+        # Compiled code sets none of them. What the graph has set, it would have set back at its end.
+        with modes.set_back_after_an_error():
             return self._called(args)
-        except BaseException:
-            # Compiled code sets none of them. What the graph has set, it would have set back at its end.
-            modes.set_back(before)
-            raise
 
     def _called(self, args: Sequence[Any]) -> Any:
         positions = self._differentiable(args)

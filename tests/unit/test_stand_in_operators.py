@@ -29,7 +29,6 @@ KEEP_TOO_MUCH: dict[str, Operator] = {
     "amax": lambda x: x.amax(),
     "amax of a dimension": lambda x: x.amax(-1),
     "amin": lambda x: x.amin(),
-    "aminmax": lambda x: x.aminmax().max,
     "clamp": lambda x: x.clamp(0.2, 0.8),
     "clamp, max": lambda x: x.clamp(max=0.5),
     "clamp_min": lambda x: x.clamp_min(0.3),
@@ -125,5 +124,3 @@ def test_what_may_be_changed_in_place(name: str, change: Callable[..., torch.Ten
     if plain is not None:
         assert ours is not None, "the stand-in refuses a change that plain allows"
         torch.testing.assert_close(ours, plain)
-    elif ours is not None:
-        assert name in OTHERS, "this row shows nothing of the change"
