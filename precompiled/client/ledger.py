@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass, field
 
-from precompiled.client.swap import State, Swap
+from precompiled.client.swap import Event, State, Swap
 
 
 @dataclass
@@ -102,6 +102,26 @@ class GraphCalls:
     @property
     def mutable(self) -> GraphReport:
         return self._report
+
+    def loaded(self, source: str, load_s: float, saved_s: float, swap: Swap | None = None) -> None:
+        """An artifact serves this graph. ``source``: as in GraphReport. ``load_s``, ``saved_s``: seconds that the load
+        took, and that the worker's compile had taken. ``swap``: that of a further variant, else the graph's own.
+        """
+        report = self._report
+        report.load_s = load_s
+        report.source = report.source or source  # variants add to what the first one began
+        report.saved_s += saved_s
+        if source == "swap":  # the calls before the flip are counted where it is flipped
+            (swap or self.swap).on(Event.LOADED)
+        else:
+            self.swap.on(Event.HIT)
+            self.calls_before_flip = 0
+
+    def bypassed(self, code: str, message: str) -> None:
+        """It is compiled in this process, before its first call."""
+        self._report.reason, self._report.message = code, message
+        self.swap.on(Event.BYPASS)
+        self.calls_before_flip = 0
 
     def report(self) -> GraphReport:
         """A copy of the report as of now."""

@@ -291,7 +291,7 @@ class Pending:
         item.submit(item)
 
     def _act(self, item: Awaited, entry: Entry) -> None:
-        if Instruction.LOAD not in item.swap.on(Event.PUBLISHED):
+        if item.swap.on(Event.PUBLISHED) is not Instruction.LOAD:
             return
         # No fork in between: a child would have a graph that is loaded, and awaited for ever.
         with forking.held():
@@ -313,13 +313,11 @@ class Pending:
             function = load(session.store, entry, item.program.modes, cudagraphs=item.program.cudagraphs)
         except (StoreError, FileNotFoundError) as error:
             return error
-        report.load_s = time.perf_counter() - started
-        report.source = report.source or "swap"
-        report.saved_s += entry.manifest.compile_s
+        load_s = time.perf_counter() - started
         report.swapped_after_s = time.monotonic() - item.since
         guards = entry.manifest.guards
         item.dispatch.serve_with(function, guard_check(guards) if guards else None)
-        item.swap.on(Event.LOADED)
+        item.calls.loaded("swap", load_s, entry.manifest.compile_s, item.swap)
         session.ledger.count(swapped=1, saved_s=entry.manifest.compile_s)
         return None
 
@@ -328,7 +326,7 @@ class Pending:
         report = item.calls.mutable
         log.warning("graph %s: %s", report.name, message)
         self._session.ledger.count_reason("fallbacks", code)
-        if Instruction.SUBMIT in item.swap.on(Event.LOAD_FAILED):
+        if item.swap.on(Event.LOAD_FAILED) is Instruction.SUBMIT:
             self._resubmit(item)
         else:
             report.reason, report.message = code, message
@@ -357,7 +355,7 @@ class Pending:
             self._fail(item, code, message)
             return
         item.calls.mutable.reason, item.calls.mutable.message = code, message
-        if Instruction.COMPILE_INLINE_LATER in item.swap.on(Event.REFUSED):
+        if item.swap.on(Event.REFUSED) is Instruction.COMPILE_INLINE_LATER:
             self._session.ledger.count_reason("fallbacks", code)
             if code != COMPILE_ERROR:  # that one says itself how it ends
                 self._session.warn_once(code, f"a graph is compiled in process ({code}): {message}")
