@@ -123,10 +123,10 @@ class Session:
         if not daemon_reachable(self.settings):
             return
         counts = self.ledger.take_counts()
-        if counts is not None:
+        if counts:
             from precompiled import wire
 
-            self.connection.tally(wire.Tally(pid=os.getpid(), **vars(counts)))
+            self.connection.tally(wire.Tally(pid=os.getpid(), **counts))
 
     # ------------------------------------------------------------------ for the whole process (process.py)
 
