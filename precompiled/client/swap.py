@@ -78,7 +78,7 @@ class Swap:
     story: list[str] = field(default_factory=list)
 
     def on(self, event: Event) -> Instruction | None:
-        """Take an event; what is to be done now, if anything. A graph that is done takes no more: they came too late."""
+        """Take an event; what is to be done now, if anything. A graph that is done takes none: they come too late."""
         self.story.append(f"{self.state.value} + {event.value}")
         if self.state in _FINAL:
             return None
