@@ -27,7 +27,7 @@ from precompiled.client.safe_points import SafePoint
 from precompiled.client.session import Session
 from precompiled.client.submit import Submitter
 from precompiled.client.swap import Event, State
-from precompiled.core.errors import COMPILE_ERROR, Bypass, NotServed, PrecompiledError, Refused, StoreError
+from precompiled.core.errors import COMPILE_ERROR, Bypass, NotServed, PrecompiledError, Refused, StoreError, code_of
 from precompiled.graph import capture, key
 from precompiled.store.artifacts import Entry
 from precompiled.torch_internals import around, inductor, late, lowering, sources, stand_in, traced
@@ -88,7 +88,7 @@ def compile_or_swap(
         cause, code, message = reason, reason.code, str(reason)
     except Exception as error:
         cause = error
-        code = error.code if isinstance(error, PrecompiledError) else "internal-error"
+        code = code_of(error, "internal-error")
         message = str(error) or type(error).__name__
         session.ledger.count_reason("fallbacks", code)
         # One warning of a kind and process, for people; every case, with its traceback, for those who log.
@@ -163,8 +163,7 @@ class _Graph:
                 return self._hit(program, entry)
             except (StoreError, FileNotFoundError) as error:
                 # Quarantined by now; the graph is compiled anew.
-                code = error.code if isinstance(error, StoreError) else "artifact-evicted"
-                self.session.ledger.count_reason("fallbacks", code)
+                self.session.ledger.count_reason("fallbacks", code_of(error, "artifact-evicted"))
                 log.warning("graph %s: %s", report.name, error)
 
         self.session.ledger.count(misses=1)
