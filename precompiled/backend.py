@@ -27,7 +27,7 @@ from precompiled.client.safe_points import SafePoint
 from precompiled.client.session import Session
 from precompiled.client.submit import Submitter
 from precompiled.client.swap import Event, State
-from precompiled.core.errors import COMPILE_ERROR, Bypass, NotServed, PrecompiledError, Refused, StoreError
+from precompiled.core.errors import COMPILE_ERROR, Bypass, NotServed, PrecompiledError, Refused, StoreError, code_of
 from precompiled.graph import capture, key
 from precompiled.store.artifacts import Entry
 from precompiled.torch_internals import around, inductor, late, lowering, sources, stand_in, traced
@@ -88,7 +88,7 @@ def compile_or_swap(
         cause, code, message = reason, reason.code, str(reason)
     except Exception as error:
         cause = error
-        code = error.code if isinstance(error, PrecompiledError) else "internal-error"
+        code = code_of(error, "internal-error")
         message = str(error) or type(error).__name__
         session.ledger.count_reason("fallbacks", code)
         # One warning of a kind and process, for people; every case, with its traceback, for those who log.
@@ -110,10 +110,8 @@ def went_around(module: Any, ahead_of_time: bool) -> Callable[[], None]:
         return lambda: None
     reason = "ahead-of-time" if ahead_of_time else "direct-call"
     name = graph_name(module) if isinstance(module, torch.fx.GraphModule) else type(module).__name__
-    calls = GraphCalls(GraphReport(id=uuid.uuid4().hex, name=name, reason=reason))
-    calls.mutable.message = "Inductor was called by name, and not by torch.compile: what it gives is its own"
-    calls.swap.on(Event.BYPASS)
-    calls.calls_before_flip = 0
+    calls = GraphCalls(GraphReport(id=uuid.uuid4().hex, name=name))
+    calls.bypassed(reason, "Inductor was called by name, and not by torch.compile: what it gives is its own")
     session.ledger.add(calls)
     session.ledger.count_reason("bypassed", reason)
     return lambda: session.compiled_here(calls.mutable)
@@ -128,9 +126,7 @@ def _recorded(recorder: Recorder, calls: GraphCalls, module: torch.fx.GraphModul
 def _inline(
     session: Session, calls: GraphCalls, in_process: Callable[[], Compiled], code: str, message: str
 ) -> Compiled:
-    calls.mutable.reason, calls.mutable.message = code, message
-    calls.swap.on(Event.BYPASS)
-    calls.calls_before_flip = 0
+    calls.bypassed(code, message)
     compiled = in_process()
     session.compiled_here(calls.mutable)
     return compiled
@@ -167,8 +163,7 @@ class _Graph:
                 return self._hit(program, entry)
             except (StoreError, FileNotFoundError) as error:
                 # Quarantined by now; the graph is compiled anew.
-                code = error.code if isinstance(error, StoreError) else "artifact-evicted"
-                self.session.ledger.count_reason("fallbacks", code)
+                self.session.ledger.count_reason("fallbacks", code_of(error, "artifact-evicted"))
                 log.warning("graph %s: %s", report.name, error)
 
         self.session.ledger.count(misses=1)
@@ -217,11 +212,7 @@ class _Graph:
     def _hit(self, program: capture.Program, entry: Any) -> Compiled:
         started = time.perf_counter()
         function = load(self.session.store, entry, program.modes, cudagraphs=program.cudagraphs)
-        report = self.calls.mutable
-        report.load_s = time.perf_counter() - started
-        report.source, report.saved_s = "hit", entry.manifest.compile_s
-        self.calls.swap.on(Event.HIT)
-        self.calls.calls_before_flip = 0
+        self.calls.loaded("hit", time.perf_counter() - started, entry.manifest.compile_s)
         self.session.ledger.count(hits=1, saved_s=entry.manifest.compile_s)
         if self.safe_point.is_held() and not program.no_stand_in:
             # A checkpoint may run again what another graph of this function ran eager for it, and ask this one.

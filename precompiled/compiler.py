@@ -189,7 +189,7 @@ def _publish_failure(store: Store, job: wire.Job, started: float, code: str, mes
     try:
         program = fmt.program_for_failure(job.graph)
         store.publish_failure(
-            fmt.Failure(job.key, job.name, code, message, time.time(), job.failure_ttl_s, seconds, "inline", program)
+            fmt.Failure(job.key, job.name, code, message, time.time(), job.failure_ttl_s, seconds, program=program)
         )
     except StoreError as error:
         return _failed(job, started, error.code, f"{error} (while recording: {message})")

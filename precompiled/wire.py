@@ -62,7 +62,6 @@ class Submit(_Message, frozen=True):
     device: str  # "cpu", or "cuda:<GPU UUID>"
     name: str = ""  # what people call the graph, e.g. "GPT2Model.forward [0/0]"
     waiting: bool = False  # a client blocks on it: goes before background jobs
-    deadline_s: float = 0.0  # seconds from now after which nobody wants it any more; 0: none
 
 
 class Tally(_Message, frozen=True):
@@ -157,8 +156,8 @@ class Rejected(_Message, frozen=True):
     """The request cannot be served; the form of this message is frozen for all protocol versions.
 
     At once: "protocol-version", "bad-message", "too-large", "not-permitted", "no-such-device", "key-quarantined",
-    "worker-cannot-start", "stopping". Later, as the end of an accepted job: "compile-failed", "expired",
-    "key-quarantined", "worker-cannot-start", "stopping". What each means: docs/protocol.md.
+    "worker-cannot-start", "stopping". Later, as the end of an accepted job: "compile-failed", "key-quarantined",
+    "worker-cannot-start", "stopping". What each means: docs/protocol.md.
     """
 
     code: str

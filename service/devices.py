@@ -20,7 +20,6 @@ class Gpu:
     index: int
     uuid: str  # "GPU-..." as the driver writes it
     name: str
-    memory_bytes: int
 
 
 class DeviceError(ValueError):
@@ -28,14 +27,13 @@ class DeviceError(ValueError):
 
 
 def parse_inventory(text: str) -> list[Gpu]:
-    """The output of nvidia-smi, one ``index, uuid, name, memory in MiB`` per line; other lines are left out."""
+    """The output of nvidia-smi, one ``index, uuid, name`` per line; other lines are left out."""
     gpus = []
     for line in text.splitlines():
         parts = [part.strip() for part in line.split(",")]
-        if len(parts) != 4 or not parts[0].isdigit():
+        if len(parts) != 3 or not parts[0].isdigit():
             continue
-        size = parts[3].split()[0] if parts[3] else ""
-        gpus.append(Gpu(int(parts[0]), parts[1], parts[2], (int(size) if size.isdigit() else 0) << 20))
+        gpus.append(Gpu(int(parts[0]), parts[1], parts[2]))
     return gpus
 
 
@@ -44,7 +42,7 @@ def query_inventory() -> list[Gpu]:
     tool = shutil.which("nvidia-smi")
     if tool is None:
         return []
-    command = [tool, "--query-gpu=index,uuid,name,memory.total", "--format=csv,noheader,nounits"]
+    command = [tool, "--query-gpu=index,uuid,name", "--format=csv,noheader,nounits"]
     try:
         done = subprocess.run(
             command, stdin=subprocess.DEVNULL, capture_output=True, timeout=QUERY_TIMEOUT_S, check=False

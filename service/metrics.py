@@ -6,17 +6,19 @@ import math
 from collections import defaultdict
 from dataclasses import dataclass, field
 
+import msgspec
+
 from precompiled import wire
 
 MAX_REASONS = 200  # distinct reasons per counter and uid: they come from clients
 MAX_REASON_LENGTH = 80
 MAX_AMOUNT = 1 << 40
 
-NUMBERS = (
-    "hits", "misses", "submitted", "deduplicated", "compiled", "failed", "swapped", "compile_s", "saved_s", "retried",
-    "untraced", "traced",
-)  # fmt: skip
-BY_REASON = ("fallbacks", "bypassed", "rejected", "not_kept")
+# The one list of counters is wire.StatsReply: numbers, and tables by reason.
+_FIELDS = msgspec.structs.fields(wire.StatsReply)
+BY_REASON = tuple(field.name for field in _FIELDS if field.default_factory is dict)
+NUMBERS = tuple(field.name for field in _FIELDS if field.name not in BY_REASON)
+_TALLIED = tuple(name for name in wire.Tally.__struct_fields__ if name != "pid")
 
 
 @dataclass
@@ -43,11 +45,12 @@ class Metrics:
 
     def tally(self, uid: int, message: wire.Tally) -> None:
         """Add what a client counted; amounts that no honest client sends (negative, NaN, huge) count as nothing."""
-        for name in ("hits", "misses", "swapped", "saved_s", "untraced", "traced"):
-            self.add(uid, name, _sane(getattr(message, name)))
-        for name in ("fallbacks", "bypassed", "not_kept"):
-            for reason, amount in list(getattr(message, name).items())[:MAX_REASONS]:
-                self.add(uid, name, _sane(amount), reason)
+        for name in _TALLIED:
+            if name in BY_REASON:
+                for reason, amount in list(getattr(message, name).items())[:MAX_REASONS]:
+                    self.add(uid, name, _sane(amount), reason)
+            else:
+                self.add(uid, name, _sane(getattr(message, name)))
 
     def reply(self, uid: int | None) -> wire.StatsReply:
         """The counters of one uid; None: of all together."""

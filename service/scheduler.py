@@ -6,7 +6,6 @@ A job::
       |  ^                  |-----fail------> failed
       |  '---lose-worker----|
       |                     '--quarantine---> quarantined     (it killed two workers, or ran out of time)
-      |--expire--> dropped                                    (nobody wants it any more)
       '--refuse--> failed                                     (its environment cannot start a worker)
     queued, running --cancel--> dropped                       (a watch's, whose sources have changed)
     queued, running --shut-down--> dropped
@@ -64,7 +63,6 @@ FINISHED_KEPT = 64  # ended jobs whose stories are kept for diagnosis
 
 _JOB_MOVES = {
     ("queued", "dispatch"): "running",
-    ("queued", "expire"): "dropped",
     ("queued", "refuse"): "failed",
     ("queued", "cancel"): "dropped",
     ("queued", "shut-down"): "dropped",
@@ -124,7 +122,7 @@ class Job:
     blob: bytes
     seat: Seat
     waiting: bool
-    interested: dict[str, tuple[bytes, float]] = field(default_factory=dict)  # id -> client, deadline (0: none)
+    interested: dict[str, bytes] = field(default_factory=dict)  # id -> client
     state: str = "queued"
     worker: int | None = None
     deaths: int = 0
@@ -227,8 +225,6 @@ class Scheduler:
         times = [at for at in times if at > now]
         for queue in self._queues.values():
             for job in queue:
-                if (deadline := self._deadline(job)) is not None:
-                    times.append(deadline)
                 if not job.waiting:
                     times.append(job.since + limits.age_s)
         return max(0.0, min(times) - now) if times else None
@@ -285,7 +281,7 @@ class Scheduler:
         self._sequence += 1
         job = Job(self._sequence, uid, event.gid, message, event.blob, seat, message.waiting, since=now)
         job.story.append((now, "submit"))
-        self._interest(job, event, now)
+        self._interest(job, event)
         self.jobs[flight] = job
         self._enqueue(job)
         out.append(Count(uid, "submitted"))
@@ -309,7 +305,7 @@ class Scheduler:
         """A submit of what is queued or running already; the same id is the same client asking again."""
         message = event.message
         again = message.id in job.interested
-        self._interest(job, event, now)
+        self._interest(job, event)
         if message.waiting and not job.waiting:
             if job.state == "queued":
                 self._dequeue(job)
@@ -449,16 +445,7 @@ class Scheduler:
         limits = self.limits
         for uid in list(self._queues):
             for job in list(self._queues[uid]):
-                deadline = self._deadline(job)
-                if deadline is not None and deadline <= now:
-                    self._dequeue(job)
-                    out.append(job.move("expire", now))
-                    self._end(
-                        job,
-                        out,
-                        wire.Rejected("expired", "Its deadline passed while it was queued", "", key=job.submit.key),
-                    )
-                elif not job.waiting and now - job.since >= limits.age_s:
+                if not job.waiting and now - job.since >= limits.age_s:
                     self._dequeue(job)
                     job.waiting = True
                     job.story.append((now, "age"))
@@ -641,23 +628,16 @@ class Scheduler:
         """About when one of the queued jobs will have made room, in seconds."""
         return min(60.0, max(1.0, self._mean_job_s / self.limits.slots))
 
-    def _interest(self, job: Job, event: Submitted, now: float) -> None:
+    def _interest(self, job: Job, event: Submitted) -> None:
         message = event.message
         if len(job.interested) >= MAX_INTERESTED and message.id not in job.interested:
             return
-        deadline = now + message.deadline_s if message.deadline_s > 0 else 0.0
-        job.interested[message.id] = (event.client, deadline)
-
-    @staticmethod
-    def _deadline(job: Job) -> float | None:
-        """When nobody wants it any more; None: somebody always will."""
-        deadlines = [deadline for _, deadline in job.interested.values()]
-        return None if not deadlines or 0.0 in deadlines else max(deadlines)
+        job.interested[message.id] = event.client
 
     def _end(self, job: Job, out: list[Instruction], message: wire.Accepted | wire.Rejected) -> None:
         """Forget a job that has ended, and tell those who asked for it."""
         del self.jobs[job.flight]
-        for name, (client, _) in job.interested.items():
+        for name, client in job.interested.items():
             if isinstance(message, wire.Accepted):
                 told: wire.DaemonMessage = wire.Accepted(name, message.key, message.state)
             else:

@@ -309,5 +309,3 @@ def check_submit(message: wire.Submit, blob: bytes, max_graph_bytes: int) -> Non
     for what, path in (("store", message.store), ("interpreter", message.environment.executable)):
         if not os.path.isabs(path) or "\0" in path or len(path) > 4096:
             raise WireError(f"the {what} {path[:MAX_TEXT]!r} is not an absolute path")
-    if not message.deadline_s >= 0:  # also NaN
-        raise WireError("the deadline is not a number of seconds")

@@ -48,8 +48,8 @@ class ThisProcess:
 
     def counted(self, kind: str) -> dict[str, int]:
         """What was counted since the last look, as the daemon would be told."""
-        counts = self.session.ledger.take_counts()
-        return {} if counts is None else getattr(counts, kind)
+        counted: dict[str, int] = self.session.ledger.take_counts().get(kind, {})
+        return counted
 
     def refuses(
         self, code: str, function: Callable[..., Any], *inputs: Any, compare: bool = True, **compile: Any

@@ -1,4 +1,4 @@
-"""explain: why a graph was a miss, by what differs from the nearest entry that was there."""
+"""explain: why a graph was a miss, by what differs from the nearest entry that was there; and what a reason means."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ import click
 from precompiled.cli import functions
 from precompiled.cli.app import command
 from precompiled.cli.graph import operations, program_of
-from precompiled.cli.output import SHOWN_DIGITS, Output, human_age
+from precompiled.cli.output import SHOWN_DIGITS, Output, human_age, pairs
 from precompiled.cli.store import open_store, resolve
 from precompiled.core.config import Settings
 from precompiled.core.errors import StoreError
+from precompiled.core.reasons import REASONS, Reason
 from precompiled.graph import difference, key, listing
 from precompiled.store import artifact_format as fmt
 from precompiled.store.artifacts import Entry, Store
@@ -73,16 +74,21 @@ class _Nearest:
 
 
 @command("explain")
-@click.argument("prefix", required=False, metavar="[KEY|FUNCTION]")
+@click.argument("prefix", required=False, metavar="[KEY|FUNCTION|CODE]")
 @click.option("--last", is_flag=True, help="The entry that was published last.")
 def explain_command(out: Output, settings: Settings, prefix: str | None, last: bool) -> None:
     """Say why a graph was not found in the store: what differs from the nearest entry that was there before it.
 
     A unique beginning of KEY is enough. Of a function's name (`model.Net.forward`): why it was traced although it has a
-    package, with the guard and the line in its source.
+    package, with the guard and the line in its source. Of a reason's CODE (`no-daemon`): what it means, and what can
+    be done.
     """
     if (prefix is None) != last:
-        raise click.UsageError("give either a KEY (or a function), or --last")
+        raise click.UsageError("give either a KEY (or a function, or a reason's code), or --last")
+    if prefix in REASONS:  # no code is the beginning of a key: they are no hexadecimal numbers
+        reason = REASONS[prefix]
+        out.result(_reason_document(reason), lambda: _show_reason(reason))
+        return
     store = open_store(settings)
     if prefix is not None and functions.is_function(prefix):
         about = functions.explain_document(store, prefix)
@@ -122,6 +128,31 @@ def explain_command(out: Output, settings: Settings, prefix: str | None, last: b
         "variants": variants,
     }
     out.result(document, lambda: _show(mine, nearest, equal, variants))
+
+
+# ---------------------------------------------------------------- a reason's code
+
+
+def _reason_document(reason: Reason) -> dict[str, Any]:
+    return {
+        "code": reason.code,
+        "kind": reason.kind.name.lower().replace("_", "-"),
+        "meaning": reason.meaning,
+        "outcome": reason.outcome.value if reason.outcome else None,
+        "follows": reason.follows,
+        "advice": reason.advice,
+    }
+
+
+def _show_reason(reason: Reason) -> None:
+    click.echo(f"{reason.code}: {_plain(reason.meaning)}\n\n{_plain(reason.kind.value)}")
+    said = [("what follows", _plain(reason.follows)), ("what you can do", _plain(reason.advice))]
+    pairs([(f"  {name}", text) for name, text in said if text])
+
+
+def _plain(text: str) -> str:
+    """Of Markdown: with links as paths in this project's sources."""
+    return re.sub(r"\[[^]]*\]\(([^)]*)\)", r"see docs/\1", text)
 
 
 # ---------------------------------------------------------------- what is there

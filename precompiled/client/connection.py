@@ -38,6 +38,7 @@ from typing import TYPE_CHECKING, Any
 from precompiled.core import forking, paths
 from precompiled.core.config import Settings
 from precompiled.core.errors import ConfigError, DaemonError, WireError
+from precompiled.core.reasons import Outcome, outcome
 
 if TYPE_CHECKING:
     from precompiled import wire
@@ -449,12 +450,12 @@ class Connection:
         if now < self._next_start:
             return
         with forking.held():  # an import: a child of a fork in the middle of it would hang at its own
-            from precompiled.client.start import begin_start
+            from precompiled.client.start import Starting
 
         self._next_start = now + self._start_pause
         self._start_pause = min(2 * self._start_pause, STARTS_MAX_S)
         self.starts += 1
-        self._starting = begin_start(settings)
+        self._starting = Starting(settings)
 
     def _send_due(self, now: float) -> None:
         from precompiled import wire
@@ -509,7 +510,7 @@ class Connection:
                     elif isinstance(reply, wire.Busy):
                         pending.state = "unsent"
                         pending.due = now + max(0.1, min(reply.retry_after_s, 300.0))
-                    elif reply.code == "stopping":
+                    elif outcome(reply.code, runs=True) is Outcome.AGAIN:  # it is leaving
                         self._told_to_stop = True  # somebody wants no daemon now; we do not start another
                         pending.state = "unsent"
                         pending.due = now + RETRY_MAX_S

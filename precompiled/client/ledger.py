@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Any
 
-from precompiled.client.swap import State, Swap
+from precompiled.client.swap import Event, State, Swap
 
 
 @dataclass
@@ -34,33 +35,18 @@ class GraphReport:
     calls_compiled: int = 0
 
 
-@dataclass
-class Counts:
-    """What happened here since the last Tally to the daemon; all updates under ``lock``."""
-
-    hits: int = 0
-    misses: int = 0
-    swapped: int = 0
-    saved_s: float = 0.0
-    untraced: int = 0
-    traced: int = 0
-    fallbacks: dict[str, int] = field(default_factory=dict)
-    bypassed: dict[str, int] = field(default_factory=dict)
-    not_kept: dict[str, int] = field(default_factory=dict)  # frames without a package, by reason
-
-
 class Ledger:
     """All graphs of this process, and the counts. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._graphs: list[GraphCalls] = []
-        self._counts = Counts()
+        self._counts: dict[str, Any] = {}  # since the last Tally: fields of it (wire.py)
 
     def after_fork(self) -> None:
         """In a fork's child: a lock that a thread of the parent may hold, and counts that are the parent's to tell."""
         self._lock = threading.Lock()
-        self._counts = Counts()
+        self._counts = {}
 
     def add(self, graph: GraphCalls) -> None:
         with self._lock:
@@ -71,22 +57,22 @@ class Ledger:
             return [graph.report() for graph in self._graphs]
 
     def count(self, **changes: float) -> None:
-        """Add to a number of Counts."""
+        """Add to numbers of wire.Tally."""
         with self._lock:
             for name, amount in changes.items():
-                setattr(self._counts, name, getattr(self._counts, name) + amount)
+                self._counts[name] = self._counts.get(name, 0) + amount
 
     def count_reason(self, kind: str, code: str) -> None:
         """Count a reason; ``kind``: "fallbacks", "bypassed" or "not_kept"."""
         with self._lock:
-            table: dict[str, int] = getattr(self._counts, kind)
+            table = self._counts.setdefault(kind, {})
             table[code] = table.get(code, 0) + 1
 
-    def take_counts(self) -> Counts | None:
-        """What is to be told to the daemon, once; None when there is nothing."""
+    def take_counts(self) -> dict[str, Any]:
+        """What is to be told to the daemon, once: fields of wire.Tally, without those that are nothing."""
         with self._lock:
-            counts, self._counts = self._counts, Counts()
-        return counts if counts != Counts() else None
+            counts, self._counts = self._counts, {}
+        return {name: amount for name, amount in counts.items() if amount}
 
 
 class GraphCalls:
@@ -102,6 +88,26 @@ class GraphCalls:
     @property
     def mutable(self) -> GraphReport:
         return self._report
+
+    def loaded(self, source: str, load_s: float, saved_s: float, swap: Swap | None = None) -> None:
+        """An artifact serves this graph. ``source``: as in GraphReport. ``load_s``, ``saved_s``: seconds that the load
+        took, and that the worker's compile had taken. ``swap``: that of a further variant, else the graph's own.
+        """
+        report = self._report
+        report.load_s = load_s
+        report.source = report.source or source  # variants add to what the first one began
+        report.saved_s += saved_s
+        if source == "swap":  # the calls before the flip are counted where it is flipped
+            (swap or self.swap).on(Event.LOADED)
+        else:
+            self.swap.on(Event.HIT)
+            self.calls_before_flip = 0
+
+    def bypassed(self, code: str, message: str) -> None:
+        """It is compiled in this process, before its first call."""
+        self._report.reason, self._report.message = code, message
+        self.swap.on(Event.BYPASS)
+        self.calls_before_flip = 0
 
     def report(self) -> GraphReport:
         """A copy of the report as of now."""

@@ -22,7 +22,8 @@ from precompiled.client.ledger import GraphCalls
 from precompiled.client.load import load
 from precompiled.client.swap import Event, Instruction, State, Swap
 from precompiled.core import forking
-from precompiled.core.errors import COMPILE_ERROR, NotServed, PrecompiledError, StoreError
+from precompiled.core.errors import COMPILE_ERROR, NotServed, StoreError, code_of
+from precompiled.core.reasons import Outcome, outcome
 from precompiled.graph.capture import Program
 from precompiled.store.artifacts import FAILED_SUFFIX, Entry
 from precompiled.torch_internals import openmp
@@ -40,8 +41,6 @@ log = logging.getLogger("precompiled.client.pending")
 # Between two looks without an event. The first is short for file systems without events, where it is all there is.
 LOOK_S = 0.5
 LOOK_WATCHED_S = 2.0
-# Refusals after which the graph stays eager: what has killed two workers would kill this process as well.
-_CRASHES_COMPILERS = frozenset({"key-quarantined"})
 
 
 class Session(Protocol):
@@ -119,7 +118,9 @@ class Pending:
             with contextlib.suppress(Exception):  # the job goes on, only not ahead of others
                 self._resubmit(item)
         item.done.wait(self._session.settings.wait_s)
-        if item.swap.state is not State.COMPILED and item.calls.mutable.reason not in _CRASHES_COMPILERS:
+        if item.swap.state is State.COMPILED:
+            return
+        if outcome(item.calls.mutable.reason, runs=False) is not Outcome.EAGER:
             _compile_now(self._session, item)
 
     def abandon(self, item: Awaited) -> None:
@@ -165,7 +166,7 @@ class Pending:
             self.watch(item)
             item.submit(item)
         except Exception as error:  # noqa: BLE001 - we are in the user's call, which runs eager
-            self._fail(item, "submit-failed", f"a child of a fork cannot submit it: {error}")
+            self._give_up(item, "submit-failed", f"a child of a fork cannot submit it: {error}")
 
     def on_reply(self, reply: wire.DaemonMessage) -> None:
         """What the daemon says of a submitted graph; in the connection's thread."""
@@ -211,7 +212,7 @@ class Pending:
                 # After the look: what a worker found wrong with a graph is in the store. A refusal counts where the
                 # store says nothing.
                 for id, code, text in refused:
-                    self._refuse(id, code, text)
+                    self._give_up_if_awaited(id, code, text)
                 self._session.connection.ensure_running()
                 with self._changed:
                     if self._awaited and not self._closing and not self._hint:
@@ -243,8 +244,7 @@ class Pending:
             self._look(item)
         except Exception as error:
             log.exception("graph %s is compiled in process", item.calls.mutable.name)
-            code = error.code if isinstance(error, PrecompiledError) else "internal-error"
-            self._refuse(item.id, code, str(error) or type(error).__name__)
+            self._give_up_if_awaited(item.id, code_of(error, "internal-error"), str(error) or type(error).__name__)
 
     def _on_event(self) -> None:
         with self._changed:
@@ -276,10 +276,10 @@ class Pending:
                 # A record from before may be about other sizes; the worker is about to replace it. A second: clocks of
                 # file systems are coarse, and what is too old is only looked at once more when the daemon answers.
                 if failure is not None and failure.created >= item.submitted - 1.0:
-                    self._refuse(item.id, failure.reason, failure.message)
+                    self._give_up_if_awaited(item.id, failure.reason, failure.message)
         except StoreError as error:
             self._session.ledger.count_reason("fallbacks", error.code)
-            self._fail(item, error.code, str(error))
+            self._give_up_if_awaited(item.id, error.code, str(error))
 
     def _resubmit(self, item: Awaited) -> None:
         """Submit again as a new job: the daemon takes a repeated id for the old one."""
@@ -291,7 +291,7 @@ class Pending:
         item.submit(item)
 
     def _act(self, item: Awaited, entry: Entry) -> None:
-        if Instruction.LOAD not in item.swap.on(Event.PUBLISHED):
+        if item.swap.on(Event.PUBLISHED) is not Instruction.LOAD:
             return
         # No fork in between: a child would have a graph that is loaded, and awaited for ever.
         with forking.held():
@@ -299,8 +299,7 @@ class Pending:
             if problem is None:
                 self._finish(item)
         if problem is not None:
-            code = problem.code if isinstance(problem, StoreError) else "artifact-evicted"
-            self._load_failed(item, code, str(problem))
+            self._load_failed(item, code_of(problem, "artifact-evicted"), str(problem))
             return
         log.info("graph %s swapped after %.2f s", item.calls.mutable.name, item.calls.mutable.swapped_after_s)
         self._session.tell_counts()
@@ -313,13 +312,11 @@ class Pending:
             function = load(session.store, entry, item.program.modes, cudagraphs=item.program.cudagraphs)
         except (StoreError, FileNotFoundError) as error:
             return error
-        report.load_s = time.perf_counter() - started
-        report.source = report.source or "swap"
-        report.saved_s += entry.manifest.compile_s
+        load_s = time.perf_counter() - started
         report.swapped_after_s = time.monotonic() - item.since
         guards = entry.manifest.guards
         item.dispatch.serve_with(function, guard_check(guards) if guards else None)
-        item.swap.on(Event.LOADED)
+        item.calls.loaded("swap", load_s, entry.manifest.compile_s, item.swap)
         session.ledger.count(swapped=1, saved_s=entry.manifest.compile_s)
         return None
 
@@ -328,39 +325,32 @@ class Pending:
         report = item.calls.mutable
         log.warning("graph %s: %s", report.name, message)
         self._session.ledger.count_reason("fallbacks", code)
-        if Instruction.SUBMIT in item.swap.on(Event.LOAD_FAILED):
+        if item.swap.on(Event.LOAD_FAILED) is Instruction.SUBMIT:
             self._resubmit(item)
         else:
             report.reason, report.message = code, message
             self._finish(item)
 
-    def _fail(self, item: Awaited, code: str, message: str) -> None:
-        """It stays eager in this process, unless it must not run eager (backend.py)."""
-        if item.program.no_stand_in and code not in _CRASHES_COMPILERS:
-            self._refuse(item.id, code, message)
-            return
-        item.calls.mutable.reason, item.calls.mutable.message = code, message
-        item.swap.on(Event.FAILED)
-        self._session.ledger.count_reason("fallbacks", code)
-        self._session.warn_once(code, f"a graph stays eager ({code}): {message.splitlines()[0] if message else ''}")
-        self._finish(item)
-
-    def _refuse(self, id: str, code: str, message: str) -> None:
-        """The daemon will not compile it, or a worker could not: the next call compiles it in process, as plain
-        torch.compile would have.
-        """
+    def _give_up_if_awaited(self, id: str, code: str, message: str) -> None:
         with self._changed:
             item = self._awaited.get(id)
-        if item is None:
-            return
-        if code in _CRASHES_COMPILERS:
-            self._fail(item, code, message)
-            return
-        item.calls.mutable.reason, item.calls.mutable.message = code, message
-        if Instruction.COMPILE_INLINE_LATER in item.swap.on(Event.REFUSED):
+        if item is not None:
+            self._give_up(item, code, message)
+
+    def _give_up(self, item: Awaited, code: str, message: str) -> None:
+        """There will be no artifact: it stays eager in this process, or its next call compiles it, as plain
+        torch.compile would have (core/reasons.py says which).
+        """
+        report, warn = item.calls.mutable, self._session.warn_once
+        report.reason, report.message = code, message
+        if outcome(code, runs=not item.program.no_stand_in) is Outcome.EAGER:
+            item.swap.on(Event.FAILED)
+            self._session.ledger.count_reason("fallbacks", code)
+            warn(code, f"a graph stays eager ({code}): {message.splitlines()[0] if message else ''}")
+        elif item.swap.on(Event.REFUSED) is Instruction.COMPILE_INLINE_LATER:
             self._session.ledger.count_reason("fallbacks", code)
             if code != COMPILE_ERROR:  # that one says itself how it ends
-                self._session.warn_once(code, f"a graph is compiled in process ({code}): {message}")
+                warn(code, f"a graph is compiled in process ({code}): {message}")
             if item.swap is item.calls.swap:  # a further variant's sizes just stay eager
                 item.dispatch.before_next_call(functools.partial(_compile_now, self._session, item))
         self._finish(item)

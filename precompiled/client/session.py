@@ -63,9 +63,9 @@ class Session:
             return
         with self._lock:
             if self._starting is None:
-                from precompiled.client.start import begin_start
+                from precompiled.client.start import Starting
 
-                self._starting = begin_start(self.settings)
+                self._starting = Starting(self.settings)
 
     def expect_graph(self) -> None:
         """Dynamo has begun to trace: where the store has nothing, daemon and worker start meanwhile (decision 0016)."""
@@ -123,10 +123,10 @@ class Session:
         if not daemon_reachable(self.settings):
             return
         counts = self.ledger.take_counts()
-        if counts is not None:
+        if counts:
             from precompiled import wire
 
-            self.connection.tally(wire.Tally(pid=os.getpid(), **vars(counts)))
+            self.connection.tally(wire.Tally(pid=os.getpid(), **counts))
 
     # ------------------------------------------------------------------ for the whole process (process.py)
 

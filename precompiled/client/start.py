@@ -86,14 +86,9 @@ class Starting:
         self._finish(_outcome(line, said))
 
 
-def begin_start(settings: Settings) -> Starting:
-    """Start a daemon for ``settings`` and return at once."""
-    return Starting(settings)
-
-
 def start_daemon(settings: Settings, timeout_s: float = DEFAULT_TIMEOUT_S) -> StartOutcome:
     """Start a daemon for ``settings`` and wait until it serves, or for ``timeout_s`` seconds."""
-    return begin_start(settings).result(timeout_s)
+    return Starting(settings).result(timeout_s)
 
 
 def arguments(settings: Settings) -> list[str]:

@@ -27,6 +27,11 @@ class PrecompiledError(Exception):
         return f"{self.message}. {self.action}" if self.action else self.message
 
 
+def code_of(error: BaseException, otherwise: str) -> str:
+    """The code that an error counts as; ``otherwise`` where it is none of ours."""
+    return error.code if isinstance(error, PrecompiledError) else otherwise
+
+
 class ConfigError(PrecompiledError):
     """A setting has a value that cannot be used."""
 
@@ -87,7 +92,7 @@ class NotServed(PrecompiledError):
     def __init__(self, code: str, message: str) -> None:
         super().__init__(
             f"a graph is not served ({code}): {message.rstrip('.')}",
-            f"See `{code}` in docs/reasons.md for what can be done about it. Without PRECOMPILED_STRICT=1 the program "
-            "would go on, as plain torch.compile or eager",
+            f"`precompiled explain {code}` (docs/reasons.md) says what can be done about it. Without "
+            "PRECOMPILED_STRICT=1 the program would go on, as plain torch.compile or eager",
             code=code,
         )

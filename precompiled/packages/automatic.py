@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from precompiled.client import session as sessions
 from precompiled.client.ledger import GraphReport
 from precompiled.client.process import PROCESS
-from precompiled.core.errors import PrecompiledError, StoreError
+from precompiled.core.errors import StoreError, code_of
 from precompiled.graph import capture
 from precompiled.packages import audit, graphs, requirements
 from precompiled.packages.describe import difference
@@ -156,7 +156,7 @@ class Automatic:
         except Exception as error:
             if session is not None and session.settings.strict and not isinstance(error, NotPortable):
                 raise
-            code = _code_of(error)
+            code = code_of(error, "package-internal-error")
             if session is not None and not isinstance(error, NotPortable):  # which the trace finds too, and counts
                 session.ledger.count_reason("not_kept", code)
             log.info("no package for %s.%s (%s)", frame.module, frame.qualname, code, exc_info=True)
@@ -370,7 +370,7 @@ class Automatic:
         return complete
 
     def _not_kept(self, report: FunctionReport, error: Exception) -> None:
-        report.state, report.reason, report.message = "traced", _code_of(error), str(error)
+        report.state, report.reason, report.message = "traced", code_of(error, "package-internal-error"), str(error)
         with suppress(Exception):  # settings that cannot be read: torch.compile goes on without us
             sessions.current().ledger.count_reason("not_kept", report.reason)
         log.info("%s is not kept (%s): %s", report.name, report.reason, error)
@@ -390,10 +390,6 @@ class Automatic:
 def _is_off(session: sessions.Session) -> bool:
     """Since the hook was installed: settings are read anew."""
     return session.settings.mode == "off" or os.environ.get("PRECOMPILED") == "0"
-
-
-def _code_of(error: Exception) -> str:
-    return error.code if isinstance(error, PrecompiledError) else "package-internal-error"
 
 
 def _place(entry: Entry, guard: int | None) -> str:

@@ -13,7 +13,6 @@ from precompiled.client import session as sessions
 from precompiled.client.dispatch import Dispatch, counting
 from precompiled.client.ledger import GraphCalls, GraphReport
 from precompiled.client.submit import Submitter
-from precompiled.client.swap import Event
 from precompiled.core.errors import StoreError
 from precompiled.graph import capture
 from precompiled.packages.describe.identity import Mismatch
@@ -45,11 +44,7 @@ def load(
         function = counting(calls, loading.load(session.store, whole, graph.modes, cudagraphs=graph.cudagraphs))
     else:
         function = _dispatched(session, graph, entries, calls)
-    calls.calls_before_flip = 0
-    report = calls.mutable
-    report.load_s = time.perf_counter() - started
-    report.source, report.saved_s = "package", (whole or entries[0]).manifest.compile_s
-    calls.swap.on(Event.HIT)
+    calls.loaded("package", time.perf_counter() - started, (whole or entries[0]).manifest.compile_s)
     return function, calls
 
 

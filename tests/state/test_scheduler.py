@@ -297,30 +297,6 @@ def test_the_bytes_of_queued_graphs_are_bounded() -> None:
     assert isinstance(host.reply(host.submit("b", blob=b"x")), wire.Busy)
 
 
-@pytest.mark.reason("expired")
-def test_a_deadline_drops_a_queued_job_when_the_last_one_has_passed() -> None:
-    host = Host()
-    host.submit("blocker")
-    host.submit("k", id="short", deadline_s=5.0)
-    host.submit("k", id="long", deadline_s=50.0)
-    host.now += 10
-    host.tell(Tick())
-    assert (1, "/store", "k") in host.scheduler.jobs
-    host.now += 50
-    said = host.tell(Tick())
-    assert {item.message.code for item in said if isinstance(item, Reply)} == {"expired"}
-    assert (1, "/store", "k") not in host.scheduler.jobs
-
-
-def test_without_a_deadline_somebody_always_wants_it() -> None:
-    host = Host(start_timeout_s=1e9)
-    host.submit("k", deadline_s=5.0)
-    host.submit("k")
-    host.now += 1000
-    host.tell(Tick())
-    assert host.scheduler.jobs
-
-
 @pytest.mark.reason("died")
 def test_a_job_is_retried_once_when_its_worker_dies_then_quarantined() -> None:
     host = Host()
@@ -608,7 +584,6 @@ class AnyHistory(RuleBasedStateMachine):
         self.uid_of: dict[int, int] = {}
         self.doomed: set[int] = set()
         self.open: set[str] = set()  # ids that were accepted and not yet ended
-        self.deadlines: set[str] = set()
         self.uid_of_id: dict[str, int] = {}
 
     def carry_out(self, event: Any) -> None:
@@ -645,13 +620,10 @@ class AnyHistory(RuleBasedStateMachine):
         uid=st.integers(1, 3),
         env=st.sampled_from("xy"),
         waiting=st.booleans(),
-        deadline=st.sampled_from([0.0, 0.0, 40.0]),
     )
-    def submit(self, key: str, uid: int, env: str, waiting: bool, deadline: float) -> None:
+    def submit(self, key: str, uid: int, env: str, waiting: bool) -> None:
         self.number += 1
-        message = wire.Submit(
-            f"i{self.number}", key, "/s", environment(env), "cpu", waiting=waiting, deadline_s=deadline
-        )
+        message = wire.Submit(f"i{self.number}", key, "/s", environment(env), "cpu", waiting=waiting)
         self.uid_of_id[message.id] = uid
         self.carry_out(Submitted(b"c", uid, uid, message, b"g"))
 

@@ -25,9 +25,9 @@ from precompiled.core.config import Settings
 from precompiled.core.errors import WireError
 
 INVENTORY = """\
-0, GPU-11111111-aaaa-bbbb-cccc-000000000000, NVIDIA H200, 143771
-1, GPU-22222222-aaaa-bbbb-cccc-000000000000, NVIDIA H200, 143771
-2, GPU-33333333-aaaa-bbbb-cccc-000000000000, NVIDIA RTX 6000, [N/A]
+0, GPU-11111111-aaaa-bbbb-cccc-000000000000, NVIDIA H200
+1, GPU-22222222-aaaa-bbbb-cccc-000000000000, NVIDIA H200
+2, GPU-33333333-aaaa-bbbb-cccc-000000000000, NVIDIA RTX 6000
 """
 
 
@@ -41,11 +41,7 @@ def known(gpus: list[Gpu]) -> Devices:
 
 def test_the_drivers_list_is_read() -> None:
     gpus = parse_inventory("a warning\n" + INVENTORY + "\n")
-    assert [(gpu.index, gpu.uuid[:7], gpu.memory_bytes >> 20) for gpu in gpus] == [
-        (0, "GPU-111", 143771),
-        (1, "GPU-222", 143771),
-        (2, "GPU-333", 0),
-    ]
+    assert [(gpu.index, gpu.uuid[:7]) for gpu in gpus] == [(0, "GPU-111"), (1, "GPU-222"), (2, "GPU-333")]
 
 
 def test_workers_are_pinned_by_uuid() -> None:

@@ -1,21 +1,30 @@
-"""docs/reasons.md lists every stable code of the sources, and no other; and each is provoked by a test.
+"""core/reasons.py has every stable code of the sources, and no other; docs/reasons.md is made of it; and each code is
+provoked by a test.
 
 A test that provokes a code says so with ``@pytest.mark.reason("code", ...)``, and names it in what it asserts."""
 
 from __future__ import annotations
 
 import ast
+import json
 import re
+import runpy
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from precompiled.cli import app
+from precompiled.core.reasons import _TABLE, REASONS, Kind, Outcome, outcome
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = sorted(path for folder in ("precompiled", "service") for path in (ROOT / folder).rglob("*.py"))
 _CODE = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 # Calls whose positional argument is a code: its position by the called name.
 _POSITIONS = {"Rejected": 0, "count_reason": 1, "WorkerGone": 1, "_end": 1, "_kill": 1, "_leave": 1, "_rejected": 1,
-              "_publish_failure": 3, "_failed": 2}  # fmt: skip
+              "_publish_failure": 3, "_failed": 2, "_give_up": 1, "code_of": 1}  # fmt: skip
 # Keywords and assigned names that hold codes.
 _NAMES = {"code", "reason"}
 # Written as f"start-{outcome.kind}" (cli/daemon.py), over the kinds of StartOutcome that are failures.
@@ -77,23 +86,59 @@ def in_the_sources() -> set[str]:
     return {code for code in found if _CODE.fullmatch(code)} | COMPOSED
 
 
-def in_the_table() -> list[str]:
+def in_the_page() -> list[str]:
     return re.findall(r"^\| `([a-z0-9-]+)` \|", (ROOT / "docs" / "reasons.md").read_text(), re.MULTILINE)
 
 
 def test_every_code_is_in_the_table() -> None:
-    missing = in_the_sources() - set(in_the_table())
-    assert not missing, f"docs/reasons.md says nothing of {', '.join(sorted(missing))}"
+    missing = in_the_sources() - set(REASONS)
+    assert not missing, f"core/reasons.py says nothing of {', '.join(sorted(missing))}"
 
 
 def test_the_table_has_no_code_that_is_gone() -> None:
-    gone = set(in_the_table()) - in_the_sources()
-    assert not gone, f"docs/reasons.md has {', '.join(sorted(gone))}, which no source has any more"
+    gone = set(REASONS) - in_the_sources()
+    assert not gone, f"core/reasons.py has {', '.join(sorted(gone))}, which no source has any more"
 
 
 def test_the_table_has_each_code_once() -> None:
-    table = in_the_table()
+    table = [reason.code for reason in _TABLE]
     assert len(table) == len(set(table)), sorted({code for code in table if table.count(code) > 1})
+
+
+def test_the_page_is_up_to_date() -> None:
+    page = (ROOT / "docs" / "reasons.md").read_text()
+    made = runpy.run_path(str(ROOT / "tools" / "reasons_page.py"))["page"](page)
+    assert page == made, "run `python tools/reasons_page.py`"
+    assert in_the_page() == list(REASONS)
+
+
+# ---------------------------------------------------------------- what follows
+
+
+@pytest.mark.parametrize("runs", [True, False])
+def test_what_an_awaited_graph_comes_to(runs: bool) -> None:
+    """Compiled in process, but where that would end this process too, or the trouble is ours and it runs already."""
+    ends = {code: outcome(code, runs=runs) for code, reason in REASONS.items() if reason.outcome is not Outcome.AGAIN}
+    eager = {code for code, end in ends.items() if end is Outcome.EAGER}
+    ours = {"store-unreadable", "store-untrusted", "submit-failed", "swap-thread"}
+    assert eager == ({"key-quarantined", *ours} if runs else {"key-quarantined"})
+    assert {end for code, end in ends.items() if code not in eager} == {Outcome.IN_PROCESS}
+    assert outcome("of-another-version", runs=runs) is Outcome.IN_PROCESS
+
+
+def test_a_graph_that_is_captured_is_never_left_eager_by_what_is_known_before() -> None:
+    """backend.py compiles it in process without a look at the code."""
+    known = [reason for reason in REASONS.values() if reason.kind in (Kind.BYPASS, Kind.FAILURE)]
+    assert {reason.outcome for reason in known} == {Outcome.IN_PROCESS}
+
+
+def test_explain_shows_every_code() -> None:
+    for code, reason in REASONS.items():
+        shown = CliRunner().invoke(app.cli, ["explain", code])
+        assert shown.exit_code == 0 and shown.output.startswith(f"{code}: ") and "](" not in shown.output
+        found = json.loads(CliRunner().invoke(app.cli, ["explain", code, "--json"]).stdout)
+        assert (found["code"], found["meaning"], found["advice"]) == (code, reason.meaning, reason.advice)
+        assert not re.fullmatch("[0-9a-f]+", code), "it would be the beginning of a key"
 
 
 # ---------------------------------------------------------------- an error's code
@@ -136,10 +181,10 @@ _MARK = "pytest.mark.reason"
 def test_every_code_is_provoked_by_a_test() -> None:
     found = {path: provoked(ast.parse(path.read_text())) for path in (ROOT / "tests").rglob("test_*.py")}
     claimed = set().union(*(codes for codes, _ in found.values()))
-    missing = set(in_the_table()) - claimed
+    missing = set(REASONS) - claimed
     assert not missing, f"no test is marked to provoke {', '.join(sorted(missing))}"
-    unknown = claimed - set(in_the_table())
-    assert not unknown, f"docs/reasons.md has no {', '.join(sorted(unknown))}, which tests provoke"
+    unknown = claimed - set(REASONS)
+    assert not unknown, f"core/reasons.py has no {', '.join(sorted(unknown))}, which tests provoke"
     unasserted = {path.name: codes for path, (_, codes) in found.items() if codes}
     assert not unasserted, f"claimed by a mark and named nowhere else: {unasserted}"
 

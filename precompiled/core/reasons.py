@@ -1,0 +1,368 @@
+"""Every stable reason code: what it means, what a graph comes to, and what can be done about it.
+
+The one table: ``outcome`` is what the client does, ``precompiled explain CODE`` shows a row, and
+``python tools/reasons_page.py`` makes docs/reasons.md of it. Codes stay where they are raised;
+tests/unit/test_reasons.py compares.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from functools import partial
+
+
+class Kind(Enum):
+    """Where a code turns up; the values are the headings of docs/reasons.md."""
+
+    BYPASS = "Bypass: this graph is not sent to the daemon (in process)"
+    FAILURE = "Failure records: the worker could not make an artifact"
+    STORE = "Fallback: the store"
+    DAEMON = "Fallback: the daemon"
+    COMMAND = "Commands and the start of the daemon"
+    WATCH = "Watch mode"
+    WORKER = "Why a worker ended"
+    PACKAGE = "Packages: this frame is traced as usual"
+    PACKAGE_FILE = "Package files (`save_package`, `load_package`: PackageError)"
+
+
+class Outcome(Enum):
+    """What becomes of a graph."""
+
+    IN_PROCESS = "in process"  # compiled in the client, as plain torch.compile would have done it
+    EAGER = "eager"  # not compiled in this process
+    AGAIN = "again"  # compiled or submitted anew
+
+
+@dataclass(frozen=True)
+class Reason:
+    """One code. The texts are Markdown for docs/reasons.md, with links that are relative to docs/."""
+
+    kind: Kind
+    outcome: Outcome | None  # None: no graph depends on it
+    code: str
+    meaning: str
+    advice: str = ""
+    then: str = ""  # what is to be said of the outcome, right behind it
+    running: Outcome | None = None  # of a graph that runs eager already, and may, where that is another one
+
+    @property
+    def follows(self) -> str:
+        """The outcome in words; "" where there is none."""
+        if self.outcome is None:
+            return self.then
+        if self.running is None:
+            return self.outcome.value + self.then
+        return f"{self.running.value} where the graph runs already, else {self.outcome.value}{self.then}"
+
+
+def outcome(code: str, *, runs: bool) -> Outcome:
+    """What becomes of a graph whose artifact is not to be had for ``code``, also one that only another version knows.
+
+    ``runs``: it runs eager already, and may. False for graphs that must not mix eager and compiled runs.
+    """
+    reason = REASONS.get(code)
+    if reason is None:
+        return Outcome.IN_PROCESS
+    return (reason.running if runs else None) or reason.outcome or Outcome.IN_PROCESS
+
+
+_IN_PROCESS, _EAGER, _AGAIN = Outcome.IN_PROCESS, Outcome.EAGER, Outcome.AGAIN
+_bypass = partial(Reason, Kind.BYPASS, _IN_PROCESS)
+_failure = partial(Reason, Kind.FAILURE)
+_store = partial(Reason, Kind.STORE)
+_daemon = partial(Reason, Kind.DAEMON)
+_command = partial(Reason, Kind.COMMAND, None)
+_watch = partial(Reason, Kind.WATCH, None)
+_worker = partial(Reason, Kind.WORKER, None)
+_package = partial(Reason, Kind.PACKAGE, None)
+_package_file = partial(Reason, Kind.PACKAGE_FILE, None)
+
+# Each text is one fact that stands alone: `explain` shows it without its neighbours.
+_TABLE = (
+    _bypass("caches-disabled", "Inductor's caches are off (`force_disable_caches`), and an artifact is one",
+        "leave the caches on"),
+    _bypass("no-stand-in",
+        "the graph must not run eager (collectives, whose ranks must not mix eager and compiled runs; "
+        "`flex_attention`): it waited for its artifact, and there is none by `wait_s`; or it has symbolic sizes too",
+        "see why there is none: `precompiled show KEY`"),
+    _bypass("ahead-of-time",
+        "torch writes down what is compiled here (`torch.compile(...).aot_compile`, `caching_precompile`, "
+        "AOTInductor): the result is torch's own, and its calls are not counted",
+        "nothing: torch's file is the artifact"),
+    _bypass("checkpoint-context",
+        "selective activation checkpointing whose policy a worker cannot import: a function in the program itself or "
+        "inside of another one", "move it to the top level of a module"),
+    _bypass("collective", "a collective that does not name its group, or not a functional one (`torch.ops.c10d`)",
+        "use `torch.distributed._functional_collectives`, as torch's own layers do"),
+    _bypass("cpp-wrapper", "`cpp_wrapper` is on: its code needs a compiler to be loaded", "leave it off"),
+    _bypass("custom-op",
+        "a custom op without a Python definition that a worker could import (C++ alone), or with several overloads",
+        "register a fake kernel in a Python module"),
+    _bypass("custom-op-edited",
+        "a source that a worker would import (of a custom op, a tensor subclass, a checkpoint's policy) was saved "
+        "after the process started, so what is loaded may be older", "none: the next run is served"),
+    _bypass("custom-op-in-main", "a custom op that the program itself defines: a worker cannot import a program",
+        "move it to a module"),
+    _bypass("custom-pass", "an Inductor pass (or another setting) that is code of yours",
+        "nothing: it cannot be named in a key"),
+    _bypass("device-index", "the graph runs on `cuda:1` or higher ([why](decisions/0004-one-device.md))",
+        "give each process its GPU with `CUDA_VISIBLE_DEVICES`"),
+    _bypass("exported-graph", "a graph of `torch.export`, which takes other arguments than its placeholders",
+        "compile the original module"),
+    _bypass("freezing", "Inductor's freezing puts the weights into the code", "leave `freezing` off"),
+    _bypass("fx-wrapper", "`fx_wrapper` has no code to keep", "leave it off"),
+    _bypass("graph-attribute", "the graph holds a tensor or module of its own, instead of taking it as an input",
+        "make constants buffers or parameters of the module"),
+    _bypass("higher-order-operator", "an operator with effects, or of a user's own", "nothing yet"),
+    _bypass("lookup-only", "no artifact, and the mode is `lookup`", "run once in another mode"),
+    _bypass("marked-node",
+        "an operation with a mark that cannot be sent (recomputation tags, hooks, compiled autograd's `steal_arg`)",
+        "nothing yet"),
+    _bypass("direct-call",
+        "Inductor was called by name (`torch._inductor.compile`, `standalone_compile`, a backend of yours that calls "
+        "`compile_fx`, `maybe_enable_compiled_autograd`), and not by `torch.compile`: the result is torch's own, and "
+        "its calls are not counted. No error in strict mode", "`torch.compile` without such a backend"),
+    _bypass("double-backward", "compiled autograd captured a backward that is to be differentiated itself",
+        "nothing: torch does not compile it either"),
+    _bypass("rank-dependent",
+        "a graph with collectives under a setting of Inductor's that compiles by rank, or lets ranks agree while "
+        "they compile (bucketed collectives, overlap scheduling, `allow_comms_decompositions`; the message names "
+        "it), or a pass that asked a worker for its rank (a failure record: in process as well). "
+        "`_sync_cache_decision_cross_ranks` keeps all graphs",
+        "leave the setting off, where one artifact for all ranks is worth more"),
+    _bypass("runtime-assertion",
+        "the graph asserts something of a value that only a run knows (`torch._check(x.item() == ...)`), in a form, "
+        "or of values, that it cannot be sent with", "nothing yet"),
+    _bypass("saved-tensors-hooks", "saved-tensor hooks that are graph modules, which torch compiles into the graph",
+        "hooks that are plain functions are served"),
+    _bypass("several-devices", "the graph uses more than one accelerator", "nothing: split it, one device each"),
+    _bypass("symbolic-scalar", "a bool, or a computed float, that Dynamo treats as symbolic is an input",
+        "`mark_dynamic` the sizes that change, rather than `dynamic=True`"),
+    _bypass("unbacked-size", "a size that is known only when the graph runs (`nonzero`, `item`)", "nothing yet"),
+    _bypass("unpicklable-option", "a setting of Inductor's or functorch's is no plain value",
+        "use plain values in `options=`"),
+    _bypass("unsupported-argument", "an operation has an argument of a type that has no canonical form",
+        "pass plain Python values"),
+    _bypass("unsupported-device", "neither CPU nor CUDA", "nothing yet"),
+    _bypass("unsupported-input",
+        "an input is sparse, quantized, nested, a lazy conjugate, or a tensor subclass that a worker cannot rebuild "
+        "(DTensor, a class of the program itself, a parameter)",
+        "pass plain tensors (`.resolve_conj()`); move the class to a module"),
+    _bypass("unsupported-node", "a kind of node that Dynamo's graphs do not have", "report it"),
+    _bypass("unsupported-size", "a symbolic size of a form that has no canonical form", "`mark_dynamic` fewer sizes"),
+    _bypass("user-kernel",
+        "a Triton kernel that a worker cannot import (of the program itself, inside of a function, with "
+        "`triton.heuristics`), or a constant argument of its that is no plain value",
+        "move it to the top level of a module; use `triton.autotune` alone"),
+    _bypass("user-function",
+        "the graph calls a function that is not torch's (also one that was patched into torch's namespace)",
+        "let Dynamo trace into it, rather than `torch._dynamo.allow_in_graph` it"),
+
+    _failure(_IN_PROCESS, "compile-error", "torch raised in the worker; the message has its traceback",
+        "See the log",
+        then=", where torch raises the same as without us ([why](decisions/0018-torchs-errors-are-raised.md)), or "
+        "compiles it: then it is `worker-only-error`. Eager only where neither can be said"),
+    _failure(_IN_PROCESS, "worker-only-error",
+        "a `compile-error` of a worker that this process does not have: a full disk there, or something that the "
+        "program does before it compiles (counted beside `compile-error`)", "The message has the worker's traceback"),
+    _failure(_IN_PROCESS, "aliased-mutation", "an input that is changed shares its memory with another"),
+    _failure(_IN_PROCESS, "aotautograd-guards", "AOTAutograd added guards on its inputs that an artifact cannot carry"),
+    _failure(_IN_PROCESS, "fixed-float",
+        "a float argument that Dynamo passes as a symbol: what was compiled would hold for one value of it only",
+        then=", in later processes; eager in the one that asked for it (but in mode `wait`)"),
+    _failure(_IN_PROCESS, "size-guards",
+        "what was compiled holds under guards that the graph's size inputs do not tell, or that cannot be evaluated "
+        "on them"),
+    _failure(_IN_PROCESS, "environment-differs",
+        "the worker is not what the client is (another torch, compiler, CPU or variable); the message has both",
+        "Start clients and daemon from one environment, or report which fact should not count"),
+    _failure(_IN_PROCESS, "not-serializable", "torch's result cannot be kept, or not pickled"),
+    _failure(_IN_PROCESS, "undecodable-graph", "the graph's bytes do not decode in the worker",
+        "Two versions of precompiled in one environment, or a bug: report it"),
+
+    _store(_IN_PROCESS, "store-untrusted", "somebody else could have written to the store, or to this artifact",
+        "The message names the path, its owner or mode, and the `chmod` or `chown`",
+        then="; nothing of it is loaded", running=_EAGER),
+    _store(_IN_PROCESS, "store-unreadable", "the file system refuses to read the store",
+        "Make it readable, or set `PRECOMPILED_CACHE_DIR`", running=_EAGER),
+    _store(_IN_PROCESS, "store-unwritable",
+        "a worker cannot write there (clients are told `compile-failed`, with the message)",
+        "Space, modes, `PRECOMPILED_CACHE_DIR`"),
+    _store(_AGAIN, "artifact-corrupt", "an artifact does not match its manifest (truncated, altered)",
+        then="; the artifact is in `quarantine/` with the reason"),
+    _store(_AGAIN, "artifact-format", "an artifact of another format version",
+        then=", by this version; the other one's stays"),
+    _store(_AGAIN, "artifact-unloadable", "an artifact's bytes are right, and torch cannot load it",
+        "Report it with the message",
+        then="; eager after three"),
+    _store(_AGAIN, "artifact-evicted", "an artifact was evicted between the lookup and the load",
+        "Raise `cache_max_bytes` when that is frequent"),
+    _store(_IN_PROCESS, "too-many-variants", "all variants of a key are taken (guards on sizes)",
+        "`precompiled clear KEY`, or mark fewer sizes dynamic",
+        then="; a further size of a graph that runs stays eager"),
+    _store(None, "bad-key", "something that is no key was to become a file name", "a bug: report it"),
+
+    _daemon(_IN_PROCESS, "no-daemon", "no daemon listens, and none can be started", "`precompiled doctor`"),
+    _daemon(None, "no-reply", "the daemon accepts connections and does not answer (commands only)",
+        "look into its log, or restart it"),
+    _daemon(_IN_PROCESS, "protocol-version", "client and daemon, or daemon and worker, are of different versions",
+        "`precompiled restart`, or install the same version in both environments"),
+    _daemon(_IN_PROCESS, "bad-message", "the daemon could not read a message", "A bug: report it"),
+    _daemon(_IN_PROCESS, "too-large", "a graph, message or file over its limit", "Raise `max_graph_bytes`"),
+    _daemon(_IN_PROCESS, "not-permitted", "another user's daemon", "Unset `PRECOMPILED_RUNTIME_DIR`"),
+    _daemon(_IN_PROCESS, "compile-failed",
+        "the worker could not make an artifact, nor a failure record (the store, an error of ours); the message has "
+        "why", then="; see the message"),
+    _daemon(_IN_PROCESS, "worker-error",
+        "the worker's own code raised; in the daemon's log (clients are told `compile-failed`, with the traceback)",
+        "A bug: report it"),
+    _daemon(_IN_PROCESS, "no-such-device", "the daemon's host has no GPU of that UUID", "`precompiled doctor`"),
+    _daemon(_EAGER, "key-quarantined", "the graph killed two workers, or ran out of time",
+        "The worker's last words are in the message; `job_timeout_s`, `job_memory_bytes`", then=", for an hour"),
+    _daemon(_IN_PROCESS, "worker-cannot-start", "the client's interpreter does not start a worker (twice)",
+        "The last words are in the message", then="; tried again after a minute"),
+    _daemon(_AGAIN, "busy", "the queue is full", then=", later (counted in `rejected`, not told)"),
+    _daemon(_AGAIN, "stopping", "the daemon is leaving", then=", to the next one"),
+    _daemon(_IN_PROCESS, "submit-failed",
+        "a graph could not be handed to the connection (no descriptors or threads are left)",
+        "Look at the process's limits", running=_EAGER),
+    _daemon(_IN_PROCESS, "swap-thread", "the thread that awaits artifacts broke down",
+        "A bug: report it, with `PRECOMPILED_LOG=info`", running=_EAGER),
+    _daemon(_IN_PROCESS, "swap-transition", "a graph was driven along a transition that does not exist",
+        "A bug: report it with the story in the message"),
+    _daemon(_IN_PROCESS, "internal-error", "something unexpected in the client",
+        "A bug: report it with the traceback (`PRECOMPILED_LOG=info`)"),
+    _daemon(None, "unsupported-torch", "this torch is outside of the supported range",
+        then="nothing is routed; `torch.compile` is torch's own"),
+    _daemon(None, "other", "further reasons, when one user has more than 200 different ones (in `stats` only)",
+        "see `report()`"),
+
+    _command("bad-config", "a setting cannot be used; the message says where it came from",
+        "correct it; `precompiled config`"),
+    _command("socket-path-too-long", "a Unix socket's path may have 107 bytes", "a shorter `PRECOMPILED_RUNTIME_DIR`"),
+    _command("hook", "the hook cannot be installed in this process or interpreter", "`precompiled doctor`"),
+    _command("not-writable", "site-packages cannot be written",
+        "`precompiled enable --user`, or a virtual environment"),
+    _command("no-user-site", "this interpreter has no user site-packages", "`precompiled enable` without `--user`"),
+    _command("unreadable", "an entry of the store cannot be read", "the message says why"),
+    _command("not-removed", "an entry of the store cannot be removed", "the message says why"),
+    _command("no-such-key", "no artifact or record has that key", "`precompiled ls`"),
+    _command("no-such-function", "no function of that name has a package",
+        "`precompiled ls`; the message has a name that ends like it"),
+    _command("ambiguous-key", "several keys begin so", "more digits"),
+    _command("graph-not-kept",
+        "an entry was kept without its graph (a failure record of a very large one, or of bytes that were none): "
+        "`explain` has nothing to compare", "`precompiled show KEY` has the rest"),
+    _command("stop-timed-out", "the daemon still answers", "its log; `kill`"),
+    _command("start-timed-out", "no answer from a started daemon in time", "its log, in the runtime directory"),
+    _command("start-failed", "a daemon could not be started; its last words are in the message",
+        "`precompiled serve` shows them all"),
+    _command("already-running", "another daemon holds the lock of this runtime directory", "use it, or stop it"),
+    _command("not-root", "`--system` needs root", "leave it out"),
+    _command("lock", "the lock file cannot be opened", "modes of the runtime directory"),
+    _command("bind", "the socket cannot be bound", "`precompiled doctor`"),
+    _command("runtime-dir", "the runtime directory cannot be made or used", "`PRECOMPILED_RUNTIME_DIR`"),
+    _command("runtime-dir-untrusted", "the runtime directory belongs to somebody else, or others may write to it",
+        "remove it, or choose another"),
+    _command("cache-dir", "the system daemon's cache directory cannot be made", "modes of its parent"),
+    _command("libzmq", "this libzmq does not tell who a peer is", "pyzmq 26 or later"),
+    _command("scheduler", "the scheduler was driven along a transition that does not exist",
+        "a bug: report it, with the story in the daemon's log"),
+
+    _watch("watch-needs-own-daemon", "the daemon serves all users, and would have to run your code",
+        "directories of your own, as the message says ([watch.md](watch.md))"),
+    _watch("nothing-to-watch", "no entry point and no command was named, and nothing is registered",
+        "`precompiled watch pkg.module:factory`"),
+    _watch("entry-point", "the target names no factory, or the factory returns something else than pairs",
+        "the message says which"),
+    _watch("command-not-found", "the command to be watched is not on `PATH`", "its spelling"),
+    _watch("no-last-run", "no run has used the hook yet, or its note cannot be read or trusted", "run it once"),
+    _watch("no-such-watch", "nothing is registered under that name or id", "`precompiled watch --list`"),
+    _watch("too-many-watches", "64 are registered", "remove some"),
+    _watch("watch-not-saved", "the registration cannot be written below the cache directory", "`precompiled doctor`"),
+    _watch("no-watcher", "the watcher cannot be started, or ended while it was asked", "the daemon's log"),
+    _watch("cancelled", "a watch has newer sources, and nobody else wanted the graph",
+        "nothing: its next capture has asked for the new one"),
+    _watch("not-accepted", "the queue was full for all of a capture's last minute", "save again later; `max_queue`"),
+
+    _worker("idle", "nothing to do for `worker_idle_s`"),
+    _worker("evicted", "another environment needed its place"),
+    _worker("recycled", "it has done 200 jobs; another one takes its place when there is work"),
+    _worker("shut-down", "the daemon is leaving"),
+    _worker("died", "it ended by itself, or something killed it (the kernel, for memory)"),
+    _worker("memory", "its process tree was over `job_memory_bytes`"),
+    _worker("timeout", "its job was over `job_timeout_s`"),
+    _worker("start-timeout", "it did not say that it is ready in time"),
+    _worker("cannot-start", "it could not be executed, or pinned to its device"),
+    _worker("protocol", "it sent something that it should not"),
+    _worker("no-exit", "it was asked to leave, and did not"),
+
+    _package("package-assumed-constant",
+        "a function under `assume_constant_result` cannot be asked again: no name leads to it, or it takes objects",
+        "move it to the top level of a module"),
+    _package("package-audit",
+        "a sample of hits is traced all the same, and a trace gave something else than the package; the function's "
+        "packages are out of use in this store, and `precompiled ls` names it",
+        "report it, with the function's source; `precompiled clear` puts them into use again"),
+    _package("package-corrupt", "an entry or a package file does not match its digests; an entry is quarantined",
+        "save the file again"),
+    _package("package-format", "an entry or a file of another version of precompiled", "save the file again"),
+    _package("package-global",
+        "Dynamo put something into the globals that has no name in another process (a random number's function, the "
+        "globals of code made by `exec`)", "nothing yet"),
+    _package("package-graph",
+        "a graph of the frame was compiled in this process, or has cudagraphs or collectives (ranks that trace "
+        "differently would not agree)", "what that graph's own reason says, where it has one"),
+    _package("package-guard", "a guard of a kind for which no check stands (tensor subclasses)", "nothing yet"),
+    _package("package-id",
+        "code of yours asks for `id()` or `hash()`, numbers of one process, for a tensor's storage, or for a text "
+        "with an address in it (`str()` of a function)", "compare with `is`, or by value"),
+    _package("package-inlined", "code was inlined that no name leads to (a class made by `exec`)",
+        "define it in a module"),
+    _package("package-internal-error", "a bug of ours", "report it, with the log"),
+    _package("package-mode", "traced under a torch function mode, a functorch transform or `torch.export`",
+        "nothing yet"),
+    _package("package-not-portable",
+        "an object that is known by its identity only (a lock, an object of a C extension); the message names the "
+        "guard", "give it plain attributes, or compare by value"),
+    _package("package-off", "packages are used here (`load_package`), but not recorded",
+        "`PRECOMPILED_PACKAGES=program`, the default"),
+    _package("package-passing",
+        "a frame was left alone while errors are suppressed or Dynamo is debugged (`suppress_errors`, "
+        "`TORCHDYNAMO_DEBUG_FUNCTION`): for this once, perhaps", "nothing: the next run traces it"),
+    _package("package-program",
+        "nobody can tell whether the next process runs the same program: it is no file (a notebook, a pipe, below "
+        "cProfile), or the message names a source file that was saved since this process started, or is gone",
+        "nothing: the next process has what was saved. In notebooks: `PRECOMPILED_PACKAGES=function`"),
+    _package("package-set-order",
+        "code of yours goes through a set of texts, whose order is another one in each process, or changes a set",
+        "a tuple, or `sorted()`"),
+    _package("package-too-large", "an entry that readers would not accept", "nothing yet"),
+    _package("package-unsupported", "this torch lacks what packages need; everything else works", "another torch"),
+    _package("package-unwritable", "the store, or the file, cannot be written: the message names the place",
+        "free some space, or save it elsewhere"),
+    _package("artifact-program",
+        "an artifact from a package file serves some sizes only, and does not say what it was compiled from, which "
+        "would run at the others", "save the file again"),
+
+    _package_file("package-artifact-missing", "one of its graphs is not compiled yet",
+        "`precompiled.wait()`, then save"),
+    _package_file("package-busy", "what was recorded is still being written", "try again"),
+    _package_file("package-empty", "nothing of it was recorded",
+        "call it with the hook on first; `precompiled.package_report()` says why a frame is not kept"),
+    _package_file("package-environment", "another torch, Python, CPU, GPU or configuration: the message names it",
+        "save it on a host of this kind"),
+    _package_file("package-evicted", "an entry was removed from the store meanwhile",
+        "`torch.compiler.reset()`, call it, so that it is recorded again, then save"),
+    _package_file("package-function", "the file is for another function", "load it on that one"),
+    _package_file("package-missing", "there is no such file", "give the file that `save_package` wrote"),
+    _package_file("package-not-compiled", "the argument is not what `torch.compile()` returned, or has another backend",
+        "give what `torch.compile()` returned, of inductor or precompiled"),
+    _package_file("package-source",
+        "the function, or something inlined in it, has another source by now: the message names it",
+        "save it again; `check_source=False` if the change does not matter"),
+    _package_file("package-untrusted", "others could have written the file, which is code",
+        "`chmod go-w`, if you trust what it holds"),
+)
+REASONS = {reason.code: reason for reason in _TABLE}

@@ -1,0 +1,52 @@
+#!/usr/bin/env python3
+"""Make the tables of docs/reasons.md anew from precompiled/core/reasons.py: `PYTHON tools/reasons_page.py`.
+
+What stands around the tables is written in the page itself.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs" / "reasons.md"
+sys.path.insert(0, str(ROOT))
+
+from precompiled.core.reasons import REASONS, Kind, Reason  # noqa: E402 - below the path
+
+# Where a code may come to more than one end; all bypasses come to the same, and the others to none.
+_SAYS_WHAT_FOLLOWS = (Kind.FAILURE, Kind.STORE, Kind.DAEMON)
+
+
+def _advice(reason: Reason) -> str:
+    if reason.kind not in _SAYS_WHAT_FOLLOWS:
+        return reason.advice
+    return ". ".join(text for text in (reason.follows, reason.advice) if text)
+
+
+def table(kind: Kind) -> str:
+    """The Markdown of one section's table."""
+    rows = [(f"`{reason.code}`", reason.meaning, _advice(reason)) for reason in REASONS.values() if reason.kind is kind]
+    last = "what follows, and what you can do" if kind in _SAYS_WHAT_FOLLOWS else "what you can do"
+    columns = 2 if kind is Kind.WORKER else 3  # nobody can do anything about those
+    head, *lines = [f"| {' | '.join(row[:columns])} |\n" for row in [("code", "what it means", last), *rows]]
+    return "".join([head, "|---" * columns + "|\n", *lines])
+
+
+def page(text: str) -> str:
+    """The page with its tables made anew. Raises ValueError where a section has none."""
+    for kind in Kind:
+        start = text.index(f"\n## {kind.value}\n")
+        end = text.find("\n## ", start + 1)
+        section = text[start : end if end >= 0 else len(text)]
+        old = re.search(r"(?:^\|.*\n)+", section, re.MULTILINE)
+        if old is None:
+            raise ValueError(f"docs/reasons.md has no table below {kind.value!r}")
+        text = text.replace(section, section.replace(old[0], table(kind)))
+    return text
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(PAGE.read_text()))
