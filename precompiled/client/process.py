@@ -47,7 +47,7 @@ class Packages(Protocol):
 
 
 class Recorder(Protocol):
-    """watch/recorder.Recorder: this process is a watch's capture (docs/watch.md)."""
+    """client/recorder.Recorder: this process is a watch's capture (docs/watch.md)."""
 
     def graph(
         self, report: GraphReport, state: str, *, files: Iterable[str] = (), slots: Iterable[int] = (),

@@ -112,8 +112,11 @@ _TABLE = (
         "compile the original module"),
     _bypass("freezing", "Inductor's freezing puts the weights into the code", "leave `freezing` off"),
     _bypass("fx-wrapper", "`fx_wrapper` has no code to keep", "leave it off"),
-    _bypass("graph-attribute", "the graph holds a tensor or module of its own, instead of taking it as an input",
-        "make constants buffers or parameters of the module"),
+    _bypass("graph-attribute",
+        "the graph holds tensors or modules of its own, instead of taking them as inputs. The usual case is "
+        "`optimizer.step()` in compiled code: Dynamo makes the optimizer's parameters and state attributes of its graph",
+        "call `optimizer.step()` outside of compiled code. Left inside, only the optimizer's graph is compiled in "
+        "process; those of the model are served"),
     _bypass("higher-order-operator", "an operator with effects, or of a user's own", "nothing yet"),
     _bypass("lookup-only", "no artifact, and the mode is `lookup`", "run once in another mode"),
     _bypass("marked-node",
