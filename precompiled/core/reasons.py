@@ -114,7 +114,8 @@ _TABLE = (
     _bypass("fx-wrapper", "`fx_wrapper` has no code to keep", "leave it off"),
     _bypass("graph-attribute",
         "the graph holds tensors or modules of its own, instead of taking them as inputs. The usual case is "
-        "`optimizer.step()` in compiled code: Dynamo makes the optimizer's parameters and state attributes of its graph",
+        "`optimizer.step()` in compiled code: Dynamo makes the optimizer's parameters and state attributes of its "
+        "graph",
         "call `optimizer.step()` outside of compiled code. Left inside, only the optimizer's graph is compiled in "
         "process; those of the model are served"),
     _bypass("higher-order-operator", "an operator with effects, or of a user's own", "nothing yet"),
