@@ -17,7 +17,8 @@ _INSTALLED = tuple(
     | {site.getusersitepackages() if site.ENABLE_USER_SITE else _paths["stdlib"]}
 )
 _STANDARD = tuple(os.path.join(_paths[name], "") for name in ("stdlib", "platstdlib"))
-_OURS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "")
+PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # the folder "precompiled"
+_OURS = os.path.join(PACKAGE, "")
 
 
 def is_users(path: str) -> bool:
