@@ -53,7 +53,8 @@ def ls_command(out: Output, settings: Settings) -> None:
             right=("SIZE", "AGE", "COMPILE"),
         )  # fmt: skip
         total = sum(row["bytes"] for row in rows)
-        click.echo(f"{counted(len(artifacts), 'artifact')}, {counted(len(rows) - len(artifacts), 'failure')}, {human_bytes(total)}")
+        failures = counted(len(rows) - len(artifacts), "failure")
+        click.echo(f"{counted(len(artifacts), 'artifact')}, {failures}, {human_bytes(total)}")
         functions.show_rows(packages, refused)
 
     out.result({"cache_dir": str(store.root), "entries": rows, "packages": packages, "refused": refused}, show)
@@ -149,7 +150,8 @@ def gc_command(out: Output, settings: Settings) -> None:
         "max_bytes": settings.cache_max_bytes, "max_inodes": settings.cache_max_inodes,
     }  # fmt: skip
     budget = f"{human_bytes(settings.cache_max_bytes)} and {settings.cache_max_inodes} inodes"
-    out.result(document, f"Removed {counted(removed.entries, 'artifact')}, {human_bytes(removed.bytes)} (budget: {budget}).")
+    what = f"{counted(removed.entries, 'artifact')}, {human_bytes(removed.bytes)}"
+    out.result(document, f"Removed {what} (budget: {budget}).")
 
 
 # ---------------------------------------------------------------- inside

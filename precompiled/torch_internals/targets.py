@@ -78,10 +78,7 @@ _NAMESPACES = (
 
 @cache
 def _resolve(module: str, qualname: str) -> Any:
-    found: Any = importlib.import_module(module) if module else None
-    for part in qualname.split("."):
-        found = getattr(found, part)
-    return found
+    return operator.attrgetter(qualname)(importlib.import_module(module) if module else None)
 
 
 @cache
@@ -201,9 +198,7 @@ def _decode(name: tuple[str, ...]) -> Any:
     if kind == "fn":
         module, qualname = rest
         space = _namespace(module) if module in _NAMESPACES else importlib.import_module(module)
-        for part in qualname.split("."):
-            space = getattr(space, part)
-        return space
+        return operator.attrgetter(qualname)(space)
     raise ValueError(f"unknown kind of target {kind!r}")
 
 

@@ -30,6 +30,7 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from precompiled.core.errors import PrecompiledError
+from precompiled.core.names import object_at
 
 _T = TypeVar("_T")
 MAX_DEPTH = 6  # of values inside of values
@@ -335,11 +336,9 @@ class Descriptions:
             of = getattr(value, "__self__", None)
             holder = of.__name__ if isinstance(of, types.ModuleType) else getattr(of, "__qualname__", "")
             return ["builtin", module or "", holder, qualname or ""]
-        if isinstance(module, str) and isinstance(qualname, str):
-            found: Any = sys.modules.get(module)
-            for part in qualname.split("."):
-                found = getattr(found, part, None)
-            if found is value and self._is_of_the_installation(kind):
+        if self._is_of_the_installation(kind) and isinstance(module, str) and isinstance(qualname, str):
+            found = object_at(module, qualname)
+            if found is value:
                 return ["named", kind.__qualname__, module, qualname]
         wrapped = getattr(value, "__wrapped__", None)  # functools.lru_cache, in C
         if isinstance(wrapped, types.FunctionType) and kind.__module__ == "functools":
@@ -634,14 +633,6 @@ def module_of_globals(value: Any) -> str | None:
     """The module whose globals a dictionary is: a constant where Dynamo's bytecode makes a function of the user's."""
     name = value.get("__name__") if type(value) is dict else None
     return name if isinstance(name, str) and getattr(sys.modules.get(name), "__dict__", None) is value else None
-
-
-def object_at(module: str, qualname: str) -> Any:
-    """What a qualified name leads to in a module that was imported; None where it leads nowhere."""
-    found: Any = sys.modules.get(module)
-    for part in qualname.split("."):
-        found = getattr(found, part, None)
-    return found
 
 
 def codes_at(place: list[Any]) -> set[str]:
