@@ -18,11 +18,11 @@ import io
 import json
 import os
 import tarfile
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from precompiled.core import durable
 from precompiled.core.errors import PackageError, StoreError
 from precompiled.store import trust
 
@@ -51,25 +51,19 @@ def write(path: Path, index: Index, members: dict[str, bytes]) -> None:
     files = {name: [len(data), hashlib.sha256(data).hexdigest()] for name, data in members.items()}
     index = dataclasses.replace(index, files=files, digest="")
     index = dataclasses.replace(index, digest=hashlib.sha256(_canonical(index)).hexdigest())
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        with os.fdopen(fd, "wb") as file:
-            with tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as tar:
-                for name, data in {INDEX: _canonical(index), **members}.items():
-                    item = tarfile.TarInfo(name)
-                    item.size, item.mode = len(data), 0o600
-                    tar.addfile(item, io.BytesIO(data))
-            file.flush()
-            os.fsync(fd)
-        os.replace(temporary, path)
+        with (
+            durable.replacing(path, 0o600) as file,
+            tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as tar,
+        ):
+            for name, data in {INDEX: _canonical(index), **members}.items():
+                item = tarfile.TarInfo(name)
+                item.size, item.mode = len(data), 0o600
+                tar.addfile(item, io.BytesIO(data))
     except OSError as error:
         raise PackageError(
             f"{path} cannot be written: {error}", "Free some space, or save it elsewhere", code="package-unwritable"
         ) from error
-    finally:
-        with suppress(OSError):
-            temporary.unlink(missing_ok=True)
 
 
 def read(path: Path) -> tuple[Index, dict[str, bytes]]:
