@@ -117,9 +117,9 @@ _NOT_RUNNING = ("no-daemon",)
 
 
 def _ask(settings: Settings, message: Any, timeout: float) -> Any:
-    from precompiled.client import connection
+    from precompiled.client import ask
 
-    return connection.request(settings, message, timeout)
+    return ask.request(settings, message, timeout)
 
 
 def _fields(reply: Any) -> dict[str, Any]:
