@@ -16,7 +16,7 @@ from precompiled.client.submit import Submitter
 from precompiled.client.swap import Event
 from precompiled.core.errors import StoreError
 from precompiled.graph import capture
-from precompiled.packages.describe.identity import Mismatch
+from precompiled.packages.describe.errors import Mismatch
 from precompiled.packages.dynamo import dynamo_state
 from precompiled.packages.dynamo.frame_entry import Graph
 from precompiled.store.artifacts import Entry as ArtifactEntry

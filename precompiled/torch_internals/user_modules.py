@@ -29,6 +29,7 @@ from precompiled.core.files import process_start, saved
 from precompiled.core.names import object_at
 from precompiled.torch_internals import user_values
 
+# Not as in core.files, which knows more places: a digest in the key depends on it, in clients as in workers.
 _INSTALLED = tuple(
     str(Path(sysconfig.get_paths()[name]).resolve()) for name in ("stdlib", "platstdlib", "purelib", "platlib")
 )

@@ -50,8 +50,11 @@ from torch.utils import _pytree as pytree
 from torch.utils._ordered_set import OrderedSet
 from torch.utils._python_dispatch import _disable_current_modes, is_traceable_wrapper_subclass
 
+from precompiled.core.files import innermost_users, is_torchs
 from precompiled.packages.describe import difference, identity
-from precompiled.packages.describe.identity import TORCH_FILES, Descriptions, Mismatch, NotPortable, code_digest
+from precompiled.packages.describe.codes import code_digest
+from precompiled.packages.describe.errors import Mismatch, NotPortable
+from precompiled.packages.describe.identity import Descriptions
 from precompiled.packages.dynamo import dynamo_state
 from precompiled.store.package_format import About, Told
 
@@ -205,8 +208,7 @@ def _place(guard: Guard) -> str:
     stack = guard.user_stack
     if not stack:
         return ""
-    # The innermost line that is not torch's own: a layer's call, rather than a line inside of torch.nn.
-    frame = next((item for item in reversed(stack) if not item.filename.startswith(TORCH_FILES)), stack[-1])
+    frame = innermost_users(stack, lambda item: item.filename)
     return f"{frame.filename}:{frame.lineno}, in {frame.name}"
 
 
@@ -291,7 +293,7 @@ def _fact(kind: str, parameters: dict[str, Any], guard: Guard, builder: Any, des
     if isinstance(value, (inspect.Signature, inspect.Parameter)):  # what is read of it is not guarded
         return [described.thing(value), described.number(value)]
     if kind == "CLOSURE_MATCH" and isinstance(value, types.FunctionType):  # which is a guard on its __code__
-        if value.__code__.co_filename.startswith(TORCH_FILES):  # of one code there may be many: boolean_dispatch's
+        if is_torchs(value.__code__.co_filename):  # of one code there may be many: boolean_dispatch's
             return [described.function(value), described.number(value)]
         return [described.code_of(value), described.number(value), described.classes_in(value)]
     if kind in _THINGS:
