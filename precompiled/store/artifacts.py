@@ -27,8 +27,6 @@ FAILED_SUFFIX = ".failed"
 TOUCH_INTERVAL_S = 60.0
 # What a writer that died left in tmp/ is removed after this.
 TMP_MAX_AGE_S = 3600.0
-# Inductor's own cache of the workers, below the store: it only makes compiles quicker. Younger files may be a running
-# compile's.
 # Quarantined entries are for somebody to look at; after this nobody will.
 QUARANTINE_MAX_AGE_S = 7 * 86400.0
 QUARANTINE_SHARE = 1 / 10

@@ -33,7 +33,8 @@ from precompiled.packages.describe.identity import Descriptions
 from precompiled.packages.describe.places import codes_at, locals_digest
 from precompiled.packages.dynamo import dynamo_state, guard_facts, unguarded
 from precompiled.packages.dynamo.frame_entry import Body, Frame, Left
-from precompiled.packages.dynamo.guard_facts import Kept, Rebuilder, look
+from precompiled.packages.dynamo.guard_building import Rebuilder
+from precompiled.packages.dynamo.guard_facts import Kept, look
 
 
 def passed_over(locals_: dict[str, str], frame: Frame) -> str | None:
