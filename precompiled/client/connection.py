@@ -334,12 +334,12 @@ class Connection:
         if now < self._next_start:
             return
         with forking.held():  # an import: a child of a fork in the middle of it would hang at its own
-            from precompiled.client.start import begin_start
+            from precompiled.client.start import Starting
 
         self._next_start = now + self._start_pause
         self._start_pause = min(2 * self._start_pause, STARTS_MAX_S)
         self.starts += 1
-        self._starting = begin_start(settings)
+        self._starting = Starting(settings)
 
     def _send_due(self, now: float) -> None:
         from precompiled import wire

@@ -64,9 +64,9 @@ class Session:
             return
         with self._lock:
             if self._starting is None:
-                from precompiled.client.start import begin_start
+                from precompiled.client.start import Starting
 
-                self._starting = begin_start(self.settings)
+                self._starting = Starting(self.settings)
 
     def expect_graph(self) -> None:
         """Dynamo has begun to trace: where the store has nothing, daemon and worker start meanwhile (decision 0016)."""

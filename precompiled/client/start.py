@@ -40,7 +40,7 @@ class StartOutcome:
 
 
 class Starting:
-    """A start under way: do something else, and ask for its result later."""
+    """A start under way, of a daemon for ``settings``: do something else, and ask for its result later."""
 
     def __init__(self, settings: Settings) -> None:
         self._outcome: StartOutcome | None = None
@@ -86,14 +86,9 @@ class Starting:
         self._finish(_outcome(line, said))
 
 
-def begin_start(settings: Settings) -> Starting:
-    """Start a daemon for ``settings`` and return at once."""
-    return Starting(settings)
-
-
 def start_daemon(settings: Settings, timeout_s: float = DEFAULT_TIMEOUT_S) -> StartOutcome:
     """Start a daemon for ``settings`` and wait until it serves, or for ``timeout_s`` seconds."""
-    return begin_start(settings).result(timeout_s)
+    return Starting(settings).result(timeout_s)
 
 
 def arguments(settings: Settings) -> list[str]:

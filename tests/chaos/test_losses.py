@@ -85,6 +85,6 @@ def test_without_any_daemon_it_is_plain_torch_with_one_warning(host: Host) -> No
 
 
 def test_a_racing_start_has_one_winner(host: Host) -> None:
-    starting = [start.begin_start(host.settings) for _ in range(4)]
+    starting = [start.Starting(host.settings) for _ in range(4)]
     kinds = sorted(item.result(TIMEOUT_S).kind for item in starting)
     assert kinds == ["already-running"] * 3 + ["ready"]

@@ -48,13 +48,13 @@ def test_a_daemon_is_started_and_detached(place: DaemonUnderTest) -> None:
 
 
 def test_the_start_does_not_wait(place: DaemonUnderTest) -> None:
-    starting = start.begin_start(place.settings)
+    starting = start.Starting(place.settings)
     assert starting.result(TIMEOUT_S).kind == "ready"
     assert starting.poll() == starting.result(0)
 
 
 def test_racing_starters_get_one_daemon(place: DaemonUnderTest) -> None:
-    racers = [start.begin_start(place.settings) for _ in range(5)]
+    racers = [start.Starting(place.settings) for _ in range(5)]
     outcomes = [racer.result(TIMEOUT_S) for racer in racers]
     assert sorted(outcome.kind for outcome in outcomes) == ["already-running"] * 4 + ["ready"]
     assert all(outcome.runs for outcome in outcomes) and daemon_reachable(place.settings)
@@ -108,7 +108,7 @@ def test_a_start_that_takes_too_long(place: DaemonUnderTest, monkeypatch: pytest
     script.chmod(0o755)
     os.mkfifo(f"{script}.fifo")
     monkeypatch.setattr("sys.executable", str(script))
-    starting = start.begin_start(place.settings)
+    starting = start.Starting(place.settings)
     assert starting.result(0.1).kind == "timed-out"
     with open(f"{script}.fifo", "w") as fifo:
         fifo.write("\n")

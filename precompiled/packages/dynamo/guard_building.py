@@ -26,17 +26,8 @@ from torch.utils._ordered_set import OrderedSet
 
 from precompiled.packages.describe.errors import Mismatch
 from precompiled.packages.describe.identity import Descriptions
-from precompiled.packages.dynamo import dynamo_state
-from precompiled.packages.dynamo.guard_facts import (
-    STATIC,
-    Guards,
-    Reader,
-    codes_digest,
-    compare,
-    order_of,
-    sizes_differ,
-    value_at,
-)
+from precompiled.packages.dynamo import dynamo_state, guard_facts
+from precompiled.packages.dynamo.guard_facts import Guards, Reader
 
 
 class Rebuilder:
@@ -55,11 +46,11 @@ class Rebuilder:
         ``check_source=False``: digests of code may differ.
         """
         dynamo_state.check_global_state(self._kept.global_state)
-        if differs := sizes_differ(self._kept, self._local):
+        if differs := guard_facts.sizes_differ(self._kept, self._local):
             raise Mismatch(differs)
-        compare(self._kept.guards, self.reader, described, check_source=check_source)
+        guard_facts.compare(self._kept.guards, self.reader, described, check_source=check_source)
         for source, order in self._kept.key_order:
-            if order_of(value_at(source, self.reader), source, described) != order:
+            if guard_facts.order_of(guard_facts.value_at(source, self.reader), source, described) != order:
                 raise Mismatch(f"{source.name} has other keys here, or in another order")
 
     def build(self, fail: Callable[..., None] | None) -> Any:
@@ -98,7 +89,7 @@ class Rebuilder:
             manager = CheckFunctionManager(
                 self._code, OutputGraphCommon(state), None, fail, None, shape_code_parts=shapes
             ).guard_manager
-        if codes_digest(guards) != kept.codes:
+        if guard_facts.codes_digest(guards) != kept.codes:
             raise Mismatch("the guards that were made here say something else than those that were kept")
         if not manager.check(self._local):
             raise Mismatch(f"the guards made here do not accept the call: {_why(manager, self._local)}")
@@ -107,8 +98,8 @@ class Rebuilder:
     def mark_static(self) -> None:
         """Mark parameters as a trace does: compiled autograd, and other frames, see it in later graphs' inputs."""
         for source in self._kept.static:
-            value = value_at(source, self.reader)
-            if getattr(value, STATIC, None) is None:
+            value = guard_facts.value_at(source, self.reader)
+            if getattr(value, guard_facts.STATIC, None) is None:
                 torch._dynamo.mark_static_address(value, guard=False)
 
 
