@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from precompiled import wire
-from precompiled.client import connection, start
+from precompiled.client import ask, start
 from precompiled.core import config, python_path
 from precompiled.core.config import Settings
 
@@ -90,7 +90,7 @@ class Host:
         return outcome.pid
 
     def status(self) -> wire.StatusReply:
-        reply: wire.StatusReply = connection.request(self.settings, wire.Status(), 60.0)
+        reply: wire.StatusReply = ask.request(self.settings, wire.Status(), 60.0)
         return reply
 
     @staticmethod

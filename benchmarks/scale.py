@@ -29,7 +29,7 @@ from rich.console import Console
 from benchmarks.hosts import LIMIT_S, ROOT, BenchmarkError, Command, Host, fresh_host, program
 from benchmarks.result import banner, machine, markdown, save
 from precompiled import wire
-from precompiled.client import connection
+from precompiled.client.ask import request
 from precompiled.graph.environment import of_a_worker
 from precompiled.store import artifact_format as fmt
 from precompiled.store.artifacts import Entry, Store
@@ -287,7 +287,7 @@ def measure_queue(host: Host, keys: Sequence[str], effort: Effort, say: Say) -> 
                 depth = host.status().queue_depth
                 seen["status"].append(time.perf_counter() - started)
                 started = time.perf_counter()
-                connection.request(host.settings, wire.Stats(), 60.0)
+                request(host.settings, wire.Stats(), 60.0)
                 seen["stats"].append(time.perf_counter() - started)
                 seen["depth"].append(depth)
                 filled = filled or depth >= until / 2

@@ -29,7 +29,7 @@ from rich.table import Table
 from benchmarks.hosts import LIMIT_S, BenchmarkError, Host, fresh_host
 from benchmarks.result import HEADERS, RAW_HEADERS, Result, banner, markdown, save
 from precompiled import wire
-from precompiled.client import connection
+from precompiled.client import ask
 from precompiled.store.artifacts import Store
 
 EXAMPLE = Path(__file__).resolve().parent.parent / "examples" / "watch"
@@ -62,7 +62,7 @@ def register(host: Host, directory: Path, kind: str, command: list[str], files: 
         kind=kind, command=command, executable=sys.executable, directory=str(directory),  # type: ignore[arg-type]
         store=str(host.root / "store"), variables=host.environment(hook=False), files=[str(file) for file in files],
     )  # fmt: skip
-    (id,) = connection.request(host.settings, wire.Watch(registration), LIMIT_S).ids
+    (id,) = ask.request(host.settings, wire.Watch(registration), LIMIT_S).ids
     return str(id)
 
 
@@ -70,7 +70,7 @@ def until_ready(host: Host, id: str, since: float) -> wire.WatchStatus:
     """Until the watch is ready with an edit not older than ``since``."""
     deadline = time.monotonic() + LIMIT_S
     while time.monotonic() < deadline:
-        for watch in connection.request(host.settings, wire.Watches(), LIMIT_S).watches:
+        for watch in ask.request(host.settings, wire.Watches(), LIMIT_S).watches:
             if watch.id == id and watch.edited_at >= since:
                 if watch.state == "failed":
                     raise BenchmarkError(watch.error)
@@ -165,7 +165,7 @@ def recorded_run(layers: int, width: int, say: Say) -> list[dict[str, Any]]:
 
 def host_stats(host: Host) -> int:
     """Graphs that were submitted."""
-    return int(connection.request(host.settings, wire.Stats(), LIMIT_S).submitted)
+    return int(ask.request(host.settings, wire.Stats(), LIMIT_S).submitted)
 
 
 def main() -> int:

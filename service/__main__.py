@@ -166,7 +166,7 @@ def _serve(settings: config.Settings, system: bool, detach: bool, on_demand: boo
         except daemon.AlreadyRunning as error:
             # Its lock comes before its socket: tell the starter only when clients can connect, and take over when the
             # other one was just leaving.
-            from precompiled.client.connection import daemon_reachable
+            from precompiled.client.link import daemon_reachable
 
             reachable = daemon_reachable(settings)
             if reachable or time.monotonic() >= give_up:

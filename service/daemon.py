@@ -42,7 +42,8 @@ from precompiled.service.events import (
 )
 from precompiled.service.metrics import Metrics
 from precompiled.service.notify import Notifier
-from precompiled.service.pool import Pool, become_subreaper
+from precompiled.service.pool import Pool
+from precompiled.service.processes import become_subreaper
 from precompiled.service.scheduler import Scheduler, SchedulerError
 from precompiled.service.server import Lock, Peer, Request, Server, prepare_runtime_dir
 from precompiled.service.watching import REFUSED, Watching

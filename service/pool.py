@@ -28,6 +28,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
+from precompiled.service import processes
 from precompiled.service.channel import Channel
 from precompiled.service.devices import DeviceError, Devices
 from precompiled.service.events import (
@@ -77,7 +78,7 @@ class _Process:
     output: int  # the reading end of its stdout and stderr
     pidfd: int
     started: float
-    ps: psutil.Process | None
+    ps: psutil.Process | None  # None: it was dead already, and the next check() finds out
     tail: bytearray = field(default_factory=bytearray)
     ready: wire.Ready | None = None
     job: str = ""
@@ -201,13 +202,13 @@ class Pool:
         for process in list(self._processes.values()):
             if process.yields_until is not None and now >= process.yields_until:
                 self._yield(process, 0.0)
-            if _has_exited(process.pid):
+            if processes.has_exited(process.pid):
                 self._end(process, "")
             elif process.leave_by is not None and now >= process.leave_by:
                 self._end(process, process.reason or "no-exit")
             elif process.job and now - process.memory_checked >= MEMORY_CHECK_S:
                 process.memory_checked = now
-                process.rss = self._tree_rss(process)
+                process.rss = processes.resident(processes.tree(process.ps))
                 if process.rss > self._job_memory_bytes:
                     mib = process.rss >> 20
                     self._end(process, "memory", f"{mib} MiB resident, over the {self._job_memory_bytes >> 20} allowed")
@@ -230,7 +231,7 @@ class Pool:
                 else "busy" if process.job else "idle"
             )  # fmt: skip
             if now - process.memory_checked >= MEMORY_CHECK_S:  # a look at every process of the host: not per request
-                process.memory_checked, process.rss = now, self._tree_rss(process)
+                process.memory_checked, process.rss = now, processes.resident(processes.tree(process.ps))
             ready = process.ready
             found.append(wire.WorkerStatus(
                 pid=process.pid, device=process.device,
@@ -313,12 +314,8 @@ class Pool:
             pidfd = os.pidfd_open(popen.pid)
         except (AttributeError, OSError):
             pidfd = -1  # a kernel before 5.3: deaths are seen by check() and by the closed stream
-        try:
-            ps = psutil.Process(popen.pid)
-        except psutil.Error:
-            ps = None  # dead already: the next check() finds out
         return _Process(order.worker, order.uid, order.device, environment, popen, Channel(ours), reading, pidfd,
-                        self._clock(), ps)  # fmt: skip
+                        self._clock(), processes.find(popen.pid))  # fmt: skip
 
     def _variables(self, order: StartWorker) -> dict[str, str]:
         """The worker's environment. The client's part reaches only the executed process, never the daemon."""
@@ -403,15 +400,6 @@ class Pool:
             os.close(process.output)
             process.output = -1
 
-    def _tree_rss(self, process: _Process) -> int:
-        total = 0
-        for member in _tree(process.ps):
-            try:
-                total += member.memory_info().rss
-            except psutil.Error:
-                continue  # ended since it was listed
-        return total
-
     # ------------------------------------------------ ending
 
     def _end(self, process: _Process, reason: str, detail: str = "") -> None:
@@ -420,7 +408,7 @@ class Pool:
             return
         self._kill_tree(process)  # before it is reaped: until then its number is nobody else's
         status = process.popen.wait()
-        while process.output >= 0 and _readable(process.output):
+        while process.output >= 0 and processes.readable(process.output):
             self._read_output(process)
         for fd in (process.channel.fileno(), process.pidfd):
             self._by_fd.pop(fd, None)
@@ -430,7 +418,7 @@ class Pool:
         self._close_output(process)
         reason = reason or process.reason or "died"
         if not detail:
-            detail = _describe(status)
+            detail = processes.describe(status)
             if status == -signal.SIGKILL and reason == "died":
                 detail += " (by the kernel for memory, or by hand)"
         tail = bytes(process.tail[-DETAIL_BYTES:]).decode(errors="replace").strip()
@@ -440,20 +428,12 @@ class Pool:
         self._events.append(WorkerGone(process.number, reason, detail))
 
     def _kill_tree(self, process: _Process) -> None:
-        members = _tree(process.ps)
-        try:
-            # Its session's processes, also those whose parents have died. Not yet reaped, so the number is still its.
-            os.killpg(process.pid, signal.SIGKILL)
-        except (ProcessLookupError, PermissionError):
-            pass  # none left
-        for member in [*members, *_adopted(process.pid)]:
-            try:
-                member.kill()
-            except psutil.Error:
-                continue  # gone with the group
-            finally:
-                if member.pid != process.pid:
-                    self._orphans[member.pid] = self._clock() + ORPHAN_S
+        members = processes.kill_tree(process.pid, process.ps)
+        lost = processes.adopted(process.pid)
+        processes.kill(lost)
+        for member in [*members, *lost]:
+            if member.pid != process.pid:
+                self._orphans[member.pid] = self._clock() + ORPHAN_S
 
     def _reap_orphans(self) -> None:
         """Descendants that lost their parents become our children (the daemon is a subreaper): leave no zombie."""
@@ -472,7 +452,7 @@ class Pool:
                 del self._orphans[pid]
         # And those that ended by themselves. Nobody waits for them, unlike for workers, and for what another thread of
         # ours has started (nvidia-smi), which is in our session: those statuses are somebody's, so look, then take.
-        while (pid := _ended_child()) and pid not in ours and _session(pid) != os.getsid(0):
+        while (pid := processes.ended_child()) and pid not in ours and processes.session_of(pid) != os.getsid(0):
             os.waitpid(pid, os.WNOHANG)
 
 
@@ -483,77 +463,6 @@ def usable_variables(variables: Mapping[str, str]) -> dict[str, str]:
         for name, value in variables.items()
         if name and "=" not in name and "\0" not in name and "\0" not in value and name not in OWN_VARIABLES
     }
-
-
-def become_subreaper() -> bool:
-    """Make orphaned descendants our children, so that they can be found and reaped; false where that cannot be."""
-    try:
-        import ctypes
-
-        return ctypes.CDLL(None, use_errno=True).prctl(36, 1, 0, 0, 0) == 0  # PR_SET_CHILD_SUBREAPER
-    except (ImportError, OSError, AttributeError):
-        return False
-
-
-def _tree(root: psutil.Process | None) -> list[psutil.Process]:
-    if root is None:
-        return []
-    try:
-        return [root, *root.children(recursive=True)]
-    except psutil.Error:
-        return []
-
-
-def _adopted(session: int) -> list[psutil.Process]:
-    """Our own children that belong to a worker's session: descendants that it lost, and the kernel gave to us."""
-    found = []
-    for child in psutil.Process().children():
-        try:
-            if child.pid != session and os.getsid(child.pid) == session:
-                found += [child, *child.children(recursive=True)]
-        except (OSError, psutil.Error):
-            continue
-    return found
-
-
-def _has_exited(pid: int) -> bool:
-    """Whether our child has ended, without reaping it: its process group must be killed before."""
-    try:
-        return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
-    except ChildProcessError:
-        return True
-
-
-def _ended_child() -> int:
-    """Any child of ours that has ended and is not reaped; 0: none."""
-    try:
-        found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-    except ChildProcessError:
-        return 0
-    return 0 if found is None else found.si_pid
-
-
-def _session(pid: int) -> int:
-    try:
-        return os.getsid(pid)
-    except ProcessLookupError:  # reaped meanwhile, by the thread that had started it
-        return os.getsid(0)
-
-
-def _readable(fd: int) -> bool:
-    poll = select.poll()
-    poll.register(fd, select.POLLIN)
-    return any(events & select.POLLIN for _, events in poll.poll(0))
-
-
-def _describe(status: int) -> str:
-    if status >= 0:
-        return f"exit status {status}"
-    try:
-        name = signal.Signals(-status).name
-    except ValueError:
-        name = f"signal {-status}"
-    return f"killed by {name}"
 
 
 def _home_of(uid: int) -> dict[str, str]:

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
 import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
 
-import psutil
+from precompiled.service import processes
 from precompiled.service.channel import Channel
 from precompiled.service.watch import registry
 
@@ -194,19 +193,6 @@ class Watching:
     def _kill(self) -> None:
         """Its captures lead sessions of their own, and die with their guards: by its end, or here."""
         assert self._popen is not None
-        members: list[psutil.Process] = []
-        try:
-            members = psutil.Process(self._popen.pid).children(recursive=True)
-        except psutil.Error:
-            pass
-        try:
-            os.killpg(self._popen.pid, signal.SIGKILL)
-        except (ProcessLookupError, PermissionError):
-            pass
-        for member in members:
-            try:
-                member.kill()
-            except psutil.Error:
-                continue
+        processes.kill_tree(self._popen.pid, processes.find(self._popen.pid))
         self._popen.wait()
         self._popen = None

@@ -24,6 +24,7 @@ from pathlib import Path
 
 import click
 
+from precompiled.core import durable
 from precompiled.core.errors import ConfigError, PrecompiledError
 
 UNIT_NAME = "precompiled.service"
@@ -137,13 +138,8 @@ def install(kind: str, directory: Path, python: str) -> Path:
     """Write the unit; a reader of the directory sees the old one or the new one, whole."""
     directory.mkdir(parents=True, exist_ok=True)
     target = directory / UNIT_NAME
-    new = directory / f".{UNIT_NAME}.{os.getpid()}"
-    try:
-        new.write_text(render(kind, python), encoding="utf-8")
-        new.chmod(0o644)
-        new.replace(target)
-    finally:
-        new.unlink(missing_ok=True)
+    with durable.replacing(target, 0o644, sync=False) as file:
+        file.write(render(kind, python).encode())
     return target
 
 

@@ -217,12 +217,12 @@ class DaemonUnderTest:
         )  # fmt: skip
 
     def stats(self) -> wire.StatsReply:
-        from precompiled.client.connection import request
+        from precompiled.client.ask import request
 
         return request(self.settings, wire.Stats(), TIMEOUT_S)
 
     def status(self) -> wire.StatusReply:
-        from precompiled.client.connection import request
+        from precompiled.client.ask import request
 
         return request(self.settings, wire.Status(), TIMEOUT_S)
 

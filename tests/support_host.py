@@ -17,7 +17,7 @@ from typing import Any
 import psutil
 
 from precompiled import wire
-from precompiled.client import connection, start
+from precompiled.client import ask, link, start
 from precompiled.core import config
 from precompiled.core.config import Settings
 from precompiled.store.artifacts import Store
@@ -129,11 +129,11 @@ class Host:
         return outcome.pid
 
     def status(self) -> wire.StatusReply:
-        reply: wire.StatusReply = connection.request(self.settings, wire.Status(), TIMEOUT_S)
+        reply: wire.StatusReply = ask.request(self.settings, wire.Status(), TIMEOUT_S)
         return reply
 
     def stats(self) -> wire.StatsReply:
-        reply: wire.StatsReply = connection.request(self.settings, wire.Stats(), TIMEOUT_S)
+        reply: wire.StatsReply = ask.request(self.settings, wire.Stats(), TIMEOUT_S)
         return reply
 
     def close(self) -> None:
@@ -142,10 +142,10 @@ class Host:
             if item.process.poll() is None:
                 item.process.kill()
             item.process.wait()
-        if connection.daemon_reachable(self.settings):
+        if link.daemon_reachable(self.settings):
             daemon = psutil.Process(self.status().pid)
             processes = [daemon, *daemon.children(recursive=True)]
-            connection.request(self.settings, wire.Stop(), TIMEOUT_S)
+            ask.request(self.settings, wire.Stop(), TIMEOUT_S)
             _gone, alive = psutil.wait_procs(processes, TIMEOUT_S)
             assert not alive, alive
         assert not (self.root / "run" / "socket").exists()

@@ -71,10 +71,10 @@ def existing_parent(path: Path) -> Path:
 
 def _daemon(settings: Settings, socket: Path) -> Iterator[Check]:
     from precompiled import wire
-    from precompiled.client import connection
+    from precompiled.client import ask
 
     try:
-        reply = connection.request(settings, wire.Status(), ANSWER_TIMEOUT_S)
+        reply = ask.request(settings, wire.Status(), ANSWER_TIMEOUT_S)
     except DaemonError as error:
         yield no_answer(error, socket, socket.exists(), settings.autostart)
         return

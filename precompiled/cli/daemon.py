@@ -56,7 +56,7 @@ def restart_command(out: Output, settings: Settings, timeout: float) -> int:
 def serve_command(out: Output, settings: Settings, system: bool) -> int:
     """Run the daemon in the foreground (what systemd runs)."""
     # The daemon is exec'ed, never imported: the command line stays a client of it. It resolves the settings anew,
-    # so only what was given as a flag is handed on.
+    # so only what was given as a flag is handed on; a client hands on more (client/start.arguments).
     arguments = [sys.executable, "-m", "precompiled.service", *(["--system"] if system else [])]
     for name in NAMES:
         if settings.origins[name] == "flag":
@@ -117,9 +117,9 @@ _NOT_RUNNING = ("no-daemon",)
 
 
 def _ask(settings: Settings, message: Any, timeout: float) -> Any:
-    from precompiled.client import connection
+    from precompiled.client import ask
 
-    return connection.request(settings, message, timeout)
+    return ask.request(settings, message, timeout)
 
 
 def _fields(reply: Any) -> dict[str, Any]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+from difflib import SequenceMatcher
 from typing import Any
 
 import click
 
-from precompiled.cli.output import SHOWN_DIGITS, human_age, human_bytes, pairs, table
+from precompiled.cli.output import SHOWN_DIGITS, counted, human_age, human_bytes, pairs, table
 from precompiled.core.errors import StoreError
 from precompiled.packages.describe import difference
 from precompiled.store.artifacts import Store
@@ -16,6 +17,7 @@ from precompiled.store.packages import Entry, PackageStore
 
 _DOTTED = re.compile(r"[^\W\d]\w*(\.(\w+|<\w+>))+")
 MAX_SHOWN = 20
+MAX_SUGGESTED = 3
 
 
 def is_function(text: str) -> bool:
@@ -58,7 +60,8 @@ def show_rows(found: list[dict[str, Any]], refused: list[dict[str, str]]) -> Non
             right=("ENTRIES", "SIZE", "USED"),
         )  # fmt: skip
     if found:
-        click.echo(f"{len(compiled)} functions with packages, {len(found) - len(compiled)} that stay as they are")
+        left = len(found) - len(compiled)
+        click.echo(f"{counted(len(compiled), 'function')} with packages, {left} that stay as they are")
     for refusal in refused:
         click.echo(f"out of use: {refusal['reason']}")
 
@@ -68,8 +71,9 @@ def show_rows(found: list[dict[str, Any]], refused: list[dict[str, str]]) -> Non
 
 def show_document(store: Store, name: str) -> dict[str, Any]:
     """All entries of a function, the one used last first. Raises StoreError."""
+    entries = _entries(store, name)
     return {
-        "function": name,
+        "function": _name(entries[0][0]),
         "entries": [
             {
                 "entry": entry.name,
@@ -85,7 +89,7 @@ def show_document(store: Store, name: str) -> dict[str, Any]:
                     for guard in about.guards
                 ],
             }
-            for entry, about in _entries(store, name)
+            for entry, about in entries
         ],
     }
 
@@ -100,7 +104,7 @@ def show(document: dict[str, Any]) -> None:
         pairs(
             [
                 ("  graphs", ", ".join(key[:SHOWN_DIGITS] for key in entry["graphs"]) or "none"),
-                ("  inlined", f"{len(entry['inlined'])} functions"),
+                ("  inlined", counted(len(entry["inlined"]), "function")),
                 ("  guards", f"{len(entry['guards'])}"),
             ]
         )
@@ -118,6 +122,7 @@ def explain_document(store: Store, name: str) -> dict[str, Any]:
     entries = _entries(store, name)
     entries = [item for item in entries if item[0].header.kind == "compiled"] or entries[:1]
     (last, about), *others = entries
+    name = _name(last)
     compared: list[dict[str, Any]] = []
     for other, before in others:
         if other.header.one_graph == last.header.one_graph:
@@ -159,24 +164,40 @@ def explain(document: dict[str, Any]) -> None:
 def _entries(store: Store, name: str) -> list[tuple[Entry, About]]:
     """The entries of a function, the one used last first; raises StoreError where there are none."""
     known = list(PackageStore(store.root).entries())
-    found = [entry for entry in known if _name(entry) == name]
-    if not found:
+    refused = {refusal["function"]: refusal["reason"] for refusal in refusals(store)}
+    names = {_name(entry) for entry in known} | set(refused)
+    found = _meant(name, names)
+    if len(found) != 1:
         # Python 3.10 has no qualified names of code: there the last part is all that is known.
         last = name.rpartition(".")[2]
-        names = {_name(entry) for entry in known if _name(entry).endswith(f".{last}")}
-        alike = sorted(names, key=lambda other: (not other.endswith(name), other))
-        for refusal in refusals(store):
-            if refusal["function"] == name:
-                raise StoreError(
-                    refusal["reason"], "`precompiled clear` puts them into use again", code="package-audit"
-                )
+        alike = found or [other for other in names if other.rpartition(".")[2] == last]
+        alike.sort(key=lambda other: (-SequenceMatcher(None, _tail(other), _tail(name)).ratio(), other))
         raise StoreError(
             f"there is no package of {name} in {store.root}",
-            f"Did you mean {alike[0]}?" if alike else "See `precompiled ls`",
+            f"Did you mean {' or '.join(alike[:MAX_SUGGESTED])}?" if alike else "See `precompiled ls`",
             code="no-such-function",
         )
-    found.sort(key=_used, reverse=True)
-    return [(entry, About.parse(entry.about)) for entry in found]
+    entries = [entry for entry in known if _name(entry) == found[0]]
+    if not entries:
+        raise StoreError(refused[found[0]], "`precompiled clear` puts them into use again", code="package-audit")
+    entries.sort(key=_used, reverse=True)
+    return [(entry, About.parse(entry.about)) for entry in entries]
+
+
+def _meant(name: str, names: set[str]) -> list[str]:
+    """What a name may stand for: itself, else the names that end so, else those that have its last two parts.
+
+    The module may be another one than people say: that of a program's own file is ``__main__``.
+    """
+    if name in names:
+        return [name]
+    return [other for other in names if other.endswith(f".{name}")] or [
+        other for other in names if _tail(other) == _tail(name)
+    ]
+
+
+def _tail(name: str) -> str:
+    return ".".join(name.split(".")[-2:])
 
 
 def _name(entry: Entry) -> str:

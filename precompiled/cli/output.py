@@ -83,6 +83,10 @@ def pairs(rows: Sequence[tuple[str, str]]) -> None:
         click.echo(f"{name:<{width}}  {value}".rstrip())
 
 
+def counted(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
+
+
 def human_bytes(count: float) -> str:
     if count < 1024:
         return f"{count:.0f} B"

@@ -6,12 +6,11 @@ life: when precompiled is uninstalled but the file stays, when it is broken, whe
 
 from __future__ import annotations
 
-import os
 import site
 import sysconfig
-from contextlib import suppress
 from pathlib import Path
 
+from precompiled.core import durable
 from precompiled.core.errors import PrecompiledError
 
 NAME = "precompiled.pth"
@@ -51,19 +50,12 @@ def write(directory: Path) -> bool:
             return False
     except (OSError, UnicodeDecodeError):
         pass  # absent or unreadable: what matters is whether it can be written
-    # Not "*.pth": an interpreter that starts meanwhile would execute half a line.
-    temporary = directory / f".{NAME}.{os.getpid()}.tmp"
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        with open(temporary, "x") as file:
-            file.write(LINE)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(temporary, 0o644)  # other users of this interpreter read it too, whatever our umask is
-        os.replace(temporary, path)
+        # Its temporary name is not "*.pth": an interpreter that starts meanwhile would execute half a line.
+        with durable.replacing(path, 0o644) as file:
+            file.write(LINE.encode())
     except OSError as error:
-        with suppress(OSError):  # where nothing can be written, nothing is left either
-            temporary.unlink()
         raise PrecompiledError(
             f"{path} cannot be written: {error.strerror or error}", _other_way(directory), code="not-writable"
         ) from error

@@ -14,7 +14,7 @@ import click
 
 from precompiled.cli import functions, graph
 from precompiled.cli.app import command
-from precompiled.cli.output import SHOWN_DIGITS, Output, human_age, human_bytes, human_seconds, pairs, table
+from precompiled.cli.output import SHOWN_DIGITS, Output, counted, human_age, human_bytes, human_seconds, pairs, table
 from precompiled.core.config import Settings
 from precompiled.core.errors import StoreError
 from precompiled.store import artifact_format as fmt
@@ -53,7 +53,8 @@ def ls_command(out: Output, settings: Settings) -> None:
             right=("SIZE", "AGE", "COMPILE"),
         )  # fmt: skip
         total = sum(row["bytes"] for row in rows)
-        click.echo(f"{len(artifacts)} artifacts, {len(rows) - len(artifacts)} failures, {human_bytes(total)}")
+        failures = counted(len(rows) - len(artifacts), "failure")
+        click.echo(f"{counted(len(artifacts), 'artifact')}, {failures}, {human_bytes(total)}")
         functions.show_rows(packages, refused)
 
     out.result({"cache_dir": str(store.root), "entries": rows, "packages": packages, "refused": refused}, show)
@@ -118,7 +119,7 @@ def clear_command(out: Output, settings: Settings, keys: tuple[str, ...], yes: b
     """
     store = open_store(settings)
     wholes = resolve(store, keys)
-    what = f"{len(wholes)} graphs" if keys else "everything"
+    what = counted(len(wholes), "graph") if keys else "everything"
     if not yes and not out.as_json:
         if not sys.stdin.isatty():
             raise click.UsageError("there is nobody to ask for confirmation: add --yes")
@@ -135,7 +136,7 @@ def clear_command(out: Output, settings: Settings, keys: tuple[str, ...], yes: b
     also = f" and {packages} entries of packages" if packages else ""
     out.result(
         {"removed": entries, "packages": packages, "bytes": size},
-        f"Removed {entries} artifacts{also}, {human_bytes(size)}.",
+        f"Removed {counted(entries, 'artifact')}{also}, {human_bytes(size)}.",
     )
 
 
@@ -149,7 +150,8 @@ def gc_command(out: Output, settings: Settings) -> None:
         "max_bytes": settings.cache_max_bytes, "max_inodes": settings.cache_max_inodes,
     }  # fmt: skip
     budget = f"{human_bytes(settings.cache_max_bytes)} and {settings.cache_max_inodes} inodes"
-    out.result(document, f"Removed {removed.entries} artifacts, {human_bytes(removed.bytes)} (budget: {budget}).")
+    what = f"{counted(removed.entries, 'artifact')}, {human_bytes(removed.bytes)}"
+    out.result(document, f"Removed {what} (budget: {budget}).")
 
 
 # ---------------------------------------------------------------- inside

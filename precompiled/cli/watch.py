@@ -146,7 +146,7 @@ def _of_project(start: Path) -> tuple[list[str], list[str], str]:
 
 
 def _ensure_daemon(settings: Settings) -> None:
-    from precompiled.client.connection import daemon_reachable
+    from precompiled.client.link import daemon_reachable
     from precompiled.client.start import start_daemon
 
     if daemon_reachable(settings) or not settings.starts_daemon:
@@ -160,23 +160,23 @@ def _ensure_daemon(settings: Settings) -> None:
 
 def _register(settings: Settings, registration: wire.Registration) -> list[str]:
     from precompiled import wire
-    from precompiled.client import connection
+    from precompiled.client import ask
 
-    ids: list[str] = connection.request(settings, wire.Watch(registration), ANSWER_S).ids
+    ids: list[str] = ask.request(settings, wire.Watch(registration), ANSWER_S).ids
     return ids
 
 
 def _watches(settings: Settings) -> wire.WatchesReply:
     from precompiled import wire
-    from precompiled.client import connection
+    from precompiled.client import ask
 
-    reply: wire.WatchesReply = connection.request(settings, wire.Watches(), ANSWER_S)
+    reply: wire.WatchesReply = ask.request(settings, wire.Watches(), ANSWER_S)
     return reply
 
 
 def _remove(out: Output, settings: Settings, names: list[str], everything: bool) -> None:
     from precompiled import wire
-    from precompiled.client import connection
+    from precompiled.client import ask
 
     if not names and not everything:
         raise click.UsageError("--remove takes the names or ids of watches, or --all")
@@ -188,7 +188,7 @@ def _remove(out: Output, settings: Settings, names: list[str], everything: bool)
         raise PrecompiledError(
             f"there is no watch {', '.join(missing)}", "See `precompiled watch --list`", code="no-such-watch"
         )
-    removed = connection.request(settings, wire.Unwatch(ids), ANSWER_S).ids
+    removed = ask.request(settings, wire.Unwatch(ids), ANSWER_S).ids
     out.result({"removed": removed}, f"Removed {len(removed)}.")
 
 

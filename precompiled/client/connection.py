@@ -1,7 +1,7 @@
 """The client's end of the socket: hands graphs to the daemon, and never makes anybody wait for it.
 
-Importing this module is cheap, and so is ``daemon_reachable``; zmq and msgspec (20 ms each) are imported by the first
-message, in the thread that sends it.
+Importing this module is cheap: zmq and msgspec (20 ms each) are imported by the first message, in the thread that sends
+it (client/link.py).
 
 ::
 
@@ -22,22 +22,20 @@ A fork's child gets none of this: a zmq context must not be used, or even closed
 
 from __future__ import annotations
 
-import errno
 import logging
 import os
-import socket
 import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from precompiled.core import forking, paths
+from precompiled.client.ask import send_now
+from precompiled.client.link import Link, daemon_reachable, import_zmq
+from precompiled.core import forking
 from precompiled.core.config import Settings
-from precompiled.core.errors import ConfigError, DaemonError, WireError
 from precompiled.core.reasons import Outcome, outcome
 
 if TYPE_CHECKING:
@@ -46,9 +44,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("precompiled.client.connection")
 
-CONNECT_TIMEOUT_S = 1.0
-HANDSHAKE_TIMEOUT_S = 5.0  # of a socket that accepts us: a stopped daemon's does, and it says nothing
-LINGER_MS = 1000  # at the end, for messages that have been handed to libzmq
 IDLE_S = 2.0  # the thread ends when it had nothing to do for this long
 RETRY_MIN_S, RETRY_MAX_S = 0.05, 2.0  # between two looks for a daemon
 STARTS_MIN_S, STARTS_MAX_S = 5.0, 120.0  # between two daemons started by us
@@ -56,25 +51,8 @@ REVIVAL_MIN_S = 1.0  # between two threads started by ensure_running; doubles, u
 MAX_TALLIES = 200
 EXPECTED_S = 10.0  # how long a daemon that is starting is waited for with an Expect
 MAX_LOST = 5  # connections that broke after this graph was sent and before it was answered
-NO_DAEMON_ACTION = "Start one with `precompiled start`, or `systemctl start precompiled`"
 
 OnReply = Callable[["wire.DaemonMessage"], None]
-
-
-def daemon_reachable(settings: Settings) -> bool:
-    """Whether something listens on the daemon's socket: a plain connect, some microseconds. Never raises."""
-    try:
-        path = paths.socket_path(settings.runtime_dir)
-    except ConfigError:
-        return False
-    try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as sock:
-            sock.settimeout(CONNECT_TIMEOUT_S)
-            sock.connect(str(path))
-    except OSError as error:
-        # A full backlog is a busy daemon, not an absent one.
-        return error.errno in (errno.EAGAIN, errno.ETIMEDOUT)
-    return True
 
 
 # ---------------------------------------------------------------- fork
@@ -91,99 +69,6 @@ def _after_fork_in_child() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)
-
-
-def _import_zmq() -> Any:
-    with forking.held():
-        import zmq
-
-        from precompiled import wire  # noqa: F401 - with msgspec, under the same lock
-
-        return zmq
-
-
-# ---------------------------------------------------------------- one question, one answer
-
-
-@contextmanager
-def _dealer(settings: Settings, *, linger_ms: int) -> Iterator[Any]:
-    """A socket to the daemon, for this thread and this once; at its end it waits for ``linger_ms`` at most."""
-    zmq = _import_zmq()
-    context = zmq.Context()
-    sock = context.socket(zmq.DEALER)
-    try:
-        sock.setsockopt(zmq.LINGER, linger_ms)
-        sock.connect(paths.endpoint(settings.runtime_dir))
-        yield sock
-    finally:
-        sock.close()
-        context.term()
-
-
-def request(settings: Settings, message: wire.ClientMessage, timeout_s: float = 5.0) -> Any:
-    """Ask the daemon and wait for its reply, for at most ``timeout_s`` seconds.
-
-    Raises DaemonError: "no-daemon" where none listens, "no-reply" when it does not answer, else the code
-    of its refusal.
-    """
-    path = paths.socket_path(settings.runtime_dir)
-    if not daemon_reachable(settings):
-        raise DaemonError(f"no daemon listens on {path}", NO_DAEMON_ACTION)
-    zmq = _import_zmq()
-    from precompiled import wire
-
-    try:
-        with _dealer(settings, linger_ms=0) as sock:
-            sock.send_multipart([wire.PREAMBLE, wire.encode(message)])
-            if not sock.poll(int(timeout_s * 1000)):
-                raise DaemonError(
-                    f"the daemon on {path} did not answer within {timeout_s:g} s", "Look into its log, or restart it",
-                    code="no-reply",
-                )  # fmt: skip
-            reply = _decode_reply(sock.recv_multipart())
-    except zmq.ZMQError as error:
-        raise DaemonError(f"{path}: {error}", NO_DAEMON_ACTION) from error
-    if isinstance(reply, wire.Rejected):
-        raise DaemonError(reply.message, reply.action, code=reply.code)
-    return reply
-
-
-def _decode_reply(frames: list[bytes]) -> wire.DaemonMessage:
-    """A reply; from a daemon of another version as the one form that all versions share. Raises DaemonError."""
-    from precompiled import wire
-
-    skewed = DaemonError(
-        f"the daemon does not speak protocol {wire.PROTOCOL}", "Restart it: `precompiled restart`",
-        code="protocol-version",
-    )  # fmt: skip
-    if len(frames) < 2:
-        raise skewed
-    try:
-        # The answers to status and stats may be long: the daemon is trusted, and its sizes are its own.
-        reply: wire.DaemonMessage = wire.decode(frames[1], wire.DaemonMessage, limit=len(frames[1]))
-    except WireError as error:
-        raise skewed from error
-    if frames[0] != wire.PREAMBLE and not isinstance(reply, wire.Rejected):
-        raise skewed
-    return reply
-
-
-def _send_now(settings: Settings, messages: list[wire.Tally]) -> None:
-    """In this thread; waits for LINGER_MS at most. What cannot be sent is dropped."""
-    if not daemon_reachable(settings):
-        return
-    try:
-        zmq = _import_zmq()
-        from precompiled import wire
-
-        with _dealer(settings, linger_ms=LINGER_MS) as sock:
-            for message in messages:
-                sock.send_multipart([wire.PREAMBLE, wire.encode(message)], zmq.NOBLOCK)
-    except Exception as error:  # noqa: BLE001 - counts, at the end of a program
-        log.info("counts were not sent: %s", error)
-
-
-# ---------------------------------------------------------------- submits
 
 
 @dataclass(eq=False)
@@ -234,7 +119,7 @@ class Connection:
             if left:
                 self._tallies.clear()
         if left:  # no thread can be had: from Python 3.12 on, not at exit, where a process with hits alone tells them
-            _send_now(self._settings, left)
+            send_now(self._settings, left)
 
     def expect(self, message: wire.Expect) -> None:
         """Tell the daemon, or one that is being started, that a graph is on its way. The graph itself overtakes it."""
@@ -278,7 +163,7 @@ class Connection:
             for fd in old:
                 os.close(fd)
         self._wake_fds: tuple[int, int] | None = None
-        self._link: _Link | None = None
+        self._link: Link | None = None
         self._starting: Starting | None = None
         self._next_start = 0.0
         self._start_pause = STARTS_MIN_S
@@ -339,7 +224,7 @@ class Connection:
 
     def _work(self) -> None:
         try:
-            _import_zmq()
+            import_zmq()
             link = self._serve()
         except Exception:  # a thread that dies must say so, and must not look alive
             log.exception("the connection to the daemon broke down")
@@ -350,7 +235,7 @@ class Connection:
         if link is not None:
             link.close()
 
-    def _retire(self) -> _Link | None:
+    def _retire(self) -> Link | None:
         """Be this connection's thread no more, with the lock held; the next submit (ensure_running) starts another one.
 
         The link goes with the thread: closing it takes time, and the next thread may be at work by then.
@@ -364,7 +249,7 @@ class Connection:
         self._changed.notify_all()
         return link
 
-    def _serve(self) -> _Link | None:
+    def _serve(self) -> Link | None:
         """Until there is nothing to do; the link to be closed."""
         retry = RETRY_MIN_S
         next_look = 0.0
@@ -423,7 +308,7 @@ class Connection:
 
     def _connect(self) -> bool:
         if daemon_reachable(self._settings):
-            self._link = _Link(self._settings)
+            self._link = Link(self._settings)
             self._told_to_stop = False
             return True
         with self._changed:
@@ -535,78 +420,3 @@ class Connection:
                     pending.lost += 1
                 # Accepted ones too: the daemon's queue is lost with it.
                 pending.state = "unsent"
-
-
-class _Link:
-    """One connection to one daemon. It is never mended: a lost one is replaced, so nothing old is sent by itself."""
-
-    def __init__(self, settings: Settings) -> None:
-        zmq = self._zmq = _import_zmq()
-        self._context = zmq.Context()
-        self._socket = self._context.socket(zmq.DEALER)
-        self._socket.setsockopt(zmq.LINGER, LINGER_MS)
-        self._socket.setsockopt(zmq.SNDHWM, 100)
-        self._socket.setsockopt(zmq.RECONNECT_IVL, -1)
-        self._monitor = self._socket.get_monitor_socket(
-            zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED | zmq.EVENT_CONNECT_RETRIED
-            | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
-            | zmq.EVENT_HANDSHAKE_FAILED_AUTH
-        )  # fmt: skip
-        self._socket.connect(paths.endpoint(settings.runtime_dir))
-        self.up = False
-        self._broken = False
-        self._since = time.monotonic()
-        self._poller = zmq.Poller()
-        self._poller.register(self._socket, zmq.POLLIN)
-        self._poller.register(self._monitor, zmq.POLLIN)
-
-    def wait(self, fd: int, timeout_s: float) -> None:
-        """Until a reply, a change of the connection, or something to read on ``fd``."""
-        zmq = self._zmq
-        self._poller.register(fd, zmq.POLLIN)
-        self._poller.poll(int(timeout_s * 1000) + 1)
-        while self._monitor.poll(0):
-            event = int.from_bytes(self._monitor.recv_multipart()[0][:2], "little")
-            if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
-                self.up = True
-            else:
-                self._broken = True
-
-    def send(self, message: wire.Submit | wire.Tally | wire.Expect, blob: bytes | None) -> bool:
-        """Hand a message to libzmq; false when its queue is full."""
-        from precompiled import wire
-
-        frames = [wire.PREAMBLE, wire.encode(message)]
-        if blob is not None:
-            frames.append(blob)
-        try:
-            self._socket.send_multipart(frames, self._zmq.NOBLOCK)
-        except self._zmq.Again:
-            return False
-        return True
-
-    def receive(self) -> list[wire.DaemonMessage]:
-        from precompiled import wire
-
-        replies: list[wire.DaemonMessage] = []
-        while True:
-            try:
-                frames = self._socket.recv_multipart(self._zmq.NOBLOCK)
-            except self._zmq.Again:
-                return replies
-            try:
-                replies.append(_decode_reply(frames))
-            except DaemonError as error:
-                replies.append(wire.Rejected(error.code, error.message, error.action))
-
-    def is_lost(self, now: float) -> bool:
-        return self._broken or (not self.up and now - self._since > HANDSHAKE_TIMEOUT_S)
-
-    def close(self) -> None:
-        """Bounded by LINGER_MS."""
-        if self._broken or not self.up:
-            self._socket.setsockopt(self._zmq.LINGER, 0)
-        self._socket.disable_monitor()
-        self._monitor.close(0)
-        self._socket.close()
-        self._context.term()

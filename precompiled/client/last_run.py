@@ -13,6 +13,7 @@ import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from precompiled.core import durable
 from precompiled.core.config import Settings
 from precompiled.core.errors import PrecompiledError, StoreError
 from precompiled.store import trust
@@ -38,11 +39,8 @@ def note(settings: Settings) -> None:
     try:
         settings.cache_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         run = LastRun([sys.executable, *original[1:]], sys.executable, os.getcwd())
-        path = settings.cache_dir / f".{NAME}.{os.getpid()}"
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        with open(fd, "w") as file:
-            json.dump(asdict(run), file)
-        os.replace(path, settings.cache_dir / NAME)
+        with durable.replacing(settings.cache_dir / NAME, 0o600, sync=False) as file:
+            file.write(json.dumps(asdict(run)).encode())
     except OSError as error:
         log.info("this run is not kept for `precompiled watch --last`: %s", error)
 

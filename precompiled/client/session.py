@@ -14,8 +14,9 @@ import warnings
 from typing import TYPE_CHECKING
 
 from precompiled.client import last_run
-from precompiled.client.connection import Connection, daemon_reachable
+from precompiled.client.connection import Connection
 from precompiled.client.ledger import GraphReport, Ledger
+from precompiled.client.link import daemon_reachable
 from precompiled.client.pending import Pending
 from precompiled.client.process import PROCESS, Recorder
 from precompiled.client.safe_points import SafePoints

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from precompiled.core import config
+from precompiled.core import config, files
 from precompiled.core.config import Settings
 
 DEFAULT_TIMEOUT_S = 20.0
@@ -40,7 +40,7 @@ class StartOutcome:
 
 
 class Starting:
-    """A start under way: do something else, and ask for its result later."""
+    """A start under way, of a daemon for ``settings``: do something else, and ask for its result later."""
 
     def __init__(self, settings: Settings) -> None:
         self._outcome: StartOutcome | None = None
@@ -138,7 +138,7 @@ def _spawn(settings: Settings) -> tuple[subprocess.Popen[bytes], int]:
 
 def _source_root() -> str:
     """Where this package lies, when it was imported from a folder that a fresh interpreter would not search."""
-    root = Path(__file__).resolve().parent.parent
+    root = Path(files.PACKAGE).resolve().parent
     packages = {Path(entry).resolve() for entry in sys.path if "site-packages" in entry or "dist-packages" in entry}
     return "" if root in packages or not (root / "precompiled" / "service").is_dir() else str(root)
 

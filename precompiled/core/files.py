@@ -1,13 +1,18 @@
-"""Whose file a source is: Python's, installed, ours or the user's own; and whether this process may have loaded it."""
+"""Whose a file is: Python's, torch's, installed, ours, the user's own; and whether this process may have loaded it."""
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import site
 import stat
 import sysconfig
 import time
+from collections.abc import Callable, Sequence
 from functools import cache
+from typing import TypeVar
+
+_Frame = TypeVar("_Frame")
 
 _paths = sysconfig.get_paths()
 _INSTALLED = tuple(
@@ -17,7 +22,8 @@ _INSTALLED = tuple(
     | {site.getusersitepackages() if site.ENABLE_USER_SITE else _paths["stdlib"]}
 )
 _STANDARD = tuple(os.path.join(_paths[name], "") for name in ("stdlib", "platstdlib"))
-_OURS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "")
+PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # the folder "precompiled"
+_OURS = os.path.join(PACKAGE, "")
 
 
 def is_users(path: str) -> bool:
@@ -36,6 +42,22 @@ def is_standard(path: str) -> bool:
 
 def is_ours(path: str) -> bool:
     return path.startswith(_OURS)
+
+
+@cache
+def _torch_folder() -> str:
+    spec = importlib.util.find_spec("torch")
+    return os.path.join(os.path.dirname(spec.origin), "") if spec is not None and spec.origin else "\0"
+
+
+def is_torchs(path: str) -> bool:
+    """Whether a file is torch's own, by the path that its modules say."""
+    return path.startswith(_torch_folder())
+
+
+def innermost_users(frames: Sequence[_Frame], file: Callable[[_Frame], str]) -> _Frame:
+    """The innermost frame that is not torch's own: a layer's call, rather than a line inside of torch.nn."""
+    return next((frame for frame in reversed(frames) if not is_torchs(file(frame))), frames[-1])
 
 
 _FORKED = 0x40  # PF_FORKNOEXEC: forked, and no program of its own since (linux/sched.h)

@@ -12,7 +12,7 @@ import logging
 import os
 import warnings
 
-from precompiled.packages.describe.identity import NotPortable
+from precompiled.packages.describe.errors import NotPortable
 from precompiled.store.package_format import About, Header
 from precompiled.store.packages import PackageStore
 

@@ -23,7 +23,9 @@ from precompiled.core.errors import StoreError, code_of
 from precompiled.graph import capture
 from precompiled.packages import audit, graphs, requirements
 from precompiled.packages.describe import difference
-from precompiled.packages.describe.identity import Descriptions, Mismatch, NotPortable, code_digest
+from precompiled.packages.describe.codes import code_digest
+from precompiled.packages.describe.errors import Mismatch, NotPortable
+from precompiled.packages.describe.identity import Descriptions
 from precompiled.packages.dynamo import (
     dynamo_frames,
     dynamo_state,

@@ -15,7 +15,7 @@ from precompiled.client.ledger import GraphCalls, GraphReport
 from precompiled.client.submit import Submitter
 from precompiled.core.errors import StoreError
 from precompiled.graph import capture
-from precompiled.packages.describe.identity import Mismatch
+from precompiled.packages.describe.errors import Mismatch
 from precompiled.packages.dynamo import dynamo_state
 from precompiled.packages.dynamo.frame_entry import Graph
 from precompiled.store.artifacts import Entry as ArtifactEntry

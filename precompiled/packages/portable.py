@@ -15,7 +15,8 @@ from precompiled.client import session as sessions
 from precompiled.client.process import PROCESS
 from precompiled.core.errors import CorruptArtifact, PackageError
 from precompiled.packages import automatic, portable_format, requirements
-from precompiled.packages.describe.identity import Mismatch, NotPortable, code_digest
+from precompiled.packages.describe.codes import code_digest
+from precompiled.packages.describe.errors import Mismatch, NotPortable
 from precompiled.packages.dynamo import dynamo_frames, installing
 from precompiled.store import artifact_format
 from precompiled.store import package_format as fmt

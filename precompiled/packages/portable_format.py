@@ -13,18 +13,19 @@ but JSON. Version history: 1, first version.
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import io
 import json
 import os
 import tarfile
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from precompiled.core import durable
 from precompiled.core.errors import PackageError, StoreError
 from precompiled.store import trust
+from precompiled.store.artifact_format import canonical
+from precompiled.store.artifact_format import digest as digest_of
 
 FORMAT = 1
 INDEX = "package.json"
@@ -48,28 +49,22 @@ class Index:
 
 def write(path: Path, index: Index, members: dict[str, bytes]) -> None:
     """Whole and durable, or not at all; readable by this user only."""
-    files = {name: [len(data), hashlib.sha256(data).hexdigest()] for name, data in members.items()}
+    files = {name: [len(data), digest_of(data)] for name, data in members.items()}
     index = dataclasses.replace(index, files=files, digest="")
-    index = dataclasses.replace(index, digest=hashlib.sha256(_canonical(index)).hexdigest())
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    index = dataclasses.replace(index, digest=digest_of(canonical(index)))
     try:
-        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        with os.fdopen(fd, "wb") as file:
-            with tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as tar:
-                for name, data in {INDEX: _canonical(index), **members}.items():
-                    item = tarfile.TarInfo(name)
-                    item.size, item.mode = len(data), 0o600
-                    tar.addfile(item, io.BytesIO(data))
-            file.flush()
-            os.fsync(fd)
-        os.replace(temporary, path)
+        with (
+            durable.replacing(path, 0o600) as file,
+            tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as tar,
+        ):
+            for name, data in {INDEX: canonical(index), **members}.items():
+                item = tarfile.TarInfo(name)
+                item.size, item.mode = len(data), 0o600
+                tar.addfile(item, io.BytesIO(data))
     except OSError as error:
         raise PackageError(
             f"{path} cannot be written: {error}", "Free some space, or save it elsewhere", code="package-unwritable"
         ) from error
-    finally:
-        with suppress(OSError):
-            temporary.unlink(missing_ok=True)
 
 
 def read(path: Path) -> tuple[Index, dict[str, bytes]]:
@@ -89,7 +84,7 @@ def read(path: Path) -> tuple[Index, dict[str, bytes]]:
     if set(index.files) != set(members):
         raise PackageError(f"{path} has other members than its index says", "Save it again", code="package-corrupt")
     for name, (size, digest) in index.files.items():
-        if len(members[name]) != size or hashlib.sha256(members[name]).hexdigest() != digest:
+        if len(members[name]) != size or digest_of(members[name]) != digest:
             raise PackageError(f"{name} in {path} does not match its digest", "Save it again", code="package-corrupt")
     return index, members
 
@@ -131,12 +126,8 @@ def _open_index(raw: bytes, path: Path) -> Index:
             )  # fmt: skip
         index = Index(**fields)
         bare = dataclasses.replace(index, digest="")
-        if hashlib.sha256(_canonical(bare)).hexdigest() != index.digest:
+        if digest_of(canonical(bare)) != index.digest:
             raise ValueError("its index does not match its own digest")
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
         raise PackageError(f"{path} is no package file: {error}", "Save it again", code="package-corrupt") from error
     return index
-
-
-def _canonical(index: Index) -> bytes:
-    return json.dumps(dataclasses.asdict(index), sort_keys=True, separators=(",", ":")).encode()

@@ -22,7 +22,7 @@ from types import ModuleType
 from typing import Any
 
 from precompiled.core import files
-from precompiled.packages.describe.identity import NotPortable
+from precompiled.packages.describe.errors import NotPortable
 from precompiled.packages.dynamo import dynamo_state
 
 LOOK_S = 1.0  # whether files were saved is looked at so often at most

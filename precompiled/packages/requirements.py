@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 from precompiled.graph import environment
-from precompiled.packages.describe.identity import Mismatch
+from precompiled.packages.describe.errors import Mismatch
 from precompiled.packages.dynamo import dynamo_state
 from precompiled.torch_internals import configs
 

@@ -119,14 +119,15 @@ class Failure:
         return not self.created - 60 <= now < self.created + self.ttl_s
 
 
-def _canonical(record: Any) -> bytes:
+def canonical(record: Any) -> bytes:
+    """A record as JSON: equal records have equal bytes."""
     return json.dumps(dataclasses.asdict(record), sort_keys=True, separators=(",", ":")).encode()
 
 
 def seal(manifest: Manifest) -> bytes:
     """The bytes of ``manifest.json``, with the digest filled in."""
     bare = dataclasses.replace(manifest, digest="")
-    return _canonical(dataclasses.replace(bare, digest=digest(_canonical(bare))))
+    return canonical(dataclasses.replace(bare, digest=digest(canonical(bare))))
 
 
 def open_manifest(data: bytes, key: str) -> Manifest:
@@ -156,7 +157,7 @@ def open_manifest(data: bytes, key: str) -> Manifest:
 
 
 def encode_failure(failure: Failure) -> bytes:
-    return _canonical(failure)
+    return canonical(failure)
 
 
 def open_failure(data: bytes, key: str) -> Failure:

@@ -20,15 +20,13 @@ from precompiled.core import durable
 from precompiled.core.errors import CorruptArtifact, StoreError, UntrustedStore
 from precompiled.store import artifact_format as fmt
 from precompiled.store import scratch, trust
-from precompiled.store.packages import PackageStore
+from precompiled.store.packages import PackageStore, temporary_name
 
 FAILED_SUFFIX = ".failed"
 # A hit marks its entry as used at most this often: a step loop must not turn into a stream of metadata writes.
 TOUCH_INTERVAL_S = 60.0
 # What a writer that died left in tmp/ is removed after this.
 TMP_MAX_AGE_S = 3600.0
-# Inductor's own cache of the workers, below the store: it only makes compiles quicker. Younger files may be a running
-# compile's.
 # Quarantined entries are for somebody to look at; after this nobody will.
 QUARANTINE_MAX_AGE_S = 7 * 86400.0
 QUARANTINE_SHARE = 1 / 10
@@ -241,13 +239,12 @@ class Store:
         """Make a failure record visible, in place of an older one of its key."""
         _check_key(failure.key)
         self.prepare()
-        path = self.tmp / _temporary_name()
+        target = self.artifacts / (failure.key + FAILED_SUFFIX)
         try:
-            durable.write(path, fmt.encode_failure(failure), 0o600)
-            os.replace(path, self.artifacts / (failure.key + FAILED_SUFFIX))
+            with durable.replacing(target, 0o600, temporary=self.tmp / temporary_name()) as file:
+                file.write(fmt.encode_failure(failure))
             durable.sync_directory(self.artifacts)
         except OSError as error:
-            _remove_tree(path)
             raise StoreError(f"the failure record cannot be written: {error}", code="store-unwritable") from error
 
     def forget_failure(self, key: str) -> None:
@@ -257,7 +254,7 @@ class Store:
 
     def quarantine(self, path: Path, reason: str) -> None:
         """Move an entry out of the readers' way, for somebody to look at; best effort (the store may be read-only)."""
-        target = self.quarantined / f"{path.name}.{_temporary_name()}"
+        target = self.quarantined / f"{path.name}.{temporary_name()}"
         with suppress(OSError):
             self.quarantined.mkdir(mode=0o700, exist_ok=True)
             os.rename(path, target)
@@ -370,7 +367,7 @@ class Store:
     @contextmanager
     def _temporary_directory(self) -> Iterator[Path]:
         """A directory in ``tmp/``: discarded unless it was renamed away."""
-        directory = self.tmp / _temporary_name()
+        directory = self.tmp / temporary_name()
         try:
             directory.mkdir(mode=0o700)
             yield directory
@@ -408,7 +405,7 @@ class Store:
 
     def _remove_path(self, path: Path) -> Evicted:
         # Renamed away first: a reader sees a whole entry or none. One that has opened it already reads on.
-        grave = self.tmp / _temporary_name()
+        grave = self.tmp / temporary_name()
         try:
             size, _inodes = _weigh(path)
             self.tmp.mkdir(mode=0o700, exist_ok=True)
@@ -489,10 +486,6 @@ def _is_at(directory_fd: int, path: Path) -> bool:
 
 def _plus(left: Evicted, right: Evicted) -> Evicted:
     return Evicted(left.entries + right.entries, left.bytes + right.bytes, left.packages + right.packages)
-
-
-def _temporary_name() -> str:
-    return f"{os.getpid()}-{os.urandom(8).hex()}"
 
 
 def _remove_tree(path: Path) -> None:

@@ -33,6 +33,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from precompiled.core.errors import CorruptArtifact
+from precompiled.store.artifact_format import canonical, digest
 
 FORMAT = 8
 SUFFIX = ".entry"
@@ -98,7 +99,7 @@ class About:
         return dataclasses.replace(self, guards=[dataclasses.replace(guard, place="") for guard in self.guards])
 
     def to_bytes(self) -> bytes:
-        # What has no JSON is in a fact only to be compared.
+        # As canonical(), but that what has no JSON is in a fact, only to be compared.
         return json.dumps(dataclasses.asdict(self), sort_keys=True, separators=(",", ":"), default=repr).encode()
 
     @staticmethod
@@ -122,14 +123,13 @@ def is_name(text: str) -> bool:
 
 def seal(header: Header, about: bytes, body: bytes) -> tuple[str, bytes]:
     """The name and the content of an entry's file."""
-    line = json.dumps(dataclasses.asdict(header), sort_keys=True, separators=(",", ":")).encode()
-    content = b"\n".join((line, about, body))
-    return hashlib.sha256(content).hexdigest() + SUFFIX, content
+    content = b"\n".join((canonical(header), about, body))
+    return digest(content) + SUFFIX, content
 
 
 def open_entry(name: str, content: bytes, function: str) -> tuple[Header, bytes, bytes]:
     """Header, about and body of a file's content; raises CorruptArtifact unless it is what its name says."""
-    if not is_name(name) or hashlib.sha256(content).hexdigest() != name.removesuffix(SUFFIX):
+    if not is_name(name) or digest(content) != name.removesuffix(SUFFIX):
         raise CorruptArtifact(f"the package entry {name[:16]} does not match its digest", code="package-corrupt")
     line, _, rest = content.partition(b"\n")
     about, newline, body = rest.partition(b"\n")

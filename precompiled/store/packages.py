@@ -36,6 +36,11 @@ class Entry:
         return self.path.name
 
 
+def temporary_name() -> str:
+    """Of a file or folder in ``tmp/``."""
+    return f"{os.getpid()}-{os.urandom(8).hex()}"
+
+
 class PackageStore:
     """The packages below a store's root. Nothing is created before something is published."""
 
@@ -203,13 +208,8 @@ class PackageStore:
 
     def _write(self, target: Path, content: bytes) -> None:
         """Whole and durable, or not at all."""
-        temporary = self.tmp / f"{os.getpid()}-{os.urandom(8).hex()}"
-        try:
-            durable.write(temporary, content, 0o600)
-            os.rename(temporary, target)
-        finally:
-            with suppress(OSError):
-                temporary.unlink(missing_ok=True)
+        with durable.replacing(target, 0o600, temporary=self.tmp / temporary_name()) as file:
+            file.write(content)
         durable.sync_directory(target.parent)
 
     @contextmanager

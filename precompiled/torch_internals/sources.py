@@ -16,12 +16,13 @@ from __future__ import annotations
 import json
 import linecache
 import logging
-import os
 import re
 from typing import Any
 
 import torch
 import torch.fx
+
+from precompiled.core.files import innermost_users
 
 log = logging.getLogger("precompiled.sources")
 
@@ -32,7 +33,6 @@ MAX_NAME_CHARS = 500
 MAX_CHARS = 1 << 20
 
 _FRAME = re.compile(r'^  File "(.+)", line (\d+), in (.+)$', re.MULTILINE)
-TORCH_FILES = os.path.join(os.path.dirname(torch.__file__), "")
 
 Place = tuple[str, int, str, str]
 
@@ -75,11 +75,9 @@ def _graphs(module: torch.fx.GraphModule) -> list[torch.fx.GraphModule]:
 
 
 def _place(trace: str) -> Place | None:
-    """The innermost frame that is not torch's own: a layer's call, rather than a line inside of torch.nn."""
     frames = _FRAME.findall(trace)
     if not frames:
         return None
-    users = (frame for frame in reversed(frames) if not frame[0].startswith(TORCH_FILES))
-    file, line, function = next(users, frames[-1])
+    file, line, function = innermost_users(frames, lambda frame: frame[0])
     code = linecache.getline(file, int(line)).strip()
     return file[:MAX_NAME_CHARS], int(line), function[:MAX_NAME_CHARS], code[:MAX_CODE_CHARS]

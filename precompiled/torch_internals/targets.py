@@ -30,6 +30,7 @@ _BUILTIN_OP_NAMESPACES = frozenset(
 COLLECTIVE_OP_NAMESPACES = frozenset({"_c10d_functional", "_c10d_functional_autograd"})
 _OTHER_COLLECTIVE_OP_NAMESPACES = frozenset({"c10d", "c10d_functional", "_dtensor"})
 _STANDARD_MODULES = frozenset({"_operator", "operator", "math", "builtins"})
+# Unlike core.files.is_torchs of the path where it really lies: a link's name must not pass for torch's own.
 _TORCH_FOLDER = os.path.join(os.path.realpath(os.path.dirname(torch.__file__)), "")
 
 # Operators that take graphs, and whose other arguments are data: what they do is all in the encoded graphs. Not those
@@ -78,10 +79,7 @@ _NAMESPACES = (
 
 @cache
 def _resolve(module: str, qualname: str) -> Any:
-    found: Any = importlib.import_module(module) if module else None
-    for part in qualname.split("."):
-        found = getattr(found, part)
-    return found
+    return operator.attrgetter(qualname)(importlib.import_module(module) if module else None)
 
 
 @cache
@@ -201,9 +199,7 @@ def _decode(name: tuple[str, ...]) -> Any:
     if kind == "fn":
         module, qualname = rest
         space = _namespace(module) if module in _NAMESPACES else importlib.import_module(module)
-        for part in qualname.split("."):
-            space = getattr(space, part)
-        return space
+        return operator.attrgetter(qualname)(space)
     raise ValueError(f"unknown kind of target {kind!r}")
 
 

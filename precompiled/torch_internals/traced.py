@@ -16,6 +16,7 @@ import torch
 import torch.fx
 from torch._guards import TracingContext
 
+from precompiled.core.files import is_torchs
 from precompiled.torch_internals import sources
 
 
@@ -32,4 +33,4 @@ def files(module: torch.fx.GraphModule) -> set[str]:
     about = sources.about(module)
     if about:
         found |= {place[0] for place in json.loads(about)["places"]}
-    return {path for path in found if os.path.isabs(path) and not path.startswith(sources.TORCH_FILES)}
+    return {path for path in found if os.path.isabs(path) and not is_torchs(path)}

@@ -19,14 +19,17 @@ import sys
 import sysconfig
 from functools import cache
 from importlib.machinery import ModuleSpec, PathFinder
+from operator import attrgetter
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from precompiled.core.errors import Bypass
 from precompiled.core.files import process_start, saved
+from precompiled.core.names import object_at
 from precompiled.torch_internals import user_values
 
+# Not as in core.files, which knows more places: a digest in the key depends on it, in clients as in workers.
 _INSTALLED = tuple(
     str(Path(sysconfig.get_paths()[name]).resolve()) for name in ("stdlib", "platstdlib", "purelib", "platlib")
 )
@@ -41,10 +44,7 @@ def name_of(thing: Any, module: str | None = None, qualname: str | None = None, 
     ``module`` and ``qualname``: for what does not say so itself.
     """
     module, qualname = module or thing.__module__, qualname or thing.__qualname__
-    found: Any = sys.modules.get(module)
-    for part in qualname.split("."):
-        found = getattr(found, part, None)
-    if module == "__main__" or found is not thing:
+    if module == "__main__" or object_at(module, qualname) is not thing:
         raise Bypass(f"{qualname} cannot be imported from {module}", "Move it to the top level of a module", code=code)
     return [module, qualname, "" if module.split(".")[0] == "torch" else sources_digest([module], code=code)]
 
@@ -56,10 +56,7 @@ def find(name: Name) -> Any:
         import_modules(module, digest)
     elif module.split(".")[0] != "torch":
         raise ValueError(f"{module} comes without a digest of its sources")
-    found: Any = importlib.import_module(module)
-    for part in qualname.split("."):
-        found = getattr(found, part)
-    return found
+    return attrgetter(qualname)(importlib.import_module(module))
 
 
 def sources_digest(modules: list[str], *, code: str = "custom-op") -> str:

@@ -22,6 +22,7 @@ from precompiled import hook
 from precompiled.client import recorder as recording
 from precompiled.core.errors import PrecompiledError
 from precompiled.core.files import is_users
+from precompiled.core.names import attribute_at
 from precompiled.core.paths import CAPTURE_VARIABLE
 
 MARK = "__precompiled_entry_point__"  # set by precompiled.entry_point
@@ -88,9 +89,7 @@ def _capture(target: str, real: str | None, recorder: recording.Recorder) -> Non
 
 def _factories(module: ModuleType, attribute: str, target: str) -> list[Callable[[], Any]]:
     if attribute:
-        found: Any = module
-        for part in attribute.split("."):
-            found = getattr(found, part, None)
+        found = attribute_at(module, attribute)
         if not callable(found):
             raise EntryPointError(f"{target} is no function", "Name a factory: pkg.module:function")
         return [found]

@@ -6,9 +6,7 @@ datagrams (precompiled/client/recorder.py); its output is a pipe, whose last par
 
 from __future__ import annotations
 
-import contextlib
 import os
-import select
 import signal
 import subprocess
 import sys
@@ -19,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from precompiled.service import processes
 
 from precompiled import wire
 from precompiled.core import paths, python_path
@@ -98,9 +97,7 @@ class Capture:
             os.close(writing)
         os.set_blocking(self.output, False)
         self.pidfd = os.pidfd_open(self._popen.pid)
-        self._ps: psutil.Process | None = None
-        with contextlib.suppress(psutil.Error):
-            self._ps = psutil.Process(self._popen.pid)
+        self._ps = processes.find(self._popen.pid)
 
     # ------------------------------------------------ what it says
 
@@ -166,8 +163,8 @@ class Capture:
         if now - self._memory_at >= MEMORY_LOOK_S:
             self._memory_at = now
             if now - self._tree_at >= TREE_LOOK_S:
-                self._tree_at, self._members = now, self._tree()
-            self.rss = self._resident()
+                self._tree_at, self._members = now, processes.tree(self._ps)
+            self.rss = processes.resident(self._members)
             if self.rss > self.memory_limit:
                 return End(
                     f"it had {self.rss >> 20} MiB resident, over the {self.memory_limit >> 20} MiB that a capture may "
@@ -191,33 +188,15 @@ class Capture:
         return f"; its last words:\n{text[max(at, len(text) - ERROR_CHARS, 0) :]}" if text else ""
 
     def _drain(self) -> None:
-        while not self.output_ended and _readable(self.output):
+        while not self.output_ended and processes.readable(self.output):
             self.read_output()
-
-    def _resident(self) -> int:
-        total = 0
-        for member in self._members:
-            with contextlib.suppress(psutil.Error):
-                total += member.memory_info().rss
-        return total
-
-    def _tree(self) -> list[psutil.Process]:
-        with contextlib.suppress(psutil.Error):
-            if self._ps is not None:
-                return [self._ps, *self._ps.children(recursive=True)]
-        return []
 
     # ------------------------------------------------ its end
 
     def close(self) -> None:
         """End whatever is left of it, and wait until it is gone."""
-        members = self._tree()
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            # Not reaped before, unless by poll(): then its group may still have members, and the number is not reused.
-            os.killpg(self._popen.pid, signal.SIGKILL)
-        for member in members:
-            with contextlib.suppress(psutil.Error):
-                member.kill()
+        # Not reaped before, unless by poll(): then its group may still have members, and the number is not reused.
+        members = processes.kill_tree(self._popen.pid, self._ps)
         self._popen.wait()
         psutil.wait_procs(members, 2.0)
         for fd in (self.output, self._hold, self.pidfd):
@@ -249,12 +228,6 @@ def variables(registration: wire.Registration, runtime_dir: Path, token: str, re
 
 def report_path(runtime_dir: Path) -> Path:
     return runtime_dir / "watch"
-
-
-def _readable(fd: int) -> bool:
-    poll = select.poll()
-    poll.register(fd, select.POLLIN)
-    return bool(poll.poll(0))  # also at the end of the pipe
 
 
 assert len("watch") <= len(paths.SOCKET_NAME)  # so its path is no longer than the daemon's socket's, which was checked

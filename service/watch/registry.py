@@ -10,13 +10,13 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 
 from precompiled import wire
+from precompiled.core import durable
 from precompiled.core.errors import StoreError
 from precompiled.store import trust
 
@@ -85,16 +85,8 @@ class Registry:
         """Raises OSError or StoreError."""
         self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
         trust.check_stat(os.lstat(self._root), str(self._root), directory=True)
-        fd, path = tempfile.mkstemp(dir=self._root, prefix=".")  # 0600
-        try:
-            with open(fd, "wb") as file:
-                file.write(msgspec.json.encode(record))
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(path, self._root / f"{id}.json")
-        except BaseException:
-            Path(path).unlink(missing_ok=True)
-            raise
+        with durable.replacing(self._root / f"{id}.json", 0o600) as file:
+            file.write(msgspec.json.encode(record))
 
     def remove(self, id: str) -> None:
         (self._root / f"{id}.json").unlink(missing_ok=True)

@@ -16,7 +16,7 @@ from typing import Any
 
 from precompiled.service import budget
 from precompiled.service.channel import Channel
-from precompiled.service.pool import become_subreaper
+from precompiled.service.processes import become_subreaper
 from precompiled.service.watch import capture as capturing
 from precompiled.service.watch.capture import Capture
 from precompiled.service.watch.files import Files

@@ -77,7 +77,7 @@ def test_ls_lists_functions(traced_twice: Any) -> None:
 @pytest.mark.reason("no-such-function")
 def test_a_function_without_a_package_is_an_error_that_helps(traced_twice: Any) -> None:
     host, _found = traced_twice
-    error = json.loads(command_line(host, "explain", "Net.forward", "--json", status=1))["error"]
+    error = json.loads(command_line(host, "explain", "Other.forward", "--json", status=1))["error"]
     assert error["code"] == "no-such-function"
     assert FUNCTION in error["action"]
 

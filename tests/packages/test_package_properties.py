@@ -20,7 +20,7 @@ from support_host import TIMEOUT_S, Host
 from support_package_programs import program
 
 from precompiled.packages import automatic
-from precompiled.packages.describe.identity import code_digest
+from precompiled.packages.describe.codes import code_digest
 from precompiled.store.packages import PackageStore
 
 pytestmark = pytest.mark.slow  # three processes that compile all the programs

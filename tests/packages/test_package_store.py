@@ -75,7 +75,7 @@ def killing(original):
         return original(*arguments, **named)
     return call
 opens = os.open
-for name in ("open", "fsync", "rename", "mkdir", "unlink"):
+for name in ("open", "fsync", "rename", "replace", "mkdir", "unlink"):
     setattr(os, name, killing(getattr(os, name)))
 header = fmt.Header(
     {FUNCTION!r}, "program", "f", "0" * 64, False, "compiled", {{"torch": "2.13.0"}}, meaning="m", sources="s"

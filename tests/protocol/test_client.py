@@ -17,7 +17,9 @@ import pytest
 from support_daemon import TIMEOUT_S, DaemonUnderTest, alive, graph, running_daemon, wait_until
 
 from precompiled import wire
-from precompiled.client.connection import Connection, _Pending, daemon_reachable, request
+from precompiled.client.ask import request
+from precompiled.client.connection import Connection, _Pending
+from precompiled.client.link import daemon_reachable
 from precompiled.core.errors import DaemonError
 
 

@@ -25,7 +25,7 @@ from support_daemon import (
 )
 
 from precompiled import wire
-from precompiled.client.connection import daemon_reachable
+from precompiled.client.link import daemon_reachable
 
 
 @pytest.fixture
@@ -264,7 +264,7 @@ def test_hang_up_is_ignored(daemon: DaemonUnderTest) -> None:
 
 
 def test_stop_by_request(daemon: DaemonUnderTest) -> None:
-    from precompiled.client.connection import request
+    from precompiled.client.ask import request
 
     assert request(daemon.settings, wire.Stop()).pid == daemon.pid
     assert daemon.process is not None and daemon.process.wait(TIMEOUT_S) == 0

@@ -17,7 +17,7 @@ PROGRAM = """
 import sys, time
 import torch, precompiled
 from precompiled import wire
-from precompiled.client import connection
+from precompiled.client import ask, connection, link
 from precompiled.client.process import PROCESS
 precompiled.enable()
 
@@ -25,8 +25,8 @@ precompiled.enable()
 def a_worker():
     deadline = time.monotonic() + float(sys.argv[1])
     while time.monotonic() < deadline:
-        if connection.daemon_reachable(PROCESS.settings()):
-            workers = connection.request(PROCESS.settings(), wire.Status()).workers
+        if link.daemon_reachable(PROCESS.settings()):
+            workers = ask.request(PROCESS.settings(), wire.Status()).workers
             if workers:
                 return len(workers)
         time.sleep(0.05)  # between two looks: nothing tells a client of a worker

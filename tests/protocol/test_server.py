@@ -17,7 +17,7 @@ from precompiled.service.server import Lock, check_submit, prepare_runtime_dir
 from support_daemon import TIMEOUT_S, DaemonUnderTest, graph, raw_client, running_daemon, wait_until
 
 from precompiled import wire
-from precompiled.client.connection import daemon_reachable
+from precompiled.client.link import daemon_reachable
 from precompiled.core.errors import WireError
 
 MAX_GRAPH = 1 << 20

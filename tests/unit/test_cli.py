@@ -306,7 +306,7 @@ def test_ls(store: Store) -> None:
     text = invoke("ls").output
     assert text.splitlines()[0].split() == ["KEY", "NAME", "DEVICE", "SIZE", "AGE", "COMPILE", "STATE"]
     assert KEYS[0][:12] + ".1" in text and "2.0 KiB" in text and "12.5 s" in text and "failed: compile-failed" in text
-    assert "3 artifacts, 1 failures" in text
+    assert "3 artifacts, 1 failure," in text
 
 
 def test_ls_of_nothing(environment: dict[str, str]) -> None:
@@ -356,7 +356,7 @@ def test_clear_keys_and_all(store: Store) -> None:
     assert found["removed"] == 2 and found["bytes"] > 4096
     assert sorted(os.listdir(store.artifacts)) == sorted([f"{KEYS[1]}.0", f"{KEYS[2]}.failed"])
     result = invoke("clear", "--yes")
-    assert result.exit_code == 0 and "Removed 1 artifacts" in result.output and os.listdir(store.artifacts) == []
+    assert result.exit_code == 0 and "Removed 1 artifact," in result.output and os.listdir(store.artifacts) == []
 
 
 def test_clear_and_gc_take_packages_too(store: Store) -> None:

@@ -17,7 +17,9 @@ from support_programs import ARGS, NODES, PROGRAM, changed, everything, put
 from precompiled.cli import app
 from precompiled.graph import key
 from precompiled.store import artifact_format as fmt
+from precompiled.store import package_format
 from precompiled.store.artifacts import Entry, Store
+from precompiled.store.packages import PackageStore
 
 NOW = time.time()
 
@@ -224,3 +226,39 @@ def test_show_has_the_lines_of_code_beside_the_operations(store: Store) -> None:
     assert shown[2]["source"] == {"file": "/home/me/model.py", "line": 12, "function": "forward",
                                   "code": "return x * 2 + y"}  # fmt: skip
     assert [item["node"] for item in shown] == [0, 1, 2, 3, 4] and shown[0]["source"] is None
+
+
+def publish_package(store: Store, module: str, qualname: str) -> package_format.Header:
+    function = package_format.function_key(module, qualname, "code", one_graph=False)
+    header = package_format.Header(function, module, qualname, "code", False, "compiled")
+    PackageStore(store.root).publish(header, package_format.About().to_bytes(), b"body")
+    return header
+
+
+def test_a_function_is_found_although_its_module_has_another_name(store: Store) -> None:
+    """That of the program's own file is ``__main__``, whatever it is called where others import it."""
+    publish_package(store, "__main__", "Net.forward")
+    publish_package(store, "lib.layers", "Outer.Block.forward")
+    for given in ("pkg.model.Net.forward", "Net.forward", "__main__.Net.forward"):
+        assert answer("explain", given)["function"] == answer("show", given)["function"] == "__main__.Net.forward"
+    for given in ("layers.Outer.Block.forward", "Block.forward", "elsewhere.Block.forward"):
+        assert answer("explain", given)["function"] == "lib.layers.Outer.Block.forward"
+
+
+@pytest.mark.reason("no-such-function")
+def test_functions_of_alike_names_are_suggested_the_nearest_first(store: Store) -> None:
+    for module, qualname in [("a", "Attention.forward"), ("__main__", "Net.forward"), ("b", "Net.forward"),
+                             ("c", "Nets.backward")]:  # fmt: skip
+        publish_package(store, module, qualname)
+    assert answer("explain", "b.Net.forward")["function"] == "b.Net.forward"
+    error = answer("explain", "pkg.Net.forward", status=1)["error"]  # which of the two, nobody knows
+    assert error["action"] == "Did you mean __main__.Net.forward or b.Net.forward?"
+    error = answer("explain", "pkg.Nett.forward", status=1)["error"]
+    assert error["action"] == "Did you mean __main__.Net.forward or b.Net.forward or a.Attention.forward?"
+
+
+@pytest.mark.reason("package-audit")
+def test_a_function_whose_packages_are_out_of_use_says_so_by_any_of_its_names(store: Store) -> None:
+    PackageStore(store.root).refuse(publish_package(store, "__main__", "Net.forward"), "it was not right")
+    error = answer("explain", "pkg.model.Net.forward", status=1)["error"]
+    assert (error["code"], error["message"]) == ("package-audit", "it was not right")

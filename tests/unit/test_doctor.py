@@ -280,6 +280,8 @@ def test_exit_status(monkeypatch: pytest.MonkeyPatch, state: str, status: int) -
     monkeypatch.setattr(doctor, "GROUPS", (lambda settings: iter(found),))
     result = CliRunner().invoke(app.cli, ["doctor"])
     assert result.exit_code == status and "-> do this" in result.output and "[bold]fine[/bold]" in result.output
+    warnings = "1 warning." if state == "warn" else "0 warnings."
+    assert result.output.endswith(f"\n2 checks, {int(state == 'fail')} failed, {warnings}\n")
     result = CliRunner().invoke(app.cli, ["doctor", "--json"])
     assert result.exit_code == status
     assert json.loads(result.stdout)[1] == {"check": "second", "state": state, "message": "so", "action": "do this"}

@@ -18,7 +18,8 @@ from precompiled.service.channel import Channel
 from precompiled.service.devices import DeviceError, Devices, Gpu, parse_inventory
 from precompiled.service.events import KillWorker, StartWorker, WorkerGone
 from precompiled.service.metrics import Metrics
-from precompiled.service.pool import Pool, become_subreaper, usable_variables
+from precompiled.service.pool import Pool, usable_variables
+from precompiled.service.processes import become_subreaper
 
 from precompiled import wire
 from precompiled.core.config import Settings

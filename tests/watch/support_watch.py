@@ -15,7 +15,7 @@ from typing import Any
 from support_host import TIMEOUT_S, Host
 
 from precompiled import wire
-from precompiled.client import connection
+from precompiled.client import ask
 from precompiled.core.errors import DaemonError
 
 # A model over four files, as people write them; what each has to do with a graph is in the tests.
@@ -131,11 +131,11 @@ class Project:
             store=str(self.host.root / "store"), variables=self.host.environment(self.variables),
             **{"time_limit_s": TIMEOUT_S, **how},
         )  # fmt: skip
-        (id,) = connection.request(self.host.settings, wire.Watch(registration), TIMEOUT_S).ids
+        (id,) = ask.request(self.host.settings, wire.Watch(registration), TIMEOUT_S).ids
         return str(id)
 
     def watches(self) -> wire.WatchesReply:
-        reply: wire.WatchesReply = connection.request(self.host.settings, wire.Watches(), TIMEOUT_S)
+        reply: wire.WatchesReply = ask.request(self.host.settings, wire.Watches(), TIMEOUT_S)
         return reply
 
     def watch(self, id: str) -> wire.WatchStatus | None:

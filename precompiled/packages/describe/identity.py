@@ -5,7 +5,7 @@ process that is sound, since neither changes without its guards seeing it. In an
 by content. So each object that a trace depended on is described here when it is recorded, and described again in the
 later process: equal descriptions, or the package is not used.
 
-Code counts without file, line numbers and name of the file: moving a function is no change of it. Classes count with
+Code counts by its digest (codes.py): moving a function is no change of it. Classes count with
 the code of all that they and their bases define, so that a method that was replaced is seen. A thing that has no
 description raises ``NotPortable``: nothing is left out silently.
 """
@@ -14,30 +14,29 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-import dis
 import enum
 import functools
 import hashlib
-import importlib.util
+import importlib.machinery
 import inspect
-import os
 import re
 import struct
 import sys
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any
 
-from precompiled.core.errors import PrecompiledError
+from precompiled.core.files import is_torchs
+from precompiled.core.names import object_at
+from precompiled.packages.describe.codes import DESCRIPTORS, code_digest, codes_within, globals_read
+from precompiled.packages.describe.errors import NotPortable
 
-_T = TypeVar("_T")
 MAX_DEPTH = 6  # of values inside of values
 MAX_ITEMS = 4096
 
 # Whose metaclasses (of enums, of TypedDict) say the same in each process of one environment.
 INSTALLATION = frozenset({"builtins", "torch", "typing_extensions", *sys.stdlib_module_names})
-_DESCRIPTORS = (staticmethod, classmethod, property, functools.cached_property, functools.partialmethod)
 OF_C = (types.MethodDescriptorType, types.WrapperDescriptorType, types.GetSetDescriptorType,
         types.MemberDescriptorType)  # fmt: skip
 ATOMS = (bool, int, float, complex, str, bytes, type(None), type(...), type(NotImplemented))
@@ -67,103 +66,6 @@ def _registered_nowhere(_kind: type) -> Any:
 
 # What torch's registries say of a class; guard_facts.py, which may know torch, sets it.
 registered: Callable[[type], Any] = _registered_nowhere
-
-
-class NotPortable(PrecompiledError):
-    """What was traced cannot be described for another process; ``code`` says why."""
-
-    code = "package-not-portable"
-
-
-class Mismatch(Exception):
-    """The live frame is not what the entry is for; ``guard``: the number of the guard that says so, if one does."""
-
-    def __init__(self, message: str, guard: int | None = None) -> None:
-        super().__init__(message)
-        self.guard = guard
-
-
-class _Exactly:
-    """A code object as a key. It has no hash of its own where Dynamo has put a dictionary among its constants."""
-
-    __slots__ = ("code",)
-
-    def __init__(self, code: types.CodeType) -> None:
-        self.code = code
-
-    def __hash__(self) -> int:
-        return id(self.code)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Exactly) and self.code is other.code
-
-
-def _once_for_each_code(function: Callable[[types.CodeType], _T]) -> Callable[[types.CodeType], _T]:
-    known = functools.lru_cache(maxsize=65536)(lambda key: function(key.code))
-    return functools.wraps(function)(lambda code: known(_Exactly(code)))
-
-
-@_once_for_each_code
-def code_digest(code: types.CodeType) -> str:
-    """SHA-256 of what a code object does: its instructions, constants and names, without file and lines."""
-    state = hashlib.sha256()
-    state.update(code.co_code)
-    fields = (
-        code.co_name, code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags, code.co_names,
-        code.co_varnames, code.co_freevars, code.co_cellvars, getattr(code, "co_exceptiontable", b""),
-        [_constant(value) for value in code.co_consts],
-    )  # fmt: skip
-    state.update(repr(fields).encode())
-    return state.hexdigest()
-
-
-def _constant(value: Any) -> Any:
-    if isinstance(value, types.CodeType):
-        return ["code", code_digest(value)]
-    if isinstance(value, tuple):
-        return ["tuple", [_constant(item) for item in value]]
-    if (module := module_of_globals(value)) is not None:
-        return ["globals", module]
-    if type(value) is dict and "__builtins__" in value:
-        raise NotPortable("a function is made with globals that no module has", code="package-global")
-    if isinstance(value, frozenset):  # its order is another one in each process
-        return ["frozenset", sorted(repr(_constant(item)) for item in value)]
-    return [type(value).__qualname__, repr(value)]
-
-
-@_once_for_each_code
-def read_by(code: types.CodeType) -> tuple[frozenset[str], bool]:
-    """The globals that code reads, and whether it goes through a set whose order is of this process.
-
-    Once for each code: frames share most of what they inline, and reading instructions takes longer than the rest.
-    """
-    names, ordered = set(), False
-    instructions = list(dis.get_instructions(code))
-    for number, instruction in enumerate(instructions):
-        if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
-            names.add(instruction.argval)
-        elif instruction.opname == "LOAD_CONST" and _has_an_order_of_its_own(instruction.argval):
-            ordered |= [item.opname for item in instructions[number + 1 : number + 2]] != ["CONTAINS_OP"]
-    return frozenset(names), ordered
-
-
-def globals_read(code: types.CodeType) -> frozenset[str]:
-    """Names that code reads from its globals, or from the builtins; not those of functions inside of it."""
-    return read_by(code)[0]
-
-
-def _has_an_order_of_its_own(value: Any) -> bool:
-    if not isinstance(value, frozenset) or len(value) < 2:
-        return False
-    return not all(isinstance(item, (int, float, complex)) for item in value)
-
-
-def codes_within(code: types.CodeType) -> Iterator[types.CodeType]:
-    """``code`` and those of the functions that are defined in it."""
-    yield code
-    for value in code.co_consts:
-        if isinstance(value, types.CodeType):
-            yield from codes_within(value)
 
 
 class Descriptions:
@@ -335,11 +237,9 @@ class Descriptions:
             of = getattr(value, "__self__", None)
             holder = of.__name__ if isinstance(of, types.ModuleType) else getattr(of, "__qualname__", "")
             return ["builtin", module or "", holder, qualname or ""]
-        if isinstance(module, str) and isinstance(qualname, str):
-            found: Any = sys.modules.get(module)
-            for part in qualname.split("."):
-                found = getattr(found, part, None)
-            if found is value and self._is_of_the_installation(kind):
+        if self._is_of_the_installation(kind) and isinstance(module, str) and isinstance(qualname, str):
+            found = object_at(module, qualname)
+            if found is value:
                 return ["named", kind.__qualname__, module, qualname]
         wrapped = getattr(value, "__wrapped__", None)  # functools.lru_cache, in C
         if isinstance(wrapped, types.FunctionType) and kind.__module__ == "functools":
@@ -370,14 +270,14 @@ class Descriptions:
         """Its place, its code, its defaults and what its closure holds."""
         known = self._functions.get(id(function))
         if known is not None:
-            if len(known) == 4 and not function.__code__.co_filename.startswith(TORCH_FILES):
+            if len(known) == 4 and not is_torchs(function.__code__.co_filename):
                 self._unfinished.add(id(function))
             return known
         self._kept.append(function)
         shown: list[Any] = ["function", function.__module__, function.__qualname__, self._code(function.__code__)]
         self._functions[id(function)] = list(shown)  # what its closure holds may hold it
         try:
-            if not function.__code__.co_filename.startswith(TORCH_FILES):
+            if not is_torchs(function.__code__.co_filename):
                 shown.append(self.value(function.__defaults__, depth + 1))
                 shown.append(self.value(function.__kwdefaults__, depth + 1))
                 shown.append([self._cell(cell, depth) for cell in function.__closure__ or ()])
@@ -491,11 +391,11 @@ class Descriptions:
         """``plain``: not torch's, of which the environment says all but what was replaced in it."""
         if isinstance(value, types.FunctionType):
             return str(self.function(value))  # of torch's file: its code alone
-        if isinstance(value, _DESCRIPTORS):
+        if isinstance(value, DESCRIPTORS):
             inner = [getattr(value, name, None) for name in ("__func__", "fget", "fset", "fdel", "func")]
             codes = [
                 self._member(item, plain)
-                if isinstance(item, (types.FunctionType, *_DESCRIPTORS))
+                if isinstance(item, (types.FunctionType, *DESCRIPTORS))
                 else str(self.attribute(item))
                 for item in inner
                 if item is not None
@@ -592,108 +492,5 @@ def _holds_more(kind: type) -> bool:
     return kind.__itemsize__ != 0 or kind.__basicsize__ > room
 
 
-TORCH_FILES = os.path.dirname(importlib.util.find_spec("torch").origin or "") + os.sep  # type: ignore[union-attr]
-
-
 def _is_torchs(module: str | None) -> bool:
     return (module or "").split(".")[0] == "torch"
-
-
-# ---------------------------------------------------------------------- where code comes from
-
-
-class Places:
-    """Where the code objects of a trace are found from a module's namespace, so that a later process finds its own."""
-
-    def __init__(self) -> None:
-        self._by_file: dict[str, str] | None = None
-
-    def place(self, code: types.CodeType) -> list[Any] | None:
-        """``[module, [attributes ...]]`` of the function that has or holds ``code``; None where no name leads to it."""
-        module = self.module_of(code.co_filename)
-        if module is None:
-            return None
-        parts = getattr(code, "co_qualname", code.co_name).split(".<locals>")[0].split(".")
-        for length in range(len(parts), 0, -1):
-            place = [module, parts[:length]]
-            if code_digest(code) in codes_at(place):
-                return place
-        return None
-
-    def module_of(self, filename: str) -> str | None:
-        if self._by_file is None:
-            self._by_file = {}
-            for name, module in list(sys.modules.items()):
-                file = getattr(module, "__file__", None)
-                if isinstance(file, str):
-                    self._by_file.setdefault(file, name)
-        return self._by_file.get(filename)
-
-
-def module_of_globals(value: Any) -> str | None:
-    """The module whose globals a dictionary is: a constant where Dynamo's bytecode makes a function of the user's."""
-    name = value.get("__name__") if type(value) is dict else None
-    return name if isinstance(name, str) and getattr(sys.modules.get(name), "__dict__", None) is value else None
-
-
-def object_at(module: str, qualname: str) -> Any:
-    """What a qualified name leads to in a module that was imported; None where it leads nowhere."""
-    found: Any = sys.modules.get(module)
-    for part in qualname.split("."):
-        found = getattr(found, part, None)
-    return found
-
-
-def codes_at(place: list[Any]) -> set[str]:
-    """Digests of all code that is found at a place now: the function's, of what it wraps, and of what is inside."""
-    module, attributes = place
-    found: Any = sys.modules.get(module)
-    if found is None:
-        try:
-            found = importlib.import_module(module)  # as the trace did, when it met an import in a function
-        except Exception:  # noqa: BLE001 - whatever the user's module raises: then nothing is there
-            return set()
-    for name in attributes:
-        try:
-            found = inspect.getattr_static(found, name)
-        except AttributeError:
-            return set()
-    return {code_digest(code) for code in _codes_of(found, set(), 0)}
-
-
-def _codes_of(value: Any, seen: set[int], depth: int) -> Iterator[types.CodeType]:
-    if id(value) in seen or depth > 8:
-        return
-    seen.add(id(value))
-    if isinstance(value, types.FunctionType):
-        yield from codes_within(value.__code__)
-        yield from _codes_of(getattr(value, "__wrapped__", None), seen, depth + 1)
-        for cell in value.__closure__ or ():
-            try:
-                content = cell.cell_contents
-            except ValueError:
-                continue
-            if callable(content) and not isinstance(content, type):
-                yield from _codes_of(content, seen, depth + 1)
-    elif isinstance(value, _DESCRIPTORS):
-        for name in ("__func__", "fget", "fset", "fdel", "func"):
-            yield from _codes_of(getattr(value, name, None), seen, depth + 1)
-    elif isinstance(value, type):
-        for member in list(vars(value).values()):
-            if isinstance(member, (types.FunctionType, *_DESCRIPTORS)):
-                yield from _codes_of(member, seen, depth + 1)
-    elif value is not None and not isinstance(value, types.ModuleType):
-        for name in ("__func__", "__wrapped__", "func", "fn", "__code__"):
-            inner = getattr(value, "__dict__", {}).get(name) or (
-                getattr(value, name, None) if isinstance(value, (functools.partial, types.MethodType)) else None
-            )
-            if inner is not None:
-                yield from _codes_of(inner, seen, depth + 1)
-        wrapped = getattr(value, "__wrapped__", None) if type(value).__module__ == "functools" else None
-        yield from _codes_of(wrapped, seen, depth + 1)
-
-
-def locals_digest(kinds: dict[str, type]) -> str:
-    """Names and types of a frame's locals: for frames that are not compiled, whose values are of no interest."""
-    shown = sorted((name, kind.__module__, kind.__qualname__) for name, kind in kinds.items())
-    return hashlib.sha256(repr(shown).encode()).hexdigest()

@@ -27,7 +27,7 @@ import torch._dynamo.decorators
 from torch._dynamo import convert_frame
 from torch._dynamo.types import ConvertFrameReturn, FrameAction
 
-from precompiled.packages.describe.identity import NotPortable
+from precompiled.packages.describe.errors import NotPortable
 from precompiled.packages.dynamo import dynamo_state, installing, trace_recording
 from precompiled.packages.dynamo.frame_entry import Frame, Traced
 from precompiled.torch_internals import inductor

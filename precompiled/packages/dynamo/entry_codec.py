@@ -26,7 +26,8 @@ import torch._dynamo.source
 import torch._guards
 from torch._dynamo.bytecode_transformation import get_code_keys
 
-from precompiled.packages.describe.identity import Mismatch, NotPortable, module_of_globals
+from precompiled.packages.describe.codes import module_of_globals
+from precompiled.packages.describe.errors import Mismatch, NotPortable
 
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, bytearray, type(...), slice, range)
 _CONTAINERS = (tuple, list, dict, set, frozenset)

@@ -15,7 +15,8 @@ from typing import Any
 
 from torch._dynamo import convert_frame
 
-from precompiled.packages.describe.identity import NotPortable, code_digest
+from precompiled.packages.describe.codes import code_digest
+from precompiled.packages.describe.errors import NotPortable
 from precompiled.packages.dynamo import entry_codec
 from precompiled.packages.dynamo.guard_facts import Guards, Kept, kind_of
 from precompiled.packages.dynamo.trace_log import Asked, TraceLog

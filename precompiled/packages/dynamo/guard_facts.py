@@ -4,20 +4,13 @@ Upstream saves pickled copies of what the guards are about, and rebuilds them fr
 cannot be saved so and are dropped. Here nothing of the user's is saved. A guard is its *source*
 (``L['self'].training``), its kind, and a description of what was found there (describe/identity.py). In the later
 process the frame is live: each source is read, what is found is described again, and only when all descriptions agree
-are the guards built, by Dynamo's own GuardBuilder, on the live objects. So they are the guards that tracing here would
-have made, those on identity included, and none is dropped.
+are the guards made again (guard_building.py).
 
 What has no description, or a kind that is not known here, raises NotPortable.
 
-Private names: torch._dynamo.guards.{CheckFunctionManager, GuardBuilder, convert_int_to_concrete_values,
-_get_closure_vars}, torch._guards.{TracingContext, tracing}, torch._dynamo.source.LocalSource,
-torch._dynamo.output_graph.{OutputGraphCommon, OutputGraphGuardsState}, torch._guards.{Guard, GuardsSet, Source},
-torch._C._dynamo.guards.GlobalStateGuard, torch._C.{_dispatch_keys, _len_torch_function_stack},
-torch.utils._device.CURRENT_DEVICE, torch.utils._ordered_set.OrderedSet,
-torch.utils._pytree.{SUPPORTED_NODES, CONSTANT_NODES},
-torch._functorch.pyfunctorch.retrieve_all_functorch_interpreters, torch.autograd.forward_ad._current_level,
-torch._dynamo.source.SkipGuardSource, torch.nn.modules.module._global_*_hooks,
-torch._subclasses.fake_tensor.FakeTensor, torch.utils._python_dispatch._disable_current_modes,
+Private names: torch._dynamo.guards.{GuardBuilder, convert_int_to_concrete_values, _get_closure_vars},
+torch._dynamo.source.LocalSource, torch._guards.Guard, torch._C._dispatch_keys, torch.utils._pytree.{SUPPORTED_NODES,
+CONSTANT_NODES}, torch._subclasses.fake_tensor.FakeTensor, torch.utils._python_dispatch._disable_current_modes,
 Tensor._dynamo_static_input_type.
 Checked on 2.11.0, 2.13.0, 2.15.0.
 """
@@ -34,24 +27,23 @@ import inspect
 import random
 import re
 import types
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 import torch._dynamo.guards as dynamo_guards
-import torch._functorch.pyfunctorch
-import torch.utils._device
-from torch._dynamo.guards import CheckFunctionManager, GuardBuilder
-from torch._dynamo.output_graph import OutputGraphCommon, OutputGraphGuardsState
+from torch._dynamo.guards import GuardBuilder
 from torch._dynamo.source import LocalSource
-from torch._guards import Guard, GuardsSet, TracingContext, tracing
+from torch._guards import Guard
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree as pytree
-from torch.utils._ordered_set import OrderedSet
 from torch.utils._python_dispatch import _disable_current_modes, is_traceable_wrapper_subclass
 
+from precompiled.core.files import innermost_users, is_torchs
 from precompiled.packages.describe import difference, identity
-from precompiled.packages.describe.identity import TORCH_FILES, Descriptions, Mismatch, NotPortable, code_digest
+from precompiled.packages.describe.codes import code_digest
+from precompiled.packages.describe.errors import Mismatch, NotPortable
+from precompiled.packages.describe.identity import Descriptions
 from precompiled.packages.dynamo import dynamo_state
 from precompiled.store.package_format import About, Told
 
@@ -82,7 +74,7 @@ _MADE_UP = re.compile(r"__builtins_dict__\w*|__precompiled_\w+|___module_\w+|___
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _ALIGNMENT = 16  # bytes: torch/_inductor/utils.py, ALIGNMENT
 WHEN = "when it was traced"
-_STATIC = "_dynamo_static_input_type"
+STATIC = "_dynamo_static_input_type"
 _ITEMS = re.compile(r", |[{}]")
 # Identities, and how often the interpreter has changed any dictionary so far.
 _NUMBERS = re.compile(r"0x[0-9a-f]+|\b\d{7,}\b|(?<=\) == )\d+$")
@@ -107,9 +99,6 @@ class Guards:
     static: list[Any]  # sources of the tensors that a trace marks as of one address: parameters
 
 
-# ---------------------------------------------------------------------- recording
-
-
 def capture(builder: Any, guards: list[Guard], output: Any, shapes: Any, described: Descriptions) -> Guards:
     """What Dynamo guards on now. Reads only; raises NotPortable."""
     if output.export or output.functorch_layers or output.torch_function_mode_stack:
@@ -117,7 +106,7 @@ def capture(builder: Any, guards: list[Guard], output: Any, shapes: Any, describ
     return Guards(
         guards=facts(guards, builder, described),
         key_order=[
-            (source, _order(value_at(source, builder), source, described))
+            (source, order_of(value_at(source, builder), source, described))
             for source in output.guard_on_key_order
         ],
         sizes={
@@ -129,11 +118,11 @@ def capture(builder: Any, guards: list[Guard], output: Any, shapes: Any, describ
         global_state=str(output.global_state_guard.__getstate__()),
         builtins_name=output.name_of_builtins_dict_key_in_fglobals,
         extra={name: getattr(output, name) for name in ("compile_on_one_rank",) if hasattr(output, name)},
-        codes=_codes(guards),
+        codes=codes_digest(guards),
         static=[
             guard.originating_source
             for guard in guards
-            if guard.create_fn_name() == "TENSOR_MATCH" and getattr(builder.get(guard), _STATIC, None) == "unguarded"
+            if guard.create_fn_name() == "TENSOR_MATCH" and getattr(builder.get(guard), STATIC, None) == "unguarded"
         ],
     )
 
@@ -205,8 +194,7 @@ def _place(guard: Guard) -> str:
     stack = guard.user_stack
     if not stack:
         return ""
-    # The innermost line that is not torch's own: a layer's call, rather than a line inside of torch.nn.
-    frame = next((item for item in reversed(stack) if not item.filename.startswith(TORCH_FILES)), stack[-1])
+    frame = innermost_users(stack, lambda item: item.filename)
     return f"{frame.filename}:{frame.lineno}, in {frame.name}"
 
 
@@ -291,7 +279,7 @@ def _fact(kind: str, parameters: dict[str, Any], guard: Guard, builder: Any, des
     if isinstance(value, (inspect.Signature, inspect.Parameter)):  # what is read of it is not guarded
         return [described.thing(value), described.number(value)]
     if kind == "CLOSURE_MATCH" and isinstance(value, types.FunctionType):  # which is a guard on its __code__
-        if value.__code__.co_filename.startswith(TORCH_FILES):  # of one code there may be many: boolean_dispatch's
+        if is_torchs(value.__code__.co_filename):  # of one code there may be many: boolean_dispatch's
             return [described.function(value), described.number(value)]
         return [described.code_of(value), described.number(value), described.classes_in(value)]
     if kind in _THINGS:
@@ -318,7 +306,7 @@ def _fact(kind: str, parameters: dict[str, Any], guard: Guard, builder: Any, des
     raise NotPortable(f"no check stands for the guard {kind} on {guard.name}", code="package-guard")
 
 
-def _order(value: Any, source: Any, described: Descriptions) -> Any:
+def order_of(value: Any, source: Any, described: Descriptions) -> Any:
     """The keys or items of what a trace went through. Those of a module's ``__dict__`` have no guard of Dynamo's."""
     if isinstance(value, (set, frozenset)):
         if not all(isinstance(item, (int, float, complex, type(None))) for item in value) and len(value) > 1:
@@ -439,7 +427,7 @@ def _hooks(value: Any, described: Descriptions) -> Any:
     return found
 
 
-def _codes(guards: list[Guard]) -> str:
+def codes_digest(guards: list[Guard]) -> str:
     """Digest of what the guards say of themselves, without identities: a check on our own descriptions."""
     lines = set()
     for guard in guards:
@@ -450,82 +438,6 @@ def _codes(guards: list[Guard]) -> str:
                 shown = ", ".join(sorted(_ITEMS.split(shown)))
             lines.add(f"{guard.create_fn_name()} {shown}")
     return hashlib.sha256("\n".join(sorted(lines)).encode()).hexdigest()
-
-
-# ---------------------------------------------------------------------- making them again
-
-
-class Rebuilder:
-    """The guards of one entry, on a live frame."""
-
-    def __init__(self, kept: Guards, code: types.CodeType, local: dict[str, Any], scope: dict[str, Any]) -> None:
-        self._kept = kept
-        self._code = code
-        self._local = local
-        self._scope = scope
-        self.reader = Reader(local, scope)
-
-    def verify(self, described: Descriptions, *, check_source: bool = True) -> None:
-        """Raise Mismatch unless all that the guards are about is here what it was there.
-
-        ``check_source=False``: digests of code may differ.
-        """
-        dynamo_state.check_global_state(self._kept.global_state)
-        if differs := sizes_differ(self._kept, self._local):
-            raise Mismatch(differs)
-        compare(self._kept.guards, self.reader, described, check_source=check_source)
-        for source, order in self._kept.key_order:
-            if _order(value_at(source, self.reader), source, described) != order:
-                raise Mismatch(f"{source.name} has other keys here, or in another order")
-
-    def build(self, fail: Callable[..., None] | None) -> Any:
-        """The guard manager, as CheckFunctionManager makes it; raises Mismatch when it does not accept the frame."""
-        kept = self._kept
-        guards = [
-            Guard(source, functools.partial(getattr(GuardBuilder, kind), **parameters) if parameters
-                  else getattr(GuardBuilder, kind))
-            for source, kind, parameters, _fact_ in kept.guards
-        ]  # fmt: skip
-        shapes = kept.shapes
-        if shapes is not None and not shapes.python_fallback:
-            # Its C++ would be compiled now: the expression in Python says the same.
-            shapes = dataclasses.replace(shapes, python_fallback=True)
-        state = OutputGraphGuardsState(
-            local_scope=self._local,
-            global_scope=self._scope,
-            torch_function_mode_stack=[],
-            guard_on_key_order={source for source, _order in kept.key_order},
-            input_source_to_sizes_strides=kept.sizes,
-            dual_level=torch.autograd.forward_ad._current_level,
-            functorch_layers=[],
-            current_device=torch.utils._device.CURRENT_DEVICE,
-            global_state_guard=dynamo_state.restored_global_state(self._kept.global_state),
-            _guards=GuardsSet(OrderedSet(guards)),
-            _aotautograd_guards=kept.aotautograd,
-            skip_guards_check=True,
-            name_of_builtins_dict_key_in_fglobals=kept.builtins_name,
-            **kept.extra,
-        )
-        # A context with nothing in it: some guards ask it for constants that a trace made.
-        with (
-            tracing(TracingContext(None)),
-            torch._C.DisableTorchFunction(),
-        ):  # as Dynamo does; not around the check, which is of the state as it is
-            manager = CheckFunctionManager(
-                self._code, OutputGraphCommon(state), None, fail, None, shape_code_parts=shapes
-            ).guard_manager
-        if _codes(guards) != kept.codes:
-            raise Mismatch("the guards that were made here say something else than those that were kept")
-        if not manager.check(self._local):
-            raise Mismatch(f"the guards made here do not accept the call: {_why(manager, self._local)}")
-        return manager
-
-    def mark_static(self) -> None:
-        """Mark parameters as a trace does: compiled autograd, and other frames, see it in later graphs' inputs."""
-        for source in self._kept.static:
-            value = value_at(source, self.reader)
-            if getattr(value, _STATIC, None) is None:
-                torch._dynamo.mark_static_address(value, guard=False)
 
 
 class Reader:
@@ -549,10 +461,3 @@ def value_at(source: Any, reader: Any) -> Any:
     except Exception as error:
         raise NotPortable(f"{source.name} cannot be read: {type(error).__name__}: {error}",
                           code="package-guard") from error  # fmt: skip
-
-
-def _why(manager: Any, local: dict[str, Any]) -> str:
-    try:
-        return "; ".join(manager.check_verbose(local).verbose_code_parts[:1])
-    except Exception as error:  # noqa: BLE001 - this is for people
-        return type(error).__name__

@@ -27,10 +27,14 @@ from torch._dynamo.types import ConvertFrameReturn, GuardedCode, wrap_guarded_co
 from torch._dynamo.utils import CleanupHook, CleanupManager
 from torch._guards import CompileContext, compile_context
 
-from precompiled.packages.describe.identity import Descriptions, Mismatch, codes_at, locals_digest, object_at
+from precompiled.core.names import object_at
+from precompiled.packages.describe.errors import Mismatch
+from precompiled.packages.describe.identity import Descriptions
+from precompiled.packages.describe.places import codes_at, locals_digest
 from precompiled.packages.dynamo import dynamo_state, guard_facts, unguarded
 from precompiled.packages.dynamo.frame_entry import Body, Frame, Left
-from precompiled.packages.dynamo.guard_facts import Kept, Rebuilder, look
+from precompiled.packages.dynamo.guard_building import Rebuilder
+from precompiled.packages.dynamo.guard_facts import Kept, look
 
 
 def passed_over(locals_: dict[str, str], frame: Frame) -> str | None:

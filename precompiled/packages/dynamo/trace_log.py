@@ -12,7 +12,7 @@ from typing import Any
 
 from torch._dynamo.source import ConstantSource
 
-from precompiled.packages.describe.identity import NotPortable
+from precompiled.packages.describe.errors import NotPortable
 
 # Module, qualified name, arguments, keywords, described result.
 Asked = tuple[str, str, tuple[Any, ...], dict[str, Any], Any]

@@ -50,7 +50,11 @@ from torch._dynamo.variables.dicts import ConstDictVariable
 from torch._dynamo.variables.lazy import LazyVariableTracker
 from torch._dynamo.variables.user_defined import UserDefinedObjectVariable
 
-from precompiled.packages.describe.identity import ATOMS, Descriptions, NotPortable, code_digest, codes_at, object_at
+from precompiled.core.names import object_at
+from precompiled.packages.describe.codes import code_digest
+from precompiled.packages.describe.errors import NotPortable
+from precompiled.packages.describe.identity import ATOMS, Descriptions
+from precompiled.packages.describe.places import codes_at
 from precompiled.packages.dynamo import untraced
 from precompiled.packages.dynamo.trace_log import TraceLog
 

@@ -25,7 +25,10 @@ from typing import Any
 
 from torch._dynamo import convert_frame, output_graph
 
-from precompiled.packages.describe.identity import Descriptions, NotPortable, Places, code_digest, locals_digest
+from precompiled.packages.describe.codes import code_digest
+from precompiled.packages.describe.errors import NotPortable
+from precompiled.packages.describe.identity import Descriptions
+from precompiled.packages.describe.places import Places, locals_digest
 from precompiled.packages.dynamo import dynamo_state, guard_facts, trace_patches, unguarded
 from precompiled.packages.dynamo.frame_entry import MARK, Attempt, Body, Frame, Graph, Left, Traced
 from precompiled.packages.dynamo.guard_facts import look

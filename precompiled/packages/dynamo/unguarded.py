@@ -31,19 +31,10 @@ from torch._guards import Guard
 
 from precompiled.core import files
 from precompiled.packages.describe import difference
-from precompiled.packages.describe.identity import (
-    ATOMS,
-    MAX_DEPTH,
-    OF_C,
-    TORCH_FILES,
-    Descriptions,
-    Mismatch,
-    NotPortable,
-    Places,
-    codes_within,
-    globals_read,
-    read_by,
-)
+from precompiled.packages.describe.codes import codes_within, globals_read, read_by
+from precompiled.packages.describe.errors import Mismatch, NotPortable
+from precompiled.packages.describe.identity import ATOMS, MAX_DEPTH, OF_C, Descriptions
+from precompiled.packages.describe.places import Places
 from precompiled.packages.dynamo.guard_facts import NO_FACT, WHEN, kind_of, value_at, without_code
 from precompiled.packages.dynamo.trace_log import TraceLog
 from precompiled.packages.dynamo.trace_patches import HAS
@@ -111,7 +102,7 @@ def seen(
         if (fact := _global(scope, name, described)) is not None:
             found.globals.append((None, name, fact))
     for code in codes:
-        if code is root or code.co_filename.startswith(TORCH_FILES) or is_standard(code.co_filename):
+        if code is root or files.is_torchs(code.co_filename) or is_standard(code.co_filename):
             continue  # the environment says what is in there
         module = places.module_of(code.co_filename)
         if module is not None:
@@ -285,7 +276,7 @@ def check_code(code: types.CodeType) -> None:
     what a storage says of itself has no guard. Not in the standard library or torch: there they are keys of memos
     (inspect.unwrap, copy), and which object is which is described anyway (Descriptions.number).
     """
-    if is_standard(code.co_filename) or code.co_filename.startswith(TORCH_FILES):
+    if is_standard(code.co_filename) or files.is_torchs(code.co_filename):
         return
     names, ordered = read_by(code)
     for asked in sorted(names & {"id", *(["hash"] if code.co_name != "__hash__" else [])}):

@@ -1,0 +1,106 @@
+"""Code as a digest, and what can be read of it. File, line numbers and name of the file do not count."""
+
+from __future__ import annotations
+
+import dis
+import functools
+import hashlib
+import sys
+import types
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+from precompiled.packages.describe.errors import NotPortable
+
+_T = TypeVar("_T")
+# What holds functions in a class.
+DESCRIPTORS = (staticmethod, classmethod, property, functools.cached_property, functools.partialmethod)
+
+
+class _Exactly:
+    """A code object as a key. It has no hash of its own where Dynamo has put a dictionary among its constants."""
+
+    __slots__ = ("code",)
+
+    def __init__(self, code: types.CodeType) -> None:
+        self.code = code
+
+    def __hash__(self) -> int:
+        return id(self.code)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Exactly) and self.code is other.code
+
+
+def _once_for_each_code(function: Callable[[types.CodeType], _T]) -> Callable[[types.CodeType], _T]:
+    known = functools.lru_cache(maxsize=65536)(lambda key: function(key.code))
+    return functools.wraps(function)(lambda code: known(_Exactly(code)))
+
+
+@_once_for_each_code
+def code_digest(code: types.CodeType) -> str:
+    """SHA-256 of what a code object does: its instructions, constants and names, without file and lines."""
+    state = hashlib.sha256()
+    state.update(code.co_code)
+    fields = (
+        code.co_name, code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags, code.co_names,
+        code.co_varnames, code.co_freevars, code.co_cellvars, getattr(code, "co_exceptiontable", b""),
+        [_constant(value) for value in code.co_consts],
+    )  # fmt: skip
+    state.update(repr(fields).encode())
+    return state.hexdigest()
+
+
+def _constant(value: Any) -> Any:
+    if isinstance(value, types.CodeType):
+        return ["code", code_digest(value)]
+    if isinstance(value, tuple):
+        return ["tuple", [_constant(item) for item in value]]
+    if (module := module_of_globals(value)) is not None:
+        return ["globals", module]
+    if type(value) is dict and "__builtins__" in value:
+        raise NotPortable("a function is made with globals that no module has", code="package-global")
+    if isinstance(value, frozenset):  # its order is another one in each process
+        return ["frozenset", sorted(repr(_constant(item)) for item in value)]
+    return [type(value).__qualname__, repr(value)]
+
+
+@_once_for_each_code
+def read_by(code: types.CodeType) -> tuple[frozenset[str], bool]:
+    """The globals that code reads, and whether it goes through a set whose order is of this process.
+
+    Once for each code: frames share most of what they inline, and reading instructions takes longer than the rest.
+    """
+    names, ordered = set(), False
+    instructions = list(dis.get_instructions(code))
+    for number, instruction in enumerate(instructions):
+        if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
+            names.add(instruction.argval)
+        elif instruction.opname == "LOAD_CONST" and _has_an_order_of_its_own(instruction.argval):
+            ordered |= [item.opname for item in instructions[number + 1 : number + 2]] != ["CONTAINS_OP"]
+    return frozenset(names), ordered
+
+
+def globals_read(code: types.CodeType) -> frozenset[str]:
+    """Names that code reads from its globals, or from the builtins; not those of functions inside of it."""
+    return read_by(code)[0]
+
+
+def _has_an_order_of_its_own(value: Any) -> bool:
+    if not isinstance(value, frozenset) or len(value) < 2:
+        return False
+    return not all(isinstance(item, (int, float, complex)) for item in value)
+
+
+def codes_within(code: types.CodeType) -> Iterator[types.CodeType]:
+    """``code`` and those of the functions that are defined in it."""
+    yield code
+    for value in code.co_consts:
+        if isinstance(value, types.CodeType):
+            yield from codes_within(value)
+
+
+def module_of_globals(value: Any) -> str | None:
+    """The module whose globals a dictionary is: a constant where Dynamo's bytecode makes a function of the user's."""
+    name = value.get("__name__") if type(value) is dict else None
+    return name if isinstance(name, str) and getattr(sys.modules.get(name), "__dict__", None) is value else None

@@ -1,0 +1,110 @@
+"""The guards of an entry, made on a live frame: by Dynamo's own GuardBuilder, once all facts (guard_facts.py) agree.
+
+So they are the guards that tracing here would have made, those on identity included, and none is dropped.
+
+Private names: torch._dynamo.guards.{CheckFunctionManager, GuardBuilder}, torch._guards.{Guard, GuardsSet,
+TracingContext, tracing}, torch._dynamo.output_graph.{OutputGraphCommon, OutputGraphGuardsState},
+torch._C.DisableTorchFunction, torch.utils._device.CURRENT_DEVICE, torch.utils._ordered_set.OrderedSet,
+torch.autograd.forward_ad._current_level.
+Checked on 2.11.0, 2.13.0, 2.15.0.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import types
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.utils._device
+from torch._dynamo.guards import CheckFunctionManager, GuardBuilder
+from torch._dynamo.output_graph import OutputGraphCommon, OutputGraphGuardsState
+from torch._guards import Guard, GuardsSet, TracingContext, tracing
+from torch.utils._ordered_set import OrderedSet
+
+from precompiled.packages.describe.errors import Mismatch
+from precompiled.packages.describe.identity import Descriptions
+from precompiled.packages.dynamo import dynamo_state, guard_facts
+from precompiled.packages.dynamo.guard_facts import Guards, Reader
+
+
+class Rebuilder:
+    """The guards of one entry, on a live frame."""
+
+    def __init__(self, kept: Guards, code: types.CodeType, local: dict[str, Any], scope: dict[str, Any]) -> None:
+        self._kept = kept
+        self._code = code
+        self._local = local
+        self._scope = scope
+        self.reader = Reader(local, scope)
+
+    def verify(self, described: Descriptions, *, check_source: bool = True) -> None:
+        """Raise Mismatch unless all that the guards are about is here what it was there.
+
+        ``check_source=False``: digests of code may differ.
+        """
+        dynamo_state.check_global_state(self._kept.global_state)
+        if differs := guard_facts.sizes_differ(self._kept, self._local):
+            raise Mismatch(differs)
+        guard_facts.compare(self._kept.guards, self.reader, described, check_source=check_source)
+        for source, order in self._kept.key_order:
+            if guard_facts.order_of(guard_facts.value_at(source, self.reader), source, described) != order:
+                raise Mismatch(f"{source.name} has other keys here, or in another order")
+
+    def build(self, fail: Callable[..., None] | None) -> Any:
+        """The guard manager, as CheckFunctionManager makes it; raises Mismatch when it does not accept the frame."""
+        kept = self._kept
+        guards = [
+            Guard(source, functools.partial(getattr(GuardBuilder, kind), **parameters) if parameters
+                  else getattr(GuardBuilder, kind))
+            for source, kind, parameters, _fact_ in kept.guards
+        ]  # fmt: skip
+        shapes = kept.shapes
+        if shapes is not None and not shapes.python_fallback:
+            # Its C++ would be compiled now: the expression in Python says the same.
+            shapes = dataclasses.replace(shapes, python_fallback=True)
+        state = OutputGraphGuardsState(
+            local_scope=self._local,
+            global_scope=self._scope,
+            torch_function_mode_stack=[],
+            guard_on_key_order={source for source, _order in kept.key_order},
+            input_source_to_sizes_strides=kept.sizes,
+            dual_level=torch.autograd.forward_ad._current_level,
+            functorch_layers=[],
+            current_device=torch.utils._device.CURRENT_DEVICE,
+            global_state_guard=dynamo_state.restored_global_state(self._kept.global_state),
+            _guards=GuardsSet(OrderedSet(guards)),
+            _aotautograd_guards=kept.aotautograd,
+            skip_guards_check=True,
+            name_of_builtins_dict_key_in_fglobals=kept.builtins_name,
+            **kept.extra,
+        )
+        # A context with nothing in it: some guards ask it for constants that a trace made.
+        with (
+            tracing(TracingContext(None)),
+            torch._C.DisableTorchFunction(),
+        ):  # as Dynamo does; not around the check, which is of the state as it is
+            manager = CheckFunctionManager(
+                self._code, OutputGraphCommon(state), None, fail, None, shape_code_parts=shapes
+            ).guard_manager
+        if guard_facts.codes_digest(guards) != kept.codes:
+            raise Mismatch("the guards that were made here say something else than those that were kept")
+        if not manager.check(self._local):
+            raise Mismatch(f"the guards made here do not accept the call: {_why(manager, self._local)}")
+        return manager
+
+    def mark_static(self) -> None:
+        """Mark parameters as a trace does: compiled autograd, and other frames, see it in later graphs' inputs."""
+        for source in self._kept.static:
+            value = guard_facts.value_at(source, self.reader)
+            if getattr(value, guard_facts.STATIC, None) is None:
+                torch._dynamo.mark_static_address(value, guard=False)
+
+
+def _why(manager: Any, local: dict[str, Any]) -> str:
+    try:
+        return "; ".join(manager.check_verbose(local).verbose_code_parts[:1])
+    except Exception as error:  # noqa: BLE001 - this is for people
+        return type(error).__name__

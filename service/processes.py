@@ -1,0 +1,116 @@
+"""Trees of processes: who is in one, what it takes, and its end. Of workers, of the watcher and of its captures."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+from collections.abc import Iterable
+from contextlib import suppress
+
+import psutil
+
+
+def find(pid: int) -> psutil.Process | None:
+    """A process that we have started; None where it has ended already."""
+    try:
+        return psutil.Process(pid)
+    except psutil.Error:
+        return None
+
+
+def tree(root: psutil.Process | None) -> list[psutil.Process]:
+    """A process and its descendants; none of them where it has ended."""
+    with suppress(psutil.Error):
+        if root is not None:
+            return [root, *root.children(recursive=True)]
+    return []
+
+
+def resident(members: Iterable[psutil.Process]) -> int:
+    """Bytes in memory, of all of them."""
+    total = 0
+    for member in members:
+        with suppress(psutil.Error):  # ended since it was listed
+            total += member.memory_info().rss
+    return total
+
+
+def kill_tree(leader: int, root: psutil.Process | None) -> list[psutil.Process]:
+    """Kill a child of ours that leads a session, its process group and its descendants; which these are.
+
+    Before it is reaped: until then its number, which is that of the group, is nobody else's.
+    """
+    members = tree(root)
+    with suppress(ProcessLookupError, PermissionError):  # none left
+        os.killpg(leader, signal.SIGKILL)  # also those whose parents have died
+    kill(members)
+    return members
+
+
+def kill(members: Iterable[psutil.Process]) -> None:
+    for member in members:
+        with suppress(psutil.Error):  # gone already
+            member.kill()
+
+
+def become_subreaper() -> bool:
+    """Make orphaned descendants our children, so that they can be found and reaped; false where that cannot be."""
+    try:
+        import ctypes
+
+        return ctypes.CDLL(None, use_errno=True).prctl(36, 1, 0, 0, 0) == 0  # PR_SET_CHILD_SUBREAPER
+    except (ImportError, OSError, AttributeError):
+        return False
+
+
+def adopted(session: int) -> list[psutil.Process]:
+    """Our own children that belong to another's session: descendants that it lost, and the kernel gave to us."""
+    found = []
+    for child in psutil.Process().children():
+        with suppress(OSError, psutil.Error):
+            if child.pid != session and os.getsid(child.pid) == session:
+                found += [child, *child.children(recursive=True)]
+    return found
+
+
+def has_exited(pid: int) -> bool:
+    """Whether our child has ended, without reaping it: its process group must be killed before."""
+    try:
+        return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+    except ChildProcessError:
+        return True
+
+
+def ended_child() -> int:
+    """Any child of ours that has ended and is not reaped; 0: none."""
+    try:
+        found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return 0
+    return 0 if found is None else found.si_pid
+
+
+def session_of(pid: int) -> int:
+    try:
+        return os.getsid(pid)
+    except ProcessLookupError:  # reaped meanwhile, by the thread that had started it
+        return os.getsid(0)
+
+
+def readable(fd: int) -> bool:
+    """Whether a read would not wait: also at the end of a pipe."""
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    return bool(poll.poll(0))
+
+
+def describe(status: int) -> str:
+    """A child's status, in words."""
+    if status >= 0:
+        return f"exit status {status}"
+    try:
+        name = signal.Signals(-status).name
+    except ValueError:
+        name = f"signal {-status}"
+    return f"killed by {name}"
