@@ -252,6 +252,7 @@ def test_functions_of_alike_names_are_suggested_the_nearest_first(store: Store) 
         publish_package(store, module, qualname)
     assert answer("explain", "b.Net.forward")["function"] == "b.Net.forward"
     error = answer("explain", "pkg.Net.forward", status=1)["error"]  # which of the two, nobody knows
+    assert error["code"] == "no-such-function"
     assert error["action"] == "Did you mean __main__.Net.forward or b.Net.forward?"
     error = answer("explain", "pkg.Nett.forward", status=1)["error"]
     assert error["action"] == "Did you mean __main__.Net.forward or b.Net.forward or a.Attention.forward?"
