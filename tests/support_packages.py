@@ -1032,6 +1032,7 @@ NEVER = {
     "key_of_a_max": "package-not-portable",
     "key_of_a_max_that_is_a_class": "package-not-portable",
     "a_region_like_another": "package-not-portable",
+    "inputs_that_overlap": "package-graph",  # aliased-mutation: it is compiled in each process
 }
 case("order_of_a_set", """
 TABLE = {"a": 1.0, "b": 2.0, "c": 3.0, "d": 4.0}

@@ -44,8 +44,8 @@ def audited(later: dict[str, Any], recorded: tuple[Host, dict[str, Any]]) -> dic
 
 @pytest.mark.parametrize("name", TABLE)
 @pytest.mark.reason(
-    "package-assumed-constant", "package-global", "package-guard", "package-id", "package-inlined", "package-mode",
-    "package-not-portable", "package-set-order",
+    "package-assumed-constant", "package-global", "package-graph", "package-guard", "package-id", "package-inlined",
+    "package-mode", "package-not-portable", "package-set-order",
 )  # fmt: skip
 def test_it_is_recorded(recorded: tuple[Host, dict[str, Any]], name: str) -> None:
     found = recorded[1][name]
@@ -63,6 +63,7 @@ def test_it_is_recorded(recorded: tuple[Host, dict[str, Any]], name: str) -> Non
 SAID = {
     "asks_for_id": ("package-id", "f asks for id(), a number of this process"),
     "a_class_of_exec": ("package-inlined", "G.__enter__ was inlined, and no name leads to its code"),
+    "inputs_that_overlap": ("package-graph", "a graph of it is for this process alone"),
     "a_tensor_subclass": ("package-guard", "no check stands for the guard TENSOR_SUBCLASS_METADATA_MATCH on"),
     "a_random_number": ("package-global", "into the globals"),
     "text_of_an_enums_member": ("package-not-portable", "Kind.__str__ reads the global NAMES, and no trace sees it"),

