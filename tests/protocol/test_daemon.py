@@ -348,7 +348,7 @@ def test_the_daemon_may_have_thousands_of_clients(daemon: DaemonUnderTest) -> No
 def test_what_the_interpreter_says_is_in_the_log_also_after_its_rotation(tmp_path: Path) -> None:
     script = (
         "import os, sys, logging\n"
-        "from precompiled import config\n"
+        "from precompiled.core import config\n"
         "from precompiled.service import __main__ as main\n"
         "main.LOG_FILE_BYTES = 500\n"
         "settings = config.load({'runtime_dir': sys.argv[1]})\n"
