@@ -71,6 +71,10 @@ test: lint ## Lint, then all everyday tests (CPU; no root)
 # One run, so that its closing line counts everything. Tests that compile share one process: a compile takes all cores.
 	@$(BIN)/python -m pytest -p tests.one_compile_at_a_time -n 2 -m '$(NOT_EVERYDAY)' $(PYTEST_ARGS)
 
+.PHONY: test-all
+test-all: $(STAMP) ## Every suite that this machine can run, with the time of each (hours)
+	@$(BIN)/python tools/test_all.py
+
 .PHONY: test-slow
 test-slow: $(STAMP) ## The tests that take minutes each
 	@$(BIN)/python -m pytest -m slow $(PYTEST_ARGS)

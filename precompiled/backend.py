@@ -81,7 +81,7 @@ def compile_or_swap(
             return graph.taking_all(found.serve() if session.recorder is None else found.record(session.recorder))
     except Bypass as reason:
         session.ledger.count_reason("bypassed", reason.code)
-        log.info("graph %s bypassed (%s): %s", calls.mutable.name, reason.code, reason)
+        log.info("graph %s bypassed (%s): %s", calls.report.name, reason.code, reason)
         cause = reason
         code, message = reason.code, str(reason)
     except Refused as reason:
@@ -94,9 +94,9 @@ def compile_or_swap(
         # One warning of a kind and process, for people; every case, with its traceback, for those who log.
         if not session.settings.strict:
             session.warn_once(code, f"torch.compile compiles in process ({code}): {message}")
-        log.info("graph %s is compiled in process (%s)", calls.mutable.name, code, exc_info=True)
+        log.info("graph %s is compiled in process (%s)", calls.report.name, code, exc_info=True)
     if session.settings.strict:
-        calls.mutable.reason, calls.mutable.message = code, message
+        calls.report.reason, calls.report.message = code, message
         raise NotServed(code, message) from cause
     # Outside of the handlers: what torch raises here is the user's, with no error of ours as its context.
     compiled = _inline(session, calls, in_process, code, message)
@@ -114,11 +114,11 @@ def went_around(module: Any, ahead_of_time: bool) -> Callable[[], None]:
     calls.bypassed(reason, "Inductor was called by name, and not by torch.compile: what it gives is its own")
     session.ledger.add(calls)
     session.ledger.count_reason("bypassed", reason)
-    return lambda: session.compiled_here(calls.mutable)
+    return lambda: session.compiled_here(calls.report)
 
 
 def _recorded(recorder: Recorder, calls: GraphCalls, module: torch.fx.GraphModule) -> Compiled:
-    report = calls.mutable
+    report = calls.report
     recorder.graph(report, "bypassed", files=traced.files(module))
     return stand_in.StandIn(module)
 
@@ -128,7 +128,7 @@ def _inline(
 ) -> Compiled:
     calls.bypassed(code, message)
     compiled = in_process()
-    session.compiled_here(calls.mutable)
+    session.compiled_here(calls.report)
     return compiled
 
 
@@ -147,14 +147,14 @@ class _Graph:
 
     @property
     def submitter(self) -> Submitter:
-        given = None if self.graph.traced else late.Given(self.calls.mutable.name, self.graph.as_given, self.options)
+        given = None if self.graph.traced else late.Given(self.calls.report.name, self.graph.as_given, self.options)
         return Submitter(self.session, self.calls, lambda: sources.about(self.graph.module), given)
 
     def serve(self) -> Compiled:
         if self.session.settings.mode != "lookup":
             self.session.begin_daemon()
         program, entries, failure = self._look_up()
-        report = self.calls.mutable
+        report = self.calls.report
 
         for entry in entries:
             if not self._serves(program, entry):
@@ -179,7 +179,7 @@ class _Graph:
     def record(self, recorder: Recorder) -> Compiled:
         """For a watch: what ``serve`` would find is told, what it would miss is submitted; the graph runs eager."""
         program, entries, failure = self._look_up()
-        report = self.calls.mutable
+        report = self.calls.report
         state = "reused" if any([self._serves(program, entry) for entry in entries]) else "compiling"
         if failure is not None:
             report.reason, report.message, state = failure.reason, failure.message, "failed"
@@ -194,7 +194,7 @@ class _Graph:
     def _look_up(self) -> tuple[capture.Program, list[Entry], Failure | None]:
         started = time.perf_counter()
         program = capture.capture(self.graph.module, self.options)
-        report = self.calls.mutable
+        report = self.calls.report
         report.key = key.key(program.sections)
         entries = self.session.store.lookup(report.key)
         failure = None if entries else self.session.store.failure(report.key)
@@ -246,14 +246,14 @@ class _Graph:
             # A call of a size that no variant serves would have nothing to run.
             raise Bypass(f"it has symbolic sizes, and must not run eager: {program.no_stand_in}", code="no-stand-in")
         self.calls.swap.on(Event.MISS)
-        awaited = self.submitter.watch(program, dispatch, program.hints, self.calls.swap, self.calls.mutable.id)
+        awaited = self.submitter.watch(program, dispatch, program.hints, self.calls.swap, self.calls.report.id)
         if waits or self.session.settings.mode == "wait":
             awaited.done.wait(self.session.settings.wait_s)
             if self.calls.swap.state is State.BYPASSED:
                 # While Dynamo's frame is there: torch's own errors are Dynamo's to raise.
-                raise Refused(self.calls.mutable.message, code=self.calls.mutable.reason)
+                raise Refused(self.calls.report.message, code=self.calls.report.reason)
         if waits:
-            self.calls.mutable.message = f"waited for its artifact: {program.no_stand_in}"
+            self.calls.report.message = f"waited for its artifact: {program.no_stand_in}"
             if self.calls.swap.state is not State.COMPILED:
                 self.session.connection.forget(awaited.id)
                 self.session.pending.abandon(awaited)
@@ -263,5 +263,5 @@ class _Graph:
     def _named(self, function: Compiled, program: capture.Program) -> Compiled:
         """``function``, with the artifact that it stands for, where packages are recorded."""
         if PROCESS.packages is not None:
-            PROCESS.packages.name_graph(function, self.calls.mutable, program)
+            PROCESS.packages.name_graph(function, self.calls.report, program)
         return function

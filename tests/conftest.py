@@ -3,14 +3,32 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))  # support_*.py
 
 from support_host import Host, new_host
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Where the time went, by folder: added up over the processes that ran side by side."""
+    seconds: Counter[str] = Counter()
+    tests: Counter[str] = Counter()
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            if isinstance(report, pytest.TestReport):
+                group = "/".join(report.nodeid.split("/")[:2])
+                seconds[group] += report.duration  # type: ignore[assignment]
+                tests[group] += report.when == "call"
+    if len(tests) > 1:
+        terminalreporter.section("seconds by folder")
+        for group, amount in seconds.most_common():
+            terminalreporter.write_line(f"{amount:8.0f} s {tests[group]:6d} tests  {group}")
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import support_zygote
 
 from precompiled import wire
 from precompiled.client import ask, link, start
@@ -31,7 +32,7 @@ TIMEOUT_S = 400.0
 class Client:
     """A client process."""
 
-    process: subprocess.Popen[str]
+    process: subprocess.Popen[str] | support_zygote.Forked
     lines: list[str] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
 
@@ -107,15 +108,8 @@ class Host:
         program: Path = PROGRAM,
     ) -> Client:  # fmt: skip
         """Start the client program, or another one, with ``spec``."""
-        process = subprocess.Popen(
-            [python or self.python, str(program), json.dumps(spec)],
-            env=self.environment(env),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            cwd=self.root,
-        )
-        client_process = Client(process)
+        arguments = [python or self.python, str(program), json.dumps(spec)]
+        client_process = Client(support_zygote.start(arguments, self.environment(env), self.root))
         self.clients.append(client_process)
         return client_process
 

@@ -117,11 +117,11 @@ class Dispatch:
         self._safe_point.when_safe(functools.partial(self._serve, function, check), otherwise=self._say_that_it_awaits)
 
     def _say_that_it_awaits(self) -> None:
-        self._calls.mutable.message = AWAITS_SAFE_POINT
+        self._calls.report.message = AWAITS_SAFE_POINT
 
     def _serve(self, function: Compiled, check: Check | None) -> None:
-        if self._calls.mutable.message == AWAITS_SAFE_POINT:
-            self._calls.mutable.message = ""
+        if self._calls.report.message == AWAITS_SAFE_POINT:
+            self._calls.report.message = ""
         if check is None:
             self._flip(function)
             return

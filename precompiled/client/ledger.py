@@ -54,7 +54,7 @@ class Ledger:
 
     def reports(self) -> list[GraphReport]:
         with self._lock:
-            return [graph.report() for graph in self._graphs]
+            return [graph.snapshot() for graph in self._graphs]
 
     def count(self, **changes: float) -> None:
         """Add to numbers of wire.Tally."""
@@ -79,21 +79,17 @@ class GraphCalls:
     """A graph's report, with its calls, which the hot path counts without a lock."""
 
     def __init__(self, report: GraphReport) -> None:
-        self._report = report
+        self.report = report
         self.swap = Swap()
         self.calls = 0
         self.calls_before_flip: int | None = None
         self.calls_unserved = 0  # after the flip, of sizes that no variant serves yet
 
-    @property
-    def mutable(self) -> GraphReport:
-        return self._report
-
     def loaded(self, source: str, load_s: float, saved_s: float, swap: Swap | None = None) -> None:
         """An artifact serves this graph. ``source``: as in GraphReport. ``load_s``, ``saved_s``: seconds that the load
         took, and that the worker's compile had taken. ``swap``: that of a further variant, else the graph's own.
         """
-        report = self._report
+        report = self.report
         report.load_s = load_s
         report.source = report.source or source  # variants add to what the first one began
         report.saved_s += saved_s
@@ -105,13 +101,13 @@ class GraphCalls:
 
     def bypassed(self, code: str, message: str) -> None:
         """It is compiled in this process, before its first call."""
-        self._report.reason, self._report.message = code, message
+        self.report.reason, self.report.message = code, message
         self.swap.on(Event.BYPASS)
         self.calls_before_flip = 0
 
-    def report(self) -> GraphReport:
+    def snapshot(self) -> GraphReport:
         """A copy of the report as of now."""
-        values = {**vars(self._report), "state": self.swap.state.value}
+        values = {**vars(self.report), "state": self.swap.state.value}
         calls = self.calls
         before = self.calls_before_flip
         eager = calls if before is None else before + self.calls_unserved

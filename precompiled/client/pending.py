@@ -78,7 +78,7 @@ class Awaited:
 
     @property
     def key(self) -> str:
-        return self.calls.mutable.key
+        return self.calls.report.key
 
 
 class Pending:
@@ -120,7 +120,7 @@ class Pending:
         item.done.wait(self._session.settings.wait_s)
         if item.swap.state is State.COMPILED:
             return
-        if outcome(item.calls.mutable.reason, runs=False) is not Outcome.EAGER:
+        if outcome(item.calls.report.reason, runs=False) is not Outcome.EAGER:
             _compile_now(self._session, item)
 
     def abandon(self, item: Awaited) -> None:
@@ -224,8 +224,8 @@ class Pending:
                 self._thread = None
                 for item in self._awaited.values():
                     item.swap.on(Event.FAILED)
-                    item.calls.mutable.reason = "swap-thread"
-                    item.calls.mutable.message = f"the thread that awaits artifacts broke down: {error}"
+                    item.calls.report.reason = "swap-thread"
+                    item.calls.report.message = f"the thread that awaits artifacts broke down: {error}"
                     self._raise_if_strict(item)
                     item.done.set()
                 left, self._awaited = list(self._awaited), {}
@@ -243,7 +243,7 @@ class Pending:
         try:
             self._look(item)
         except Exception as error:
-            log.exception("graph %s is compiled in process", item.calls.mutable.name)
+            log.exception("graph %s is compiled in process", item.calls.report.name)
             self._give_up_if_awaited(item.id, code_of(error, "internal-error"), str(error) or type(error).__name__)
 
     def _on_event(self) -> None:
@@ -301,12 +301,12 @@ class Pending:
         if problem is not None:
             self._load_failed(item, code_of(problem, "artifact-evicted"), str(problem))
             return
-        log.info("graph %s swapped after %.2f s", item.calls.mutable.name, item.calls.mutable.swapped_after_s)
+        log.info("graph %s swapped after %.2f s", item.calls.report.name, item.calls.report.swapped_after_s)
         self._session.tell_counts()
 
     def _load(self, item: Awaited, entry: Entry) -> Exception | None:
         """Load the artifact and have it serve the graph; or what makes it unusable."""
-        session, report = self._session, item.calls.mutable
+        session, report = self._session, item.calls.report
         started = time.perf_counter()
         try:
             function = load(session.store, entry, item.program.modes, cudagraphs=item.program.cudagraphs)
@@ -322,7 +322,7 @@ class Pending:
 
     def _load_failed(self, item: Awaited, code: str, message: str) -> None:
         """Ask for it again, though not for ever (swap.py)."""
-        report = item.calls.mutable
+        report = item.calls.report
         log.warning("graph %s: %s", report.name, message)
         self._session.ledger.count_reason("fallbacks", code)
         if item.swap.on(Event.LOAD_FAILED) is Instruction.SUBMIT:
@@ -341,7 +341,7 @@ class Pending:
         """There will be no artifact: it stays eager in this process, or its next call compiles it, as plain
         torch.compile would have (core/reasons.py says which).
         """
-        report, warn = item.calls.mutable, self._session.warn_once
+        report, warn = item.calls.report, self._session.warn_once
         report.reason, report.message = code, message
         if outcome(code, runs=not item.program.no_stand_in) is Outcome.EAGER:
             item.swap.on(Event.FAILED)
@@ -357,7 +357,7 @@ class Pending:
 
     def _raise_if_strict(self, item: Awaited) -> None:
         """In strict mode, let the next call of a graph that is not served raise why."""
-        report = item.calls.mutable
+        report = item.calls.report
         if self._session.settings.strict and item.swap.state in (State.FAILED, State.BYPASSED):
             item.dispatch.before_next_call(functools.partial(_raise, NotServed(report.reason, report.message)))
 
@@ -390,7 +390,7 @@ def _compile_now(session: Session, item: Awaited) -> None:
     if compiled is not None:
         function, guards = compiled
         item.dispatch.serve_with(function, guard_check(guards) if guards else None)
-        session.compiled_here(item.calls.mutable)
+        session.compiled_here(item.calls.report)
 
 
 def _is_news(record: logging.LogRecord) -> bool:

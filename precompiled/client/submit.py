@@ -81,7 +81,7 @@ class Submitter:
         """
         from precompiled import wire
 
-        session, report = self.session, self.calls.mutable
+        session, report = self.session, self.calls.report
         message = wire.Submit(
             id=id,
             key=report.key,

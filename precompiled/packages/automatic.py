@@ -287,7 +287,7 @@ class Automatic:
                 result = install([function for function, _calls in loaded], body, name)
             for _function, calls in loaded:  # not before: now it is used
                 session.ledger.add(calls)
-                session.ledger.count(hits=1, saved_s=calls.mutable.saved_s)
+                session.ledger.count(hits=1, saved_s=calls.report.saved_s)
             return result
 
         return Accepted(use, lambda: installing.discard(body, frame, name))

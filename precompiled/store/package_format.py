@@ -59,7 +59,7 @@ class Header:
     # What must be equal in the process that uses it: name -> text or digest. Their names are what people are shown.
     requires: dict[str, str] = field(default_factory=dict)
     artifacts: list[str] = field(default_factory=list)  # keys of the graphs' artifacts
-    # Of the locals that have guards: what a look tells without decoding the body (guard_facts.look).
+    # Of the locals that have guards: what a look tells without decoding the body (guard_facts.quick_fingerprint).
     locals: dict[str, str] = field(default_factory=dict)
     guards: int = 0
     # Digest of what the entry says and does, without places: an edit that moves lines makes another file of it.

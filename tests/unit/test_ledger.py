@@ -28,7 +28,7 @@ def test_all_calls_are_eager_until_the_flip() -> None:
     one = graph()
     one.swap.on(Event.MISS)
     one.calls = 3
-    assert (one.report().state, calls(one.report())) == ("pending", (3, 0))
+    assert (one.snapshot().state, calls(one.snapshot())) == ("pending", (3, 0))
 
 
 def test_calls_after_the_flip_are_compiled() -> None:
@@ -37,7 +37,7 @@ def test_calls_after_the_flip_are_compiled() -> None:
     one.calls, one.calls_before_flip = 3, 3
     one.swap.on(Event.LOADED)
     one.calls = 10
-    assert (one.report().state, calls(one.report())) == ("compiled", (3, 7))
+    assert (one.snapshot().state, calls(one.snapshot())) == ("compiled", (3, 7))
 
 
 def test_a_hit_has_no_eager_call() -> None:
@@ -45,15 +45,15 @@ def test_a_hit_has_no_eager_call() -> None:
     one.swap.on(Event.HIT)
     one.calls_before_flip = 0
     one.calls = 2
-    assert calls(one.report()) == (0, 2)
+    assert calls(one.snapshot()) == (0, 2)
 
 
 def test_a_report_is_a_copy() -> None:
     one = graph(key="k")
-    before = one.report()
-    one.mutable.key, one.calls = "other", 5
+    before = one.snapshot()
+    one.report.key, one.calls = "other", 5
     assert (before.key, before.calls_eager) == ("k", 0)
-    assert one.report().key == "other"
+    assert one.snapshot().key == "other"
 
 
 def test_reports_come_in_the_order_of_capture() -> None:

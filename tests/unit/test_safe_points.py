@@ -68,10 +68,10 @@ def test_what_a_swap_waits_for_is_reported() -> None:
     made = dispatch(eager)
     made.call()
     made.serve_with(lambda: "compiled")
-    assert made._calls.mutable.message == AWAITS_SAFE_POINT
+    assert made._calls.report.message == AWAITS_SAFE_POINT
     eager.keepers.clear()
     gc.collect()
-    assert made._calls.mutable.message == ""
+    assert made._calls.report.message == ""
 
 
 def test_one_graph_does_not_hold_another_back() -> None:

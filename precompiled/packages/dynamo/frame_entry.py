@@ -18,7 +18,7 @@ from torch._dynamo import convert_frame
 from precompiled.packages.describe.codes import code_digest
 from precompiled.packages.describe.errors import NotPortable
 from precompiled.packages.dynamo import entry_codec
-from precompiled.packages.dynamo.guard_facts import Guards, Kept, kind_of
+from precompiled.packages.dynamo.guard_facts import GuardFact, Guards, kind_of
 from precompiled.packages.dynamo.trace_log import Asked, TraceLog
 from precompiled.packages.dynamo.unguarded import Seen
 from precompiled.store.package_format import About
@@ -85,18 +85,18 @@ class Body:
     """What is kept of a frame that was compiled: the pickled part of an entry."""
 
     guards: Guards
-    seen: Seen
+    unguarded: Seen
     code: types.CodeType
     imports: dict[str, str]  # alias in the globals -> module
     # What else the bytecode finds in its globals: (name, kind, what).
     installed: list[tuple[str, str, Any]]
     inlined: list[tuple[list[Any], str]]  # place, digest of the code that must be there
     graphs: list[Graph]
-    asked: list[Asked]  # functions that were taken for constant: they are asked again
+    assumed_constant: list[Asked]  # functions that were taken for constant: they are asked again
 
 
 @dataclass
-class Left:
+class SkippedFrame:
     """What is kept of a frame that stays as it is: what that was decided by."""
 
     reason: str
@@ -105,8 +105,8 @@ class Left:
     inlined: list[tuple[list[Any], str]]
     imports: dict[str, str]
     builtins_names: list[str]
-    guards: list[Kept]
-    seen: Seen
+    guards: list[GuardFact]
+    unguarded: Seen
     global_state: str
 
 
@@ -129,7 +129,7 @@ class Traced:
     locals: dict[str, str] = field(default_factory=dict)  # what a look tells of those with guards
     about: About = field(default_factory=About)
     problem: NotPortable | None = None
-    noted: TraceLog = field(default_factory=TraceLog)
+    trace_log: TraceLog = field(default_factory=TraceLog)
     # Dynamo begins anew where it finds that it must break the graph.
     attempts: list[Attempt] = field(default_factory=list)
     skip: str | None = None  # why the frame runs as it is; None when it was compiled
@@ -153,5 +153,5 @@ def program(body: Body, names: Mapping[str, str]) -> str:
 
 def meaning(body: Body, about: About, program_: str) -> str:
     """Digest of what an entry says and does, without files and lines."""
-    asked = [repr(item) for item in body.asked]
+    asked = [repr(item) for item in body.assumed_constant]
     return hashlib.sha256(repr([program_, asked]).encode() + about.without_places().to_bytes()).hexdigest()

@@ -80,14 +80,14 @@ _ITEMS = re.compile(r", |[{}]")
 _NUMBERS = re.compile(r"0x[0-9a-f]+|\b\d{7,}\b|(?<=\) == )\d+$")
 
 
-Kept = tuple[Any, str, dict[str, Any], Any]  # source, kind, parameters, fact
+GuardFact = tuple[Any, str, dict[str, Any], Any]  # source, kind, parameters, fact
 
 
 @dataclasses.dataclass
 class Guards:
     """The guards of one entry, as they are kept."""
 
-    guards: list[Kept]
+    guards: list[GuardFact]
     key_order: list[tuple[Any, Any]]  # what was gone through, and in which order it was
     sizes: dict[Any, dict[str, Any]]
     aotautograd: list[Any]
@@ -127,9 +127,9 @@ def capture(builder: Any, guards: list[Guard], output: Any, shapes: Any, describ
     )
 
 
-def facts(guards: Iterable[Guard], reader: Any, described: Descriptions) -> list[Kept]:
+def facts(guards: Iterable[Guard], reader: Any, described: Descriptions) -> list[GuardFact]:
     """What is at the sources of guards. ``reader``: a GuardBuilder, or a Reader. Raises NotPortable."""
-    kept: list[Kept] = []
+    kept: list[GuardFact] = []
     for guard in guards:
         kind, parameters = _how(guard)
         try:
@@ -140,7 +140,7 @@ def facts(guards: Iterable[Guard], reader: Any, described: Descriptions) -> list
     return kept
 
 
-def compare(kept: list[Kept], reader: Reader, described: Descriptions, *, check_source: bool = True) -> None:
+def compare(kept: list[GuardFact], reader: Reader, described: Descriptions, *, check_source: bool = True) -> None:
     """Raise Mismatch unless at every source there is what was there; ``check_source=False``: code may be another."""
     described.recount()
     for number, (source, kind, parameters, fact) in enumerate(kept):
@@ -160,7 +160,7 @@ def compare(kept: list[Kept], reader: Reader, described: Descriptions, *, check_
             raise Mismatch(f"{source.name}: {difference.fact(kind, found, fact).said(WHEN)}", number)
 
 
-def compare_values(kept: list[Kept], reader: Reader) -> None:
+def compare_values(kept: list[GuardFact], reader: Reader) -> None:
     """The same of constants alone, and of those that can be read already: raise Mismatch where one is another."""
     described = Descriptions()
     for number, (source, kind, _parameters, fact) in enumerate(kept):
@@ -198,7 +198,7 @@ def _place(guard: Guard) -> str:
     return f"{frame.filename}:{frame.lineno}, in {frame.name}"
 
 
-def look(value: Any) -> str:
+def quick_fingerprint(value: Any) -> str:
     """What can be told of a local at once: enough to pass over most entries that are for other calls."""
     if isinstance(value, torch.Tensor):
         return f"{kind_of(value).__qualname__} {value.dtype} {value.dim()}"

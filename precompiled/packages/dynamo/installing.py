@@ -32,15 +32,15 @@ from precompiled.packages.describe.errors import Mismatch
 from precompiled.packages.describe.identity import Descriptions
 from precompiled.packages.describe.places import codes_at, locals_digest
 from precompiled.packages.dynamo import dynamo_state, guard_facts, unguarded
-from precompiled.packages.dynamo.frame_entry import Body, Frame, Left
+from precompiled.packages.dynamo.frame_entry import Body, Frame, SkippedFrame
 from precompiled.packages.dynamo.guard_building import Rebuilder
-from precompiled.packages.dynamo.guard_facts import Kept, look
+from precompiled.packages.dynamo.guard_facts import GuardFact, quick_fingerprint
 
 
 def passed_over(locals_: dict[str, str], frame: Frame) -> str | None:
     """Why an entry cannot be for this frame, by a look at its locals; None when it may be."""
     for name, before in locals_.items():
-        here = look(frame.local[name]) if name in frame.local else "absent"
+        here = quick_fingerprint(frame.local[name]) if name in frame.local else "absent"
         if here != before:
             return f"L[{name!r}]: {here} here, {before} when it was traced"
     return None
@@ -51,15 +51,15 @@ def usable(
 ) -> Rebuilder:
     """Check all that an entry took for granted against the live frame; raises Mismatch with the first difference."""
     modules = [what for _name, kind, what in body.installed if kind == "module"]
-    modules += [module for module, *_asked in body.asked]
+    modules += [module for module, *_asked in body.assumed_constant]
     _import([*body.imports.values(), *modules], body.inlined, body.guards.guards, frame)
     if check_source and (changed := changed_source(body.inlined)) is not None:
         raise Mismatch(f"the source of {changed} has changed")
     with _aliases(body, frame.scope, name) as installed:
         rebuilder = Rebuilder(body.guards, frame.code, frame.local, frame.scope)
         rebuilder.verify(described, check_source=check_source)
-        unguarded.compare(body.seen, frame.scope, rebuilder.reader, described, check_source=check_source)
-        for module, qualname, values, named, before in body.asked:
+        unguarded.compare(body.unguarded, frame.scope, rebuilder.reader, described, check_source=check_source)
+        for module, qualname, values, named, before in body.assumed_constant:
             try:
                 now = Descriptions().value(object_at(module, qualname)(*values, **named))
             except Exception as error:  # it is gone, or what it asks: other entries may be for this call
@@ -71,7 +71,7 @@ def usable(
 
 
 def _import(
-    modules: Iterable[str], inlined: Iterable[tuple[list[Any], str]], guards: list[Kept], frame: Frame
+    modules: Iterable[str], inlined: Iterable[tuple[list[Any], str]], guards: list[GuardFact], frame: Frame
 ) -> None:
     """Import what a trace has imported, unless its values already say that this call would not have come there."""
     absent = {*modules, *(place[0] for place, _digest in inlined)} - sys.modules.keys()
@@ -179,7 +179,7 @@ def discard(body: Body, frame: Frame, name: Callable[[str], str]) -> None:
             frame.scope.pop(name(placeholder), None)
 
 
-def skipped(frame: Frame, kept: Left, name: Callable[[str], str]) -> ConvertFrameReturn:
+def skipped(frame: Frame, kept: SkippedFrame, name: Callable[[str], str]) -> ConvertFrameReturn:
     """What Dynamo answers for a frame that stays as it is; raises Mismatch where it may not."""
     _import(kept.imports.values(), kept.inlined, kept.guards, frame)
     if (changed := changed_source(kept.inlined)) is not None:
@@ -190,7 +190,7 @@ def skipped(frame: Frame, kept: Left, name: Callable[[str], str]) -> ConvertFram
     scope = frame.scope_with(kept.imports, [name(placeholder) for placeholder in kept.builtins_names])
     reader, described = guard_facts.Reader(frame.local, scope), Descriptions()
     guard_facts.compare(kept.guards, reader, described)
-    unguarded.compare(kept.seen, frame.scope, reader, described, check_source=True)
+    unguarded.compare(kept.unguarded, frame.scope, reader, described, check_source=True)
     return left_alone(frame, kept.reason)
 
 

@@ -30,8 +30,8 @@ from precompiled.packages.describe.errors import NotPortable
 from precompiled.packages.describe.identity import Descriptions
 from precompiled.packages.describe.places import Places, locals_digest
 from precompiled.packages.dynamo import dynamo_state, guard_facts, trace_patches, unguarded
-from precompiled.packages.dynamo.frame_entry import MARK, Attempt, Body, Frame, Graph, Left, Traced
-from precompiled.packages.dynamo.guard_facts import look
+from precompiled.packages.dynamo.frame_entry import MARK, Attempt, Body, Frame, Graph, SkippedFrame, Traced
+from precompiled.packages.dynamo.guard_facts import quick_fingerprint
 
 _RESUME = "torch_dynamo_resume_in"
 _now = threading.local()
@@ -49,7 +49,7 @@ def install() -> None:
     _replace(convert_frame, "CheckFunctionManager", lambda _original: _Recording)
     _replace(output_graph.OutputGraph, "__init__", _attempted)
     _replace(output_graph.OutputGraph, "cleanup", _ended)
-    _ends.append(trace_patches.wrap(lambda: _now.traced.noted if is_tracing() else None))
+    _ends.append(trace_patches.wrap(lambda: _now.traced.trace_log if is_tracing() else None))
 
 
 def remove() -> None:
@@ -127,7 +127,7 @@ class _Recording(convert_frame.CheckFunctionManager):  # type: ignore[misc, unus
         if not getattr(_now, "saving", False):
             return super().serialize_guards(builder, sorted_guards, output_graph, *rest, **named)  # type: ignore[no-any-return, unused-ignore]
         traced = _now.traced
-        traced.problem = traced.problem or traced.noted.problem
+        traced.problem = traced.problem or traced.trace_log.problem
         if traced.problem is not None:
             return b""
         try:
@@ -165,13 +165,14 @@ def _record(traced: Traced, builder: Any, guards: Any, output: Any, shapes: Any)
             )
     unguarded.check_code(builder.f_code)
     local = output.local_scope
-    traced.locals = {name: look(local[name]) for name in guard_facts.guarded_locals(guards) if name in local}
+    guarded = (name for name in guard_facts.guarded_locals(guards) if name in local)
+    traced.locals = {name: quick_fingerprint(local[name]) for name in guarded}
     seen = unguarded.seen(
-        traced.noted, guards, codes.values(), builder.f_code, output.global_scope, places, builder, described
+        traced.trace_log, guards, codes.values(), builder.f_code, output.global_scope, places, builder, described
     )
     traced.about = guard_facts.about(guards, kept, inlined, seen.told())
     traced.body = Body(kept, seen, builder.f_code, traced.imports, installed, inlined, graphs,
-                       [traced.noted.asked[name] for name in sorted(traced.noted.asked)])  # fmt: skip
+                       [traced.trace_log.asked[name] for name in sorted(traced.trace_log.asked)])  # fmt: skip
 
 
 def _in_order(name: str) -> list[Any]:
@@ -239,12 +240,12 @@ def check_bytecode(traced: Traced, frame: Frame) -> None:
 # ---------------------------------------------------------------------- what stays as it is
 
 
-def left(frame: Frame, traced: Traced) -> Left:
+def left(frame: Frame, traced: Traced) -> SkippedFrame:
     """What a frame that stays as it is depends on: a value may have decided it. Raises NotPortable."""
-    if traced.noted.problem is not None:
-        raise traced.noted.problem
-    if traced.noted.asked:
-        raise NotPortable(f"it may have been left alone for what {sorted(traced.noted.asked)[0]} gave")
+    if traced.trace_log.problem is not None:
+        raise traced.trace_log.problem
+    if traced.trace_log.asked:
+        raise NotPortable(f"it may have been left alone for what {sorted(traced.trace_log.asked)[0]} gave")
     if not all(attempt.guards for attempt in traced.attempts):  # there are always some, on the global state
         raise NotPortable("this torch does not say by what a frame was left alone", code="package-unsupported")
     imports = traced.imports
@@ -259,7 +260,7 @@ def left(frame: Frame, traced: Traced) -> Left:
     codes = [code for attempt in traced.attempts for code in attempt.code]
     for code in (frame.code, *codes):
         unguarded.check_code(code)
-    return Left(
+    return SkippedFrame(
         reason=traced.skip or "",
         locals=locals_digest(frame.kinds),
         tensors=frame.has_tensors(),
@@ -267,8 +268,8 @@ def left(frame: Frame, traced: Traced) -> Left:
         imports=imports,
         builtins_names=[traced.names[name] for name in names],
         guards=facts,
-        seen=unguarded.seen(
-            traced.noted, guards.values(), codes, frame.code, frame.scope, places, reader, described
+        unguarded=unguarded.seen(
+            traced.trace_log, guards.values(), codes, frame.code, frame.scope, places, reader, described
         ),
         global_state=dynamo_state.global_state(),
     )

@@ -1,0 +1,247 @@
+"""Programs that start with torch imported: forked from a process that has done nothing else. To import torch and Dynamo
+takes three seconds of CPU, and the tests start hundreds of programs.
+
+A fork differs from a fresh interpreter in what is imported and in nothing of ours: precompiled itself is not imported
+yet. Where the start matters (the hook, variables that are read when Python or torch starts, another interpreter, hash
+seeds), ``start`` runs a real one; so do tests that start programs by ``subprocess`` themselves.
+
+``start`` gives what ``subprocess.Popen`` gives, as far as tests use it. Run as a program, this file is the process that
+is forked: it takes one request a connection, with the descriptors for the standard streams, and says pid and status.
+"""
+
+from __future__ import annotations
+
+import atexit
+import builtins
+import contextlib
+import json
+import os
+import re
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+# Read when Python, torch or a library of its starts: a program that sets one of them is not forked.
+AT_THE_START = ("CUDA", "GOMP", "KMP", "LC_", "LD_", "LANG", "MKL", "OMP", "PYTHON", "PYTORCH", "TORCH")
+BUT = ("TORCHINDUCTOR_CACHE_DIR",)
+START_S = 120.0
+
+
+def start(
+    arguments: Sequence[str], env: Mapping[str, str], cwd: str | Path
+) -> subprocess.Popen[str] | Forked:
+    """``arguments``: an interpreter, a script or ``-c`` with a text, and what they get. Streams are pipes of text."""
+    if arguments[0] == sys.executable and _at_the_start(env) == _at_the_start(os.environ):
+        return Forked(_zygote(), arguments[1:], env, cwd)
+    return subprocess.Popen(
+        list(arguments), env=dict(env), cwd=cwd, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+
+
+def run(
+    arguments: Sequence[str], env: Mapping[str, str], cwd: str | Path, timeout_s: float
+) -> subprocess.CompletedProcess[str]:
+    """As ``subprocess.run`` with its output captured; a program that takes longer is killed."""
+    process = start(arguments, env, cwd)
+    with tempfile.TemporaryFile("w+") as said, tempfile.TemporaryFile("w+") as wrong:
+        with contextlib.ExitStack() as stack:
+            pumps = selectors.DefaultSelector()
+            for stream, into in ((process.stdout, said), (process.stderr, wrong)):
+                assert stream is not None
+                stack.enter_context(stream)
+                pumps.register(stream, selectors.EVENT_READ, into)
+            while pumps.get_map():
+                ready = pumps.select(timeout_s)
+                if not ready:
+                    process.kill()
+                    process.wait()
+                    raise subprocess.TimeoutExpired(list(arguments), timeout_s)
+                for key, _ in ready:
+                    data = os.read(key.fd, 1 << 16)
+                    if data:
+                        key.data.write(data.decode(errors="replace"))
+                    else:
+                        pumps.unregister(key.fileobj)
+        process.wait(timeout_s)
+        said.seek(0)
+        wrong.seek(0)
+        assert process.returncode is not None
+        return subprocess.CompletedProcess(list(arguments), process.returncode, said.read(), wrong.read())
+
+
+def _at_the_start(env: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in env.items() if name.startswith(AT_THE_START) and name not in BUT}
+
+
+class Forked:
+    """A program that was forked, like a ``subprocess.Popen``."""
+
+    def __init__(self, zygote: Path, arguments: Sequence[str], env: Mapping[str, str], cwd: str | Path) -> None:
+        self.returncode: int | None = None
+        self.args = list(arguments)
+        pipes = [os.pipe(), os.pipe()]
+        request = json.dumps({"arguments": list(arguments), "env": dict(env), "cwd": str(cwd)}).encode()
+        self._connection = socket.socket(socket.AF_UNIX)
+        self._connection.connect(str(zygote))
+        socket.send_fds(self._connection, [len(request).to_bytes(8, "big")], [writing for _, writing in pipes])
+        self._connection.sendall(request)
+        for _, writing in pipes:
+            os.close(writing)
+        self.stdout, self.stderr = (os.fdopen(reading, encoding="utf-8", errors="replace") for reading, _ in pipes)
+        self.pid = int.from_bytes(_receive(self._connection, 8), "big")
+
+    def poll(self) -> int | None:
+        with contextlib.suppress(TimeoutError):
+            return self._wait(0.0)
+        return None
+
+    def wait(self, timeout: float | None = None) -> int:
+        try:
+            return self._wait(timeout)
+        except TimeoutError:
+            raise subprocess.TimeoutExpired(self.args, timeout or 0.0) from None
+
+    def _wait(self, timeout: float | None) -> int:
+        if self.returncode is None:
+            with selectors.DefaultSelector() as ready:
+                ready.register(self._connection, selectors.EVENT_READ)
+                if not ready.select(timeout):
+                    raise TimeoutError
+            status = _receive(self._connection, 8)
+            # Negative for a signal, as Popen has it.
+            self.returncode = int.from_bytes(status, "big", signed=True) if status else -signal.SIGKILL
+            self._connection.close()
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+
+def _receive(connection: socket.socket, size: int) -> bytes:
+    """So many bytes; none at the end of the stream."""
+    data = b""
+    while len(data) < size:
+        part = connection.recv(size - len(data))
+        if not part:
+            return b""
+        data += part
+    return data
+
+
+_socket: Path | None = None
+
+
+def _zygote() -> Path:
+    """Where the zygote of this process listens; it is started at the first question, and ends with this process."""
+    global _socket  # noqa: PLW0603 - one for a process
+    if _socket is None:
+        directory = tempfile.TemporaryDirectory(prefix="pc-zygote-")
+        path = Path(directory.name) / "socket"
+        process = subprocess.Popen([sys.executable, __file__, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        assert process.stdout is not None and process.stdout.readline() == b"ready\n", "the zygote did not start"
+
+        def end() -> None:
+            assert process.stdin is not None and process.stdout is not None
+            process.stdin.close()  # which it takes for its end
+            process.wait(START_S)
+            process.stdout.close()
+            directory.cleanup()
+
+        atexit.register(end)
+        _socket = path
+    return _socket
+
+
+# ---------------------------------------------------------------- the zygote itself
+
+
+def _serve(path: str) -> tuple[list[str], str] | None:
+    """Take requests until standard input ends. In a forked child: what it is to run, as (arguments, directory)."""
+    listening = socket.socket(socket.AF_UNIX)
+    listening.bind(path)
+    listening.listen(64)
+    ready = selectors.DefaultSelector()
+    ready.register(listening, selectors.EVENT_READ)
+    ready.register(sys.stdin, selectors.EVENT_READ)
+    print("ready", flush=True)
+    while True:
+        for key, _ in ready.select():
+            if key.fileobj is sys.stdin:
+                return None
+            if key.fileobj is not listening:
+                _tell_end(ready, key)
+                continue
+            connection = listening.accept()[0]
+            head, streams, _, _ = socket.recv_fds(connection, 8, 2)
+            request = json.loads(_receive(connection, int.from_bytes(head, "big")))
+            pid = os.fork()
+            if pid == 0:
+                ready.close()
+                listening.close()
+                connection.close()
+                return _become(request, streams)
+            for stream in streams:
+                os.close(stream)
+            connection.sendall(pid.to_bytes(8, "big"))
+            ready.register(os.pidfd_open(pid), selectors.EVENT_READ, (pid, connection))
+
+
+def _tell_end(ready: selectors.DefaultSelector, key: selectors.SelectorKey) -> None:
+    pid, connection = key.data
+    status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    with contextlib.suppress(OSError):  # nobody waits for it any more
+        connection.sendall(status.to_bytes(8, "big", signed=True))
+    connection.close()
+    ready.unregister(key.fileobj)
+    os.close(key.fd)
+
+
+def _become(request: dict[str, Any], streams: Sequence[int]) -> tuple[list[str], str]:
+    """This child is the program now."""
+    os.environ.clear()
+    os.environ.update(request["env"])
+    null = os.open(os.devnull, os.O_RDONLY)
+    for number, descriptor in enumerate((null, *streams)):
+        os.dup2(descriptor, number)
+        os.close(descriptor)
+    os.chdir(request["cwd"])
+    return request["arguments"], request["cwd"]
+
+
+def _run(arguments: list[str]) -> None:
+    """As Python does it: ``-W``, then ``-c`` and a text, or a script."""
+    if arguments[0] == "-W":
+        action, message, category = arguments[1].split(":")
+        warnings.filterwarnings(action, re.escape(message), getattr(builtins, category))
+        arguments = arguments[2:]
+    main = vars(sys.modules["__main__"])
+    if arguments[0] == "-c":
+        text, name = arguments[1], "<string>"
+        sys.argv, sys.path[0] = ["-c", *arguments[2:]], ""
+        main.pop("__file__")
+    else:
+        text, name = Path(arguments[0]).read_text(), os.path.abspath(arguments[0])
+        sys.argv, sys.path[0] = list(arguments), os.path.dirname(name)
+        main["__file__"] = name
+    exec(compile(text, name, "exec"), main)
+
+
+if __name__ == "__main__":
+
+    todo = _serve(sys.argv[1])
+    if todo is not None:
+        _run(todo[0])

@@ -1,0 +1,72 @@
+"""`make test-all`: every suite that this machine can run, one after the other, with the time that each took.
+
+What cannot run here is named, with the reason; that is no failure. Each suite has a command of its own (`make help`).
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def _anywhere() -> str:
+    return ""
+
+
+def _with_a_gpu() -> str:
+    asked = [sys.executable, "-c", "import sys, torch; sys.exit(not torch.cuda.is_available())"]
+    return "" if subprocess.run(asked, check=False).returncode == 0 else "torch sees no GPU here"
+
+
+def _with_nspawn() -> str:
+    if os.geteuid() != 0:
+        return "not root"
+    return "" if shutil.which("systemd-nspawn") else "there is no systemd-nspawn (Debian: systemd-container)"
+
+
+@dataclass(frozen=True)
+class Suite:
+    """``target``: of make; ``problem``: why it cannot run here, or nothing."""
+
+    target: str
+    problem: Callable[[], str] = _anywhere
+
+
+SUITES = (
+    Suite("test"),
+    Suite("test-slow"),
+    Suite("test-versions"),
+    Suite("test-systemd", _with_nspawn),
+    Suite("test-gpu", _with_a_gpu),
+)
+
+
+def main() -> int:
+    rows = []
+    for suite in SUITES:
+        problem = suite.problem()
+        if problem:
+            rows.append((suite.target, "not run", problem))
+            continue
+        started = time.monotonic()
+        print(f"\n== make {suite.target}", flush=True)
+        # Somebody relies on what runs: a container that does not boot is a failure then, and not skipped.
+        environment = {**os.environ, "PRECOMPILED_SYSTEMD_TESTS": "require"}
+        status = subprocess.run(["make", suite.target], cwd=ROOT, env=environment, check=False).returncode
+        rows.append((suite.target, "passed" if status == 0 else "FAILED", f"{time.monotonic() - started:.0f} s"))
+    print()
+    for target, outcome, said in rows:
+        print(f"{target:16} {outcome:8} {said}")
+    return 1 if any(outcome == "FAILED" for _, outcome, _ in rows) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
