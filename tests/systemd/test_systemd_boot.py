@@ -262,7 +262,9 @@ def test_first_process_runs_eager_and_swaps(first_run: dict[str, Any]) -> None:
     assert all(graph["calls_compiled"] == 1 for graph in first_run["after"]), first_run
 
 
-def test_the_second_process_uses_what_the_first_one_left(running: nspawn.Machine, script: nspawn.Machine, first_run: dict[str, Any]) -> None:
+def test_the_second_process_uses_what_the_first_one_left(
+    running: nspawn.Machine, script: nspawn.Machine, first_run: dict[str, Any]
+) -> None:
     run = train(running, "alice")
     assert served(run) == {("compiled", "package")}, run  # and so not even traced
     assert all(graph["calls_eager"] == 0 for graph in run["after"]), run
