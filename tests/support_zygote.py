@@ -12,18 +12,15 @@ is forked: it takes one request a connection, with the descriptors for the stand
 from __future__ import annotations
 
 import atexit
-import builtins
 import contextlib
 import json
 import os
-import re
 import selectors
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
-import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -37,43 +34,12 @@ START_S = 120.0
 def start(
     arguments: Sequence[str], env: Mapping[str, str], cwd: str | Path
 ) -> subprocess.Popen[str] | Forked:
-    """``arguments``: an interpreter, a script or ``-c`` with a text, and what they get. Streams are pipes of text."""
+    """``arguments``: an interpreter, a script, and what it gets. Streams are pipes of text."""
     if arguments[0] == sys.executable and _at_the_start(env) == _at_the_start(os.environ):
         return Forked(_zygote(), arguments[1:], env, cwd)
     return subprocess.Popen(
         list(arguments), env=dict(env), cwd=cwd, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
-
-
-def run(
-    arguments: Sequence[str], env: Mapping[str, str], cwd: str | Path, timeout_s: float
-) -> subprocess.CompletedProcess[str]:
-    """As ``subprocess.run`` with its output captured; a program that takes longer is killed."""
-    process = start(arguments, env, cwd)
-    with tempfile.TemporaryFile("w+") as said, tempfile.TemporaryFile("w+") as wrong:
-        with contextlib.ExitStack() as stack:
-            pumps = selectors.DefaultSelector()
-            for stream, into in ((process.stdout, said), (process.stderr, wrong)):
-                assert stream is not None
-                stack.enter_context(stream)
-                pumps.register(stream, selectors.EVENT_READ, into)
-            while pumps.get_map():
-                ready = pumps.select(timeout_s)
-                if not ready:
-                    process.kill()
-                    process.wait()
-                    raise subprocess.TimeoutExpired(list(arguments), timeout_s)
-                for key, _ in ready:
-                    data = os.read(key.fd, 1 << 16)
-                    if data:
-                        key.data.write(data.decode(errors="replace"))
-                    else:
-                        pumps.unregister(key.fileobj)
-        process.wait(timeout_s)
-        said.seek(0)
-        wrong.seek(0)
-        assert process.returncode is not None
-        return subprocess.CompletedProcess(list(arguments), process.returncode, said.read(), wrong.read())
 
 
 def _at_the_start(env: Mapping[str, str]) -> dict[str, str]:
@@ -169,8 +135,8 @@ def _zygote() -> Path:
 # ---------------------------------------------------------------- the zygote itself
 
 
-def _serve(path: str) -> tuple[list[str], str] | None:
-    """Take requests until standard input ends. In a forked child: what it is to run, as (arguments, directory)."""
+def _serve(path: str) -> list[str] | None:
+    """Take requests until standard input ends. In a forked child: the script that it is to run, and its arguments."""
     listening = socket.socket(socket.AF_UNIX)
     listening.bind(path)
     listening.listen(64)
@@ -193,7 +159,8 @@ def _serve(path: str) -> tuple[list[str], str] | None:
                 ready.close()
                 listening.close()
                 connection.close()
-                return _become(request, streams)
+                _become(request, streams)
+                return list(request["arguments"])
             for stream in streams:
                 os.close(stream)
             connection.sendall(pid.to_bytes(8, "big"))
@@ -210,7 +177,7 @@ def _tell_end(ready: selectors.DefaultSelector, key: selectors.SelectorKey) -> N
     os.close(key.fd)
 
 
-def _become(request: dict[str, Any], streams: Sequence[int]) -> tuple[list[str], str]:
+def _become(request: dict[str, Any], streams: Sequence[int]) -> None:
     """This child is the program now."""
     os.environ.clear()
     os.environ.update(request["env"])
@@ -219,29 +186,19 @@ def _become(request: dict[str, Any], streams: Sequence[int]) -> tuple[list[str],
         os.dup2(descriptor, number)
         os.close(descriptor)
     os.chdir(request["cwd"])
-    return request["arguments"], request["cwd"]
 
 
 def _run(arguments: list[str]) -> None:
-    """As Python does it: ``-W``, then ``-c`` and a text, or a script."""
-    if arguments[0] == "-W":
-        action, message, category = arguments[1].split(":")
-        warnings.filterwarnings(action, re.escape(message), getattr(builtins, category))
-        arguments = arguments[2:]
+    """As Python runs a script."""
+    name = os.path.abspath(arguments[0])
+    sys.argv, sys.path[0] = list(arguments), os.path.dirname(name)
     main = vars(sys.modules["__main__"])
-    if arguments[0] == "-c":
-        text, name = arguments[1], "<string>"
-        sys.argv, sys.path[0] = ["-c", *arguments[2:]], ""
-        main.pop("__file__")
-    else:
-        text, name = Path(arguments[0]).read_text(), os.path.abspath(arguments[0])
-        sys.argv, sys.path[0] = list(arguments), os.path.dirname(name)
-        main["__file__"] = name
-    exec(compile(text, name, "exec"), main)
+    main["__file__"] = name
+    exec(compile(Path(name).read_text(), name, "exec"), main)
 
 
 if __name__ == "__main__":
 
-    todo = _serve(sys.argv[1])
-    if todo is not None:
-        _run(todo[0])
+    script = _serve(sys.argv[1])
+    if script is not None:
+        _run(script)

@@ -44,7 +44,7 @@ def imports(found: Mapping[str, Path]) -> list[Import]:
         visitor = _Visitor(importer, path.name == "__init__.py", found)
         visitor.visit(ast.parse(path.read_text()))
         edges += visitor.edges
-    return edges
+    return list(dict.fromkeys(edges))  # `from a import b, c` is one
 
 
 class _Visitor(ast.NodeVisitor):
@@ -89,7 +89,9 @@ class _Visitor(ast.NodeVisitor):
         self._in_lookup = before
 
     def visit_FunctionDef(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
-        self._inside(node, self._kind if self._kind == TYPES else LAZY)
+        before, self._kind = self._kind, self._kind if self._kind == TYPES else LAZY
+        self.generic_visit(node)
+        self._kind = before
 
     visit_AsyncFunctionDef = visit_FunctionDef
 
@@ -104,11 +106,6 @@ class _Visitor(ast.NodeVisitor):
                 self.visit(statement)
         else:
             self.generic_visit(node)
-
-    def _inside(self, node: ast.AST, kind: str) -> None:
-        before, self._kind = self._kind, kind
-        self.generic_visit(node)
-        self._kind = before
 
     def _add(self, name: str, node: ast.stmt | ast.expr, kind: str | None = None) -> None:
         if name in self._known and name != self._importer:
@@ -150,15 +147,6 @@ def circles(edges: list[Import]) -> list[list[str]]:
         if name not in order:
             visit(name)
     return sorted(found)
-
-
-def rooms(edges: list[Import]) -> list[Import]:
-    """The same imports between folders: a circle of rooms is one although no module is in one."""
-    return [
-        Import(left, right, edge.line, f"{edge.kind}: {edge.importer} -> {edge.imported}")
-        for edge in edges
-        if (left := edge.importer.rpartition(".")[0]) != (right := edge.imported.rpartition(".")[0])
-    ]
 
 
 def lines(edges: list[Import], found: Mapping[str, Path]) -> Iterator[str]:

@@ -51,6 +51,7 @@ QUIET_S = 5.0
 QUIET_BETWEEN_STEPS_S = 20.0
 KERNEL_SOURCES = (".c", ".cc", ".cpp", ".cxx", ".cu", ".cuh", ".h", ".hpp", ".hip", ".metal")
 
+
 def begin() -> Recorder | None:
     """Begin to record, once, if the environment says that this is a capture: this process's recorder."""
     found = PROCESS.recorder

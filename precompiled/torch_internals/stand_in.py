@@ -17,7 +17,7 @@ GraphModule.meta["_checkpoint_context_fn"]. Checked on 2.11.0, 2.13.0, 2.15.0.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from typing import Any
 
 import torch
@@ -134,7 +134,7 @@ def _calls(module: torch.fx.GraphModule) -> Iterator[tuple[torch.fx.Node, str]]:
         if isinstance(held, torch.fx.GraphModule):
             for node in held.graph.nodes:
                 if node.op.startswith("call_"):
-                    yield node, str(getattr(node.target, "__name__", node.target))
+                    yield node, _name(node)
 
 
 def _changes_an_input(module: torch.fx.GraphModule) -> bool:
@@ -143,13 +143,22 @@ def _changes_an_input(module: torch.fx.GraphModule) -> bool:
 
 def _is_of_an_input(node: torch.fx.Node) -> bool:
     """Whether it changes an input, or what may be a view of one."""
-    changed = node.args[0] if node.args else None
-    while isinstance(changed, torch.fx.Node) and changed.op != "placeholder":
-        name = str(getattr(changed.target, "__name__", changed.target))
-        if name not in _VIEWS and name not in _CHANGE_THE_TENSOR:
-            return False
-        changed = changed.args[0] if changed.args else None
-    return True
+    changed = _viewed(node.args[0] if node.args else None, _VIEWS | _CHANGE_THE_TENSOR)
+    return not isinstance(changed, torch.fx.Node) or changed.op == "placeholder"
+
+
+def _viewed(value: Any, through: Set[str], until: Set[torch.fx.Node] = frozenset()) -> Any:
+    """What a value is a view of, through operations of these names; itself where it is none, or one of ``until``."""
+    while isinstance(value, torch.fx.Node) and value not in until and value.op != "placeholder":
+        if _name(value) not in through:
+            break
+        value = value.args[0] if value.args else None
+    return value
+
+
+def _name(node: torch.fx.Node) -> str:
+    """Of what an operation calls."""
+    return str(getattr(node.target, "__name__", node.target))
 
 
 def _last(module: torch.fx.GraphModule) -> frozenset[int]:
@@ -209,19 +218,15 @@ def _inputs_to_copy(graph: torch.fx.Graph) -> list[tuple[torch.fx.Node, torch.fx
     for node in graph.nodes:
         if not node.op.startswith("call_") or node.kwargs.get("inplace"):
             continue
-        if str(getattr(node.target, "__name__", node.target)).removeprefix("_") in _KEEP_THEIR_INPUT:
+        if _name(node).removeprefix("_") in _KEEP_THEIR_INPUT:
             found += [(node, value) for value in node.all_input_nodes if _is_the_callers(value, outputs)]
     return found
 
 
 def _is_the_callers(node: torch.fx.Node, outputs: set[torch.fx.Node]) -> bool:
     """Whether the caller has a tensor of the same memory: an input, an output, or what they are views of."""
-    while node not in outputs and node.op != "placeholder":
-        name = str(getattr(node.target, "__name__", node.target))
-        if name not in _VIEWS or not node.args or not isinstance(node.args[0], torch.fx.Node):
-            return False
-        node = node.args[0]
-    return True
+    viewed = _viewed(node, _VIEWS, outputs)
+    return isinstance(viewed, torch.fx.Node) and (viewed in outputs or viewed.op == "placeholder")
 
 
 def _copy(value: Any) -> Any:
