@@ -68,8 +68,8 @@ architectures-packages: $(STAMP) ## The same with packages: no frame is traced i
 
 .PHONY: test
 test: lint ## Lint, then all everyday tests (CPU; no root)
-# One run, so that its closing line counts everything. Tests that compile share one process: a compile takes all cores.
-	@$(BIN)/python -m pytest -p tests.one_compile_at_a_time -n 2 -m '$(NOT_EVERYDAY)' $(PYTEST_ARGS)
+# One run, so that its closing line counts everything; two processes, each with a daemon and a warm worker.
+	@$(BIN)/python -m pytest -p tests.lanes -n 2 -m '$(NOT_EVERYDAY)' $(PYTEST_ARGS)
 
 .PHONY: test-all
 test-all: $(STAMP) ## Every suite that this machine can run, with the time of each (hours)

@@ -33,16 +33,30 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 
 @pytest.fixture
 def host() -> Iterator[Host]:
-    """A host of the test's own: empty store, no daemon yet."""
+    """A host of the test's own: empty store, no daemon yet. For those that start, watch or end one."""
     with new_host() as found:
         yield found
 
 
-@pytest.fixture(scope="module")
-def shared_host() -> Iterator[Host]:
-    """One host for a whole module: its worker stays warm."""
+@pytest.fixture(scope="session")
+def with_daemon() -> Iterator[Host]:
+    """The host whose daemon, and warm worker, serve the tests that need none of their own."""
     with new_host() as found:
         found.start_daemon()
+        yield found
+
+
+@pytest.fixture
+def served(with_daemon: Host) -> Iterator[Host]:
+    """A host with an empty store, served by a daemon that other tests have as well."""
+    with new_host(with_daemon) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def shared_host(with_daemon: Host) -> Iterator[Host]:
+    """One such host for a whole module."""
+    with new_host(with_daemon) as found:
         yield found
 
 

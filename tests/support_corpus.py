@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -52,15 +50,11 @@ def traced(answer: Answer) -> dict[str, list[Any]]:
 
 
 def run(
-    host: Host, *names: str, python: str | None = None, program: Path = PROGRAM, env: Mapping[str, str] | None = None
-) -> Answer:
+    host: Host, *names: str, python: str | None = None, program: Path = PROGRAM, env: Mapping[str, str] | None = None,
+) -> Answer:  # fmt: skip
     """All rows, or those named, in one process. A warning of ours may be an error there, as in many test suites."""
-    done = subprocess.run(
-        [python or host.python, "-W", "error:precompiled:RuntimeWarning", str(program), *names],
-        env=host.environment(env), capture_output=True, text=True, timeout=4 * TIMEOUT_S, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-4000:]
-    found: Answer = json.loads(done.stdout.splitlines()[-1])
+    started = host.program(str(program), *names, env=env, python=python, forked=program == PROGRAM)
+    found: Answer = started.result(timeout_s=4 * TIMEOUT_S)
     return found
 
 

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import atexit
+import functools
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import psutil
 import support_zygote
 
@@ -21,6 +26,7 @@ from precompiled import wire
 from precompiled.client import ask, link, start
 from precompiled.core import config
 from precompiled.core.config import Settings
+from precompiled.store import scratch
 from precompiled.store.artifacts import Store
 
 PROGRAM = Path(__file__).parent / "programs" / "client_program.py"
@@ -59,42 +65,70 @@ class Client:
             if f"@{event}" not in self.lines:
                 raise AssertionError(f"no @{event}:\n{self.text()}")
 
-    def result(self, *, status: int = 0) -> Any:
-        """The program's JSON line."""
-        self.process.wait(TIMEOUT_S)
+    def ended(self, *, status: int = 0, timeout_s: float = TIMEOUT_S) -> str:
+        """What the program printed, at its end."""
+        self.process.wait(timeout_s)
         for thread in self._threads:
-            thread.join(TIMEOUT_S)
+            thread.join(timeout_s)
         assert self.process.returncode == status, self.text()
-        answers = [line for line in self.lines if line.startswith("{")]
+        return "\n".join(self.lines)
+
+    def result(self, *, status: int = 0, timeout_s: float = TIMEOUT_S) -> Any:
+        """The program's last line of JSON."""
+        self.ended(status=status, timeout_s=timeout_s)
+        answers = [line for line in self.lines if line.startswith(("{", "["))]
         return json.loads(answers[-1]) if answers else None
 
     def text(self) -> str:
         return "\n".join(["--- stdout", *self.lines, "--- stderr", *self.errors])
 
 
+@functools.cache
+def _probes() -> Path:
+    """A cache of Inductor's with no more than its test programs for vector units: five seconds of a core."""
+    directory = tempfile.TemporaryDirectory(prefix="pc-probes-")
+    atexit.register(directory.cleanup)
+    program = "from torch._inductor.cpu_vec_isa import valid_vec_isa_list; valid_vec_isa_list()"
+    environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": directory.name}
+    support_zygote.start([sys.executable, "-c", program], environment, directory.name).wait(TIMEOUT_S)
+    return Path(directory.name)
+
+
 @dataclass
 class Host:
-    """Directories of one host, its daemon and its clients."""
+    """Directories of one host, its daemon and its clients. ``served_by``: the host whose daemon it has, or its own."""
 
     root: Path
     python: str = sys.executable
+    served_by: Host | None = None
     clients: list[Client] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._before = self.served_by.stats() if self.served_by else wire.StatsReply()
+        shutil.copytree(_probes(), self.root / "inductor")
+        if self.served_by is None:
+            shutil.copytree(_probes(), scratch.directory(self.store.root))
+            self.store.root.chmod(0o700)
 
     @property
     def store(self) -> Store:
         return Store(self.root / "store")
 
     @property
+    def runtime_dir(self) -> Path:
+        return (self.served_by or self).root / "run"
+
+    @property
     def settings(self) -> Settings:
-        return config.load({"cache_dir": self.root / "store", "runtime_dir": self.root / "run"})
+        return config.load({"cache_dir": self.root / "store", "runtime_dir": self.runtime_dir})
 
     def environment(self, extra: Mapping[str, str] | None = None) -> dict[str, str]:
         kept = {name: value for name, value in os.environ.items() if not name.startswith("PRECOMPILED")}
         return {
             **kept,
             "PRECOMPILED_CACHE_DIR": str(self.root / "store"),
-            "PRECOMPILED_RUNTIME_DIR": str(self.root / "run"),
-            # An Inductor cache of its own, and empty: what a client finds there it has compiled itself.
+            "PRECOMPILED_RUNTIME_DIR": str(self.runtime_dir),
+            # An Inductor cache of its own, without a graph: what a client finds there it has compiled itself.
             "TORCHINDUCTOR_CACHE_DIR": str(self.root / "inductor"),
             "HF_HUB_OFFLINE": "1",
             # Most tests are about graphs, which a package's process does not capture; the others take this away.
@@ -108,10 +142,18 @@ class Host:
         program: Path = PROGRAM,
     ) -> Client:  # fmt: skip
         """Start the client program, or another one, with ``spec``."""
-        arguments = [python or self.python, str(program), json.dumps(spec)]
-        client_process = Client(support_zygote.start(arguments, self.environment(env), self.root))
-        self.clients.append(client_process)
-        return client_process
+        return self.program(str(program), json.dumps(spec), env=env, python=python)
+
+    def program(
+        self, *arguments: str, env: Mapping[str, str] | None = None, cwd: Path | None = None, python: str | None = None,
+        forked: bool = True,
+    ) -> Client:  # fmt: skip
+        """Start Python with these arguments, in the host's environment. ``forked``: it may be (support_zygote.py)."""
+        command = [python or self.python, *arguments]
+        start = support_zygote.start if forked else support_zygote.execute
+        client = Client(start(command, self.environment(env), cwd or self.root))
+        self.clients.append(client)
+        return client
 
     def run(self, spec: Mapping[str, Any], env: Mapping[str, str] | None = None, python: str | None = None) -> Any:
         return self.start(spec, env, python).result()
@@ -127,8 +169,14 @@ class Host:
         return reply
 
     def stats(self) -> wire.StatsReply:
-        reply: wire.StatsReply = ask.request(self.settings, wire.Stats(), TIMEOUT_S)
-        return reply
+        """What was counted since this host is there."""
+        now = msgspec.structs.asdict(ask.request(self.settings, wire.Stats(), TIMEOUT_S))
+        for name, before in msgspec.structs.asdict(self._before).items():
+            if isinstance(before, dict):
+                now[name] = {code: count for code, total in now[name].items() if (count := total - before.get(code, 0))}
+            else:
+                now[name] -= before
+        return wire.StatsReply(**now)
 
     def close(self) -> None:
         """Stop everything, and prove that nothing is left."""
@@ -136,6 +184,9 @@ class Host:
             if item.process.poll() is None:
                 item.process.kill()
             item.process.wait()
+        if self.served_by is not None:
+            self._until_idle()
+            return
         if link.daemon_reachable(self.settings):
             daemon = psutil.Process(self.status().pid)
             processes = [daemon, *daemon.children(recursive=True)]
@@ -144,12 +195,19 @@ class Host:
             assert not alive, alive
         assert not (self.root / "run" / "socket").exists()
 
+    def _until_idle(self) -> None:
+        """Until the daemon has done, or given up, what was asked of it for this store, which is to be removed."""
+        deadline = time.monotonic() + TIMEOUT_S
+        while (status := self.status()).queue_depth or any(worker.state == "busy" for worker in status.workers):
+            assert time.monotonic() < deadline, status
+            time.sleep(0.02)  # nobody is told of the end of somebody else's job
+
 
 @contextmanager
-def new_host() -> Iterator[Host]:
+def new_host(served_by: Host | None = None) -> Iterator[Host]:
     """A host in a short path (a Unix socket's may have 107 bytes)."""
     with tempfile.TemporaryDirectory(prefix="pc-", ignore_cleanup_errors=False) as directory:
-        host = Host(Path(directory))
+        host = Host(Path(directory), served_by=served_by)
         try:
             yield host
         finally:

@@ -6,8 +6,6 @@ The graphs are made of matrix products, which Inductor compiles without a C++ co
 # ruff: noqa: E501 - programs as text
 from __future__ import annotations
 
-import json
-import subprocess
 import textwrap
 from dataclasses import dataclass
 from pathlib import Path
@@ -78,20 +76,14 @@ def write(folder: Path, *, after: bool) -> None:
 
 def run(host: Host, python: str, folder: Path, cases: list[str], *, audit: bool = False) -> dict[str, Any]:
     """Run cases in one process; what became of each. ``audit``: trace what packages would be used for, and compare."""
-    environment = host.environment(
-        {
-            "PRECOMPILED_PACKAGES": "function",
-            "PRECOMPILED_PACKAGE_AUDIT": str(int(audit)),
-            "PRECOMPILED_MODE": "wait",
-            "OMP_NUM_THREADS": "1",
-        }
-    )
-    done = subprocess.run(
-        [python, str(PROGRAM), json.dumps({"folder": str(folder), "cases": cases})],
-        env=environment, cwd=host.root, capture_output=True, text=True, timeout=3 * TIMEOUT_S, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
-    answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    environment = {
+        "PRECOMPILED_PACKAGES": "function",
+        "PRECOMPILED_PACKAGE_AUDIT": str(int(audit)),
+        "PRECOMPILED_MODE": "wait",
+        "OMP_NUM_THREADS": "1",
+    }
+    started = host.start({"folder": str(folder), "cases": cases}, environment, python, PROGRAM)
+    answer: dict[str, Any] = started.result(timeout_s=3 * TIMEOUT_S)
     return answer
 
 

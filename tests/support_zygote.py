@@ -1,9 +1,10 @@
-"""Programs that start with torch imported: forked from a process that has done nothing else. To import torch and Dynamo
-takes three seconds of CPU, and the tests start hundreds of programs.
+"""Programs that start with torch imported: forked from a process that has done nothing else. To import torch, Dynamo
+and Inductor takes three to five seconds of CPU, and the tests start hundreds of programs.
 
 A fork differs from a fresh interpreter in what is imported and in nothing of ours: precompiled itself is not imported
 yet. Where the start matters (the hook, variables that are read when Python or torch starts, another interpreter, hash
-seeds), ``start`` runs a real one; so do tests that start programs by ``subprocess`` themselves.
+seeds, options of the interpreter), ``start`` runs a real one; so do tests that start programs by ``subprocess``
+themselves. For each OMP_NUM_THREADS there is a process to fork: torch reads it once.
 
 ``start`` gives what ``subprocess.Popen`` gives, as far as tests use it. Run as a program, this file is the process that
 is forked: it takes one request a connection, with the descriptors for the standard streams, and says pid and status.
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import json
 import os
 import selectors
@@ -27,16 +29,22 @@ from typing import Any
 
 # Read when Python, torch or a library of its starts: a program that sets one of them is not forked.
 AT_THE_START = ("CUDA", "GOMP", "KMP", "LC_", "LD_", "LANG", "MKL", "OMP", "PYTHON", "PYTORCH", "TORCH")
-BUT = ("TORCHINDUCTOR_CACHE_DIR",)
+BUT = ("TORCHINDUCTOR_CACHE_DIR", "OMP_NUM_THREADS")
 START_S = 120.0
 
 
 def start(
     arguments: Sequence[str], env: Mapping[str, str], cwd: str | Path
 ) -> subprocess.Popen[str] | Forked:
-    """``arguments``: an interpreter, a script, and what it gets. Streams are pipes of text."""
-    if arguments[0] == sys.executable and _at_the_start(env) == _at_the_start(os.environ):
-        return Forked(_zygote(), arguments[1:], env, cwd)
+    """``arguments``: an interpreter, a script or "-c" and its text, and what it gets. Streams are pipes of text."""
+    is_plain = arguments[0] == sys.executable and (arguments[1] == "-c" or not arguments[1].startswith("-"))
+    if is_plain and _at_the_start(env) == _at_the_start(os.environ):
+        return Forked(_zygote(env.get("OMP_NUM_THREADS")), arguments, env, cwd)
+    return execute(arguments, env, cwd)
+
+
+def execute(arguments: Sequence[str], env: Mapping[str, str], cwd: str | Path) -> subprocess.Popen[str]:
+    """The same in an interpreter of its own: where a program's files may be younger than the process to fork."""
     return subprocess.Popen(
         list(arguments), env=dict(env), cwd=cwd, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
@@ -108,28 +116,28 @@ def _receive(connection: socket.socket, size: int) -> bytes:
     return data
 
 
-_socket: Path | None = None
+@functools.cache
+def _zygote(threads: str | None) -> Path:
+    """Where the zygote of so many threads listens; it is started at the first question, and ends with this process."""
+    directory = tempfile.TemporaryDirectory(prefix="pc-zygote-")
+    path = Path(directory.name) / "socket"
+    env = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
+    if threads is not None:
+        env["OMP_NUM_THREADS"] = threads
+    process = subprocess.Popen(
+        [sys.executable, __file__, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env
+    )
+    assert process.stdout is not None and process.stdout.readline() == b"ready\n", "the zygote did not start"
 
+    def end() -> None:
+        assert process.stdin is not None and process.stdout is not None
+        process.stdin.close()  # which it takes for its end
+        process.wait(START_S)
+        process.stdout.close()
+        directory.cleanup()
 
-def _zygote() -> Path:
-    """Where the zygote of this process listens; it is started at the first question, and ends with this process."""
-    global _socket  # noqa: PLW0603 - one for a process
-    if _socket is None:
-        directory = tempfile.TemporaryDirectory(prefix="pc-zygote-")
-        path = Path(directory.name) / "socket"
-        process = subprocess.Popen([sys.executable, __file__, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        assert process.stdout is not None and process.stdout.readline() == b"ready\n", "the zygote did not start"
-
-        def end() -> None:
-            assert process.stdin is not None and process.stdout is not None
-            process.stdin.close()  # which it takes for its end
-            process.wait(START_S)
-            process.stdout.close()
-            directory.cleanup()
-
-        atexit.register(end)
-        _socket = path
-    return _socket
+    atexit.register(end)
+    return path
 
 
 # ---------------------------------------------------------------- the zygote itself
@@ -189,15 +197,23 @@ def _become(request: dict[str, Any], streams: Sequence[int]) -> None:
 
 
 def _run(arguments: list[str]) -> None:
-    """As Python runs a script."""
-    name = os.path.abspath(arguments[0])
-    sys.argv, sys.path[0] = list(arguments), os.path.dirname(name)
+    """As Python runs a script, or the text after "-c"."""
+    sys.orig_argv, sys.argv = list(arguments), list(arguments[1:])
     main = vars(sys.modules["__main__"])
-    main["__file__"] = name
-    exec(compile(Path(name).read_text(), name, "exec"), main)
+    if sys.argv[0] == "-c":
+        text, name = sys.argv.pop(1), "<string>"
+        sys.path[0] = ""
+        del main["__file__"]
+    else:
+        name = os.path.abspath(sys.argv[0])
+        sys.path[0] = os.path.dirname(name)
+        main["__file__"] = name
+        text = Path(name).read_text()
+    exec(compile(text, name, "exec"), main)
 
 
 if __name__ == "__main__":
+    import torch._inductor.compile_fx  # noqa: F401 - what this file is for
 
     script = _serve(sys.argv[1])
     if script is not None:

@@ -131,8 +131,14 @@ def _torchs(compiled: str) -> Path:
     return _TORCHS_HEADERS / Path(compiled).name
 
 
-def _header(header: str, *arguments: Any, **options: Any) -> str:
-    """The precompiled header; torch looks for it once in a process, and a worker lives longer than files in scratch."""
+def _header(header: str, command_line: str = "", *arguments: Any, **options: Any) -> str:
+    """The precompiled header; torch looks for it once in a process, and a worker lives longer than files in scratch.
+
+    One for all that is built alike: what a build adds is for its own file (torch pops ``extra_flags`` from 2.13 on, and
+    leaves them in the header's name), and a second header is seconds of a core and 150 MB.
+    """
+    own = " ".join(options.pop("extra_flags", ()))  # as torch writes them
+    arguments = (command_line.replace(own, "", 1), *arguments)
     path: str = _original_header(header, *arguments, **options)
     if not _in_use(path):
         for name in _compiled(path):

@@ -79,6 +79,7 @@ class Capture:
         self._members: list[psutil.Process] = []
         self._tail = bytearray()
         self.output_ended = False
+        self._status: int | None = None
         held, self._hold = os.pipe()  # the guard holds the other end's death
         self.output, writing = os.pipe()
         try:
@@ -142,12 +143,16 @@ class Capture:
 
     # ------------------------------------------------ how it goes
 
+    def look(self) -> None:
+        """Note whether it has exited. Before its reports are read: so all of them are, before ``check`` says why."""
+        self._status = self._popen.poll()
+
     def check(self, now: float) -> End | None:
         """Its end, once there is one."""
         if self.end is None:
             self.end = self._limits(now)
-        if self.end is None and (status := self._popen.poll()) is not None:
-            self.end = self._exited(status)
+        if self.end is None and self._status is not None:
+            self.end = self._exited(self._status)
         return self.end
 
     def _limits(self, now: float) -> End | None:

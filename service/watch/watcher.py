@@ -120,6 +120,8 @@ class Watcher:
                 outputs[fd].read_output()
         now = time.monotonic()
         self._channel.flush()
+        for capture in self._captures():
+            capture.look()
         self._take_reports()
         self._take_requests()
         if now >= self._look_at:

@@ -41,6 +41,7 @@ def test_what_a_killed_worker_was_building_is_built_anew(
 ) -> None:
     # No header of another program's, to be copied in place of being built; in a short path, for sockets lie there too.
     (host.root / "tmp").mkdir()
+    shutil.rmtree(host.store.root)  # where vector units are known already
     monkeypatch.setenv("TMPDIR", str(host.root / "tmp"))
     places = {name: host.root / name for name in ("log", "once", "event")}
     os.mkfifo(places["event"])

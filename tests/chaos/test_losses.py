@@ -11,12 +11,12 @@ from support_host import TIMEOUT_S, Host
 
 from precompiled.client import start
 
-GPT2 = {"model": "gpt2", "training": True}
+MLP = {"model": "mlp", "training": True}
 
 
 def stepping(host: Host) -> tuple[dict[str, object], Path]:
     stop = host.root / "stop-stepping"
-    return {**GPT2, "steps_until": str(stop)}, stop
+    return {**MLP, "steps_until": str(stop)}, stop
 
 
 def wait_for_worker(host: Host, state: str) -> int:
@@ -47,7 +47,7 @@ def test_a_killed_daemon_costs_nothing_and_the_next_one_is_given_the_graphs(host
 
 def test_a_client_starts_a_daemon_again_when_its_own_was_killed(host: Host) -> None:
     daemon = host.start_daemon()
-    client = host.start(GPT2)
+    client = host.start(MLP)
     client.wait_for("first-step")
     os.kill(daemon, signal.SIGKILL)
     result = client.result()
@@ -57,7 +57,7 @@ def test_a_client_starts_a_daemon_again_when_its_own_was_killed(host: Host) -> N
 
 def test_a_killed_worker_is_replaced_and_its_job_published(host: Host) -> None:
     host.start_daemon()
-    client = host.start(GPT2)
+    client = host.start(MLP)
     client.wait_for("first-step")
     os.kill(wait_for_worker(host, "busy"), signal.SIGKILL)
     result = client.result()
@@ -70,12 +70,12 @@ def test_a_killed_worker_is_replaced_and_its_job_published(host: Host) -> None:
 def test_without_any_daemon_it_is_plain_torch_with_one_warning(host: Host) -> None:
     """Directories that nobody can make, not even root: below /proc, and below a file."""
     (host.root / "file").touch()
-    for env in (
-        {"PRECOMPILED_CACHE_DIR": "/proc/none/store", "PRECOMPILED_RUNTIME_DIR": "/proc/none/run"},
-        {"PRECOMPILED_RUNTIME_DIR": str(host.root / "file" / "run")},
-        {"PRECOMPILED_RUNTIME_DIR": "/" + "long/" * 40},
+    for model, env in (
+        ("gpt2", {"PRECOMPILED_CACHE_DIR": "/proc/none/store", "PRECOMPILED_RUNTIME_DIR": "/proc/none/run"}),
+        ("mlp", {"PRECOMPILED_RUNTIME_DIR": str(host.root / "file" / "run")}),
+        ("mlp", {"PRECOMPILED_RUNTIME_DIR": "/" + "long/" * 40}),
     ):
-        client = host.start({"model": "gpt2", "training": True}, env)
+        client = host.start({"model": model, "training": True}, env)
         result = client.result()
         assert {(graph["state"], graph["source"]) for graph in result["reports"]} == {("bypassed", "inline")}
         assert {graph["reason"] for graph in result["reports"]} <= {"no-daemon", "socket-path-too-long"}

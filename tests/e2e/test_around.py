@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -26,12 +25,7 @@ WAYS = {
 
 
 def run(host: Host, way: str, **env: str) -> list[list[Any]]:
-    done = subprocess.run(
-        [sys.executable, str(PROGRAM), way], env=host.environment(env), cwd=host.root, capture_output=True, text=True,
-        timeout=TIMEOUT_S, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-4000:]
-    found: list[list[Any]] = json.loads(done.stdout.splitlines()[-1])
+    found: list[list[Any]] = host.program(str(PROGRAM), way, env=env).result()
     return found
 
 

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import support_corpus
 from support_corpus import BYPASSED, Answer
-from support_host import TIMEOUT_S, Host, new_host
+from support_host import Host
 
 DDP_PROGRAM = Path(__file__).parent.parent / "programs" / "ddp_program.py"
 
 
 @pytest.fixture(scope="module")
-def answers() -> list[Answer]:
+def answers(shared_host: Host) -> list[Answer]:
     """Three processes, one after the other, each running all rows; the second without packages."""
-    with new_host() as host:
-        host.start_daemon()
-        return [support_corpus.run(host, env={"PRECOMPILED_PACKAGES": on}) for on in ("program", "off", "program")]
+    return [support_corpus.run(shared_host, env={"PRECOMPILED_PACKAGES": on}) for on in ("program", "off", "program")]
 
 
 def test_no_result_is_wrong(answers: list[Answer]) -> None:
@@ -51,24 +46,12 @@ def test_what_is_bypassed_says_why(answers: list[Answer]) -> None:
     assert len(BYPASSED) <= 3
 
 
-def test_both_ranks_of_a_data_parallel_model_share_their_artifacts(host: Host) -> None:
+def test_both_ranks_of_a_data_parallel_model_share_their_artifacts(served: Host) -> None:
     """DDPOptimizer's pieces are graphs like any other: compiled once for both ranks."""
-    host.start_daemon()
-    environment = host.environment({"OMP_NUM_THREADS": "1"})
     for source in ("swap", "hit"):
-        file = str(host.root / f"rendezvous-{source}")
-        ranks = [
-            subprocess.Popen(
-                [sys.executable, str(DDP_PROGRAM), str(rank), file],
-                env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-            )
-            for rank in range(2)
-        ]  # fmt: skip
-        found = []
-        for rank in ranks:
-            output, errors = rank.communicate(timeout=TIMEOUT_S)
-            assert rank.returncode == 0, errors[-4000:]
-            found.append(json.loads(output.splitlines()[-1]))
+        file = str(served.root / f"rendezvous-{source}")
+        ranks = [served.program(str(DDP_PROGRAM), str(rank), file, env={"OMP_NUM_THREADS": "1"}) for rank in range(2)]
+        found = [rank.result() for rank in ranks]
         for answer in found:
             assert answer["compiles"] == 0
             assert len(answer["reports"]) >= 2, "it was not split"
@@ -76,4 +59,4 @@ def test_both_ranks_of_a_data_parallel_model_share_their_artifacts(host: Host) -
             if source == "hit":
                 assert {graph[1] for graph in answer["reports"]} == {"hit"}
     keys = {graph[3] for answer in found for graph in answer["reports"]}
-    assert host.stats().compiled == len(keys)
+    assert served.stats().compiled == len(keys)

@@ -42,12 +42,7 @@ def run(host: Host, program: str, **variables: str) -> dict[str, Any]:
     """Run a program; the report of its one graph."""
     path = host.root / "program.py"
     path.write_text(program)
-    done = subprocess.run(
-        [sys.executable, str(path)], env=host.environment(variables), capture_output=True, text=True, check=False,
-        timeout=TIMEOUT_S,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    (graph,) = json.loads(done.stdout.splitlines()[-1])
+    (graph,) = host.program(str(path), env=variables).result()
     return dict(graph)
 
 

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 import support_corpus
-from support_host import TIMEOUT_S, Host
+from support_host import Host
 
 from precompiled.store.artifact_format import Failure
 
@@ -19,11 +16,10 @@ REFUSED = Path(__file__).parent.parent / "programs" / "refused_program.py"
 BROKEN = Path(__file__).parent.parent / "programs" / "broken_submit_program.py"
 
 
-def test_a_refused_graph_is_compiled_in_process_with_its_guards(host: Host) -> None:
+def test_a_refused_graph_is_compiled_in_process_with_its_guards(served: Host) -> None:
     """The client itself refuses a graph over the limit."""
-    host.start_daemon()  # and an empty store: what is there already is a hit, whatever its size
     names = ("pool_of_any_size", "branch_on_a_size", "custom_function", "checkpoint_with_dropout")
-    answer = support_corpus.run(host, *names, env={"PRECOMPILED_MAX_GRAPH_BYTES": "10"})
+    answer = support_corpus.run(served, *names, env={"PRECOMPILED_MAX_GRAPH_BYTES": "10"})
     assert support_corpus.wrong(answer) == {}
     for name in names:
         graphs = {tuple(graph) for graph in answer[name]["graphs"]}
@@ -32,46 +28,35 @@ def test_a_refused_graph_is_compiled_in_process_with_its_guards(host: Host) -> N
         assert graphs <= {("bypassed", "inline", "too-large"), ("bypassed", None, "too-large")}
 
 
-def test_a_failure_record_leaves_no_graph_eager_that_must_not_run_eager(host: Host) -> None:
+def test_a_failure_record_leaves_no_graph_eager_that_must_not_run_eager(served: Host) -> None:
     """Ranks must not run eager and compiled mixes of collectives: in process it is, whatever a record says."""
     name = "collective"
-    looked_up = support_corpus.run(host, name, env={"PRECOMPILED_MODE": "lookup"})[name]
+    looked_up = support_corpus.run(served, name, env={"PRECOMPILED_MODE": "lookup"})[name]
     assert looked_up["graphs"] == [["bypassed", "inline", "lookup-only"]] and not looked_up["error"]
     (key,) = looked_up["keys"]
-    host.store.publish_failure(Failure(key, name, "compile-error", "It failed.", time.time(), 3600.0))
-    assert support_corpus.run(host, name)[name]["graphs"] == [["bypassed", "inline", "worker-only-error"]]
+    served.store.publish_failure(Failure(key, name, "compile-error", "It failed.", time.time(), 3600.0))
+    assert support_corpus.run(served, name)[name]["graphs"] == [["bypassed", "inline", "worker-only-error"]]
 
 
-def test_an_error_of_ours_in_the_middle_of_a_miss_does_not_reach_the_program(host: Host) -> None:
-    done = subprocess.run(
-        [sys.executable, str(BROKEN)], env=host.environment(), capture_output=True, text=True, timeout=TIMEOUT_S,
-        check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    answer = json.loads(done.stdout.splitlines()[-1])
+def test_an_error_of_ours_in_the_middle_of_a_miss_does_not_reach_the_program(served: Host) -> None:
+    answer = served.program(str(BROKEN)).result()
     assert answer == {"state": "bypassed", "source": "inline", "reason": "internal-error", "waited": True}
 
 
 @pytest.mark.reason("compile-error")
-def test_what_torch_refuses_is_refused_with_its_own_words(host: Host) -> None:
+def test_what_torch_refuses_is_refused_with_its_own_words(served: Host) -> None:
     """Plain, with a daemon that has not seen it, by its record, and in mode wait: the same error."""
 
     def run(**env: str) -> Any:
-        done = subprocess.run(
-            [sys.executable, "-W", "error:precompiled:RuntimeWarning", str(REFUSED)], env=host.environment(env),
-            capture_output=True, text=True, timeout=TIMEOUT_S, check=False,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout.splitlines()[-1])
+        return served.program(str(REFUSED), env=env).result()
 
-    host.start_daemon()
     plain, _ = run(PRECOMPILED="0")
     assert "BackendCompilerFailed" in plain[0] and "backend='inductor'" in plain[0] and len(set(plain)) == 1
     late, graphs = run()
     assert late == ["", *plain[1:]] and graphs == [["bypassed", None, "compile-error"]]
     by_its_record, graphs = run()
     assert by_its_record == plain and graphs == [["bypassed", None, "compile-error"]] * 3  # traced again at each call
-    host.store.clear()
+    served.store.clear()
     waited, graphs = run(PRECOMPILED_MODE="wait")
     assert waited == plain and graphs == [["bypassed", None, "compile-error"]] * 3
-    assert host.stats().fallbacks == {"compile-error": 7}
+    assert served.stats().fallbacks == {"compile-error": 7}

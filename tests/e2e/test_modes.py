@@ -32,9 +32,8 @@ def test_wait_returns_compiled_from_the_first_call(shared_host: Host) -> None:
     )
 
 
-def test_wait_runs_eager_after_its_deadline_and_swaps_later(host: Host) -> None:
-    host.start_daemon()
-    result = host.run(MLP, {"PRECOMPILED_MODE": "wait", "PRECOMPILED_WAIT_S": "0.01"})
+def test_wait_runs_eager_after_its_deadline_and_swaps_later(served: Host) -> None:
+    result = served.run(MLP, {"PRECOMPILED_MODE": "wait", "PRECOMPILED_WAIT_S": "0.01"})
     assert [graph["state"] for graph in result["first"]] == ["pending"]
     assert [graph["state"] for graph in result["reports"]] == ["compiled"]
 
@@ -106,42 +105,40 @@ def test_a_client_that_exits_after_its_first_call_leaves_its_graph(host: Host) -
     assert (stats.compiled, stats.failed) == (1, 0)
 
 
-def test_a_child_of_multiprocessing_that_leaves_at_once_leaves_its_graph(host: Host) -> None:
+def test_a_child_of_multiprocessing_that_leaves_at_once_leaves_its_graph(served: Host) -> None:
     """It ends by os._exit, and runs no atexit handler."""
-    daemon = host.start_daemon()
+    daemon = served.status().pid
     os.kill(daemon, signal.SIGSTOP)  # only what was handed over before it left will ever be taken
-    client = host.start({**MLP, "exit_after_first": True, "in_child_of_multiprocessing": True})
+    client = served.start({**MLP, "exit_after_first": True, "in_child_of_multiprocessing": True})
     client.wait_for("first-step")
     os.kill(daemon, signal.SIGCONT)
     client.result()
-    (graph,) = host.run(MLP, {"PRECOMPILED_MODE": "wait"})["reports"]
+    (graph,) = served.run(MLP, {"PRECOMPILED_MODE": "wait"})["reports"]
     assert graph["state"] == "compiled"
-    stats = host.stats()
+    stats = served.stats()
     assert stats.submitted == stats.compiled + stats.deduplicated and stats.hits + stats.deduplicated == 1
 
 
 @pytest.mark.parametrize(("model", "processes"), [("gpt2", 4), ("mlp", 8)])
-def test_processes_that_start_at_once_compile_each_graph_once(host: Host, model: str, processes: int) -> None:
-    host.start_daemon()
+def test_processes_that_start_at_once_compile_each_graph_once(served: Host, model: str, processes: int) -> None:
     spec = {"model": model, "training": True}
-    clients = [host.start(spec, {"OMP_NUM_THREADS": "1"}) for _ in range(processes)]
+    clients = [served.start(spec, {"OMP_NUM_THREADS": "1"}) for _ in range(processes)]
     results = [client.result() for client in clients]
     keys = {graph["key"] for result in results for graph in result["reports"]}
     graphs = sum(len(result["reports"]) for result in results)
     assert all(graph["state"] == "compiled" for result in results for graph in result["reports"])
     assert sum(result["compiles"] for result in results) == 0
-    stats = host.stats()
+    stats = served.stats()
     assert stats.compiled == len(keys)
     assert stats.submitted == graphs - sum(g["source"] == "hit" for r in results for g in r["reports"])
     assert stats.compiled + stats.deduplicated + stats.hits == graphs
 
 
 @pytest.mark.parametrize("when", ["before", "pending"])
-def test_both_processes_of_a_fork_finish_right(host: Host, when: str) -> None:
-    host.start_daemon()
-    spec = {**MLP, "fork": when, "child_result": str(host.root / "child.json")}
+def test_both_processes_of_a_fork_finish_right(served: Host, when: str) -> None:
+    spec = {**MLP, "fork": when, "child_result": str(served.root / "child.json")}
     # One thread: torch itself hangs in a child whose parent has used libgomp's thread pool, with or without us.
-    result = host.run(spec, {"OMP_NUM_THREADS": "1"})
+    result = served.run(spec, {"OMP_NUM_THREADS": "1"})
     assert result["child_status"] == 0
     for process in (result, result["child"]):
         assert process["waited"]

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import support_corpus
-from support_host import TIMEOUT_S, Host
+from support_host import Host
 
 FUNCTION = '''
 import json, torch, precompiled
@@ -38,18 +35,13 @@ print(json.dumps([graph.source, graph.key, gradient.tolist(), torch._dynamo.util
 '''
 
 
-def test_an_edit_of_a_backward_alone_is_another_graph(host: Host, tmp_path: Path) -> None:
+def test_an_edit_of_a_backward_alone_is_another_graph(served: Host, tmp_path: Path) -> None:
     """torch's own cache needs the code of a custom Function in its key: the forward's graph says nothing of it."""
     program = tmp_path / "program.py"
 
     def run(factor: float) -> Any:
         program.write_text(FUNCTION.replace("BACKWARD", str(factor)))
-        done = subprocess.run(
-            [sys.executable, str(program)], env=host.environment(), capture_output=True, text=True,
-            timeout=TIMEOUT_S, check=False,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr
-        source, key, gradient, compiles = json.loads(done.stdout.splitlines()[-1])
+        source, key, gradient, compiles = served.program(str(program)).result()
         assert gradient == [2 * factor * value for value in range(8)] and compiles == 0
         return source, key
 
@@ -63,22 +55,22 @@ def test_an_edit_of_a_backward_alone_is_another_graph(host: Host, tmp_path: Path
 
 @pytest.mark.parametrize("order", [("plain_training", "compiled_autograd_plain"),
                                    ("compiled_autograd_plain", "plain_training")], ids=" then ".join)  # fmt: skip
-def test_a_forward_is_one_artifact_with_compiled_autograd_and_without(host: Host, order: tuple[str, str]) -> None:
+def test_a_forward_is_one_artifact_with_compiled_autograd_and_without(served: Host, order: tuple[str, str]) -> None:
     first, second = order
-    populated = support_corpus.run(host, first)[first]
-    answer = support_corpus.run(host, second)[second]
+    populated = support_corpus.run(served, first)[first]
+    answer = support_corpus.run(served, second)[second]
     assert not populated["error"] and not answer["error"]
     assert answer["graphs"][0] == ["compiled", "hit", ""]
     assert set(populated["keys"]) & set(answer["keys"])
     assert answer["compiles"] == 0
 
 
-def test_an_edit_of_what_a_custom_op_refers_to_is_never_served_stale(host: Host, tmp_path: Path) -> None:
+def test_an_edit_of_what_a_custom_op_refers_to_is_never_served_stale(served: Host, tmp_path: Path) -> None:
     """The backward's constant lies in another module: a new key, and a worker that has not imported the old one."""
     shutil.copytree(support_corpus.PROGRAM.parent, tmp_path, dirs_exist_ok=True)
 
     def graphs() -> Any:
-        row = support_corpus.run(host, "custom_op", program=tmp_path / support_corpus.PROGRAM.name)["custom_op"]
+        row = support_corpus.run(served, "custom_op", program=tmp_path / support_corpus.PROGRAM.name)["custom_op"]
         assert not row["error"]
         return row["graphs"]
 

@@ -26,53 +26,50 @@ def entries(host: Host, module: str) -> list[Entry]:
 
 
 @pytest.mark.reason("package-audit")
-def test_a_package_that_a_trace_contradicts_is_taken_out_of_use(host: Host) -> None:
+def test_a_package_that_a_trace_contradicts_is_taken_out_of_use(served: Host) -> None:
     """The fault is put into the store, since we know of none that a program could have."""
-    host.start_daemon()
-    folder = host.root / "cases"
+    folder = served.root / "cases"
     write(folder, after=False)
     (folder / "twice.py").write_text("import torch\ndef f(x):\n    return torch.addmm(x, x, x, alpha=2.0)\n"
                                      "def build():\n    return f, [(torch.randn(4, 4),)]\n")  # fmt: skip
     (folder / "thrice.py").write_text((folder / "twice.py").read_text().replace("2.0", "3.0"))
-    assert first(run(host, sys.executable, folder, ["twice", "thrice"])["twice"]) == (["recorded"], [""])
+    assert first(run(served, sys.executable, folder, ["twice", "thrice"])["twice"]) == (["recorded"], [""])
 
-    store = PackageStore(host.root / "store")
-    (twice,), (thrice,) = entries(host, "twice"), entries(host, "thrice")
+    store = PackageStore(served.root / "store")
+    (twice,), (thrice,) = entries(served, "twice"), entries(served, "thrice")
     store.remove(twice.header.function)
     same_function = {name: getattr(twice.header, name) for name in ("function", "module", "qualname", "code")}
     store.publish(replace(thrice.header, **same_function), thrice.about, thrice.body)
-    assert not run(host, sys.executable, folder, ["twice"])["twice"]["equal"], "else there is nothing to be found"
+    assert not run(served, sys.executable, folder, ["twice"])["twice"]["equal"], "else there is nothing to be found"
 
-    found = run(host, sys.executable, folder, ["twice", "thrice"], audit=True)
+    found = run(served, sys.executable, folder, ["twice", "thrice"], audit=True)
     assert first(found["twice"]) == (["traced"], ["package-audit"])
     assert found["twice"]["equal"]
     assert "twice.f gave something else than its package: it has other graphs" in found["twice"]["reasons"][0][1]
     assert first(found["thrice"]) == (["audited"], [""])
 
-    found = run(host, sys.executable, folder, ["twice", "thrice"])
+    found = run(served, sys.executable, folder, ["twice", "thrice"])
     assert first(found["twice"]) == (["traced"], ["package-audit"]), "it stays out of use, and is not kept again"
     assert found["twice"]["equal"]
     assert first(found["thrice"]) == (["used"], [""])
     assert [refusal["function"] for refusal in store.refusals()] == ["twice.f"]
 
     store.clear()
-    assert first(run(host, sys.executable, folder, ["twice"])["twice"]) == (["recorded"], [""])
+    assert first(run(served, sys.executable, folder, ["twice"])["twice"]) == (["recorded"], [""])
 
 
-def test_what_is_recorded_again_takes_the_place_of_what_it_equals(host: Host) -> None:
+def test_what_is_recorded_again_takes_the_place_of_what_it_equals(served: Host) -> None:
     """Names that Dynamo makes up are others in each process, and are no part of what an entry means."""
-    host.start_daemon()
-    folder = host.root / "cases"
+    folder = served.root / "cases"
     write(folder, after=False)
     names = ["graph_break", "two_shapes"]
-    run(host, sys.executable, folder, names)
-    kept = {name: len(entries(host, name)) for name in names}
+    run(served, sys.executable, folder, names)
+    kept = {name: len(entries(served, name)) for name in names}
     for _ in range(2):
-        shutil.rmtree(host.root / "store" / "artifacts")  # evicted, all of them
-        found = run(host, sys.executable, folder, names[::-1])
+        shutil.rmtree(served.root / "store" / "artifacts")  # evicted, all of them
+        found = run(served, sys.executable, folder, names[::-1])
         assert all("recorded" in found[name]["states"] for name in names)
-        # Other modules are loaded by then: another program, whose entries are kept beside the first one's.
-        assert {name: len(entries(host, name)) for name in names} == {name: 2 * count for name, count in kept.items()}
+        assert {name: len(entries(served, name)) for name in names} == kept
 
 
 def told(*guards: tuple[str, str]) -> fmt.About:

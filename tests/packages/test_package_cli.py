@@ -9,7 +9,7 @@ import sys
 from typing import Any
 
 import pytest
-from support_host import TIMEOUT_S, Host, new_host
+from support_host import TIMEOUT_S, Host
 from support_packages import run, write
 
 from precompiled.store.package_format import About
@@ -20,15 +20,13 @@ FUNCTION = f"{NAME}.Net.forward"
 
 
 @pytest.fixture(scope="module")
-def traced_twice() -> Any:
+def traced_twice(shared_host: Host) -> Any:
     """A host, and what the process said that found a package with another hyperparameter."""
-    with new_host() as host:
-        host.start_daemon()
-        for after in (False, True):
-            write(host.root / str(after), after=after)
-            found = run(host, sys.executable, host.root / str(after), [NAME])[NAME]
-            assert (found["equal"], found["states"]) == (True, ["recorded"]), found
-        yield host, found
+    for after in (False, True):
+        write(shared_host.root / str(after), after=after)
+        found = run(shared_host, sys.executable, shared_host.root / str(after), [NAME])[NAME]
+        assert (found["equal"], found["states"]) == (True, ["recorded"]), found
+    return shared_host, found
 
 
 def command_line(host: Host, *arguments: str, status: int = 0) -> str:

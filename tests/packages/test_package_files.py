@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from support_host import TIMEOUT_S, Host, new_host
+from support_host import Host, new_host
 from support_session import this_process
 
 from precompiled.core.errors import PackageError
@@ -51,13 +51,8 @@ def sources(folder: Path, source: str = SOURCE, helper: str = HELPER) -> Path:
 
 def run(host: Host, do: str, folder: Path, file: Path, environment: dict[str, str] | None = None, **more: Any) -> Any:
     spec = {"do": do, "folder": str(folder), "module": "program", "file": str(file), **more}
-    done = subprocess.run(
-        [sys.executable, str(PROGRAM), json.dumps(spec)],
-        env=host.environment({"PRECOMPILED_MODE": "wait", "OMP_NUM_THREADS": "1", **(environment or {})}),
-        cwd=host.root, capture_output=True, text=True, timeout=TIMEOUT_S, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout.splitlines()[-1])
+    extra = {"PRECOMPILED_MODE": "wait", "OMP_NUM_THREADS": "1", **(environment or {})}
+    return host.start(spec, extra, program=PROGRAM).result()
 
 
 @pytest.fixture(scope="module")

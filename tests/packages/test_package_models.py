@@ -6,16 +6,17 @@ import pytest
 
 from benchmarks.packages import Name, examine
 
+pytestmark = pytest.mark.slow  # everyday: GPT-2 and BERT in tests/e2e/test_models.py
+
 # T5's forward is behind wrappers of transformers' and torch's own, which no name leads to: a mend that was right for
 # every case of the soundness table refused all HuggingFace models once. The others: a graph break, a state space,
 # convolutions with buffers.
-EVERYDAY: Name = ("t5", "training")
-OTHERS: list[Name] = [("gpt2", "training"), ("mamba", "inference"), ("resnet", "training"), ("whisper", "inference")]
+MODELS: list[Name] = [
+    ("t5", "training"), ("gpt2", "training"), ("mamba", "inference"), ("resnet", "training"), ("whisper", "inference"),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "name", [EVERYDAY, *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)], ids="-".join
-)
+@pytest.mark.parametrize("name", MODELS, ids="-".join)
 def test_the_second_process_of_a_real_model_traces_nothing(name: Name) -> None:
     (row,) = examine([name], print)
     assert row.right, row

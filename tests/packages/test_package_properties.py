@@ -7,11 +7,8 @@ second process must have used them.
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -31,14 +28,8 @@ SEEDS = range(int(os.environ.get("PRECOMPILED_TEST_SEEDS", "40")))
 
 def run(host: Host, folder: Path) -> dict[str, Any]:
     extra = {"PRECOMPILED_PACKAGES": "function", "PRECOMPILED_MODE": "wait", "OMP_NUM_THREADS": "1"}
-    environment = host.environment(extra)
-    cases = [f"random_{seed}" for seed in SEEDS]
-    done = subprocess.run(
-        [sys.executable, str(PROGRAM), json.dumps({"folder": str(folder), "cases": cases})],
-        env=environment, cwd=host.root, capture_output=True, text=True, timeout=3 * TIMEOUT_S, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
-    answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    spec = {"folder": str(folder), "cases": [f"random_{seed}" for seed in SEEDS]}
+    answer: dict[str, Any] = host.start(spec, extra, program=PROGRAM).result(timeout_s=3 * TIMEOUT_S)
     return answer
 
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from typing import Any
 
-from support_host import TIMEOUT_S, Host
+from support_host import Host
 
 # Compiled for one size, it holds for that size alone (guards of AOTAutograd's, which Dynamo's do not have).
 PROGRAM = """
@@ -32,19 +30,13 @@ print(json.dumps([graph.source, graph.calls_eager, graph.calls_compiled, dict(to
 
 
 def run(host: Host, *rows: int) -> Any:
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, json.dumps(rows)], env=host.environment({"PRECOMPILED_PACKAGES": "function"}),
-        cwd=host.root, capture_output=True, text=True, timeout=TIMEOUT_S, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout.splitlines()[-1])
+    return host.program("-c", PROGRAM, json.dumps(rows), env={"PRECOMPILED_PACKAGES": "function"}).result()
 
 
-def test_a_size_that_no_artifact_serves(host: Host) -> None:
-    host.start_daemon()
-    assert run(host, 7) == ["swap", 1, 1, {"total": 1, "ok": 1}]
-    assert run(host, 7) == ["package", 0, 2, {}]
-    compiled = host.stats().compiled
-    assert run(host, 7, 9) == ["package", 1, 3, {}], "the first call at another size is eager, the next is compiled"
-    assert host.stats().compiled == compiled + 1
-    assert run(host, 9, 7) == ["package", 0, 4, {}]
+def test_a_size_that_no_artifact_serves(served: Host) -> None:
+    assert run(served, 7) == ["swap", 1, 1, {"total": 1, "ok": 1}]
+    assert run(served, 7) == ["package", 0, 2, {}]
+    compiled = served.stats().compiled
+    assert run(served, 7, 9) == ["package", 1, 3, {}], "the first call at another size is eager, the next is compiled"
+    assert served.stats().compiled == compiled + 1
+    assert run(served, 9, 7) == ["package", 0, 4, {}]

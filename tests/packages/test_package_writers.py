@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
-from support_host import TIMEOUT_S, Host
+from support_host import Client, Host
 
 from precompiled.store.packages import PackageStore
 
@@ -26,17 +23,10 @@ def build():
 WRITERS = 8
 
 
-def command(folder: Path) -> list[str]:
-    return [sys.executable, str(PROGRAM), json.dumps({"folder": str(folder), "cases": ["writers"]})]
-
-
-def environment(host: Host, sizes: list[int]) -> dict[str, str]:
+def start(host: Host, folder: Path, sizes: list[int]) -> Client:
     extra = {"PRECOMPILED_PACKAGES": "function", "PRECOMPILED_MODE": "wait", "OMP_NUM_THREADS": "1"}
-    return host.environment({**extra, "SIZES": json.dumps(sizes)})
-
-
-def answer(text: str) -> Any:
-    return json.loads(text.splitlines()[-1])["writers"]
+    spec = {"folder": str(folder), "cases": ["writers"]}
+    return host.start(spec, {**extra, "SIZES": json.dumps(sizes)}, program=PROGRAM)
 
 
 @pytest.mark.slow  # nine processes
@@ -45,23 +35,10 @@ def test_eight_processes(shared_host: Host) -> None:
     folder.mkdir()
     (folder / "writers.py").write_text(SOURCE)
     sizes = [4 + 2 * number for number in range(WRITERS)]
-    writers = [
-        subprocess.Popen(
-            command(folder), env=environment(shared_host, [size]), cwd=shared_host.root,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        )
-        for size in sizes
-    ]  # fmt: skip
-    for writer in writers:
-        out, errors = writer.communicate(timeout=TIMEOUT_S)
-        assert writer.returncode == 0, errors[-2000:]
-        assert answer(out)["equal"]
+    writers = [start(shared_host, folder, [size]) for size in sizes]
+    assert all(writer.result()["writers"]["equal"] for writer in writers)
     entries = [entry for entry in PackageStore(shared_host.store.root).entries() if entry.header.module == "writers"]
     assert len(entries) == WRITERS
-    reader = subprocess.run(
-        command(folder), env=environment(shared_host, sizes[:6]), cwd=shared_host.root,
-        capture_output=True, text=True, timeout=TIMEOUT_S, check=True,
-    )  # fmt: skip
-    found = answer(reader.stdout)
+    found = start(shared_host, folder, sizes[:6]).result()["writers"]
     assert found["equal"]
     assert (found["states"], found["frames"]) == (["used"] * 6, {}), found

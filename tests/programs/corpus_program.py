@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import sys
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -35,6 +36,7 @@ def check(made: Row, compiled: Callable[..., Any]) -> None:
 
 def main() -> None:
     names = sys.argv[1:] or list(ROWS)
+    warnings.filterwarnings("error", "precompiled", RuntimeWarning)  # as in many test suites
     precompiled.enable()
     compiles = torch._dynamo.utils.counters["aot_autograd"]
     answers = {}

@@ -11,6 +11,7 @@ import sys
 
 import torch
 import torch.distributed as dist
+from leaving import leave
 from torch.nn.parallel import DistributedDataParallel
 
 import precompiled
@@ -54,7 +55,7 @@ def main() -> None:
     reports = [[graph.state, graph.source, graph.reason, graph.key] for graph in precompiled.report()]
     compiles = torch._dynamo.utils.counters["aot_autograd"]["total"]
     print(json.dumps({"reports": reports, "compiles": compiles}), flush=True)
-    dist.destroy_process_group()
+    leave()
 
 
 if __name__ == "__main__":

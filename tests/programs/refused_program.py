@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 
 import torch
 from torch.compiler import nested_compile_region
@@ -21,6 +22,7 @@ class Counting(torch.nn.Module):
         return torch.mul(x, y).sin() * self.seen
 
 
+warnings.filterwarnings("error", "precompiled", RuntimeWarning)  # as in many test suites
 precompiled.enable()
 module = Counting()
 compiled = torch.compile(lambda x, y: module(x, y) + module(x, y), fullgraph=True)

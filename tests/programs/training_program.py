@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from leaving import leave
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
@@ -168,7 +169,7 @@ def main() -> None:
     graphs = [[graph.state, graph.source, graph.calls_eager, graph.calls_compiled] for graph in precompiled.report()]
     print(json.dumps({"losses": losses, "graphs": graphs}), flush=True)
     if ranks > 1:
-        dist.destroy_process_group()
+        leave()
 
 
 if __name__ == "__main__":

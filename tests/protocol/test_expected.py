@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 from support_daemon import DaemonUnderTest, graph, running_daemon, wait_until
@@ -42,16 +40,11 @@ precompiled.wait()
 
 
 def run(host: Host, wait_s: float) -> str:
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(wait_s)], env=host.environment(), capture_output=True, text=True,
-        timeout=TIMEOUT_S, cwd=host.root, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    return host.program("-c", PROGRAM, str(wait_s)).ended()
 
 
 def test_daemon_and_worker_start_while_the_first_graph_is_traced(host: Host) -> None:
-    assert run(host, TIMEOUT_S) == "[1.0, 1.0] 1\n"
+    assert run(host, TIMEOUT_S) == "[1.0, 1.0] 1"
     (worker,) = host.status().workers
     assert worker.jobs_done == 1, "it is the one that the graph went to"
 
@@ -60,7 +53,7 @@ def test_nothing_starts_ahead_where_the_store_has_something(host: Host) -> None:
     (host.root / "store" / "artifacts" / "something.0").mkdir(parents=True, mode=0o700)
     (host.root / "store").chmod(0o700)
     (host.root / "store" / "artifacts").chmod(0o700)
-    assert run(host, 0.0) == "[0.0, 0.0] 0\n"
+    assert run(host, 0.0) == "[0.0, 0.0] 0"
 
 
 def test_it_waits_for_a_daemon_that_is_starting_and_the_graph_overtakes_it(tmp_path: Path) -> None:

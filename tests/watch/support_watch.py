@@ -134,6 +134,11 @@ class Project:
         (id,) = ask.request(self.host.settings, wire.Watch(registration), TIMEOUT_S).ids
         return str(id)
 
+    def unwatch(self) -> None:
+        """End its watches, also those that were begun by commands."""
+        ids = [watch.id for watch in self.watches().watches if watch.directory == str(self.directory)]
+        ask.request(self.host.settings, wire.Unwatch(ids), TIMEOUT_S)
+
     def watches(self) -> wire.WatchesReply:
         reply: wire.WatchesReply = ask.request(self.host.settings, wire.Watches(), TIMEOUT_S)
         return reply

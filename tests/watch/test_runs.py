@@ -12,7 +12,7 @@ from typing import Any
 
 import psutil
 import pytest
-from support_host import TIMEOUT_S, Host, new_host
+from support_host import TIMEOUT_S, Host
 from support_watch import Project, sources
 
 TRAIN = """
@@ -41,12 +41,11 @@ if "precompiled" in sys.modules:
 
 
 @pytest.fixture(scope="module")
-def project() -> Iterator[Project]:
-    with new_host() as host:
-        host.start_daemon()
-        found = Project(host, host.root / "project")
-        found.write({"train.py": TRAIN, "hparams.json": json.dumps({"hidden": 16, "lr": 0.1})})
-        yield found
+def project(shared_host: Host) -> Iterator[Project]:
+    found = Project(shared_host, shared_host.root / "project")
+    found.write({"train.py": TRAIN, "hparams.json": json.dumps({"hidden": 16, "lr": 0.1})})
+    yield found
+    found.unwatch()
 
 
 def command_line(project: Project, *arguments: str, status: int = 0) -> Any:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support_host import TIMEOUT_S, Host, new_host
+from support_host import TIMEOUT_S, Host
 from support_watch import Project, sources
 from test_files import in_own_user_namespace, needs_namespaces
 
@@ -37,12 +37,11 @@ print(json.dumps({"scale": SCALE, "graphs": [[g.key, g.state, g.source, g.reason
 
 
 @pytest.fixture(scope="module")
-def project() -> Iterator[Project]:
-    with new_host() as host:
-        host.start_daemon()
-        found = Project(host, host.root / "project")
-        found.write({"model.py": MODEL.format(scale=0), "run.py": RUN})
-        yield found
+def project(shared_host: Host) -> Iterator[Project]:
+    found = Project(shared_host, shared_host.root / "project")
+    found.write({"model.py": MODEL.format(scale=0), "run.py": RUN})
+    yield found
+    found.unwatch()
 
 
 @pytest.fixture(scope="module")

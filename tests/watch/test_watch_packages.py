@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from support_host import new_host
+from support_host import Host
 from support_watch import PROJECT, Project, sources
 
 # Frames are compared by the function that is compiled: a run must compile what the entry point gives.
@@ -41,12 +41,11 @@ for step in range(int(sys.argv[1])):
 
 
 @pytest.fixture(scope="module")
-def project() -> Iterator[Project]:
-    with new_host() as host:
-        host.start_daemon()
-        found = Project(host, host.root / "project", {"PRECOMPILED_PACKAGES": "1"})
-        found.write({**PROJECT, "run.py": PROJECT["run.py"] + TOLD, "train.py": TRAIN + TOLD})
-        yield found
+def project(shared_host: Host) -> Iterator[Project]:
+    found = Project(shared_host, shared_host.root / "project", {"PRECOMPILED_PACKAGES": "1"})
+    found.write({**PROJECT, "run.py": PROJECT["run.py"] + TOLD, "train.py": TRAIN + TOLD})
+    yield found
+    found.unwatch()
 
 
 def check(found: dict[str, Any], name: str) -> None:

@@ -1,0 +1,51 @@
+"""For `pytest -n N -p tests.lanes`: a module's tests go to one of the N processes, the longest modules first.
+
+A scheduler of its own, since xdist 3.8's ``--dist loadgroup`` groups nothing under pytest 9.2 (it renames items by an
+attribute that is no longer read).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from xdist.scheduler import LoadScopeScheduling
+
+# By the seconds that a run prints (``make test PYTEST_ARGS=--durations=0``): so the processes end together.
+LONGEST_FIRST = (
+    "tests/e2e/test_corpus.py",
+    "tests/packages/test_package_program.py",
+    "tests/e2e/test_modes.py",
+    "tests/chaos/test_losses.py",
+    "tests/watch/test_watching.py",
+    "tests/chaos/test_bad_artifacts.py",
+    "tests/watch/test_storms.py",
+    "tests/chaos/test_interrupted_builds.py",
+    "tests/watch/test_runs.py",
+    "tests/e2e/test_around.py",
+    "tests/e2e/test_seeds.py",
+    "tests/e2e/test_models.py",
+    "tests/watch/test_watch_packages.py",
+    "tests/e2e/test_in_process.py",
+    "tests/e2e/test_stand_in_contract.py",
+    "tests/e2e/test_training_orders.py",
+    "tests/packages/test_package_soundness.py",
+    "tests/unit/test_key_properties.py",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    place = {name: number for number, name in enumerate(LONGEST_FIRST)}
+    items.sort(key=lambda item: place.get(item.nodeid.split("::", 1)[0], len(place)))
+
+
+class Modules(LoadScopeScheduling):
+    """Whole modules, in the order of collection."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return nodeid.split("::", 1)[0]
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Modules:
+    config.option.loadscopereorder = False  # not the module with the most tests
+    return Modules(config, log)

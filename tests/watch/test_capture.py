@@ -1,0 +1,31 @@
+"""A capture's end: what it told comes before what its exit status says."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+
+from precompiled.service.watch.capture import Capture
+
+from precompiled import wire
+
+
+def test_what_it_told_last_is_its_end_however_late_it_is_read(tmp_path: Path) -> None:
+    """It tells an error and exits: whoever looks first at its status, and then reads, would say less than it did."""
+    registration = wire.Registration(
+        kind="run", command=[sys.executable, "-c", "raise SystemExit(1)"], executable=sys.executable,
+        directory=str(tmp_path), store=str(tmp_path), variables=dict(os.environ),
+    )  # fmt: skip
+    capture = Capture("token", registration, tmp_path, str(tmp_path / "reports"), 1 << 40, "")
+    try:
+        capture.look()
+        os.waitid(os.P_PIDFD, capture.pidfd, os.WEXITED | os.WNOWAIT)
+        assert capture.check(time.monotonic()) is None, "its reports were read before it exited"
+        capture.look()
+        capture.told({"event": "done", "ok": False, "error": "SyntaxError"})
+        end = capture.check(time.monotonic())
+        assert end is not None and end.error == "SyntaxError"
+    finally:
+        capture.close()
