@@ -7,8 +7,9 @@ shape environment. A worker has the graph only, and so has the eager run until t
 compares with itself is written out again, right behind the node that gives the value: it is part of what is captured
 (and of the key) and of what runs eager, and raises the RuntimeError that torch's own assertion raises.
 
-Private names: node.meta keys "example_value" and "unbacked_bindings", torch.fx.experimental.symbolic_shapes.{ShapeEnv,
-CallMethodKey}, ShapeEnv.{deferred_runtime_asserts, replacements}, FakeTensor.fake_mode, SymInt.node.{expr, shape_env},
+Private names: torch.fx.Node.meta["example_value"], torch.fx.Node.meta["unbacked_bindings"],
+torch.fx.experimental.symbolic_shapes.{CallMethodKey, ShapeEnv.{deferred_runtime_asserts, replacements}},
+torch._subclasses.fake_tensor.FakeTensor.fake_mode, torch.SymInt.node.{expr, shape_env},
 torch.utils._sympy.interp.sympy_interp, torch.utils._sympy.reference.PythonReferenceAnalysis,
 torch.utils._pytree.SequenceKey, torch.fx.proxy.GraphAppendingTracer, torch.ops.aten._assert_scalar.
 Checked on 2.11.0, 2.13.0, 2.15.0.

@@ -11,9 +11,10 @@ Which outputs go through the second one is AOTAutograd's choice (``OutputType`` 
 input that is returned is that very tensor; a view of an input is made again on the input; views of one intermediate
 stay views of one tensor; all others become tensors of their own.
 
-Private names: Tensor.{_base, _is_view, _view_func}, torch.autograd._unsafe_preserve_version_counter,
-torch._C._functorch.peek_interpreter_stack, torch._dynamo.compiled_autograd.{compiled_autograd_enabled,
-in_compiled_autograd_region}, torch._dynamo.config.compiled_autograd. Checked on 2.11.0, 2.13.0, 2.15.0.
+Private names: torch.Tensor.{_base, _is_view, _view_func}, torch.UntypedStorage._cdata,
+torch.autograd._unsafe_preserve_version_counter, torch._C._functorch.peek_interpreter_stack,
+torch._dynamo.compiled_autograd.{compiled_autograd_enabled, in_compiled_autograd_region},
+torch._dynamo.config.compiled_autograd. Checked on 2.11.0, 2.13.0, 2.15.0.
 """
 
 from __future__ import annotations

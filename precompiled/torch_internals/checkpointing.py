@@ -10,7 +10,7 @@ runs it while it traces, to mark what the backward recomputes. Known forms, as p
 ``name`` is user_modules.name_of; ``mutation``: allow_cache_entry_mutation. A function in the program itself, or inside
 of another function, cannot be imported: such a graph is bypassed.
 
-Names: torch.utils.checkpoint.create_selective_checkpoint_contexts. Checked on 2.11.0, 2.13.0, 2.15.0.
+No private names. Checked on 2.11.0, 2.13.0, 2.15.0.
 """
 
 from __future__ import annotations

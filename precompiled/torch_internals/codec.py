@@ -20,7 +20,7 @@ first. Arguments::
     {"z": [a, ...]}                 a torch.Size
     {"x": [kind, name]}             a torch.dtype, device, layout or memory_format
 
-Private names: torch.fx.Graph._codegen, which has no public way to ask. Checked on 2.11.0, 2.13.0, 2.15.0.
+Private names: torch.fx.Graph._codegen. Checked on 2.11.0, 2.13.0, 2.15.0. There is no public way to ask for it.
 """
 
 from __future__ import annotations

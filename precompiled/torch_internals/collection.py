@@ -7,8 +7,8 @@ does leave cycles behind is still collected.
 Dynamo calls back before and after each frame that it compiles (torch/_dynamo/callback.py, which counts frames that
 overlap in several threads). What is compiled in process runs under the program's own thresholds.
 
-Names: torch._dynamo.callback.callback_handler.{start_callbacks, register_start_callback, register_end_callback}.
-Checked on 2.11.0, 2.13.0, 2.15.0.
+Private names: torch._dynamo.callback.callback_handler.{start_callbacks, register_start_callback,
+register_end_callback}. Checked on 2.11.0, 2.13.0, 2.15.0.
 """
 
 from __future__ import annotations

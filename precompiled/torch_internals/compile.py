@@ -3,13 +3,16 @@
 Runs torch's own ``compile_fx``, so what comes out is what plain ``torch.compile`` runs. AOTAutograd's *bundled* entry
 (torch/_functorch/_aot_autograd/aot_autograd_result.py) holds forward, backward and the runtime wrappers.
 
-Private names: torch._inductor.compile_fx.compile_fx, torch._guards.{TracingContext, tracing},
-torch._functorch.config.{bundled_autograd_cache, force_non_lazy_backward_lowering, bypass_autograd_cache_key,
-autograd_cache_allow_custom_autograd_functions, enable_autograd_cache}, AOTAutogradCache.{_write_to_local_cache},
+Private names: torch._inductor.compile_fx.compile_fx, torch._inductor.config.compile_threads,
+torch._guards.{TracingContext, tracing}, torch._functorch.config.{patch, bundled_autograd_cache,
+force_non_lazy_backward_lowering, bypass_autograd_cache_key, autograd_cache_allow_custom_autograd_functions,
+enable_autograd_cache, strict_autograd_cache},
+torch._functorch._aot_autograd.autograd_cache.AOTAutogradCache._write_to_local_cache,
 torch._dispatch.python.enable_python_dispatcher, torch._dynamo.source.LocalSource,
-torch._dynamo.symbolic_convert.TensorifyState, torch._dynamo.exc.TensorifyScalarRestartAnalysis, GraphModule
-attributes _param_name_to_source and meta["dynamo_compile_id"], ``compiled.serialize``.
-Checked on 2.11.0, 2.13.0, 2.15.0.
+torch._dynamo.symbolic_convert.TensorifyState.force_specializations, torch._dynamo.exc.TensorifyScalarRestartAnalysis,
+torch.fx.GraphModule._param_name_to_source, torch.fx.GraphModule.meta["dynamo_compile_id"],
+torch.fx.Node._dynamo_source, torch.fx.Node.meta["example_value"], torch.fx.Node.meta["tensor_dict"].
+Checked on 2.11.0, 2.13.0, 2.15.0. What compile_fx returns has a ``serialize``, too.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Inductor's and functorch's configuration: what a compile depends on, as plain data, and back.
 
-Private names: torch._inductor.config, torch._functorch.config and their save_config_portable() and patch()
-(torch/utils/_config_module.py). Checked on 2.11.0, 2.13.0, 2.15.0.
+Private names: torch._inductor.config.{save_config_portable, patch}, torch._functorch.config.{save_config_portable,
+patch}. Checked on 2.11.0, 2.13.0, 2.15.0. They are in torch/utils/_config_module.py.
 """
 
 from __future__ import annotations

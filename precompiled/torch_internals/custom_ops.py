@@ -4,8 +4,9 @@ A worker imports the module to have the operator. What is compiled depends on it
 can change under an unchanged graph (pytorch#144344, #160472): the sources' digest is in the key, and in the worker's
 environment, so that a worker which has imported an older source never sees the graph.
 
-Private names: torch._library.custom_ops.OPDEFS, CustomOpDef.{_init_fn, _abstract_fn, _setup_context_fn, _backward_fn,
-_backend_fns}, torch._library.simple_registry.singleton.find. Checked on 2.11.0, 2.13.0, 2.15.0.
+Private names: torch._library.custom_ops.OPDEFS, torch._library.custom_ops.CustomOpDef.{_init_fn, _abstract_fn,
+_setup_context_fn, _backward_fn, _backend_fns}, torch._library.simple_registry.singleton.find,
+torch._ops.OpOverload.{_schema, _overloadname}. Checked on 2.11.0, 2.13.0, 2.15.0.
 """
 
 from __future__ import annotations

@@ -3,9 +3,8 @@
 Not at ``torch.compile``, which libraries call for functions that nobody calls. Which backend a trace is for is not
 known.
 
-Names: torch._dynamo.callback.callback_handler.{start_callbacks, register_start_callback,
-remove_start_callback}.
-Checked on 2.11.0, 2.13.0, 2.15.0.
+Private names: torch._dynamo.callback.callback_handler.{start_callbacks, register_start_callback,
+remove_start_callback}. Checked on 2.11.0, 2.13.0, 2.15.0.
 """
 
 from __future__ import annotations

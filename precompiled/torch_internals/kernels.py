@@ -9,9 +9,9 @@ Triton kernels come with the pickled result (torch/_inductor/triton_bundler.py).
 pool of processes before it looks at what is there already, and asking starts one: not while an artifact is loaded.
 
 Private names: torch._inductor.async_compile.AsyncCompile.{cpp_pybinding, wait, use_process_pool},
-torch._C._dynamo.guards._torchinductor_pyobject_tensor_data_ptr (read by the kernels from the environment variable
-_TORCHINDUCTOR_PYOBJECT_TENSOR_DATA_PTR: torch/_inductor/codecache.py, CppPythonBindingsCodeCache).
-Checked on 2.11.0, 2.13.0, 2.15.0.
+torch._C._dynamo.guards._torchinductor_pyobject_tensor_data_ptr. Checked on 2.11.0, 2.13.0, 2.15.0. The kernels read the
+last one from the environment variable _TORCHINDUCTOR_PYOBJECT_TENSOR_DATA_PTR (torch/_inductor/codecache.py,
+CppPythonBindingsCodeCache).
 """
 
 from __future__ import annotations

@@ -6,8 +6,9 @@ is raised in the form that Dynamo gives to a backend's errors (torch/_dynamo/out
 
 Private names: torch._guards.{TracingContext, tracing}, torch._dynamo.exc.{BackendCompilerFailed, ShortenTraceback,
 SkipFrame, TensorifyScalarRestartAnalysis, exceptions_allowed_to_be_fallback}, torch._dynamo.config.suppress_errors,
-GraphModule attributes _dynamo_source (of nodes) and _param_name_to_source, node.meta["example_value"],
-FakeTensor.fake_mode. Checked on 2.11.0, 2.13.0, 2.15.0.
+torch._inductor.config.compile_threads, torch.fx.Node._dynamo_source, torch.fx.GraphModule._param_name_to_source,
+torch.fx.Node.meta["example_value"], torch._subclasses.fake_tensor.FakeTensor.fake_mode.
+Checked on 2.11.0, 2.13.0, 2.15.0.
 """
 
 from __future__ import annotations

@@ -4,11 +4,14 @@ AOTAutograd's own ``wrap_post_compile`` puts the wrappers back; only the two ste
 to Inductor's cache are replaced: the wrapper's module is executed from memory and its kernels are mapped from the
 artifact (kernels.py).
 
-Private names: BundledAOTAutogradResult.{compiled_fw, compiled_bw, sanitized_aot_config, runtime_metadata,
-wrap_post_compile}, ViewAndMutationMeta.bw_donated_idxs, torch._C._autograd._get_current_graph_task_keep_graph,
-CompiledFxGraph.{after_deserialization, current_callable, recursively_apply_fns, compiled_fn_runner, source_code,
-cache_key}, torch._inductor.utils.BoxedBool, torch._inductor.cudagraph_utils.BoxedDeviceIndex,
-torch._guards.{TracingContext, tracing}. Checked on 2.11.0, 2.13.0, 2.15.0.
+Private names: torch._functorch._aot_autograd.aot_autograd_result.BundledAOTAutogradResult.{compiled_fw, compiled_bw,
+sanitized_aot_config, runtime_metadata, wrap_post_compile},
+torch._functorch._aot_autograd.schemas.ViewAndMutationMeta.bw_donated_idxs,
+torch._C._autograd._get_current_graph_task_keep_graph,
+torch._inductor.output_code.CompiledFxGraph.{after_deserialization, current_callable, recursively_apply_fns,
+compiled_fn_runner, source_code, cache_key}, torch._inductor.utils.BoxedBool,
+torch._inductor.cudagraph_utils.BoxedDeviceIndex, torch._guards.{TracingContext, tracing}, torch._dynamo.disable.
+Checked on 2.11.0, 2.13.0, 2.15.0.
 """
 
 from __future__ import annotations

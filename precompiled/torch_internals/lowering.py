@@ -10,8 +10,8 @@ So the graph is flattened, and traced down to ATen here, in the client, as AOTAu
 (docs/decisions/0011). No gradient is ever asked of it: a backward that is itself differentiated is refused.
 
 Private names: torch._dynamo.compiled_autograd.{in_compiled_autograd_region, Op}, torch._C._autocast_supported_devices,
-node.meta keys "example_value",
-"tensor_dict" and "steal_arg", torch.fx.experimental.proxy_tensor.make_fx, FakeTensor.fake_mode.
+torch.fx.Node.meta["example_value"], torch.fx.Node.meta["tensor_dict"], torch.fx.Node.meta["steal_arg"],
+torch.fx.experimental.proxy_tensor.make_fx, torch._subclasses.fake_tensor.FakeTensor.fake_mode.
 Checked on 2.11.0, 2.13.0, 2.15.0.
 """
 

@@ -3,10 +3,13 @@
 A backend's ``example_inputs`` are real tensors for parameters; the placeholders' fake tensors
 (``node.meta["example_value"]``) say the same without a weight travelling anywhere.
 
-Private names: node.meta keys "example_value" and "tensor_dict" (torch/_dynamo/output_graph.py),
-torch._subclasses.fake_tensor.{FakeTensor, FakeTensorMode}, FakeTensor.item_memo, ShapeEnv.suppress_guards,
-torch.utils._python_dispatch.is_traceable_wrapper_subclass, torch._C._functions.DelayedError (what
-torch/_subclasses/meta_utils.py gives a non-leaf as history). Checked on 2.11.0, 2.13.0, 2.15.0.
+Private names: torch.fx.Node.meta["example_value"], torch.fx.Node.meta["tensor_dict"],
+torch.Tensor._dynamo_static_input_type, torch.UntypedStorage._cdata,
+torch._subclasses.fake_tensor.{FakeTensor.item_memo, FakeTensorMode},
+torch.fx.experimental.symbolic_shapes.ShapeEnv.suppress_guards,
+torch.utils._python_dispatch.is_traceable_wrapper_subclass, torch._C._functions.DelayedError.
+Checked on 2.11.0, 2.13.0, 2.15.0. Dynamo writes the meta (torch/_dynamo/output_graph.py); a DelayedError is what
+torch/_subclasses/meta_utils.py gives a non-leaf as history.
 """
 
 from __future__ import annotations

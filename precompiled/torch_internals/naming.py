@@ -1,7 +1,7 @@
 """A name for a graph that people recognise: the function that Dynamo is compiling, and its compile id.
 
-Private names: GraphModule.meta["dynamo_compile_id"], node.meta["nn_module_stack"]. Checked on 2.11.0, 2.13.0, 2.15.0;
-without them the name is "graph".
+Private names: torch.fx.GraphModule.meta["dynamo_compile_id"], torch.fx.Node.meta["nn_module_stack"].
+Checked on 2.11.0, 2.13.0, 2.15.0. Without them the name is "graph".
 """
 
 from __future__ import annotations

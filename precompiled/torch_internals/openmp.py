@@ -10,9 +10,8 @@ and not 300,000 (``gomp_throttled_spin_count_var``), LLVM's and Intel's not at a
 ours has one empty parallel region run by a team that brings their number above that of the cores, and sleeps with its
 team, until nothing is compiled any more. No variable of the environment is set, and no thread of the program's touched.
 
-Private names: ``torch/lib/libtorch_cpu.so``, which finds the OpenMP runtime that torch's kernels call. Where it is
-missing, or the runtime is of another kind, threads wait as ever.
-Checked on 2.11.0, 2.13.0, 2.15.0.
+Private names: torch/lib/libtorch_cpu.so. Checked on 2.11.0, 2.13.0, 2.15.0. It leads to the OpenMP runtime that torch's
+kernels call. Where it is missing, or the runtime is of another kind, threads wait as ever.
 """
 
 from __future__ import annotations

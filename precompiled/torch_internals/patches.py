@@ -1,6 +1,6 @@
 """Replacing functions of torch's, and giving them back: one way for all that do.
 
-No private name of its own. Checked on 2.11.0, 2.13.0, 2.15.0.
+No private names. Checked on 2.11.0, 2.13.0, 2.15.0.
 """
 
 from __future__ import annotations

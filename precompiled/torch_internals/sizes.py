@@ -7,11 +7,10 @@ AOTAutograd and Inductor added while compiling travel with the artifact.
 Guards name the graph's *size inputs* by position among them: ``t0``, ``t1``, ... Every input that is an integer is one,
 also where Dynamo has learned that it has one value only: it stays a SymInt there.
 
-Private names: torch.fx.experimental.symbolic_shapes.{ShapeEnv, DimDynamic, SYMPY_INTERP, is_symbolic},
-ShapeEnv.{create_symbol, create_unspecified_symbol, create_symintnode, create_symfloatnode, replacements, guards,
-replace, var_to_range, backed_var_to_val, produce_guards_expression, evaluate_guards_expression},
-torch.utils._sympy.functions,
-torch.utils._sympy.value_ranges.ValueRanges, torch._dynamo.source.ConstantSource, SymInt.node.{expr, shape_env}.
+Private names: torch.fx.experimental.symbolic_shapes.{DimDynamic, SYMPY_INTERP, ShapeEnv.{create_symbol,
+create_unspecified_symbol, create_symintnode, create_symfloatnode, replacements, guards, replace, var_to_range,
+backed_var_to_val, produce_guards_expression, evaluate_guards_expression}}, torch.utils._sympy.functions,
+torch.utils._sympy.value_ranges.ValueRanges, torch._dynamo.source.ConstantSource, torch.SymInt.node.{expr, shape_env}.
 Checked on 2.11.0, 2.13.0, 2.15.0.
 """
 

@@ -7,8 +7,8 @@ Collected when a graph is submitted, so that a hit does not pay for it, and sent
      "nodes": [[place or -1, ...], ...],                one list a graph, numbered as codec.py does
      "inputs": [name, ...]}                             Dynamo's names of the inputs
 
-Private names: node.meta["stack_trace"] (read as the public ``Node.stack_trace``), in the form of
-``traceback.StackSummary.format``. Checked on 2.11.0, 2.13.0, 2.15.0; without it no places are known.
+Private names: torch.fx.Node.meta["stack_trace"]. Checked on 2.11.0, 2.13.0, 2.15.0. Read as the public
+``Node.stack_trace``, in the form of ``traceback.StackSummary.format``. Without it no places are known.
 """
 
 from __future__ import annotations

@@ -12,7 +12,8 @@ that their backward asks is where it was greater than something: compiled code k
 input meanwhile. They get a copy.
 
 Private names: torch.ops.higher_order.{tag_activation_checkpoint, wrap_activation_checkpoint, invoke_subgraph},
-GraphModule.meta["_checkpoint_context_fn"]. Checked on 2.11.0, 2.13.0, 2.15.0.
+torch._ops.HigherOrderOperator._name, torch.fx.GraphModule.meta["_checkpoint_context_fn"],
+torch.fx._lazy_graph_module._LazyGraphModule.real_recompile. Checked on 2.11.0, 2.13.0, 2.15.0.
 """
 
 from __future__ import annotations

@@ -6,10 +6,11 @@ Two kinds are known by what torch does, not by who does it:
 - A custom autograd Function. A reentrant checkpoint (torch's, DeepSpeed's, a user's own) runs the graph without
   gradients in its forward, and with gradients in its backward: two graphs to Dynamo, with artifacts of their own.
 
-Names: torch.autograd.function.AUTOGRAD_FUNCTION_COUNTER; private ones:
-torch._C._autograd._top_saved_tensors_default_hooks, torch._C._current_graph_task_id, and of
-torch/utils/checkpoint.py: the variables "frame" of _checkpoint_hook's pack hook and "target_frame_ref" of
-_recomputation_hook's. Checked on 2.11.0, 2.13.0, 2.15.0.
+Private names: torch.autograd.function.AUTOGRAD_FUNCTION_COUNTER, torch._C._autograd._top_saved_tensors_default_hooks,
+torch._C._current_graph_task_id, torch.utils.checkpoint.{_checkpoint_hook, _recomputation_hook},
+torch._ops.OpOverload._schema, torch._subclasses.fake_tensor.FakeTensorMode,
+torch.utils._python_dispatch.TorchDispatchMode. Checked on 2.11.0, 2.13.0, 2.15.0. Of a checkpoint's hooks the variables
+"frame" (of the first one's pack hook) and "target_frame_ref" (of the second one's) are read.
 """
 
 from __future__ import annotations

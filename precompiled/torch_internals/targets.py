@@ -3,8 +3,9 @@
 A name is used only when looking it up gives the very same object, so a name can never stand for something else. What
 is not torch's own (a user's function, a custom op) has no name here: its code could change under an unchanged name.
 
-Private names: torch._C._nn, torch._C._special, torch._C._linalg, torch._C._fft, torch._C._VariableFunctions,
-torch._ops.{OpOverload, OpOverloadPacket, HigherOrderOperator}. Checked on 2.11.0, 2.13.0, 2.15.0.
+Private names: torch._C.{_nn, _special, _linalg, _fft, _VariableFunctions, _autograd}, torch._VF,
+torch._ops.{OpOverload._schema, OpOverload._overloadname, OpOverloadPacket._qualified_op_name,
+HigherOrderOperator._name}. Checked on 2.11.0, 2.13.0, 2.15.0.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """What a graph was traced from: its function; and the files of all that Dynamo inlined, and of every operation.
 
-Private names: torch._guards.TracingContext.{try_get, traced_code} (the code objects that Dynamo has inlined for the
-frame in hand), read with what node.stack_trace says (sources.py). Checked on 2.11.0, 2.13.0, 2.15.0; where traced_code
-is missing, functions that leave no operation behind are known by their imported modules only
+Private names: torch._guards.TracingContext.{try_get, traced_code}. Checked on 2.11.0, 2.13.0, 2.15.0. They are the code
+objects that Dynamo has inlined for the frame in hand, read with what node.stack_trace says (sources.py). Where
+traced_code is missing, functions that leave no operation behind are known by their imported modules only
 (precompiled/client/recorder.py).
 """
 

@@ -12,9 +12,9 @@ kernel's code reads (Triton's own cache key of it) and the autotuner's configura
 it refuses the graph, which is then compiled in process.
 
 Private names: torch._higher_order_ops.triton_kernel_wrap.kernel_side_table.{add_kernel, get_kernel, add_constant_args,
-get_constant_args}; triton.runtime.jit.JITFunction.{cache_key, arg_names}, triton.runtime.autotuner.Autotuner.{fn,
-configs, keys, restore_value, reset_to_zero}, triton.language.core.dtype.name. Checked on 2.11.0, 2.15.0 with the
-Triton that they require (2.13.0 for the CPU comes without).
+get_constant_args}, torch._ops.HigherOrderOperator._name, triton.runtime.jit.JITFunction.cache_key,
+triton.runtime.autotuner.Autotuner.{fn, configs, keys, restore_value, reset_to_zero}, triton.language.core.dtype.name.
+Checked on 2.11.0, 2.15.0 with the Triton that they require (2.13.0 for the CPU comes without).
 """
 
 from __future__ import annotations

@@ -4,9 +4,9 @@ Numbers and texts at the top level, in its classes, and in the objects that it k
 ``argparse.Namespace``); which functions are registered for its operators, and what they hold. What is no data (modules,
 locks, tensors) is left out, and so are variables of the environment: a worker has few of the client's.
 
-Private names: torch._library.custom_ops.OPDEFS, CustomOpDef.{_init_fn, _schema, _abstract_fn, _setup_context_fn,
-_backward_fn, _vmap_fn, _backend_fns, _torch_dispatch_fns, _autocast_dtype (2.11: _autocast_cpu_dtype,
-_autocast_cuda_dtype)}. Checked on 2.11.0, 2.13.0, 2.15.0.
+Private names: torch._library.custom_ops.OPDEFS, torch._library.custom_ops.CustomOpDef.{_init_fn, _schema, _abstract_fn,
+_setup_context_fn, _backward_fn, _vmap_fn, _backend_fns, _torch_dispatch_fns, _autocast_dtype (2.13, 2.15),
+_autocast_cpu_dtype (2.11), _autocast_cuda_dtype (2.11)}. Checked on 2.11.0, 2.13.0, 2.15.0.
 """
 
 from __future__ import annotations

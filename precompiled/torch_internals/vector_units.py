@@ -9,7 +9,7 @@ A test program whose compiler was killed, or had no room, says nothing about the
 has no such unit, and the kernels of this process are slow; a worker would publish them for all that come after it.
 
 Private names: torch._inductor.cpu_vec_isa.{valid_vec_isa_list, x86_isa_checker, supported_vec_isa_list,
-VecISA.check_build}. Checked on 2.11.0, 2.13.0, 2.15.0.
+VecISA.check_build}, torch._inductor.config.cpp. Checked on 2.11.0, 2.13.0, 2.15.0.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Private torch names stay in rooms that are marked for them, where each file says on which versions they were checked.
+"""Private torch names stay in rooms that are marked for them, where each file lists those that it uses and the versions
+they were checked on. docs/private-torch-names.md is made of these lists.
 
 Read from the syntax tree: the project's own rule, which no linter knows. Attributes of values (``module._x``) cannot be
 told apart from other people's and are not looked at, but for those of objects that only torch makes.
@@ -7,21 +8,21 @@ told apart from other people's and are not looked at, but for those of objects t
 from __future__ import annotations
 
 import ast
-import re
+import runpy
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-MARKED = (ROOT / "precompiled" / "torch_internals", ROOT / "precompiled" / "packages" / "dynamo")
+PAGE = runpy.run_path(str(ROOT / "tools" / "private_names_page.py"))
+INTERNALS: list[Path] = PAGE["FILES"]
 SOURCES = sorted(
     path
     for folder in ("precompiled", "service", "systemd")
     for path in (ROOT / folder).rglob("*.py")
-    if path.parent not in MARKED
+    if path not in INTERNALS
 )
-INTERNALS = sorted(path for room in MARKED for path in room.glob("[!_]*.py"))
 TORCH_ATTRIBUTES = {"_codegen", "_dynamo_source", "_param_name_to_source", "_schema", "_overloadname", "_cdata"}
 
 
@@ -60,9 +61,18 @@ def test_no_private_torch_name(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", INTERNALS, ids=lambda path: path.name)
-def test_each_file_says_on_which_versions_it_was_checked(path: Path) -> None:
-    text = ast.get_docstring(ast.parse(path.read_text())) or ""
-    assert re.search(r"Checked\s+on\s+\d+\.\d+\.\d+", text), f"{path.name} does not say on which versions"
+def test_each_file_lists_the_names_that_it_uses(path: Path) -> None:
+    listed = [f"{name}." for name, _versions in PAGE["listed"](path)]  # which raises where there is no list
+    for name in set(private_names(ast.parse(path.read_text()))):
+        found = f"{name.removeprefix('*')}."
+        assert any(
+            other.endswith(found) or other.startswith(found) or found.startswith(other) for other in listed
+        ), f"{path.name} uses {name}: say so in its docstring"
+
+
+def test_the_page_is_up_to_date() -> None:
+    page = (ROOT / "docs" / "private-torch-names.md").read_text()
+    assert page == PAGE["page"](page), "run `python tools/private_names_page.py`"
 
 
 @pytest.mark.parametrize(

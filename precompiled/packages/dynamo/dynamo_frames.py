@@ -3,11 +3,12 @@
 Dynamo calls ``ConvertFrame`` (or, with fullgraph=True, ``ConvertFrameAssert``) for a frame whose guards all failed.
 Replacing that method on both classes comes before anything is traced or counted.
 
-Private names: torch._dynamo.convert_frame.{ConvertFrame, ConvertFrameAssert, CheckFunctionManager, DynamoOutput,
-input_codes, output_codes}, their attributes _torchdynamo_orig_backend, _inner_convert, _one_graph, _export, _package;
-torch._dynamo.types.{ConvertFrameReturn, FrameAction},
-torch._dynamo.decorators._nonrecursive_disable_wrapper_code,
-torch._C._dynamo.eval_frame._debug_get_cache_entry_list, torch._TorchCompileInductorWrapper, torch._TorchCompileWrapper.
+Private names: torch._dynamo.convert_frame.{ConvertFrame._inner_convert, ConvertFrameAssert.{_torchdynamo_orig_backend,
+_one_graph, _export, _package}, CheckFunctionManager.serialize_guards, DynamoOutput, has_tensor_in_frame,
+get_compile_id, input_codes, output_codes, orig_code_map}, torch._dynamo.types.{ConvertFrameReturn.skip_reason (2.13,
+2.15), ConvertFrameReturn, FrameAction}, torch._dynamo.config.recompile_limit,
+torch._dynamo.decorators._nonrecursive_disable_wrapper_code, torch._C._dynamo.eval_frame._debug_get_cache_entry_list,
+torch._TorchCompileInductorWrapper.config, torch._TorchCompileWrapper.{compiler_name, kwargs}.
 Checked on 2.11.0, 2.13.0, 2.15.0.
 """
 

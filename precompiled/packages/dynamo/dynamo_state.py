@@ -4,11 +4,9 @@ Private names: torch._C._dynamo.guards.GlobalStateGuard, torch._C._len_torch_fun
 torch.utils._device.CURRENT_DEVICE, torch._functorch.pyfunctorch.retrieve_all_functorch_interpreters,
 torch.autograd.forward_ad._current_level, torch.nn.modules.module._global_*_hooks, torch._dynamo.config,
 torch._dynamo.trace_rules.{_allowed_callable_ids, _disallowed_callable_ids, _nonstrict_trace_callable_ids,
-_leaf_function_ids},
-torch._dynamo.utils.{_get_error_on_graph_break, maybe_disable_inference_mode}, torch._dynamo.eval_frame._stance,
-torch._dynamo.compiled_autograd.ops,
-torch._inductor.runtime.cache_dir_utils.default_cache_dir.
-Checked on 2.11.0, 2.13.0, 2.15.0.
+_leaf_function_ids}, torch._dynamo.utils.{_get_error_on_graph_break, maybe_disable_inference_mode},
+torch._dynamo.eval_frame._stance, torch._dynamo.compiled_autograd.ops,
+torch._inductor.runtime.cache_dir_utils.default_cache_dir. Checked on 2.11.0, 2.13.0, 2.15.0.
 """
 
 from __future__ import annotations

@@ -4,9 +4,8 @@ So they are the guards that tracing here would have made, those on identity incl
 
 Private names: torch._dynamo.guards.{CheckFunctionManager, GuardBuilder}, torch._guards.{Guard, GuardsSet,
 TracingContext, tracing}, torch._dynamo.output_graph.{OutputGraphCommon, OutputGraphGuardsState},
-torch._C.DisableTorchFunction, torch.utils._device.CURRENT_DEVICE, torch.utils._ordered_set.OrderedSet,
-torch.autograd.forward_ad._current_level.
-Checked on 2.11.0, 2.13.0, 2.15.0.
+torch._dynamo.mark_static_address, torch._C.DisableTorchFunction, torch.utils._device.CURRENT_DEVICE,
+torch.utils._ordered_set.OrderedSet, torch.autograd.forward_ad._current_level. Checked on 2.11.0, 2.13.0, 2.15.0.
 """
 
 from __future__ import annotations

@@ -9,10 +9,10 @@ are the guards made again (guard_building.py).
 What has no description, or a kind that is not known here, raises NotPortable.
 
 Private names: torch._dynamo.guards.{GuardBuilder, convert_int_to_concrete_values, _get_closure_vars},
-torch._dynamo.source.LocalSource, torch._guards.Guard, torch._C._dispatch_keys, torch.utils._pytree.{SUPPORTED_NODES,
-CONSTANT_NODES}, torch._subclasses.fake_tensor.FakeTensor, torch.utils._python_dispatch._disable_current_modes,
-Tensor._dynamo_static_input_type.
-Checked on 2.11.0, 2.13.0, 2.15.0.
+torch._dynamo.source.LocalSource, torch._guards.Guard, torch._C._dispatch_keys, torch.utils._pytree.{tree_map,
+SUPPORTED_NODES, CONSTANT_NODES}, torch._subclasses.fake_tensor.FakeTensor.{pytype, dispatch_keys},
+torch.utils._python_dispatch.{is_traceable_wrapper_subclass, _disable_current_modes}, torch.Tensor.{_is_view,
+_dynamo_static_input_type}, torch.UntypedStorage._cdata. Checked on 2.11.0, 2.13.0, 2.15.0.
 """
 
 from __future__ import annotations

@@ -4,10 +4,10 @@ What is found is given back as the ``GuardedCode`` that tracing would have given
 that recompile limits, the match of backends, ``torch.compiler.reset`` and explanations of failed guards are its own.
 Upstream's second table (``_load_precompile_entry``) is not used.
 
-Private names: torch._dynamo.convert_frame.{has_tensor_in_frame, get_compile_id, input_codes, output_codes,
-orig_code_map}, torch._dynamo.types.{GuardedCode, ConvertFrameReturn, wrap_guarded_code},
-torch._dynamo.utils.{CleanupHook, CleanupManager}, torch._guards.{compile_context, CompileContext}.
-Checked on 2.11.0, 2.13.0, 2.15.0.
+Private names: torch._dynamo.convert_frame.{get_compile_id, input_codes, output_codes, orig_code_map},
+torch._dynamo.types.{GuardedCode, ConvertFrameReturn, ConvertFrameReturn.skip_reason (2.13, 2.15), wrap_guarded_code},
+torch._dynamo.utils.{CleanupHook, CleanupManager}, torch._guards.{compile_context, CompileContext},
+torch._dynamo.disable. Checked on 2.11.0, 2.13.0, 2.15.0.
 """
 
 from __future__ import annotations

@@ -14,17 +14,14 @@ is the user's. Noted are
 - what it had computed by functions that it takes for constant: importlib.util.find_spec, importlib.metadata.version,
   and those under torch._dynamo.assume_constant_result.
 
-Private names: torch._dynamo.variables.builder.VariableBuilder.{_wrap, __call__},
-torch._dynamo.variables.lazy.LazyVariableTracker.{original_value, original_source},
-torch._dynamo.variables.base.VariableTracker.{call_obj_hasattr, var_getattr, tp_getattro_impl (2.15), source} and
-__contains__ in all classes that define them,
+Private names: torch._dynamo.variables.builder.{VariableBuilder._wrap, VariableBuilder.__call__,
+SourcelessBuilder.create}, torch._dynamo.variables.lazy.LazyVariableTracker.{original_value, original_source},
+torch._dynamo.variables.base.VariableTracker.{call_obj_hasattr, var_getattr (2.11, 2.13), tp_getattro_impl (2.15),
+source}, torch._dynamo.variables.*.__contains__,
 torch._dynamo.variables.dicts.*.getitem_const_raise_exception_if_absent,
-torch._dynamo.variables.dicts.ConstDictVariable.{tp_repr_impl (2.15), repr_impl
-(2.13), debug_repr (2.11), as_python_constant},
-torch._dynamo.variables.builtin.BuiltinVariable.{call_str, call_dir, call_function_handler_cache},
-torch._dynamo.side_effects.SideEffects.mutation,
-torch._dynamo.variables.builder.SourcelessBuilder.create,
-torch._dynamo.variables.user_defined.UserDefinedObjectVariable,
+torch._dynamo.variables.dicts.ConstDictVariable.{tp_repr_impl (2.15), repr_impl (2.13), debug_repr (2.11),
+as_python_constant}, torch._dynamo.variables.builtin.BuiltinVariable.{call_str, call_dir, call_function_handler_cache},
+torch._dynamo.side_effects.SideEffects.mutation, torch._dynamo.variables.user_defined.UserDefinedObjectVariable,
 torch._dynamo.variables.functions.{SkipFunctionVariable.call_function, invoke_and_store_as_constant},
 torch._dynamo.source.ConstantSource, torch._dynamo.exc.{ObservedAttributeError, ObservedKeyError}.
 Checked on 2.11.0, 2.13.0, 2.15.0.

@@ -4,11 +4,10 @@ It is read in ``CheckFunctionManager.serialize_guards``, the one place where Dyn
 guards with their values, and the expressions of symbolic sizes (``save_guards``). What led there and leaves no guard is
 noted on the way: the code that each attempt met, and what it read (trace_patches.py).
 
-Private names: torch._dynamo.convert_frame.{CheckFunctionManager, DynamoOutput},
-torch._dynamo.output_graph.OutputGraph.{installed_globals, import_sources, __init__, cleanup, guards, tracing_context},
-TracingContext.traced_code,
-torch._dynamo.resume_execution.TORCH_DYNAMO_RESUME_IN_PREFIX.
-Checked on 2.11.0, 2.13.0, 2.15.0.
+Private names: torch._dynamo.convert_frame.{CheckFunctionManager.serialize_guards, DynamoOutput.build_guards},
+torch._dynamo.output_graph.OutputGraph.{installed_globals, import_sources, name_of_builtins_dict_key_in_fglobals,
+__init__, cleanup, guards, tracing_context}, torch._guards.TracingContext.traced_code,
+torch._dynamo.resume_execution.TORCH_DYNAMO_RESUME_IN_PREFIX. Checked on 2.11.0, 2.13.0, 2.15.0.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ torch._dynamo.variables.base.VariableTracker.{is_python_constant, as_python_cons
 torch._dynamo.variables.builtin.BuiltinVariable.{call_isinstance, call_issubclass, call_function, fn,
 _call_min_max_seq_with_key (2.15)}, torch._dynamo.variables.functions.{SkipFunctionVariable.call_function,
 BaseUserFunctionVariable, FunctoolsPartialVariable}, torch._dynamo.variables.misc.ConstantLikeVariable.call_method,
-torch._dynamo.variables.invoke_subgraph.{stamp_out_subgraph, build_source_replacement} (from 2.13).
+torch._dynamo.variables.invoke_subgraph.{stamp_out_subgraph, build_source_replacement} (2.13, 2.15).
 Checked on 2.11.0, 2.13.0, 2.15.0.
 """
 
