@@ -26,8 +26,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.hosts import LIMIT_S, BenchmarkError, Host, fresh_host
-from benchmarks.result import HEADERS, RAW_HEADERS, Result, banner, markdown, save
+from benchmarks.harness.hosts import LIMIT_S, BenchmarkError, Host, fresh_host
+from benchmarks.harness.result import HEADERS, RAW_HEADERS, Result, banner, markdown, save
 from precompiled import wire
 from precompiled.client import ask
 from precompiled.store.artifacts import Store

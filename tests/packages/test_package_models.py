@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.packages import Name, examine
+from benchmarks.architectures.rows import Name
+from benchmarks.packages.table import examine
 
 # T5's forward is behind wrappers of transformers' and torch's own, which no name leads to: a mend that was right for
 # every case of the soundness table refused all HuggingFace models once. The others: a graph break, a state space,

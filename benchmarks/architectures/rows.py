@@ -1,0 +1,73 @@
+"""A table with a row for each architecture and task, whatever is in its rows: what is asked for, shown, returned."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.harness.result import machine, markdown
+from benchmarks.models.suite import TASKS
+from benchmarks.models.zoo import ARCHITECTURES
+
+Name = tuple[str, str]  # architecture, task
+
+
+def rows_parser(prog: str, description: str | None) -> argparse.ArgumentParser:
+    """What a table of architectures is asked with."""
+    parser = argparse.ArgumentParser(prog=prog, description=description)
+    parser.add_argument("--only", action="append", metavar="NAME", help="these architectures (repeatable; a,b)")
+    parser.add_argument("--task", choices=TASKS, help="this task only")
+    parser.add_argument("--json", action="store_true", help="the rows as JSON on stdout; progress goes to stderr")
+    parser.add_argument("--markdown", action="store_true", help="print the table for docs/benchmarks.md as well")
+    return parser
+
+
+def asked(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> list[Name]:
+    """The rows that were asked for; ends the program for an unknown architecture."""
+    wanted = [name for item in arguments.only or [] for name in item.split(",")] or list(ARCHITECTURES)
+    if unknown := set(wanted) - set(ARCHITECTURES):
+        parser.error(f"there is no {', '.join(sorted(unknown))}; there are {', '.join(ARCHITECTURES)}")
+    return [(name, task) for name in wanted for task in TASKS if arguments.task in (None, task)]
+
+
+def begin(arguments: argparse.Namespace) -> Console:
+    """Where progress and the table go; says what is run on."""
+    # As Ctrl-C does: the daemon and its directories are cleaned up on the way out.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    console = Console(stderr=arguments.json)
+    console = console if console.is_terminal else Console(width=200, stderr=arguments.json)
+    facts = machine()
+    console.print(
+        f"{facts['cores']} cores, {facts['cpu']}; torch {facts['torch']}, Python {facts['python']}, {facts['commit']}",
+        highlight=False,
+    )
+    return console
+
+
+def show(console: Console, headers: Sequence[str], rows: Sequence[Any], remarks: Callable[[Any], list[str]]) -> None:
+    """The table, in red what is not ``right``; ``remarks``: what is said of a row below it."""
+    table = Table(*headers, box=None, pad_edge=False, header_style="bold")
+    for row in rows:
+        table.add_row(*row.cells(), style=None if row.right else "red")
+    console.print()
+    console.print(table)
+    for row in rows:
+        for text in remarks(row):
+            console.print(f"{row.architecture} {row.task}: {text}", style="red", markup=False, highlight=False)
+
+
+def conclude(arguments: argparse.Namespace, headers: Sequence[str], rows: Sequence[Any]) -> int:
+    """The other forms that were asked for; the exit status."""
+    if arguments.markdown:
+        print(f"\n{markdown(headers, [row.cells() for row in rows])}")
+    if arguments.json:
+        print(json.dumps([{**asdict(row), "right": row.right} for row in rows], indent=1))
+    return 0 if all(row.right for row in rows) else 1
