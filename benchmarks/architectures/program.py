@@ -11,14 +11,13 @@ import json
 import sys
 import time
 import traceback
-from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 import transformers
 
 import precompiled
-from benchmarks.models.compare import differences, tensors
+from benchmarks.models.compare import differences, step
 from benchmarks.models.zoo import ARCHITECTURES, Example
 
 # After the swap another graph may turn up (Dynamo compiles anew when what it guards on has changed): as often.
@@ -53,18 +52,17 @@ def _examine(example: Example, training: bool, wait_s: float, found: dict[str, A
     """Compare with eager before and after the swap; ``found`` holds what is known when it raises."""
     torch._dynamo.reset()  # all architectures share frames of transformers', and each frame has a limit of compiles
     model = example.model.train(training)
-    inputs = {**example.inputs, **(example.targets if training else {})}
-    expected = step(model, model, inputs, training)
-    if unsteady := differences(step(model, model, inputs, training), expected):
+    expected = step(model, example, training)
+    if unsteady := differences(step(model, example, training), expected):
         raise AssertionError(f"eager differs from itself: {unsteady}")
     compiled = torch.compile(model)
     before = len(precompiled.report())
-    first = differences(step(compiled, model, inputs, training), expected)
+    first = differences(step(compiled, example, training), expected)
     found["different"] += [f"at first: {text}" for text in first]
     for _ in range(ROUNDS):
         known = len(precompiled.report())
         found["waited"] = precompiled.wait(wait_s)
-        again = differences(step(compiled, model, inputs, training), expected)
+        again = differences(step(compiled, example, training), expected)
         found["different"] += [f"after the swap: {text}" for text in again]
         if len(precompiled.report()) == known:
             break
@@ -72,26 +70,6 @@ def _examine(example: Example, training: bool, wait_s: float, found: dict[str, A
     idle = [graph.name for graph in graphs if graph.state == "compiled" and not graph.calls_compiled]
     if idle:
         raise AssertionError(f"never ran compiled: {idle}")
-
-
-def step(
-    function: Callable[..., Any], model: torch.nn.Module, inputs: Mapping[str, Any], training: bool
-) -> dict[str, torch.Tensor | None]:
-    """One step: outputs and, when training, all gradients and buffers, by name. The model is as before afterwards."""
-    kept = {name: buffer.clone() for name, buffer in model.named_buffers()}
-    with torch.set_grad_enabled(training):
-        output = function(**inputs)
-    found = {f"output{name}": tensor.detach() for name, tensor in tensors(output)}
-    if training:
-        # Every part of the model has a loss here; its other outputs are compared, not differentiated.
-        output["loss"].backward()
-        found |= {f"gradient of {name}": parameter.grad for name, parameter in model.named_parameters()}
-        found |= {f"buffer {name}": buffer.clone() for name, buffer in model.named_buffers()}
-    model.zero_grad(set_to_none=True)
-    with torch.no_grad():
-        for name, buffer in model.named_buffers():
-            buffer.copy_(kept[name])
-    return found
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from typing import Any
 
 from benchmarks.architectures.rows import Name
 from benchmarks.harness.effort import Say
-from benchmarks.harness.hosts import ROOT, Host, fresh_host
+from benchmarks.harness.hosts import Host, fresh_host
 from benchmarks.models.zoo import ARCHITECTURES
 
 # Far above what a row takes on a loaded 2-core machine: nothing hangs for ever.
@@ -93,12 +93,11 @@ def _run(host: Host, names: Sequence[Name], say: Say) -> dict[Name, dict[str, An
 
 
 def _answers(host: Host, names: Sequence[Name], errors: Path) -> Iterator[dict[str, Any]]:
-    spec = json.dumps({"rows": names, "wait_s": WAIT_S})
-    program = [sys.executable, "-m", "benchmarks.architectures.program", spec]
+    command = host.command({"rows": names, "wait_s": WAIT_S}, hook=True, program="architectures.program")
     with errors.open("w") as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", "precompiled", "run", "--", *program],
-            env=host.environment(hook=True), cwd=ROOT, stdout=subprocess.PIPE, stderr=log, text=True,
+            [sys.executable, "-m", "precompiled", "run", "--", *command["argv"]],
+            env=command["env"], cwd=command["cwd"], stdout=subprocess.PIPE, stderr=log, text=True,
         )  # fmt: skip
     assert process.stdout is not None
     try:

@@ -71,16 +71,19 @@ class Host:
         }
         return python_path.with_hook(found) if hook else found
 
-    def command(self, spec: Mapping[str, Any], *, hook: bool, extra: Mapping[str, str] | None = None) -> Command:
-        """benchmarks/models/program.py with ``spec``, in a process of its own."""
+    def command(
+        self, spec: Mapping[str, Any], *, hook: bool, extra: Mapping[str, str] | None = None,
+        program: str = "models.program",
+    ) -> Command:  # fmt: skip
+        """One of the benchmarks' programs with ``spec``, in a process of its own."""
         environment = self.environment(hook=hook, extra=extra)
-        return {"argv": program("models.program", spec), "env": environment, "cwd": str(ROOT)}
+        return {"argv": _program(program, spec), "env": environment, "cwd": str(ROOT)}
 
-    def run(self, spec: Mapping[str, Any], *, hook: bool, extra: Mapping[str, str] | None = None) -> dict[str, Any]:
-        """The program in a fresh process; its result."""
-        return run_json(program("models.program", spec), self.environment(hook=hook, extra=extra))
+    def run(self, spec: Mapping[str, Any], *, hook: bool, **more: Any) -> dict[str, Any]:
+        """The result of ``command``."""
+        return _run(self.command(spec, hook=hook, **more))
 
-    def tree(self, commands: Sequence[Command], *, daemon: bool | None, limit_s: float = LIMIT_S) -> dict[str, Any]:
+    def tree(self, commands: Sequence[Command], *, daemon: bool | None) -> dict[str, Any]:
         """What tree.py says of ``commands``, started at once, and of all that they leave in the background.
 
         ``daemon``: whether one is started before, and stopped at the end; None: the commands start it, if any.
@@ -90,9 +93,10 @@ class Host:
             "before": {"argv": self.daemon_command("start"), **own} if daemon else None,
             "commands": list(commands),
             "stop": None if daemon is False else {"argv": self.daemon_command("stop"), **own},
-            "limit_s": limit_s,
+            "limit_s": LIMIT_S,
         }
-        return run_json(program("harness.tree", spec), dict(os.environ), limit_s + 120.0)
+        command = {"argv": _program("harness.tree", spec), "env": dict(os.environ), "cwd": str(ROOT)}
+        return _run(command, LIMIT_S + 120.0)
 
     def start_daemon(self) -> int:
         outcome = start.start_daemon(self.settings, LIMIT_S)
@@ -128,17 +132,61 @@ def fresh_host() -> Iterator[Host]:
         shutil.rmtree(root)
 
 
-def program(name: str, spec: Mapping[str, Any]) -> list[str]:
-    """The command line of one of the benchmarks' programs; its working directory is ROOT."""
+class Child:
+    """One of the benchmarks' programs while it runs: it is told what to do by lines, and answers by lines of JSON."""
+
+    def __init__(self, command: Command, errors: int | None = None) -> None:
+        self._name = command["argv"][2]
+        self._process = subprocess.Popen(
+            command["argv"], env=command["env"], cwd=command["cwd"],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True,
+        )  # fmt: skip
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._in, self._out = self._process.stdin, self._process.stdout
+
+    def __enter__(self) -> Child:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        with self._process:
+            self._process.kill()
+
+    def _line(self) -> str:
+        line = self._out.readline()
+        if not line:
+            raise BenchmarkError(f"{self._name} ended with {self._process.wait()}")
+        return line.strip()
+
+    def wait_ready(self) -> None:
+        while self._line() != "ready":
+            pass
+
+    def tell(self, line: str) -> None:
+        self._in.write(f"{line}\n")
+        self._in.flush()
+
+    def answer(self) -> Any:
+        return json.loads(self._line())
+
+    def finish(self) -> Any:
+        """Nothing more is told; its last answer."""
+        self._in.close()
+        found = self.answer()
+        self._process.wait(LIMIT_S)
+        return found
+
+
+def _program(name: str, spec: Mapping[str, Any]) -> list[str]:
     return [sys.executable, "-m", f"benchmarks.{name}", json.dumps(spec)]
 
 
-def run_json(command: list[str], environment: Mapping[str, str], limit_s: float = LIMIT_S) -> dict[str, Any]:
-    """Run a command; the JSON of its last line."""
+def _run(command: Command, limit_s: float = LIMIT_S) -> dict[str, Any]:
+    """The JSON of a command's last line."""
     done = subprocess.run(
-        command, env=environment, cwd=ROOT, capture_output=True, text=True, check=False, timeout=limit_s
-    )
+        command["argv"], env=command["env"], cwd=command["cwd"], capture_output=True, text=True, check=False,
+        timeout=limit_s,
+    )  # fmt: skip
     if done.returncode != 0:
-        raise BenchmarkError(f"{command[2]} ended with {done.returncode}:\n{done.stderr[-4000:]}")
+        raise BenchmarkError(f"{command['argv'][2]} ended with {done.returncode}:\n{done.stderr[-4000:]}")
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from benchmarks.harness.effort import Effort, Say
-from benchmarks.harness.hosts import BenchmarkError, fresh_host, program, run_json
+from benchmarks.harness.hosts import expect, fresh_host
 from benchmarks.harness.result import Result
 
 
@@ -20,11 +20,9 @@ def load(effort: Effort, say: Say) -> list[Result]:
         host.stop_daemon()
         say("the artifact is there")
         for _ in range(effort.repeats):
-            command = program("measures.load_program", {"store": str(host.root / "store")})
-            found = run_json(command, host.environment(hook=False))
-            (graph,) = host.run(spec, hook=True, extra={"PRECOMPILED_MODE": "lookup"})["first"]
-            if graph["source"] != "hit":
-                raise BenchmarkError(f"a graph is not a hit: {graph}")
+            found = host.run({"store": str(host.root / "store")}, hook=False, program="measures.load_program")
+            (graph,) = graphs = host.run(spec, hook=True, extra={"PRECOMPILED_MODE": "lookup"})["first"]
+            expect(graphs, "compiled", "hit")
             alone.samples.append(found["load_s"])
             imports.samples.append(found["backend_s"])
             started.samples.append(len(found["started"]))

@@ -6,7 +6,7 @@ import statistics
 from typing import Any
 
 from benchmarks.harness.effort import Effort, Say
-from benchmarks.harness.hosts import BenchmarkError, fresh_host, program, run_json
+from benchmarks.harness.hosts import BenchmarkError, fresh_host
 from benchmarks.harness.result import Result
 
 PLACEHOLDERS = 5000
@@ -47,8 +47,9 @@ def _compare(title: str, graph: dict[str, Any], goal: float, effort: Effort, say
 def _sample(side: str, graph: dict[str, Any]) -> list[float]:
     """The seconds of one fresh process: its first lookup, and the repeated ones."""
     with fresh_host() as host:
-        environment = host.environment(hook=True, extra={"PRECOMPILED_MODE": "lookup"})
-        found = run_json(program("measures.lookup_program", {**graph, "side": side, "repeats": REPEATS}), environment)
+        spec = {**graph, "side": side, "repeats": REPEATS}
+        extra = {"PRECOMPILED_MODE": "lookup"}
+        found = host.run(spec, hook=True, extra=extra, program="measures.lookup_program")
     if found["placeholders"] < graph.get("placeholders", 1) or len(found["seconds"]) != 1 + REPEATS:
         raise BenchmarkError(f"not the graph that was to be measured: {found}")
     seconds: list[float] = found["seconds"]

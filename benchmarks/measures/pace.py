@@ -40,18 +40,13 @@ class Pace:
         )
 
 
-def take(spec: Mapping[str, Any], extra: Mapping[str, str] | None = None) -> Pace:
+def take(spec: Mapping[str, Any]) -> Pace:
     """A process alone, that runs what Dynamo traced, and one whose graphs are compiled meanwhile."""
     with fresh_host() as host:
-        found = host.run({**spec, "way": "traced", "steps": ALONE_STEPS}, hook=False)
-        alone = found["step_s"]
+        alone_s = host.run({**spec, "way": "traced", "steps": ALONE_STEPS}, hook=False)["step_s"]
         host.start_daemon()
-        steps = host.run(spec, hook=True, extra=extra)["steps"]
-    return read(alone, steps)
-
-
-def read(alone_s: float, steps: list[dict[str, float]]) -> Pace:
-    """``steps``: of program.py. The first has Dynamo in it, the last is compiled; all between are eager."""
+        steps = host.run(spec, hook=True)["steps"]
+    # The first has Dynamo in it, the last is compiled; all between are eager.
     eager = [step["s"] for step in steps[1:-1]]
     if not eager or not steps[-1].get("compiled"):
         raise BenchmarkError(f"of {len(steps)} steps none is eager, or the last is not compiled")

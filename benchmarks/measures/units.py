@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from benchmarks.harness.effort import Effort, Say
-from benchmarks.harness.hosts import fresh_host, program, run_json
+from benchmarks.harness.hosts import fresh_host
 from benchmarks.harness.result import Result
 
 
@@ -16,8 +16,7 @@ def units(effort: Effort, say: Say) -> list[Result]:
         other = Result("k", f"{model}'s kernels whose instructions differ", "", None)
         for _ in range(effort.repeats):
             with fresh_host() as host:
-                spec = effort.spec() | {"model": model}
-                found = run_json(program("measures.units_program", spec), host.environment(hook=False))
+                found = host.run(effort.spec() | {"model": model}, hook=False, program="measures.units_program")
             alone, together = found["alone"], found["units"]
             cost.samples.append(together["cpu_s"] / alone["cpu_s"])
             size.samples.append(together["bytes"] / alone["bytes"])

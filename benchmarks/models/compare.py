@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from benchmarks.models.zoo import Example
+
 # As torch's own tests of Inductor compare (test_torchinductor.py: atol 1e-4, rtol 1e-4 and up).
 RTOL, ATOL = 1e-3, 1e-4
 # Small models have gradients far below ATOL, and zeros would pass for them: no element may be off by more than this
@@ -17,22 +19,43 @@ OF_ITS_TENSOR, OF_LARGEST_GRADIENT = 1e-2, 1e-6
 # a whole may be off by this part of its norm, or of a hundredth of the largest gradient's. What is wrong is off by all.
 OF_ITS_NORM, OF_LARGEST_NORM = 5e-2, 1e-2
 
-
 Tensors = Mapping[str, torch.Tensor | None]
 
 
-def tensors(value: Any, name: str = "") -> Iterator[tuple[str, torch.Tensor]]:
+def step(function: Callable[..., Any], example: Example, training: bool) -> Tensors:
+    """One step: outputs and, when training, all gradients and buffers, by name. The model is as before afterwards.
+
+    ``function``: the example's model, or what it was compiled to.
+    """
+    model = example.model
+    kept = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    with torch.set_grad_enabled(training):
+        output = function(**example.inputs, **(example.targets if training else {}))
+    found = {f"output{name}": tensor.detach() for name, tensor in _tensors(output)}
+    if training:
+        # Every part of the model has a loss here; its other outputs are compared, not differentiated.
+        output["loss"].backward()
+        found |= {f"gradient of {name}": parameter.grad for name, parameter in model.named_parameters()}
+        found |= {f"buffer {name}": buffer.clone() for name, buffer in model.named_buffers()}
+    model.zero_grad(set_to_none=True)
+    with torch.no_grad():
+        for name, buffer in model.named_buffers():
+            buffer.copy_(kept[name])
+    return found
+
+
+def _tensors(value: Any, name: str = "") -> Iterator[tuple[str, torch.Tensor]]:
     """The tensors in what a model returns, key-value caches included."""
     if isinstance(value, torch.Tensor):
         yield name, value
     elif isinstance(value, Mapping):
         for key, item in value.items():
-            yield from tensors(item, f"{name}.{key}")
+            yield from _tensors(item, f"{name}.{key}")
     elif isinstance(value, (list, tuple)):
         for position, item in enumerate(value):
-            yield from tensors(item, f"{name}[{position}]")
+            yield from _tensors(item, f"{name}[{position}]")
     elif value is not None and type(value).__module__.startswith("transformers."):
-        yield from tensors(vars(value), name)
+        yield from _tensors(vars(value), name)
 
 
 def differences(got: Tensors, expected: Tensors) -> list[str]:

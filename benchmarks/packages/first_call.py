@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from benchmarks.harness.effort import FULL, QUICK, Say
-from benchmarks.harness.hosts import PACKAGES, BenchmarkError, fresh_host
+from benchmarks.harness.hosts import PACKAGES, expect, fresh_host
 
 GOAL = 0.12
 ON = {**PACKAGES, "PRECOMPILED_MODE": "wait"}
@@ -25,8 +25,7 @@ def first_call(quick: bool, say: Say) -> list[float]:
 
         def ours() -> float:
             found = our_host.run(spec, hook=True, extra=ON)
-            if any(graph["source"] != "package" for graph in found["reports"]):
-                raise BenchmarkError(f"a graph is not from a package: {found['reports']}")
+            expect(found["reports"], "compiled", "package")
             return _beyond_a_step(found)
 
         def plain() -> float:

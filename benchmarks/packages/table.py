@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -10,7 +9,7 @@ from typing import Any
 
 from benchmarks.architectures.rows import Name
 from benchmarks.harness.effort import Say
-from benchmarks.harness.hosts import BenchmarkError, Host, fresh_host, run_json
+from benchmarks.harness.hosts import BenchmarkError, Host, fresh_host
 from benchmarks.models.zoo import ARCHITECTURES
 from benchmarks.packages.first_call import ON
 
@@ -77,7 +76,7 @@ def _examine(host: Host, row: Row) -> None:
     row.compiled = sum(bool(function["guards"]) for function in first["functions"])
     row.guards = sum(function["guards"] for function in first["functions"])
     # Dynamo's own counters: frames it looked at, and graphs it captured.
-    row.traced = second["frames"].get("total", 0) + second["traced"]["unique_graphs"]
+    row.traced = second["frames"].get("total", 0) + second["traced"]
     row.audited = sum(function["state"] == "audited" for function in third["functions"])
     row.different = [*first["different"], *second["different"]]
     row.different += [function["message"] for function in third["functions"] if function["reason"] == "package-audit"]
@@ -86,5 +85,5 @@ def _examine(host: Host, row: Row) -> None:
 
 
 def _run(host: Host, row: Row, environment: dict[str, str]) -> dict[str, Any]:
-    command = [sys.executable, "-m", "benchmarks.packages.program", row.architecture, row.task]
-    return run_json(command, host.environment(hook=True, extra=environment))
+    spec = {"architecture": row.architecture, "task": row.task}
+    return host.run(spec, hook=True, extra=environment, program="packages.program")

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import statistics
-import subprocess
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +14,7 @@ import msgspec
 import psutil
 
 from benchmarks.harness.effort import Say
-from benchmarks.harness.hosts import ROOT, BenchmarkError, Command, Host, program
+from benchmarks.harness.hosts import Child, Host
 from benchmarks.harness.result import Table
 from precompiled import wire
 from precompiled.client.ask import request
@@ -38,62 +37,32 @@ class Load:
     daemon_bytes: tuple[int, int]  # before, after
 
 
-@contextmanager
-def _processes(commands: Sequence[Command]) -> Iterator[list[subprocess.Popen[str]]]:
-    running = [
-        subprocess.Popen(
-            item["argv"], env=item["env"], cwd=item["cwd"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-        for item in commands
-    ]
-    try:
-        yield running
-    finally:
-        for process in running:
-            process.kill()
-            process.wait()
-            for stream in (process.stdin, process.stdout):
-                assert stream is not None
-                stream.close()
-
-
 def submit(
     host: Host, daemon: psutil.Process, specs: Sequence[dict[str, Any]], beside: Callable[[], None] | None = None
 ) -> Load:
     """Processes that submit at the same time; ``beside``: what is done meanwhile."""
-    environment = host.environment(hook=False, extra={"PRECOMPILED_AUTOSTART": "0"})
-    commands = [{"argv": program("scale.program", spec), "env": environment, "cwd": str(ROOT)} for spec in specs]
-    with _processes(commands) as running:
+    extra = {"PRECOMPILED_AUTOSTART": "0"}
+    commands = [host.command(spec, hook=False, extra=extra, program="scale.program") for spec in specs]
+    with ExitStack() as stack:
+        running = [stack.enter_context(Child(command)) for command in commands]
         for process in running:
-            if _line(process) != "ready":
-                raise BenchmarkError("a submitting process did not start")
+            process.wait_ready()
         before, cpu, started = daemon.memory_info().rss, _cpu_s(daemon), time.perf_counter()
         for process in running:
-            assert process.stdin is not None
-            process.stdin.write("go\n")
-            process.stdin.flush()
+            process.tell("go")
         if beside is not None:
             beside()
-        answers = [json.loads(_line(process)) for process in running]
+        answers = [process.answer() for process in running]
         seconds, cpu = time.perf_counter() - started, _cpu_s(daemon) - cpu
-    other: dict[str, int] = {}
+    other: Counter[str] = Counter()
     for answer in answers:
-        for name, number in answer["other"].items():
-            other[name] = other.get(name, 0) + number
+        other.update(answer["other"])
     return Load(
         [value for answer in answers for value in answer["accepted"]],
         [value for answer in answers for value in answer["answered"]],
         sum(answer["lost"] for answer in answers),
-        other, max(answer["submitted_s"] for answer in answers), seconds, cpu, (before, daemon.memory_info().rss),
+        dict(other), max(answer["submitted_s"] for answer in answers), seconds, cpu, (before, daemon.memory_info().rss),
     )  # fmt: skip
-
-
-def _line(process: subprocess.Popen[str]) -> str:
-    assert process.stdout is not None
-    line = process.stdout.readline()
-    if not line:
-        raise BenchmarkError(f"a submitting process ended with {process.wait()}")
-    return line.strip()
 
 
 def _cpu_s(process: psutil.Process) -> float:
