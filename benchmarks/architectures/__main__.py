@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import time
 
-from benchmarks.architectures.rows import asked, begin, conclude, rows_parser, show
+from benchmarks.architectures.rows import asked, conclude, rows_parser, show_rows
 from benchmarks.architectures.table import HEADERS, Row, examine
+from benchmarks.harness.console import begin
 from benchmarks.harness.hosts import BenchmarkError
 
 SHOWN = 4  # differences of a row
@@ -18,14 +19,14 @@ def main() -> int:
     parser = rows_parser("python -m benchmarks.architectures", __doc__)
     arguments = parser.parse_args()
     names = asked(parser, arguments)
-    console = begin(arguments)
+    console, say = begin(200, stderr=arguments.json)
     started = time.monotonic()
     try:
-        rows = examine(names, lambda text: console.print(f"    {text}", markup=False, highlight=False))
+        rows = examine(names, say)
     except BenchmarkError as error:
         console.print(str(error), style="bold red", markup=False, highlight=False)
         return 1
-    show(console, HEADERS, rows, _remarks)
+    show_rows(console, HEADERS, rows, _remarks)
     right = sum(row.right for row in rows)
     console.print(
         f"\n{right} of {len(rows)} rows are as they should be; {time.monotonic() - started:.0f} s", highlight=False

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import argparse
 import json
-import signal
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 
-from benchmarks.harness.result import machine, markdown
+from benchmarks.harness.console import show
+from benchmarks.harness.result import markdown
 from benchmarks.models.suite import TASKS
 from benchmarks.models.zoo import ARCHITECTURES
 
@@ -38,27 +36,11 @@ def asked(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> lis
     return [(name, task) for name in wanted for task in TASKS if arguments.task in (None, task)]
 
 
-def begin(arguments: argparse.Namespace) -> Console:
-    """Where progress and the table go; says what is run on."""
-    # As Ctrl-C does: the daemon and its directories are cleaned up on the way out.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    console = Console(stderr=arguments.json)
-    console = console if console.is_terminal else Console(width=200, stderr=arguments.json)
-    facts = machine()
-    console.print(
-        f"{facts['cores']} cores, {facts['cpu']}; torch {facts['torch']}, Python {facts['python']}, {facts['commit']}",
-        highlight=False,
-    )
-    return console
-
-
-def show(console: Console, headers: Sequence[str], rows: Sequence[Any], remarks: Callable[[Any], list[str]]) -> None:
+def show_rows(
+    console: Console, headers: Sequence[str], rows: Sequence[Any], remarks: Callable[[Any], list[str]]
+) -> None:
     """The table, in red what is not ``right``; ``remarks``: what is said of a row below it."""
-    table = Table(*headers, box=None, pad_edge=False, header_style="bold")
-    for row in rows:
-        table.add_row(*row.cells(), style=None if row.right else "red")
-    console.print()
-    console.print(table)
+    show(console, headers, [row.cells() for row in rows], [None if row.right else "red" for row in rows])
     for row in rows:
         for text in remarks(row):
             console.print(f"{row.architecture} {row.task}: {text}", style="red", markup=False, highlight=False)

@@ -1,4 +1,4 @@
-"""How much is measured, and of what."""
+"""What a measure is called with: how much is measured, and what says how far it is."""
 
 from __future__ import annotations
 

@@ -13,12 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from benchmarks.harness.hosts import ROOT
 
 RESULTS = ROOT / "benchmarks" / "results"
-QUIET_LOAD = 0.5
 
 
 @dataclass
@@ -96,10 +93,8 @@ def machine() -> dict[str, Any]:
     if cpuinfo.exists():
         names = [line for line in cpuinfo.read_text().splitlines() if line.startswith("model name")]
         cpu = names[0].partition(":")[2].strip() if names else cpu
-    commit = subprocess.run(
-        ["git", "describe", "--always", "--dirty"], capture_output=True, text=True, check=False,
-        cwd=ROOT,
-    )  # fmt: skip
+    describe = ["git", "describe", "--always", "--dirty"]
+    commit = subprocess.run(describe, cwd=ROOT, capture_output=True, text=True, check=False)
     return {
         "cores": len(os.sched_getaffinity(0)),
         "cpu": cpu,
@@ -118,18 +113,6 @@ def spread(values: Sequence[float]) -> str:
         return ""
     middle = f"{statistics.median(values):.3g}"
     return middle if len(values) == 1 else f"{middle} ({min(values):.3g} .. {max(values):.3g})"
-
-
-def banner(console: Console) -> None:
-    """Say what is measured on, and whether it is fit for it."""
-    facts = machine()
-    console.print(
-        f"{facts['cores']} cores, {facts['cpu']}; torch {facts['torch']} with {facts['threads']} threads, "
-        f"Python {facts['python']}, {facts['commit']}",
-        highlight=False,
-    )
-    if facts["load"] > QUIET_LOAD:
-        console.print(f"The machine is not quiet (load {facts['load']:.1f}): these figures are noise.", style="yellow")
 
 
 def save(found: dict[str, Any], quick: bool, name: str) -> Path:

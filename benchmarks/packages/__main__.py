@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import statistics
 
-from benchmarks.architectures.rows import asked, begin, conclude, rows_parser, show
+from benchmarks.architectures.rows import asked, conclude, rows_parser, show_rows
+from benchmarks.harness.console import begin
 from benchmarks.harness.hosts import BenchmarkError
 from benchmarks.packages.first_call import GOAL, first_call
 from benchmarks.packages.table import HEADERS, examine
@@ -20,11 +21,7 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="a small model for --first-call: no figure to be quoted")
     arguments = parser.parse_args()
     names = asked(parser, arguments)
-    console = begin(arguments)
-
-    def say(text: str) -> None:
-        console.print(f"    {text}", markup=False, highlight=False)
-
+    console, say = begin(200, stderr=arguments.json)
     try:
         if arguments.first_call:
             ratios = first_call(arguments.quick, say)
@@ -39,7 +36,7 @@ def main() -> int:
     except BenchmarkError as error:
         console.print(str(error), style="bold red", markup=False, highlight=False)
         return 1
-    show(console, HEADERS, rows, lambda row: [*([row.error] if row.error else []), *row.different[:4]])
+    show_rows(console, HEADERS, rows, lambda row: [*([row.error] if row.error else []), *row.different[:4]])
     console.print(f"\n{sum(row.right for row in rows)} of {len(rows)} rows are as they should be", highlight=False)
     return conclude(arguments, HEADERS, rows)
 

@@ -9,18 +9,16 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import signal
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import psutil
-from rich.console import Console
 
+from benchmarks.harness.console import begin
 from benchmarks.harness.effort import Say
 from benchmarks.harness.hosts import ROOT, BenchmarkError, fresh_host
-from benchmarks.harness.result import Table, banner, machine, save
+from benchmarks.harness.result import Table, machine, save
 from benchmarks.scale.daemon import client_spec, measure_clients, measure_queue, submit
 from benchmarks.scale.store import copies, measure_store
 from precompiled.store.artifacts import Store
@@ -94,15 +92,9 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="fewer of everything: does it work")
     parser.add_argument("--docs", action="store_true", help="put the tables into docs/scale.md")
     arguments = parser.parse_args()
-    # As Ctrl-C does: daemons and directories are cleaned up on the way out.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    console = Console()
-    console = console if console.is_terminal else Console(width=180)
-    banner(console)
+    console, say = begin(180)
     started = time.monotonic()
-    tables, lost = measure(
-        QUICK if arguments.quick else FULL, lambda text: console.print(f"    {text}", markup=False, highlight=False)
-    )
+    tables, lost = measure(QUICK if arguments.quick else FULL, say)
     print("\n" + "\n\n".join(table.text() for table in tables) + "\n")
     if arguments.docs:
         write_page(tables)

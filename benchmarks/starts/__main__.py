@@ -8,12 +8,9 @@ Exit status 1 when a contender of ours crashed, was wrong or was not what it sho
 from __future__ import annotations
 
 import argparse
-import signal
-import sys
 
-from rich.console import Console
-
-from benchmarks.harness.result import HEADERS, banner, markdown
+from benchmarks.harness.console import begin
+from benchmarks.harness.result import HEADERS, markdown
 from benchmarks.models.suite import MODELS, SHAPES, TASKS
 from benchmarks.starts.contenders import CONTENDERS, chosen
 from benchmarks.starts.goals import goals
@@ -39,11 +36,7 @@ def main() -> int:
         contenders = tuple(chosen(arguments.contender) if arguments.contender else CONTENDERS)
     except ValueError as error:
         parser.error(str(error))
-    # As Ctrl-C does: daemons and directories of the sample in hand are cleaned up on the way out.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    console = Console()
-    console = console if console.is_terminal else Console(width=180)
-    banner(console)
+    _, say = begin(180)
     plans = [
         Plan(Group(model, task, shapes), contenders, arguments.repeats)
         for model in wanted
@@ -53,10 +46,6 @@ def main() -> int:
         if arguments.shapes in (None, shapes)
     ]
     size = "small" if arguments.quick else "full"
-
-    def say(text: str) -> None:
-        console.print(f"    {text}", highlight=False, markup=False)
-
     samples = run(plans, size, say)
     publish(samples, arguments.quick, say, docs=arguments.docs)
     wrong = any(item.outcome != "ok" and item.contender.startswith("ours") for item in samples)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 from benchmarks.harness.effort import Say
-from benchmarks.harness.result import markdown, save, spread
+from benchmarks.harness.result import Table, save, spread
 from benchmarks.starts.contenders import CONTENDERS, Contender
 from benchmarks.starts.picture import draw
 from benchmarks.starts.sample import Sample, ratios, values
@@ -28,7 +28,7 @@ def tables(samples: Sequence[Sample]) -> str:
             for name in CONTENDERS
             if any(sample.contender == name for sample in mine)
         ]
-        parts.append(f"**{group.title}**\n\n{markdown(HEADERS, rows)}")
+        parts.append(Table(group.title, HEADERS, rows).text())
         parts += _remarks(mine)
     return "\n\n".join(parts)
 
