@@ -50,7 +50,6 @@ class Loss(torch.nn.Module):
 def factory():
     return Loss(), torch.randint(0, 1024, (2, 64))
 """
-GOAL_S = 1.0
 
 
 def register(host: Host, directory: Path, kind: str, command: list[str], files: list[Path]) -> str:
@@ -79,7 +78,7 @@ def until_ready(host: Host, id: str, since: float) -> wire.WatchStatus:
 
 def save_to_ready(layers: int, width: int, repeats: int, say: Say) -> Result:
     """(w)"""
-    result = Result("w", "save to ready, less capture and compile", "s", GOAL_S)
+    result = Result("w", "save to ready, less capture and compile", "s", 1.0)
     raw: dict[str, list[float]] = {"save to ready (s)": [], "capture (s)": [], "compile (s)": []}
     with fresh_host() as host:
         host.start_daemon()
@@ -153,9 +152,7 @@ def recorded_run(layers: int, width: int, say: Say) -> list[dict[str, Any]]:
                 "edit": f"{name} = {value}", "captured": watch.captured, "recompiled": watch.ready,
                 "reused": watch.reused, "ready_s": watch.ready_s, "ours_s": ours, "plain_s": theirs,
             })  # fmt: skip
-            say(
-                f"{name}: {watch.ready} recompiled, {watch.reused} reused; first step {ours:.2f} s, {theirs:.2f} plain"
-            )
+            say(f"{name}: {watch.ready} recompiled, {watch.reused} reused; first step {ours:.2f} s, {theirs:.2f} plain")
     return rows
 
 

@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import time
 
-from benchmarks.architectures.rows import asked, conclude, rows_parser, show_rows
-from benchmarks.architectures.table import HEADERS, Row, examine
+from benchmarks.architectures.rows import asked, conclude, rows_parser
+from benchmarks.architectures.table import HEADERS, examine
 from benchmarks.harness.console import begin
 from benchmarks.harness.hosts import BenchmarkError
-
-SHOWN = 4  # differences of a row
 
 
 def main() -> int:
@@ -26,18 +24,7 @@ def main() -> int:
     except BenchmarkError as error:
         console.print(str(error), style="bold red", markup=False, highlight=False)
         return 1
-    show_rows(console, HEADERS, rows, _remarks)
-    right = sum(row.right for row in rows)
-    console.print(
-        f"\n{right} of {len(rows)} rows are as they should be; {time.monotonic() - started:.0f} s", highlight=False
-    )
-    return conclude(arguments, HEADERS, rows)
-
-
-def _remarks(row: Row) -> list[str]:
-    more = len(row.different) - SHOWN
-    shown = [*row.different[:SHOWN], *([f"and {more} more differences (--json has them)"] if more > 0 else [])]
-    return [*row.errors, *row.messages, *shown]
+    return conclude(console, arguments, HEADERS, rows, f"; {time.monotonic() - started:.0f} s")
 
 
 if __name__ == "__main__":

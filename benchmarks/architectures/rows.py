@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -36,20 +36,18 @@ def asked(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> lis
     return [(name, task) for name in wanted for task in TASKS if arguments.task in (None, task)]
 
 
-def show_rows(
-    console: Console, headers: Sequence[str], rows: Sequence[Any], remarks: Callable[[Any], list[str]]
-) -> None:
-    """The table, in red what is not ``right``; ``remarks``: what is said of a row below it."""
+def conclude(
+    console: Console, arguments: argparse.Namespace, headers: Sequence[str], rows: Sequence[Any], note: str = ""
+) -> int:
+    """The table, in red what is not ``right``, with remarks; the other forms that were asked for; the exit status."""
     show(console, headers, [row.cells() for row in rows], [None if row.right else "red" for row in rows])
     for row in rows:
-        for text in remarks(row):
+        for text in row.remarks():
             console.print(f"{row.architecture} {row.task}: {text}", style="red", markup=False, highlight=False)
-
-
-def conclude(arguments: argparse.Namespace, headers: Sequence[str], rows: Sequence[Any]) -> int:
-    """The other forms that were asked for; the exit status."""
+    right = sum(row.right for row in rows)
+    console.print(f"\n{right} of {len(rows)} rows are as they should be{note}", highlight=False)
     if arguments.markdown:
         print(f"\n{markdown(headers, [row.cells() for row in rows])}")
     if arguments.json:
         print(json.dumps([{**asdict(row), "right": row.right} for row in rows], indent=1))
-    return 0 if all(row.right for row in rows) else 1
+    return 0 if right == len(rows) else 1

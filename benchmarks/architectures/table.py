@@ -19,6 +19,7 @@ from benchmarks.models.zoo import ARCHITECTURES
 
 # Far above what a row takes on a loaded 2-core machine: nothing hangs for ever.
 WAIT_S, ROW_LIMIT_S = 600.0, 900.0
+SHOWN = 4  # differences of a row
 
 
 @dataclass
@@ -40,14 +41,13 @@ class Row:
     seconds: float = 0.0
 
     @property
-    def right(self) -> bool:
-        return not self.errors and not self.different and self.compiles == 0 and (
-            self.graphs == self.by_daemon == self.second_graphs == self.hits > 0
-        )  # fmt: skip
-
-    @property
     def equal(self) -> bool:
         return not self.errors and not self.different
+
+    @property
+    def right(self) -> bool:
+        served = self.graphs == self.by_daemon == self.second_graphs == self.hits > 0
+        return self.equal and served and self.compiles == 0
 
     def cells(self) -> list[str]:
         share = f"{self.by_daemon} ({self.by_daemon / self.graphs:.0%})" if self.graphs else "none"
@@ -57,6 +57,11 @@ class Row:
             f"{self.hits} of {self.second_graphs}", "error" if self.errors else "yes" if self.equal else "no",
             str(self.compiles), f"{self.seconds:.0f} s",
         ]  # fmt: skip
+
+    def remarks(self) -> list[str]:
+        more = len(self.different) - SHOWN
+        shown = [*self.different[:SHOWN], *([f"and {more} more differences (--json has them)"] if more > 0 else [])]
+        return [*self.errors, *self.messages, *shown]
 
 
 HEADERS = [

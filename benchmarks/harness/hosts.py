@@ -14,8 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from precompiled import wire
-from precompiled.client import ask, start
+from precompiled.client import start
 from precompiled.core import config, python_path
 from precompiled.core.config import Settings
 
@@ -88,11 +87,10 @@ class Host:
 
         ``daemon``: whether one is started before, and stopped at the end; None: the commands start it, if any.
         """
-        own = {"env": self.environment(hook=True), "cwd": str(ROOT)}
         spec = {
-            "before": {"argv": self.daemon_command("start"), **own} if daemon else None,
+            "before": self.precompiled("start") if daemon else None,
             "commands": list(commands),
-            "stop": None if daemon is False else {"argv": self.daemon_command("stop"), **own},
+            "stop": None if daemon is False else self.precompiled("stop"),
             "limit_s": LIMIT_S,
         }
         command = {"argv": _program("harness.tree", spec), "env": dict(os.environ), "cwd": str(ROOT)}
@@ -104,19 +102,14 @@ class Host:
             raise BenchmarkError(f"the daemon did not start: {outcome.kind}, {outcome.reason}")
         return outcome.pid
 
-    def status(self) -> wire.StatusReply:
-        reply: wire.StatusReply = ask.request(self.settings, wire.Status(), 60.0)
-        return reply
-
-    @staticmethod
-    def daemon_command(verb: str) -> list[str]:
-        return [sys.executable, "-m", "precompiled", verb]
+    def precompiled(self, *arguments: str, hook: bool = True) -> Command:
+        """Our own command line, on this host."""
+        argv = [sys.executable, "-m", "precompiled", *arguments]
+        return {"argv": argv, "env": self.environment(hook=hook), "cwd": str(ROOT)}
 
     def stop_daemon(self) -> None:
-        subprocess.run(
-            self.daemon_command("stop"), env=self.environment(hook=True), stdout=subprocess.DEVNULL, check=True,
-            timeout=LIMIT_S,
-        )  # fmt: skip
+        stop = self.precompiled("stop")
+        subprocess.run(stop["argv"], env=stop["env"], stdout=subprocess.DEVNULL, check=True, timeout=LIMIT_S)
 
 
 @contextmanager

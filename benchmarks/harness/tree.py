@@ -144,22 +144,17 @@ def run(spec: dict[str, Any]) -> dict[str, Any]:
         for pid, (started, paths) in pids.items():
             lines = paths[0].read_text().splitlines()
             status = tree.statuses.get(pid, -1)
-            clients.append(
-                {
-                    "status": status,
-                    "started": started,
-                    "cpu_s": tree.cpu_s.get(pid, 0.0),
-                    "errors": paths[1].read_text()[-6000:],
-                    "result": json.loads(lines[-1]) if status == 0 and lines else None,
-                }
-            )
+            clients.append({
+                "status": status, "started": started, "cpu_s": tree.cpu_s.get(pid, 0.0),
+                "errors": paths[1].read_text()[-6000:],
+                "result": json.loads(lines[-1]) if status == 0 and lines else None,
+            })  # fmt: skip
     memory: dict[str, list[int]] = {}
+    starts: dict[str, list[float]] = {}
     for pid, peak in tree.peaks.items():
+        starts.setdefault(tree.roles[pid], []).append(tree.started[pid])
         if tree.roles[pid] != "own":
             memory.setdefault(tree.roles[pid], []).append(peak)
-    starts: dict[str, list[float]] = {}
-    for pid, at in tree.started.items():
-        starts.setdefault(tree.roles[pid], []).append(at)
     counted = {pid: seconds for pid, seconds in tree.cpu_s.items() if tree.roles.get(pid) != "own"}
     return {
         "in_time": in_time,

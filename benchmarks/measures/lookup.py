@@ -11,7 +11,7 @@ from benchmarks.harness.result import Result
 
 PLACEHOLDERS = 5000
 REPEATS = 5  # in one process, after the first
-KINDS = {"ours": "ours", "torch's key": "torch"}
+SIDES = ("ours", "torch's key")
 
 
 def lookup(effort: Effort, say: Say) -> list[Result]:
@@ -30,17 +30,17 @@ def _compare(title: str, graph: dict[str, Any], goal: float, effort: Effort, say
     }
     raw: dict[str, dict[str, list[float]]] = {"first": {}, "again": {}}
     for number in range(effort.repeats):
-        for name in list(KINDS) if number % 2 else list(reversed(KINDS)):
-            seconds = _sample(KINDS[name], graph)
+        for name in SIDES if number % 2 else reversed(SIDES):
+            seconds = _sample(name, graph)
             raw["first"].setdefault(name, []).append(seconds[0])
             raw["again"].setdefault(name, []).append(statistics.median(seconds[1:]))
         say(
             f"{title}: "
-            + ", ".join(f"{name} {raw['first'][name][-1]:.3f} s, then {raw['again'][name][-1]:.3f} s" for name in KINDS)
+            + ", ".join(f"{name} {raw['first'][name][-1]:.3f} s, then {raw['again'][name][-1]:.3f} s" for name in SIDES)
         )
     for when, result in results.items():
-        result.raw = {f"{title}: {name}, {when} (s)": raw[when][name] for name in KINDS}
-        result.samples = [left / right for left, right in zip(*(raw[when][name] for name in KINDS), strict=True)]
+        result.raw = {f"{title}: {name}, {when} (s)": raw[when][name] for name in SIDES}
+        result.samples = [left / right for left, right in zip(*(raw[when][name] for name in SIDES), strict=True)]
     return list(results.values())
 
 

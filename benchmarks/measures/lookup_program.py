@@ -1,9 +1,9 @@
 """The process that looks one graph up: our lookup, or the key that torch's own cache makes of it.
 
 Usage: python -m benchmarks.measures.lookup_program SPEC, a JSON object: ``placeholders``, how many inputs the graph
-has, or ``model`` and ``size``, whose training graph it is (models/suite.py); ``side``, "ours" or "torch"; ``repeats``,
-how often it is done again in the same process. Prints one line of JSON: ``seconds``, the first lookup in the process
-and then the repeated ones.
+has, or ``model`` and ``size``, whose training graph it is (models/suite.py); ``side``, "ours" or "torch's key";
+``repeats``, how often it is done again in the same process. Prints one line of JSON: ``seconds``, the first lookup in
+the process and then the repeated ones.
 
 Either side gets the graph where it gets every graph: as Dynamo's backend, with Dynamo's fake tensors. All of torch
 that either side needs is imported before, so that no import of torch's counts for or against anybody.

@@ -20,18 +20,10 @@ class Pace:
     """One process's steps until its swap, beside those of one that runs alone."""
 
     alone_s: float  # median of the steps of a process alone
-    median_s: float
-    worst_s: float
+    median: float  # of the eager steps, over that
+    worst: float
     done: float  # steps from the first call's end to the swap, over those that one alone does in that time
     swapped_s: float  # from the beginning of the first call to the end of the first compiled step
-
-    @property
-    def median(self) -> float:
-        return self.median_s / self.alone_s
-
-    @property
-    def worst(self) -> float:
-        return self.worst_s / self.alone_s
 
     def line(self) -> str:
         return (
@@ -52,7 +44,7 @@ def take(spec: Mapping[str, Any]) -> Pace:
         raise BenchmarkError(f"of {len(steps)} steps none is eager, or the last is not compiled")
     spent = steps[-1]["at"] - steps[1]["at"]
     return Pace(
-        alone_s, statistics.median(eager), max(eager), len(eager) * alone_s / spent,
+        alone_s, statistics.median(eager) / alone_s, max(eager) / alone_s, len(eager) * alone_s / spent,
         steps[-1]["at"] + steps[-1]["s"] - steps[0]["at"],
     )  # fmt: skip
 

@@ -26,19 +26,19 @@ LENGTH = 64
 
 
 def gpt2(small: bool) -> Example:
-    return causal(
-        transformers.GPT2LMHeadModel, transformers.GPT2Config, vocabulary=1024 if small else 50257,
-        batch=LARGEST, length=LENGTH, n_layer=2 if small else 12, n_head=2 if small else 12,
-        n_embd=128 if small else 768, n_positions=LENGTH, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0,
-        use_cache=False,
-    )  # fmt: skip
+    return _gpt2(1024, LENGTH, 2, 2, 128) if small else _gpt2(50257, LENGTH, 12, 12, 768)
 
 
 def demo(small: bool) -> Example:
     """The model of examples/demo/train.py, whatever the size."""
+    return _gpt2(2048, 128, 4, 4, 256)
+
+
+def _gpt2(vocabulary: int, length: int, layers: int, heads: int, width: int) -> Example:
     return causal(
-        transformers.GPT2LMHeadModel, transformers.GPT2Config, vocabulary=2048, batch=LARGEST, length=128, n_layer=4,
-        n_head=4, n_embd=256, n_positions=128, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, use_cache=False,
+        transformers.GPT2LMHeadModel, transformers.GPT2Config, vocabulary=vocabulary, batch=LARGEST, length=length,
+        n_layer=layers, n_head=heads, n_embd=width, n_positions=length, resid_pdrop=0.0, embd_pdrop=0.0,
+        attn_pdrop=0.0, use_cache=False,
     )  # fmt: skip
 
 

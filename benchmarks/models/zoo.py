@@ -19,6 +19,10 @@ VOCABULARY, WIDTH, INNER, HEADS, LAYERS = 128, 64, 128, 2, 2
 BATCH, LENGTH, IMAGE, LABELS = 2, 16, 32, 4
 # Five times what most have: with two narrow layers, attention would be flat, and its gradients lost among rounding.
 SPREAD = 0.1
+_SIZES: dict[str, Any] = {
+    "hidden_size": WIDTH, "intermediate_size": INNER, "num_hidden_layers": LAYERS, "num_attention_heads": HEADS,
+}  # fmt: skip
+_NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 
 
 @dataclass(frozen=True)
@@ -78,10 +82,7 @@ def causal(
     return Example(built, {"input_ids": tokens}, {"labels": tokens})
 
 
-_LLAMA_LIKE: dict[str, Any] = {
-    "hidden_size": WIDTH, "intermediate_size": INNER, "num_hidden_layers": LAYERS, "num_attention_heads": HEADS,
-    "max_position_embeddings": 64, "initializer_range": SPREAD,
-}  # fmt: skip
+_LLAMA_LIKE: dict[str, Any] = {**_SIZES, "max_position_embeddings": 64, "initializer_range": SPREAD}
 
 
 @_architecture("decoder")
@@ -159,11 +160,7 @@ def classifier(
     return Example(built, {"input_ids": tokens, "attention_mask": mask}, {"labels": labels})
 
 
-_BERT_LIKE: dict[str, Any] = {
-    "hidden_size": WIDTH, "intermediate_size": INNER, "num_hidden_layers": LAYERS, "num_attention_heads": HEADS,
-    "max_position_embeddings": 64, "initializer_range": SPREAD, "hidden_dropout_prob": 0.0,
-    "attention_probs_dropout_prob": 0.0,
-}  # fmt: skip
+_BERT_LIKE: dict[str, Any] = {**_LLAMA_LIKE, **_NO_DROPOUT}
 
 
 @_architecture("encoder")
@@ -233,9 +230,7 @@ def images(model: type, config: type, *, size: int = IMAGE, batch: int = BATCH, 
 
 
 _VIT_LIKE: dict[str, Any] = {
-    "hidden_size": WIDTH, "intermediate_size": INNER, "num_hidden_layers": LAYERS, "num_attention_heads": HEADS,
-    "image_size": IMAGE, "patch_size": 8, "initializer_range": SPREAD, "hidden_dropout_prob": 0.0,
-    "attention_probs_dropout_prob": 0.0,
+    **_SIZES, "image_size": IMAGE, "patch_size": 8, "initializer_range": SPREAD, **_NO_DROPOUT,
 }  # fmt: skip
 
 
@@ -302,9 +297,8 @@ def unet() -> Example:
 @_architecture("speech")
 def wav2vec2() -> Example:
     config = transformers.Wav2Vec2Config(
-        vocab_size=32, hidden_size=WIDTH, intermediate_size=INNER, num_hidden_layers=LAYERS, num_attention_heads=HEADS,
-        conv_dim=(32, 32, 32), conv_stride=(5, 2, 2), conv_kernel=(10, 3, 3),
-        num_conv_pos_embeddings=16, num_conv_pos_embedding_groups=2,
+        vocab_size=32, conv_dim=(32, 32, 32), conv_stride=(5, 2, 2), conv_kernel=(10, 3, 3),
+        num_conv_pos_embeddings=16, num_conv_pos_embedding_groups=2, **_SIZES,
         hidden_dropout=0.0, activation_dropout=0.0, attention_dropout=0.0, feat_proj_dropout=0.0, final_dropout=0.0,
         layerdrop=0.0, initializer_range=SPREAD, apply_spec_augment=False, ctc_loss_reduction="mean",
     )  # fmt: skip
@@ -327,13 +321,10 @@ def whisper() -> Example:
 
 @_architecture("vision and language")
 def clip() -> Example:
-    shared = {
-        "hidden_size": WIDTH, "intermediate_size": INNER, "num_hidden_layers": LAYERS, "num_attention_heads": HEADS,
-    }  # fmt: skip
     text = {"vocab_size": VOCABULARY, "max_position_embeddings": LENGTH, "pad_token_id": 0, "bos_token_id": 1,
             "eos_token_id": 3}  # fmt: skip
     config = transformers.CLIPConfig(
-        text_config={**shared, **text}, vision_config={**shared, "image_size": IMAGE, "patch_size": 8},
+        text_config={**_SIZES, **text}, vision_config={**_SIZES, "image_size": IMAGE, "patch_size": 8},
         projection_dim=32,
     )  # fmt: skip
     tokens = _tokens()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import statistics
 
-from benchmarks.architectures.rows import asked, conclude, rows_parser, show_rows
+from benchmarks.architectures.rows import asked, conclude, rows_parser
 from benchmarks.harness.console import begin
 from benchmarks.harness.hosts import BenchmarkError
 from benchmarks.packages.first_call import GOAL, first_call
@@ -36,9 +36,7 @@ def main() -> int:
     except BenchmarkError as error:
         console.print(str(error), style="bold red", markup=False, highlight=False)
         return 1
-    show_rows(console, HEADERS, rows, lambda row: [*([row.error] if row.error else []), *row.different[:4]])
-    console.print(f"\n{sum(row.right for row in rows)} of {len(rows)} rows are as they should be", highlight=False)
-    return conclude(arguments, HEADERS, rows)
+    return conclude(console, arguments, HEADERS, rows)
 
 
 if __name__ == "__main__":

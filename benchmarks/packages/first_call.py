@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from benchmarks.harness.effort import FULL, QUICK, Say
 from benchmarks.harness.hosts import PACKAGES, expect, fresh_host
 
@@ -23,22 +21,17 @@ def first_call(quick: bool, say: Say) -> list[float]:
         plain_host.run(spec, hook=False)
         say("both caches are filled")
 
-        def ours() -> float:
-            found = our_host.run(spec, hook=True, extra=ON)
-            expect(found["reports"], "compiled", "package")
-            return _beyond_a_step(found)
-
-        def plain() -> float:
-            return _beyond_a_step(plain_host.run(spec, hook=False))
+        def sample(side: str) -> float:
+            if side == "ours":
+                found = our_host.run(spec, hook=True, extra=ON)
+                expect(found["reports"], "compiled", "package")
+            else:
+                found = plain_host.run(spec, hook=False)
+            return float(found["steps"][0]["s"]) - float(found["step_s"])
 
         for number in range(2 if quick else 7):
-            sides = {"ours": ours, "torch.compile": plain}
-            order = list(sides) if number % 2 else list(reversed(sides))
-            seconds = {side: sides[side]() for side in order}
+            order = ("ours", "torch.compile") if number % 2 else ("torch.compile", "ours")
+            seconds = {side: sample(side) for side in order}
             ratios.append(seconds["ours"] / seconds["torch.compile"])
             say(", ".join(f"{side} {value:.2f} s" for side, value in seconds.items()))
     return ratios
-
-
-def _beyond_a_step(found: dict[str, Any]) -> float:
-    return float(found["steps"][0]["s"]) - float(found["step_s"])

@@ -44,6 +44,9 @@ class Row:
             f"{self.first_s / self.traced_s:.2f}" if self.traced_s else "", ", ".join(self.reasons) or "",
         ]  # fmt: skip
 
+    def remarks(self) -> list[str]:
+        return [*([self.error] if self.error else []), *self.different[:4]]
+
 
 HEADERS = [
     "architecture", "kind", "task", "frames compiled", "guards", "frames traced in the 2nd process",

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import psutil
 
 from benchmarks.harness.console import begin
-from benchmarks.harness.effort import Say
+from benchmarks.harness.effort import QUICK, Say
 from benchmarks.harness.hosts import ROOT, BenchmarkError, fresh_host
 from benchmarks.harness.result import Table, machine, save
 from benchmarks.scale.daemon import client_spec, measure_clients, measure_queue, submit
@@ -28,26 +28,22 @@ BEGIN, END = "<!-- begin: make bench-scale ARGS=--docs -->", "<!-- end -->"
 
 
 @dataclass(frozen=True)
-class Effort:
+class Scale:
     stores: tuple[int, ...]  # artifacts
     clients: tuple[tuple[int, int], ...]  # processes, submits over all of them
     queue: int
     repeats: int  # of what is asked or looked up
 
 
-FULL = Effort((1, 10, 100, 1000, 10_000), ((1, 1000), (8, 4000), (64, 10_000), (64, 10_000)), 1000, 200)
-QUICK = Effort((1, 100), ((1, 200), (4, 400)), 50, 20)
+FULL_SCALE = Scale((1, 10, 100, 1000, 10_000), ((1, 1000), (8, 4000), (64, 10_000), (64, 10_000)), 1000, 200)
+QUICK_SCALE = Scale((1, 100), ((1, 200), (4, 400)), 50, 20)
 
 
-def measure(effort: Effort, say: Say) -> tuple[list[Table], int]:
+def measure(scale: Scale, say: Say) -> tuple[list[Table], int]:
     """The tables, and how many submits were lost."""
     with fresh_host() as host:
         host.start_daemon()
-        spec = {
-            "model": "gpt2", "size": "small", "task": "inference", "shapes": "static", "way": "compile",
-            "pending": "wait",
-        }  # fmt: skip
-        host.run(spec, hook=True)
+        host.run(QUICK.spec(task="inference", pending="wait"), hook=True)
         store = Store(host.settings.cache_dir)
         (entry,) = store.entries()
         recorded = store.read_program(entry)
@@ -57,19 +53,17 @@ def measure(effort: Effort, say: Say) -> tuple[list[Table], int]:
         weight = sum(record.bytes for record in entry.manifest.files.values())
         files = len(entry.manifest.files)
         say(f"one artifact: {weight / 1e6:.2f} MB in {files} files; its graph: {len(recorded)} bytes")
-        tables = [measure_store(host, entry, effort.stores, effort.repeats, say)]
-        keys = copies(store, entry, max(effort.stores[-1], effort.queue))
+        store_table = measure_store(host, entry, scale.stores, scale.repeats, say)
+        keys = copies(store, entry, max(scale.stores[-1], scale.queue))
         host.stop_daemon()
         # For the daemons to come: 1,000 jobs of one user are over the default.
-        roomy = dataclasses.replace(host, flags={"max_queue_per_uid": effort.queue})
+        roomy = dataclasses.replace(host, flags={"max_queue_per_uid": scale.queue})
         daemon = psutil.Process(roomy.start_daemon())
         # A warm worker, as a daemon that has served before has.
         submit(roomy, daemon, [client_spec(roomy, keys[:10], 10, 1)])
-        found, lost = measure_clients(roomy, daemon, keys, effort.clients, say)
-        tables.append(found)
-        found, more = measure_queue(roomy, keys, effort.queue, say)
-        tables.append(found)
-    return tables, lost + more
+        clients_table, lost = measure_clients(roomy, daemon, keys, scale.clients, say)
+        queue_table, more = measure_queue(roomy, keys, scale.queue, say)
+    return [store_table, clients_table, queue_table], lost + more
 
 
 def write_page(tables: Sequence[Table]) -> None:
@@ -94,7 +88,7 @@ def main() -> int:
     arguments = parser.parse_args()
     console, say = begin(180)
     started = time.monotonic()
-    tables, lost = measure(QUICK if arguments.quick else FULL, say)
+    tables, lost = measure(QUICK_SCALE if arguments.quick else FULL_SCALE, say)
     print("\n" + "\n\n".join(table.text() for table in tables) + "\n")
     if arguments.docs:
         write_page(tables)

@@ -136,7 +136,7 @@ def measure_queue(host: Host, keys: Sequence[str], most: int, say: Say) -> tuple
             filled = False
             while len(seen["status"]) < 2000:
                 started = time.perf_counter()
-                depth = host.status().queue_depth
+                depth = request(host.settings, wire.Status(), 60.0).queue_depth
                 seen["status"].append(time.perf_counter() - started)
                 started = time.perf_counter()
                 request(host.settings, wire.Stats(), 60.0)

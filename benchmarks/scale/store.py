@@ -83,9 +83,7 @@ def _microseconds(look: Callable[[Any], bool], items: Sequence[Any]) -> float:
 
 
 def _command_s(host: Host, verb: str) -> float:
+    command = host.precompiled(verb, "--json", hook=False)
     started = time.perf_counter()
-    subprocess.run(
-        [*host.daemon_command(verb), "--json"], env=host.environment(hook=False), stdout=subprocess.DEVNULL, check=True,
-        timeout=LIMIT_S,
-    )  # fmt: skip
+    subprocess.run(command["argv"], env=command["env"], stdout=subprocess.DEVNULL, check=True, timeout=LIMIT_S)
     return time.perf_counter() - started

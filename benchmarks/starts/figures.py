@@ -8,14 +8,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from benchmarks.harness.hosts import Host
-from benchmarks.starts.contenders import CONTENDERS, Contender
+from benchmarks.starts.contenders import Contender
 from benchmarks.starts.sample import Sample
 from precompiled.store.artifacts import Store
 
 AROUND = 5  # steps after the swap that belong to it
 
 
-def read(sample: Sample, tree: dict[str, Any], client: dict[str, Any]) -> None:
+def read(sample: Sample, contender: Contender, tree: dict[str, Any], client: dict[str, Any]) -> None:
     """Fill in the figures from what tree.py and program.py said."""
     program = client["result"]
     marks, steps, later = program["marks"], program["steps"], program["later"]
@@ -24,8 +24,7 @@ def read(sample: Sample, tree: dict[str, Any], client: dict[str, Any]) -> None:
     begun = marks["dynamo"]
     sample.process_s = marks["first"] - client["started"]
     sample.first_s = marks["first"] - begun
-    contender = CONTENDERS.get(sample.contender)
-    if contender is not None and contender.way not in ("eager", "traced"):
+    if contender.way not in ("eager", "traced"):
         ours = contender.hook and program["first"] and program["first"][0]["state"] == "pending"
         step = steps[later - 1]
         if not ours:

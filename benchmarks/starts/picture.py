@@ -43,33 +43,30 @@ def sections(sample: Sample) -> list[Section]:
     """The sections of one start, one after the other. Raises KeyError for a sample without figures."""
     program, contender = sample.program, CONTENDERS[sample.contender]
     marks, phases, reports = program["marks"], program["phases"], program["first"]
+    backend = phases.get("OutputGraph.call_user_compiler", 0.0)
+    looked_up = sum(graph["lookup_s"] for graph in reports)
+    load = sum(graph["load_s"] for graph in reports if graph["source"] == "hit")
+    served = all(graph["state"] in ("pending", "compiled") for graph in reports) and bool(reports)
+    plain = not served and contender.way != "traced"
+    rest = "AOTAutograd and Inductor, or their cache" if plain else "the rest of the backend"
+    call = [
+        ("Dynamo: tracing and guards", sample.tracing_s or 0.0),
+        ("capture, key, lookup", looked_up),
+        ("load of the artifact", load),
+        (rest, max(0.0, backend - looked_up - load)),
+        ("Inductor, backward", phases.get("backward._backward_impl", 0.0)),
+    ]
+    step = marks["first"] - marks["prepared"] - sum(seconds for _, seconds in call)
     parts = [
         ("Python, and the hook", marks["began"] - marks["started"]),
         ("import torch", marks["torch"] - marks["began"]),
         ("import transformers", marks["imported"] - marks["torch"]),
         ("the model", marks["built"] - marks["imported"]),
-    ]
-    parts += [
         ("import Dynamo", marks["dynamo"] - marks["built"]),
         ("artifacts or package, before the call", marks["prepared"] - marks["dynamo"]),
+        *call,
+        ("the step", max(0.0, step)),
     ]
-    call = marks["first"] - marks["prepared"]
-    inner = [("Dynamo: tracing and guards", sample.tracing_s or 0.0)]
-    backend = phases.get("OutputGraph.call_user_compiler", 0.0)
-    looked_up = sum(graph["lookup_s"] for graph in reports)
-    load = sum(graph["load_s"] for graph in reports if graph["source"] == "hit")
-    served = all(graph["state"] in ("pending", "compiled") for graph in reports) and bool(reports)
-    inner += [("capture, key, lookup", looked_up), ("load of the artifact", load)]
-    inner.append(
-        (
-            "the rest of the backend"
-            if served or contender.way == "traced"
-            else "AOTAutograd and Inductor, or their cache",
-            max(0.0, backend - looked_up - load),
-        )
-    )
-    inner.append(("Inductor, backward", phases.get("backward._backward_impl", 0.0)))
-    parts += [*inner, ("the step", max(0.0, call - sum(seconds for _, seconds in inner)))]
     if contender.state == "pending":
         flipped = program["steps"][program["later"] - 1]["at"]
         parts.append(("eager steps", max(0.0, flipped - marks["first"])))

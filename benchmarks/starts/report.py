@@ -71,15 +71,16 @@ def _megabytes(samples: Sequence[Sample], role: str) -> str:
 def _remarks(samples: Sequence[Sample]) -> list[str]:
     lines = []
     for sample in samples:
+        title = CONTENDERS[sample.contender].title
         if sample.outcome != "ok":
             why = " ".join(sample.error.split())
-            lines.append(f"- {CONTENDERS[sample.contender].title}: {sample.outcome}: `{why}`")
+            lines.append(f"- {title}: {sample.outcome}: `{why}`")
         if sample.note:
-            lines.append(f"- {CONTENDERS[sample.contender].title}: {sample.note}")
+            lines.append(f"- {title}: {sample.note}")
         if sample.swap:
             swap = sample.swap
             lines.append(
-                f"- {CONTENDERS[sample.contender].title}: the longest step around the swap took "
+                f"- {title}: the longest step around the swap took "
                 f"{1000 * swap['longest_s']:.1f} ms, {swap['longest_s'] / swap['eager_s']:.2f} of a median eager one, "
                 f"{swap['longest_s'] / swap['compiled_s']:.2f} of a compiled one"
             )

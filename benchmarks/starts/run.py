@@ -30,20 +30,14 @@ class Plan:
     repeats: int
 
 
-class Hosts:
+class Hosts(ExitStack):
     """The hosts of one group: fresh ones, and those that a run has filled."""
 
     def __init__(self, group: Group, size: str) -> None:
+        super().__init__()
         self.group, self.size = group, size
         self._filled: dict[str, Host] = {}
-        self._stack = ExitStack()
         self._caches = itertools.count()
-
-    def __enter__(self) -> Hosts:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self._stack.close()
 
     def sample(self, contender: Contender, turn: int) -> Sample:
         """One start; whatever goes wrong in it is in the sample."""
@@ -52,7 +46,7 @@ class Hosts:
             if contender.needs:
                 self._take(contender, self._host_with(contender.needs), sample)
             elif contender.leaves and contender.leaves not in self._filled:
-                host = self._stack.enter_context(fresh_host())
+                host = self.enter_context(fresh_host())
                 self._take(contender, host, sample)
                 if sample.outcome == "ok":
                     self._filled[contender.leaves] = host
@@ -65,7 +59,7 @@ class Hosts:
 
     def _host_with(self, what: str) -> Host:
         if what not in self._filled:
-            host = self._stack.enter_context(fresh_host())
+            host = self.enter_context(fresh_host())
             filling = Sample(self.group, FILLS[what].name, 0)
             self._take(FILLS[what], host, filling)
             if filling.outcome != "ok":
@@ -91,7 +85,7 @@ class Hosts:
             why = "it ran out of time" if not found["in_time"] else f"exit status {client['status']}"
             sample.outcome, sample.error = "crashed", f"{why}\n{_last_error(client['errors'])}"
             return
-        read(sample, found, client)
+        read(sample, contender, found, client)
         read_compiles(sample, host, found)
         if sample.compiles and sample.compiled_s is not None:
             sample.swap = swap(client["result"]["steps"], client["result"]["later"] - 1, sample.compiles)
