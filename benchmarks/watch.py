@@ -18,21 +18,19 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-
-from benchmarks.hosts import LIMIT_S, BenchmarkError, Host, fresh_host
-from benchmarks.result import HEADERS, RAW_HEADERS, Result, banner, markdown, save
+from benchmarks.harness.console import begin, show, show_results
+from benchmarks.harness.effort import Say
+from benchmarks.harness.hosts import LIMIT_S, ROOT, BenchmarkError, Host, fresh_host
+from benchmarks.harness.result import Result, markdown, save
 from precompiled import wire
 from precompiled.client import ask
 from precompiled.store.artifacts import Store
 
-EXAMPLE = Path(__file__).resolve().parent.parent / "examples" / "watch"
+EXAMPLE = ROOT / "examples" / "watch"
 MODEL = """
 import torch
 from transformers import GPT2Config, GPT2Model
@@ -52,9 +50,6 @@ class Loss(torch.nn.Module):
 def factory():
     return Loss(), torch.randint(0, 1024, (2, 64))
 """
-GOAL_S = 1.0
-
-Say = Callable[[str], None]
 
 
 def register(host: Host, directory: Path, kind: str, command: list[str], files: list[Path]) -> str:
@@ -83,7 +78,7 @@ def until_ready(host: Host, id: str, since: float) -> wire.WatchStatus:
 
 def save_to_ready(layers: int, width: int, repeats: int, say: Say) -> Result:
     """(w)"""
-    result = Result("w", "save to ready, less capture and compile", "s", GOAL_S)
+    result = Result("w", "save to ready, less capture and compile", "s", 1.0)
     raw: dict[str, list[float]] = {"save to ready (s)": [], "capture (s)": [], "compile (s)": []}
     with fresh_host() as host:
         host.start_daemon()
@@ -157,9 +152,7 @@ def recorded_run(layers: int, width: int, say: Say) -> list[dict[str, Any]]:
                 "edit": f"{name} = {value}", "captured": watch.captured, "recompiled": watch.ready,
                 "reused": watch.reused, "ready_s": watch.ready_s, "ours_s": ours, "plain_s": theirs,
             })  # fmt: skip
-            say(
-                f"{name}: {watch.ready} recompiled, {watch.reused} reused; first step {ours:.2f} s, {theirs:.2f} plain"
-            )
+            say(f"{name}: {watch.ready} recompiled, {watch.reused} reused; first step {ours:.2f} s, {theirs:.2f} plain")
     return rows
 
 
@@ -175,27 +168,13 @@ def main() -> int:
     parser.add_argument("--markdown", action="store_true", help="print the tables for docs/benchmarks.md as well")
     options = parser.parse_args()
     layers, width, repeats = (2, 128, 3) if options.quick else (12, 256, 5)
-    console = Console()
-    console = console if console.is_terminal else Console(width=140)
-    banner(console)
-
-    def say(text: str) -> None:
-        console.print(f"    {text}", highlight=False)
-
+    console, say = begin(140)
     status = 0
-    results = []
     if "w" in options.only:
         result = save_to_ready(layers, width, repeats, say)
-        results.append(result)
-        for headers, lines in ((HEADERS, [result.row()]), (RAW_HEADERS, result.raw_row())):
-            table = Table(*headers, box=None, pad_edge=False, header_style="bold")
-            for line in lines:
-                table.add_row(*line)
-            console.print(table)
-        if options.markdown:
-            print(f"\n{markdown(HEADERS, [result.row()])}\n\n{markdown(RAW_HEADERS, result.raw_row())}\n")
+        show_results(console, [result], options.markdown)
         status = 0 if result.met else 1
-        path = save({"results": [asdict(result) for result in results]}, options.quick, "watch")
+        path = save({"results": [asdict(result)]}, options.quick, "watch")
         console.print(f"Raw samples: {path}", highlight=False)
     if "x" in options.only:
         rows = recorded_run(layers, width, say)
@@ -206,10 +185,7 @@ def main() -> int:
              f"{row['ours_s']:.2f} s", f"{row['plain_s']:.2f} s", f"{row['ours_s'] / row['plain_s']:.2f}"]
             for row in rows
         ]  # fmt: skip
-        table = Table(*columns, box=None, pad_edge=False, header_style="bold")
-        for line in lines:
-            table.add_row(*line)
-        console.print(table)
+        show(console, columns, lines)
         if options.markdown:
             print(f"\n{markdown(columns, lines)}")
     return status

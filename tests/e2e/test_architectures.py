@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.architectures import TASKS, Name, Row, examine
+from benchmarks.architectures.rows import Name
+from benchmarks.architectures.table import Row, examine
+from benchmarks.models.suite import TASKS
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3000)]
 

@@ -8,12 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import contenders, picture, scale, starts
-from benchmarks.contenders import CONTENDERS
-from benchmarks.effort import QUICK
-from benchmarks.load import load
-from benchmarks.sample import Group, Sample
-from benchmarks.starts import Plan
+from benchmarks.harness.effort import QUICK
+from benchmarks.measures.load import load
+from benchmarks.scale.store import copies
+from benchmarks.starts import contenders, picture
+from benchmarks.starts.contenders import CONTENDERS
+from benchmarks.starts.figures import unexpected
+from benchmarks.starts.report import tables
+from benchmarks.starts.run import Plan, run
+from benchmarks.starts.sample import Group, Sample
 from precompiled.store.artifact_format import Manifest, Payload
 from precompiled.store.artifacts import Store
 
@@ -24,7 +27,7 @@ GROUP = Group("resnet", "inference", "static")
 def samples() -> Iterator[dict[str, Sample]]:
     """Ours cold and warm, and eager, on the smallest model."""
     said: list[str] = []
-    found = starts.run([Plan(GROUP, ("eager", "ours-cold", "ours-warm"), 1)], "small", said.append)
+    found = run([Plan(GROUP, ("eager", "ours-cold", "ours-warm"), 1)], "small", said.append)
     assert len(said) == len(found) == 3
     yield {sample.contender: sample for sample in found}
 
@@ -79,12 +82,11 @@ def test_a_contender_that_crashes_or_is_wrong_is_told_with_its_error(
 ) -> None:
     crashing = dataclasses.replace(CONTENDERS["cache-artifacts"], needs="", spec={"path": "absent.bin"})
     monkeypatch.setitem(contenders.CONTENDERS, crashing.name, crashing)
-    (crashed,) = starts.run([Plan(GROUP, (crashing.name,), 1)], "small", lambda _: None)
+    (crashed,) = run([Plan(GROUP, (crashing.name,), 1)], "small", lambda _: None)
     assert crashed.outcome == "crashed" and "FileNotFoundError" in crashed.error
-    assert "FileNotFoundError" in starts.tables([*samples.values(), crashed])
+    assert "FileNotFoundError" in tables([*samples.values(), crashed])
     # Eager is not what "ours, warm" says.
-    unexpected = starts.unexpected(CONTENDERS["ours-warm"], samples["eager"].program)
-    assert unexpected == "no graph came to precompiled"
+    assert unexpected(CONTENDERS["ours-warm"], samples["eager"].program) == "no graph came to precompiled"
 
 
 @pytest.mark.slow
@@ -100,7 +102,7 @@ def test_a_copied_artifact_is_one_to_every_reader(tmp_path: Path) -> None:
     manifest = Manifest("0" * 64, "a graph", {}, {}, "cpu", "", {}, 1.0, 1.0, {})
     store = Store(tmp_path / "store")
     entry = store.publish(Payload(manifest, {"entry.bin": b"entry", f"native/{'1' * 64}.so": b"code"}))
-    keys = scale.copies(store, entry, 5)
+    keys = copies(store, entry, 5)
     assert len(set(keys)) == 5 == len(list(store.entries()))
     for key in keys:
         (found,) = store.lookup(key)

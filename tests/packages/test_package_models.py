@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.packages import Name, examine
+from benchmarks.architectures.rows import Name
+from benchmarks.packages.table import examine
 
 pytestmark = pytest.mark.slow  # everyday: GPT-2 and BERT in tests/e2e/test_models.py
 

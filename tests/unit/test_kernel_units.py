@@ -12,7 +12,7 @@ from torch._inductor.async_compile import AsyncCompile
 from torch._inductor.codecache import CppPythonBindingsCodeCache
 from torch._inductor.cpp_builder import is_gcc
 
-from benchmarks.machine_code import of_the_kernel
+from benchmarks.measures.machine_code import of_the_kernel
 from precompiled.torch_internals import kernel_units, kernels
 
 

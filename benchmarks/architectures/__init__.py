@@ -1,0 +1,1 @@
+"""A table of architectures (`make architectures`); ``rows`` is for each such table."""

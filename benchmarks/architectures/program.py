@@ -1,0 +1,76 @@
+"""The process that runs architectures, one after another: eager, compiled, and compiled again after the swap.
+
+Usage: python -m benchmarks.architectures.program SPEC, a JSON object: ``rows``, a list of [architecture, task], and
+``wait_s``, how long to wait for one row's artifacts. Prints a line of JSON before each row ({"begun": row}) and one
+after it. precompiled is switched on from outside.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+import traceback
+from typing import Any
+
+import torch
+import transformers
+
+import precompiled
+from benchmarks.models.compare import differences, step
+from benchmarks.models.zoo import ARCHITECTURES, Example
+
+# After the swap another graph may turn up (Dynamo compiles anew when what it guards on has changed): as often.
+ROUNDS = 3
+
+
+def main() -> None:
+    spec: dict[str, Any] = json.loads(sys.argv[1])
+    transformers.utils.logging.set_verbosity_error()
+    for name, task in spec["rows"]:
+        print(json.dumps({"begun": [name, task]}), flush=True)
+        started = time.monotonic()
+        known = len(precompiled.report())
+        compiles = _compiles()
+        found: dict[str, Any] = {"different": [], "waited": True, "error": ""}
+        try:
+            _examine(ARCHITECTURES[name].build(), task == "training", spec["wait_s"], found)
+        except Exception:  # noqa: BLE001 - a row of its own; the others are still to come
+            found["error"] = traceback.format_exc()
+        found["reports"] = [vars(graph) for graph in precompiled.report()[known:]]
+        found["compiles"] = _compiles() - compiles
+        found["seconds"] = time.monotonic() - started
+        print(json.dumps(found), flush=True)
+
+
+def _compiles() -> int:
+    """How many graphs AOTAutograd was asked to compile in this process (torch/_dynamo/backends/common.py)."""
+    return int(torch._dynamo.utils.counters["aot_autograd"]["total"])
+
+
+def _examine(example: Example, training: bool, wait_s: float, found: dict[str, Any]) -> None:
+    """Compare with eager before and after the swap; ``found`` holds what is known when it raises."""
+    torch._dynamo.reset()  # all architectures share frames of transformers', and each frame has a limit of compiles
+    model = example.model.train(training)
+    expected = step(model, example, training)
+    if unsteady := differences(step(model, example, training), expected):
+        raise AssertionError(f"eager differs from itself: {unsteady}")
+    compiled = torch.compile(model)
+    before = len(precompiled.report())
+    first = differences(step(compiled, example, training), expected)
+    found["different"] += [f"at first: {text}" for text in first]
+    for _ in range(ROUNDS):
+        known = len(precompiled.report())
+        found["waited"] = precompiled.wait(wait_s)
+        again = differences(step(compiled, example, training), expected)
+        found["different"] += [f"after the swap: {text}" for text in again]
+        if len(precompiled.report()) == known:
+            break
+    graphs = precompiled.report()[before:]
+    idle = [graph.name for graph in graphs if graph.state == "compiled" and not graph.calls_compiled]
+    if idle:
+        raise AssertionError(f"never ran compiled: {idle}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,185 @@
+"""Hosts to measure on: each sample has directories of its own, and a daemon of its own where it needs one."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from precompiled.client import start
+from precompiled.core import config, python_path
+from precompiled.core.config import Settings
+
+ROOT = Path(__file__).parent.parent.parent
+# Far above what anything takes: nothing hangs for ever.
+LIMIT_S = 1200.0
+
+# The default of programs. Measured by themselves: most measures are about graphs, which are traced and hit.
+PACKAGES = {"PRECOMPILED_PACKAGES": "program"}
+
+Command = dict[str, Any]  # argv, env, cwd
+
+
+class BenchmarkError(Exception):
+    """A sample could not be taken; the text says why."""
+
+
+def expect(reports: Sequence[Mapping[str, Any]], state: str, source: str | None) -> None:
+    """A sample of something else than what is to be measured is an error, not a figure."""
+    for graph in reports:
+        if graph["state"] != state or (source is not None and graph["source"] != source):
+            raise BenchmarkError(f"a graph is not {state} by {source}: {graph}")
+    if not reports:
+        raise BenchmarkError("no graph came to precompiled")
+
+
+@dataclass(frozen=True)
+class Host:
+    """Directories like a fresh machine's, and what runs with them; ``flags``: settings of its daemon's."""
+
+    root: Path
+    flags: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def settings(self) -> Settings:
+        return config.load({**self.flags, "cache_dir": self.root / "store", "runtime_dir": self.root / "run"})
+
+    def environment(self, *, hook: bool, extra: Mapping[str, str] | None = None) -> dict[str, str]:
+        """Of a process on this host; ``hook``: with precompiled switched on."""
+        ours = ("PRECOMPILED", "TORCHIND", "TORCH_CACHING")
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
+        found = {
+            **kept,
+            "HF_HUB_OFFLINE": "1",
+            "PRECOMPILED_CACHE_DIR": str(self.root / "store"),
+            "PRECOMPILED_RUNTIME_DIR": str(self.root / "run"),
+            "TORCHINDUCTOR_CACHE_DIR": str(self.root / "inductor"),
+            "PRECOMPILED_PACKAGES": "off",
+            "PRECOMPILED_PACKAGE_AUDIT": "0",
+            # Where the hook is on for good on this machine, plain torch.compile is to stay plain.
+            **({} if hook else {"PRECOMPILED": "0"}),
+            **(extra or {}),
+        }
+        return python_path.with_hook(found) if hook else found
+
+    def command(
+        self, spec: Mapping[str, Any], *, hook: bool, extra: Mapping[str, str] | None = None,
+        program: str = "models.program",
+    ) -> Command:  # fmt: skip
+        """One of the benchmarks' programs with ``spec``, in a process of its own."""
+        environment = self.environment(hook=hook, extra=extra)
+        return {"argv": _program(program, spec), "env": environment, "cwd": str(ROOT)}
+
+    def run(self, spec: Mapping[str, Any], *, hook: bool, **more: Any) -> dict[str, Any]:
+        """The result of ``command``."""
+        return _run(self.command(spec, hook=hook, **more))
+
+    def tree(self, commands: Sequence[Command], *, daemon: bool | None) -> dict[str, Any]:
+        """What tree.py says of ``commands``, started at once, and of all that they leave in the background.
+
+        ``daemon``: whether one is started before, and stopped at the end; None: the commands start it, if any.
+        """
+        spec = {
+            "before": self.precompiled("start") if daemon else None,
+            "commands": list(commands),
+            "stop": None if daemon is False else self.precompiled("stop"),
+            "limit_s": LIMIT_S,
+        }
+        command = {"argv": _program("harness.tree", spec), "env": dict(os.environ), "cwd": str(ROOT)}
+        return _run(command, LIMIT_S + 120.0)
+
+    def start_daemon(self) -> int:
+        outcome = start.start_daemon(self.settings, LIMIT_S)
+        if outcome.kind != "ready":
+            raise BenchmarkError(f"the daemon did not start: {outcome.kind}, {outcome.reason}")
+        return outcome.pid
+
+    def precompiled(self, *arguments: str, hook: bool = True) -> Command:
+        """Our own command line, on this host."""
+        argv = [sys.executable, "-m", "precompiled", *arguments]
+        return {"argv": argv, "env": self.environment(hook=hook), "cwd": str(ROOT)}
+
+    def stop_daemon(self) -> None:
+        stop = self.precompiled("stop")
+        subprocess.run(stop["argv"], env=stop["env"], stdout=subprocess.DEVNULL, check=True, timeout=LIMIT_S)
+
+
+@contextmanager
+def fresh_host() -> Iterator[Host]:
+    """A host with nothing cached; it and what runs on it are gone afterwards."""
+    # A short path: a Unix socket's may have 107 bytes.
+    root = Path(tempfile.mkdtemp(prefix="pc-bench-"))
+    host = Host(root)
+    try:
+        yield host
+    finally:
+        host.stop_daemon()
+        shutil.rmtree(root)
+
+
+class Child:
+    """One of the benchmarks' programs while it runs: it is told what to do by lines, and answers by lines of JSON."""
+
+    def __init__(self, command: Command, errors: int | None = None) -> None:
+        self._name = command["argv"][2]
+        self._process = subprocess.Popen(
+            command["argv"], env=command["env"], cwd=command["cwd"],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True,
+        )  # fmt: skip
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._in, self._out = self._process.stdin, self._process.stdout
+
+    def __enter__(self) -> Child:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        with self._process:
+            self._process.kill()
+
+    def _line(self) -> str:
+        line = self._out.readline()
+        if not line:
+            raise BenchmarkError(f"{self._name} ended with {self._process.wait()}")
+        return line.strip()
+
+    def wait_ready(self) -> None:
+        while self._line() != "ready":
+            pass
+
+    def tell(self, line: str) -> None:
+        self._in.write(f"{line}\n")
+        self._in.flush()
+
+    def answer(self) -> Any:
+        return json.loads(self._line())
+
+    def finish(self) -> Any:
+        """Nothing more is told; its last answer."""
+        self._in.close()
+        found = self.answer()
+        self._process.wait(LIMIT_S)
+        return found
+
+
+def _program(name: str, spec: Mapping[str, Any]) -> list[str]:
+    return [sys.executable, "-m", f"benchmarks.{name}", json.dumps(spec)]
+
+
+def _run(command: Command, limit_s: float = LIMIT_S) -> dict[str, Any]:
+    """The JSON of a command's last line."""
+    done = subprocess.run(
+        command["argv"], env=command["env"], cwd=command["cwd"], capture_output=True, text=True, check=False,
+        timeout=limit_s,
+    )  # fmt: skip
+    if done.returncode != 0:
+        raise BenchmarkError(f"{command['argv'][2]} ended with {done.returncode}:\n{done.stderr[-4000:]}")
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found

@@ -1,0 +1,123 @@
+"""What a measure found: samples against a goal, their table, their file."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import statistics
+import subprocess
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from benchmarks.harness.hosts import ROOT
+
+RESULTS = ROOT / "benchmarks" / "results"
+
+
+@dataclass
+class Result:
+    """One figure with its goal: at most ``goal`` (None: for the record), by the median of its samples.
+
+    ``raw``: what it was computed from.
+    """
+
+    measure: str  # the letter of its measure
+    title: str
+    unit: str  # "" for a ratio
+    goal: float | None
+    samples: list[float] = field(default_factory=list)
+    raw: dict[str, list[float]] = field(default_factory=dict)
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.samples)
+
+    @property
+    def met(self) -> bool:
+        return self.goal is None or self.median <= self.goal
+
+    def row(self) -> list[str]:
+        unit = self.unit and f" {self.unit}"
+        verdict = "" if self.goal is None else "met"
+        if self.goal is not None and not self.met:
+            verdict = f"missed by {self.median - self.goal:.3g}{unit}"
+        return [
+            self.measure,
+            self.title,
+            "" if self.goal is None else f"≤ {self.goal:g}{unit}",
+            f"{self.median:.3g}{unit}",
+            f"{min(self.samples):.3g} .. {max(self.samples):.3g}",
+            str(len(self.samples)),
+            verdict,
+        ]
+
+    def raw_row(self) -> list[list[str]]:
+        return [
+            [self.measure, name, f"{statistics.median(values):.3f}", f"{min(values):.3f} .. {max(values):.3f}"]
+            for name, values in self.raw.items()
+            if values
+        ]
+
+
+HEADERS = ["", "measure", "goal", "median", "min .. max", "n", ""]
+RAW_HEADERS = ["", "from", "median", "min .. max"]
+
+
+def markdown(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """The table as the README and docs/benchmarks.md hold it."""
+    lines = ["| " + " | ".join(headers) + " |", "|" + "---|" * len(headers)]
+    lines += ["| " + " | ".join(row) + " |" for row in rows]
+    return "\n".join(lines)
+
+
+@dataclass
+class Table:
+    title: str
+    headers: list[str]
+    rows: list[list[str]] = field(default_factory=list)
+
+    def text(self) -> str:
+        return f"**{self.title}**\n\n{markdown(self.headers, self.rows)}"
+
+
+def machine() -> dict[str, Any]:
+    """What was measured on."""
+    import torch
+
+    cpu = platform.processor() or platform.machine()
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        names = [line for line in cpuinfo.read_text().splitlines() if line.startswith("model name")]
+        cpu = names[0].partition(":")[2].strip() if names else cpu
+    describe = ["git", "describe", "--always", "--dirty"]
+    commit = subprocess.run(describe, cwd=ROOT, capture_output=True, text=True, check=False)
+    return {
+        "cores": len(os.sched_getaffinity(0)),
+        "cpu": cpu,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "threads": torch.get_num_threads(),
+        "system": platform.platform(),
+        "load": os.getloadavg()[0],
+        "commit": commit.stdout.strip(),
+    }
+
+
+def spread(values: Sequence[float]) -> str:
+    """The median, with the extremes where there are several; "" for none."""
+    if not values:
+        return ""
+    middle = f"{statistics.median(values):.3g}"
+    return middle if len(values) == 1 else f"{middle} ({min(values):.3g} .. {max(values):.3g})"
+
+
+def save(found: dict[str, Any], quick: bool, name: str) -> Path:
+    """``found``, as JSON, to benchmarks/results/; the file."""
+    RESULTS.mkdir(exist_ok=True)
+    path = RESULTS / time.strftime(f"%Y%m%d-%H%M%S-{name}.json")
+    path.write_text(json.dumps({"machine": machine(), "quick": quick, **found}, indent=1) + "\n")
+    return path

@@ -1,0 +1,29 @@
+"""(f) What the daemon takes while it does nothing."""
+
+from __future__ import annotations
+
+import time
+
+import psutil
+
+from benchmarks.harness.effort import QUICK, Effort, Say
+from benchmarks.harness.hosts import fresh_host
+from benchmarks.harness.result import Result
+
+
+def daemon_memory(effort: Effort, say: Say) -> list[Result]:
+    """(f) The daemon's resident memory, idle: after its start, and after a compile."""
+    result = Result("f", "the daemon's resident memory, idle", "MB", 60.0)
+    fresh, used = [], []
+    for _ in range(effort.repeats):
+        with fresh_host() as host:
+            daemon = psutil.Process(host.start_daemon())
+            time.sleep(2.0)
+            fresh.append(daemon.memory_info().rss / 1e6)
+            host.run(QUICK.spec(pending="wait"), hook=True)
+            time.sleep(2.0)
+            used.append(daemon.memory_info().rss / 1e6)
+            say(f"{fresh[-1]:.1f} MB, after a compile {used[-1]:.1f} MB")
+    result.raw = {"after its start (MB)": fresh, "after a compile (MB)": used}
+    result.samples = [max(pair) for pair in zip(fresh, used, strict=True)]
+    return [result]

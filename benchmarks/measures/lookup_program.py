@@ -1,0 +1,118 @@
+"""The process that looks one graph up: our lookup, or the key that torch's own cache makes of it.
+
+Usage: python -m benchmarks.measures.lookup_program SPEC, a JSON object: ``placeholders``, how many inputs the graph
+has, or ``model`` and ``size``, whose training graph it is (models/suite.py); ``side``, "ours" or "torch's key";
+``repeats``, how often it is done again in the same process. Prints one line of JSON: ``seconds``, the first lookup in
+the process and then the repeated ones.
+
+Either side gets the graph where it gets every graph: as Dynamo's backend, with Dynamo's fake tensors. All of torch
+that either side needs is imported before, so that no import of torch's counts for or against anybody.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from typing import Any
+
+import torch
+from torch._functorch._aot_autograd import autograd_cache
+from torch._inductor.compile_fx import compile_fx
+
+WIDTH = 8
+
+
+class _Measured(BaseException):
+    """Out of torch, once it was measured: nothing of it is to be compiled. No Exception, which torch would handle."""
+
+
+class _Layers(torch.nn.Module):
+    """Takes ``placeholders`` inputs: weight and bias of each layer, and the tensor itself."""
+
+    def __init__(self, placeholders: int) -> None:
+        super().__init__()
+        linears, rest = divmod(placeholders - 1, 2)
+        self.layers = torch.nn.ModuleList([torch.nn.Linear(WIDTH, WIDTH) for _ in range(linears)])
+        self.scales = torch.nn.ParameterList([torch.ones(WIDTH) for _ in range(rest)])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = layer(x)
+        for scale in self.scales:
+            x = x * scale
+        return x
+
+
+def ours(module: torch.fx.GraphModule, repeats: int) -> list[float]:
+    """All that a graph waits for before it is known that no artifact is there; the mode is `lookup`."""
+    ends = []
+
+    def in_process() -> Any:  # the last thing on a miss is to call plain torch.compile: here the lookup has ended
+        ends.append(time.perf_counter())
+        return module.forward
+
+    found = []
+    for _ in range(1 + repeats):
+        started = time.perf_counter()
+        # As the hook does: the first graph of a process imports it.
+        from precompiled import backend
+
+        backend.compile_or_swap(module, {}, in_process)
+        found.append(ends[-1] - started)
+    import precompiled
+
+    for graph in precompiled.report():
+        if graph.reason != "lookup-only" or len(graph.key) != 64:
+            raise SystemExit(f"a graph was not looked up: {graph}")
+    return found
+
+
+def torchs(module: torch.fx.GraphModule, inputs: list[Any], repeats: int) -> list[float]:
+    """AOTAutograd's key of the same graph, called by torch itself with the arguments that torch makes for it."""
+    found: list[float] = []
+    key = autograd_cache.autograd_cache_key
+
+    def timed(*args: Any, **kwargs: Any) -> Any:
+        for _ in range(1 + repeats):
+            started = time.perf_counter()
+            key(*args, **kwargs)
+            found.append(time.perf_counter() - started)
+        raise _Measured
+
+    autograd_cache.autograd_cache_key = timed
+    try:
+        compile_fx(module, inputs)
+    except _Measured:
+        pass
+    finally:
+        autograd_cache.autograd_cache_key = key
+    return found
+
+
+def main() -> None:
+    spec: dict[str, Any] = json.loads(sys.argv[1])
+    result: dict[str, Any] = {}
+
+    def backend(module: torch.fx.GraphModule, inputs: list[Any]) -> Any:
+        result["placeholders"] = sum(node.op == "placeholder" for node in module.graph.nodes)
+        repeats = spec["repeats"]
+        result["seconds"] = ours(module, repeats) if spec["side"] == "ours" else torchs(module, inputs, repeats)
+        raise _Measured  # Dynamo's guards for 5,000 inputs are nobody's lookup
+
+    torch.manual_seed(0)
+    if "model" in spec:
+        from benchmarks.models import suite
+
+        module, (inputs,) = suite.build(spec["model"], spec["size"], "training", "static")
+    else:
+        module, inputs = _Layers(spec["placeholders"]), {"x": torch.randn(2, WIDTH)}
+    try:
+        torch.compile(module, backend=backend)(**inputs)
+    except _Measured:
+        pass
+    print(json.dumps(result), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,106 @@
+"""Is what compiled code gives equal to what eager gives? One tolerance for all of the benchmarks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+
+from benchmarks.models.zoo import Example
+
+# As torch's own tests of Inductor compare (test_torchinductor.py: atol 1e-4, rtol 1e-4 and up).
+RTOL, ATOL = 1e-3, 1e-4
+# Small models have gradients far below ATOL, and zeros would pass for them: no element may be off by more than this
+# part of its tensor's largest. Nor is rounding to count where a gradient is zero but for it (the bias of an
+# attention's keys): below this part of the largest gradient, nothing is a difference.
+OF_ITS_TENSOR, OF_LARGEST_GRADIENT = 1e-2, 1e-6
+# Of models in their real size, whose gradients are sums of so many terms that single elements say nothing: a tensor as
+# a whole may be off by this part of its norm, or of a hundredth of the largest gradient's. What is wrong is off by all.
+OF_ITS_NORM, OF_LARGEST_NORM = 5e-2, 1e-2
+
+Tensors = Mapping[str, torch.Tensor | None]
+
+
+def step(function: Callable[..., Any], example: Example, training: bool) -> Tensors:
+    """One step: outputs and, when training, all gradients and buffers, by name. The model is as before afterwards.
+
+    ``function``: the example's model, or what it was compiled to.
+    """
+    model = example.model
+    kept = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    with torch.set_grad_enabled(training):
+        output = function(**example.inputs, **(example.targets if training else {}))
+    found = {f"output{name}": tensor.detach() for name, tensor in _tensors(output)}
+    if training:
+        # Every part of the model has a loss here; its other outputs are compared, not differentiated.
+        output["loss"].backward()
+        found |= {f"gradient of {name}": parameter.grad for name, parameter in model.named_parameters()}
+        found |= {f"buffer {name}": buffer.clone() for name, buffer in model.named_buffers()}
+    model.zero_grad(set_to_none=True)
+    with torch.no_grad():
+        for name, buffer in model.named_buffers():
+            buffer.copy_(kept[name])
+    return found
+
+
+def _tensors(value: Any, name: str = "") -> Iterator[tuple[str, torch.Tensor]]:
+    """The tensors in what a model returns, key-value caches included."""
+    if isinstance(value, torch.Tensor):
+        yield name, value
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from _tensors(item, f"{name}.{key}")
+    elif isinstance(value, (list, tuple)):
+        for position, item in enumerate(value):
+            yield from _tensors(item, f"{name}[{position}]")
+    elif value is not None and type(value).__module__.startswith("transformers."):
+        yield from _tensors(vars(value), name)
+
+
+def differences(got: Tensors, expected: Tensors) -> list[str]:
+    """One line for each tensor that is not what it should be; names that begin with "gradient" set the noise level."""
+    gradients = [_largest(tensor) for name, tensor in expected.items() if name.startswith("gradient")]
+    noise = OF_LARGEST_GRADIENT * max(gradients, default=0.0)
+
+    def off(name: str, left: torch.Tensor, right: torch.Tensor) -> str:
+        try:
+            atol = min(ATOL, max(noise, OF_ITS_TENSOR * _largest(right)))
+            torch.testing.assert_close(left, right, rtol=RTOL, atol=atol)
+        except AssertionError as error:
+            return f"{name}: {' '.join(str(error).split())}"
+        return ""
+
+    return _compared(got, expected, off)
+
+
+def unlike(got: Tensors, expected: Tensors) -> list[str]:
+    """The same for models in their real size, by the norms of whole tensors."""
+    norms = {name: float(tensor.double().norm()) for name, tensor in expected.items() if tensor is not None}
+    floor = OF_LARGEST_NORM * max((norm for name, norm in norms.items() if name.startswith("gradient")), default=0.0)
+
+    def off(name: str, left: torch.Tensor, right: torch.Tensor) -> str:
+        by = float((left.double() - right.double()).norm())
+        if by <= OF_ITS_NORM * max(norms[name], floor):  # false for NaN
+            return ""
+        return f"{name}: off by {by:.3g}, its norm is {norms[name]:.3g}"
+
+    return _compared(got, expected, off)
+
+
+def _compared(got: Tensors, expected: Tensors, off: Callable[[str, torch.Tensor, torch.Tensor], str]) -> list[str]:
+    """``off``: what is wrong with a tensor that both have, "" for nothing."""
+    found = [f"{name} is there once only" for name in sorted(got.keys() ^ expected.keys())]
+    for name in expected.keys() & got.keys():
+        left, right = got[name], expected[name]
+        if left is None or right is None:
+            text = f"{name} is None once only" if left is not right else ""
+        else:
+            text = off(name, left, right)
+        if text:
+            found.append(text)
+    return found
+
+
+def _largest(tensor: torch.Tensor | None) -> float:
+    return float(tensor.abs().max()) if tensor is not None and tensor.numel() else 0.0

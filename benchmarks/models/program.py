@@ -1,0 +1,224 @@
+"""The measured program, a process of its own: one of suite.py, by one of the ways to compile it.
+
+Usage: python -m benchmarks.models.program SPEC, a JSON object: ``model``, ``size``, ``task``, ``shapes`` of suite.py;
+``way``:
+
+    eager       not compiled
+    traced      torch.compile(backend="eager"): Dynamo alone
+    compile     torch.compile; precompiled, caches and Inductor's modes are switched on from outside
+    artifacts   the same, after torch.compiler.load_cache_artifacts of the file ``path``
+    aoti        torch.export and AOTInductor: package written to ``path``, loaded, and called
+    aoti-load   that package, loaded and called
+
+``pending``: what is done while graphs wait for their artifact, "step" or "wait"; ``steps``: how many then follow;
+``optimizer``: whether each has AdamW's step; ``check``: whether outputs and gradients are compared with eager's at the
+end; ``serve``: "go N" lines on stdin are N steps each, their seconds come on stdout; ``save``: file for
+torch.compiler.save_cache_artifacts, at the end.
+
+Prints one line of JSON. Times of day are of the monotonic clock, which all processes of a machine share.
+"""
+
+from __future__ import annotations
+
+import time
+
+BEGAN = time.monotonic()
+
+import importlib  # noqa: E402
+import json  # noqa: E402
+import statistics  # noqa: E402
+import sys  # noqa: E402
+from collections.abc import Callable  # noqa: E402
+from typing import Any  # noqa: E402
+
+import torch  # noqa: E402
+
+TORCH = time.monotonic()
+
+import transformers  # noqa: E402
+
+import precompiled  # noqa: E402
+from benchmarks.models import suite  # noqa: E402
+from benchmarks.models.compare import unlike  # noqa: E402
+
+IMPORTED = time.monotonic()
+PENDING_LIMIT_S = 1000.0
+
+
+def reports() -> list[dict[str, Any]]:
+    return [vars(graph) for graph in precompiled.report()]
+
+
+def phases() -> dict[str, float]:
+    """Seconds of what torch measures itself (torch._dynamo.utils.dynamo_timed), by its own names."""
+    utils = sys.modules.get("torch._dynamo.utils")
+    return {} if utils is None else {name: sum(values) for name, values in utils.compilation_time_metrics.items()}
+
+
+def counters() -> dict[str, dict[str, int]]:
+    """Torch's own counts of cache hits and misses."""
+    utils = sys.modules.get("torch._dynamo.utils")
+    names = ("aot_autograd", "inductor")
+    return {} if utils is None else {name: dict(utils.counters[name]) for name in names}
+
+
+def peak_bytes() -> int:
+    """The largest resident size of this process so far (VmHWM; that of getrusage may be a parent's)."""
+    with open("/proc/self/status") as file:
+        (line,) = (line for line in file if line.startswith("VmHWM:"))
+    return int(line.split()[1]) * 1024
+
+
+def uses_subprocess() -> bool:
+    """Whether Inductor's SUBPROCESS mode has sent anything to one: what it cannot pickle it compiles in process."""
+    mode = sys.modules.get("torch._inductor.compile_fx_subproc")
+    return mode is not None and mode._SubprocessFxCompile.process_pool.cache_info().currsize > 0
+
+
+class Program:
+    def __init__(self, spec: dict[str, Any]) -> None:
+        self.spec = spec
+        self.training = spec["task"] == "training"
+        self.model, self.inputs = suite.build(spec["model"], spec["size"], spec["task"], spec["shapes"])
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4) if spec.get("optimizer") else None
+        self.number = 0
+        self.steps: list[dict[str, float]] = []
+        self.marks = {"began": BEGAN, "torch": TORCH, "imported": IMPORTED, "built": time.monotonic()}
+        self.function: Callable[..., torch.Tensor] = self.model
+        self.before: dict[str, float] = {}  # of torch's phases, before the first call
+
+    def prepare(self) -> None:
+        """Make the callable. What has to be loaded or compiled for it belongs to the first call; imports do not."""
+        spec, way = self.spec, self.spec["way"]
+        if way in ("compile", "artifacts", "traced"):
+            settings = {
+                "backend": "eager" if way == "traced" else "inductor",
+                # Not None: what is meant is one or the other, and not the second after the first.
+                "dynamic": spec["shapes"] == "dynamic",
+            }
+            torch.compile(torch.nn.Identity(), **settings)  # imports Dynamo and what its backend needs
+            self.marks["dynamo"] = time.monotonic()
+            if way == "artifacts":
+                with open(spec["path"], "rb") as file:
+                    torch.compiler.load_cache_artifacts(file.read())
+            self.function = torch.compile(self.model, **settings)
+        elif way in ("aoti", "aoti-load"):
+            for name in ("torch.export", "torch._inductor.package"):
+                importlib.import_module(name)
+            self.marks["dynamo"] = time.monotonic()
+            if way == "aoti":
+                with torch.no_grad():
+                    exported = torch.export.export(self.model, (), self.inputs[0])
+                    torch._inductor.aoti_compile_and_package(exported, package_path=spec["path"])
+            self.function = torch._inductor.aoti_load_package(spec["path"])
+        elif way == "eager":
+            self.marks["dynamo"] = time.monotonic()
+        else:
+            raise ValueError(f"there is no way {way!r}")
+        self.before = phases()
+        self.marks["prepared"] = time.monotonic()
+
+    def run(self, function: Callable[..., Any], inputs: dict[str, Any]) -> torch.Tensor:
+        self.model.zero_grad(set_to_none=True)
+        with torch.set_grad_enabled(self.training):
+            output: torch.Tensor = function(**inputs)
+            if self.training:
+                output.backward()
+        return output
+
+    def step(self) -> float:
+        inputs = self.inputs[self.number % len(self.inputs)]
+        self.number += 1
+        started, cpu = time.monotonic(), time.process_time()
+        self.run(self.function, inputs)
+        if self.optimizer is not None:
+            self.optimizer.step()
+        seconds = time.monotonic() - started
+        ended = time.process_time()
+        self.steps.append({"at": started, "s": seconds, "cpu_s": ended - cpu, "cpu_end_s": ended})
+        return seconds
+
+    def step_until_compiled(self) -> None:
+        """Steps until one has run nothing but artifacts; each says whether it has."""
+        before = reports()
+        self.steps[0]["compiled"] = float(bool(before) and _compiled_by([], before))
+        deadline = time.monotonic() + PENDING_LIMIT_S
+        while not self.steps[-1]["compiled"]:
+            if not before or time.monotonic() > deadline:
+                return
+            self.step()
+            after = reports()
+            self.steps[-1]["compiled"] = float(_compiled_by(before, after))
+            before = after
+            if all(graph["state"] in ("failed", "bypassed") for graph in after):
+                return
+
+    def check(self) -> list[str]:
+        """What differs from eager."""
+        found = []
+        for inputs in self.inputs:
+            results = []
+            for function in (self.function, self.model):
+                output = self.run(function, inputs)
+                results.append({"output": output.detach(), **{
+                    f"gradient of {name}": parameter.grad for name, parameter in self.model.named_parameters()
+                    if self.training
+                }})  # fmt: skip
+            found += unlike(*results)
+        return found
+
+    def first(self) -> None:
+        self.step()
+        self.marks["first"] = time.monotonic()
+
+    def serve(self) -> None:
+        print("ready", flush=True)
+        for line in sys.stdin:
+            print(json.dumps([self.step() for _ in range(int(line.split()[1]))]), flush=True)
+
+
+def _compiled_by(before: list[dict[str, Any]], after: list[dict[str, Any]]) -> bool:
+    """Whether, between two reports, artifacts were called and nothing else."""
+    called = [
+        sum(graph[name] for graph in after) - sum(graph[name] for graph in before)
+        for name in ("calls_eager", "calls_compiled")
+    ]
+    return called[0] == 0 and called[1] > 0 and all(graph["state"] != "pending" for graph in after)
+
+
+def main() -> None:
+    spec: dict[str, Any] = json.loads(sys.argv[1])
+    transformers.utils.logging.set_verbosity_error()
+    program = Program(spec)
+    program.prepare()
+    program.first()
+    during = {name: seconds - program.before.get(name, 0.0) for name, seconds in phases().items()}
+    result: dict[str, Any] = {"first": reports(), "phases": during, "counters": counters()}
+    if spec.get("pending") == "wait":
+        precompiled.wait()
+    else:
+        program.step_until_compiled()
+    result["later"] = len(program.steps)  # the index of the first step of those asked for
+    if spec.get("serve"):
+        program.serve()
+    for _ in range(spec.get("steps", 0)):
+        program.step()
+    program.marks["stepped"] = time.monotonic()
+    result |= {"marks": program.marks, "steps": program.steps, "reports": reports()}
+    if spec.get("steps"):
+        result["step_s"] = statistics.median(step["s"] for step in program.steps[result["later"] :])
+    result |= {"peak_bytes": peak_bytes(), "subprocess": uses_subprocess()}
+    if path := spec.get("save"):
+        saved = torch.compiler.save_cache_artifacts()
+        with open(path, "wb") as file:
+            file.write(saved[0] if saved else b"")
+    if spec.get("check"):
+        result["different"] = program.check()
+    # All that is no part of a start: the steps after the first, and this.
+    started = program.steps[0]["cpu_end_s"]
+    result["aside_cpu_s"] = time.process_time() - started
+    print(json.dumps(result), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,132 @@
+"""The six models whose starts are measured (starts/), in the size that is quoted and in one for trying things out.
+
+Random weights, no downloads, dropout 0 (eager and compiled code draw differently). The step is one call of a module
+that returns one tensor: the loss in training, the logits (or the predicted noise) in inference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import transformers
+from torch.nn import functional
+
+from benchmarks.models.unet import UNet
+from benchmarks.models.zoo import Example, causal, classifier, images
+
+SIZES = ("full", "small")
+TASKS = ("training", "inference")
+SHAPES = ("static", "dynamic")
+# Of each step in turn. Never 1, for which Dynamo specializes.
+BATCHES = {"static": (2,), "dynamic": (4, 2, 3)}
+LARGEST = 4
+LENGTH = 64
+
+
+def gpt2(small: bool) -> Example:
+    return _gpt2(1024, LENGTH, 2, 2, 128) if small else _gpt2(50257, LENGTH, 12, 12, 768)
+
+
+def demo(small: bool) -> Example:
+    """The model of examples/demo/train.py, whatever the size."""
+    return _gpt2(2048, 128, 4, 4, 256)
+
+
+def _gpt2(vocabulary: int, length: int, layers: int, heads: int, width: int) -> Example:
+    return causal(
+        transformers.GPT2LMHeadModel, transformers.GPT2Config, vocabulary=vocabulary, batch=LARGEST, length=length,
+        n_layer=layers, n_head=heads, n_embd=width, n_positions=length, resid_pdrop=0.0, embd_pdrop=0.0,
+        attn_pdrop=0.0, use_cache=False,
+    )  # fmt: skip
+
+
+def bert(small: bool) -> Example:
+    return classifier(
+        transformers.BertForSequenceClassification, transformers.BertConfig, vocabulary=1024 if small else 30522,
+        batch=LARGEST, length=LENGTH, max_position_embeddings=LENGTH, hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0, **_encoder(small, 768, 12),
+    )  # fmt: skip
+
+
+def llama(small: bool) -> Example:
+    return causal(
+        transformers.LlamaForCausalLM, transformers.LlamaConfig, vocabulary=1024 if small else 32000,
+        batch=LARGEST, length=LENGTH, max_position_embeddings=LENGTH, num_key_value_heads=1 if small else 4,
+        use_cache=False, **_encoder(small, 512, 4),
+    )  # fmt: skip
+
+
+def resnet(small: bool) -> Example:
+    settings = {"embedding_size": 16, "hidden_sizes": [32, 64], "depths": [1, 1]} if small else {
+        "embedding_size": 64, "hidden_sizes": [64, 128, 256, 512], "depths": [2, 2, 2, 2],
+    }  # fmt: skip
+    return images(
+        transformers.ResNetForImageClassification, transformers.ResNetConfig, batch=LARGEST,
+        size=32 if small else 224, layer_type="basic", **settings,
+    )  # fmt: skip
+
+
+def vit(small: bool) -> Example:
+    side = 32 if small else 224
+    return images(
+        transformers.ViTForImageClassification, transformers.ViTConfig, batch=LARGEST, size=side, image_size=side,
+        patch_size=8 if small else 16, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
+        **_encoder(small, 384, 6),
+    )  # fmt: skip
+
+
+def unet(small: bool) -> Example:
+    side = 16 if small else 32
+    inputs = {"sample": torch.randn(LARGEST, 3, side, side), "timestep": torch.arange(LARGEST) * 200 + 3}
+    model = UNet(width=32 if small else 64, depth=2 if small else 3)
+    return Example(model, inputs, {"noise": torch.randn(LARGEST, 3, side, side)})
+
+
+def _encoder(small: bool, width: int, layers: int) -> dict[str, int]:
+    """The sizes of a stack of transformer layers."""
+    width, layers = (128, 2) if small else (width, layers)
+    return {
+        "hidden_size": width, "intermediate_size": 4 * width, "num_hidden_layers": layers,
+        "num_attention_heads": width // 64,
+    }  # fmt: skip
+
+
+MODELS: dict[str, Callable[[bool], Example]] = {
+    build.__name__: build for build in (gpt2, bert, llama, resnet, vit, unet)
+}
+# For measures that ask for them by name.
+FURTHER: dict[str, Callable[[bool], Example]] = {demo.__name__: demo}
+
+
+class Step(torch.nn.Module):
+    """One call of the model; its predictions, or their loss where there is a ``target``.
+
+    The loss is computed here: HuggingFace's own logs a warning for some models, at which Dynamo breaks the graph.
+    """
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, target: torch.Tensor | None = None, **inputs: torch.Tensor) -> torch.Tensor:
+        output = self.model(**inputs)
+        predicted: torch.Tensor = output["sample"] if "sample" in output else output["logits"]
+        if target is None:
+            return predicted
+        if target.is_floating_point():
+            return functional.mse_loss(predicted, target)
+        if predicted.ndim == 3:  # each token's successor
+            return functional.cross_entropy(predicted[:, :-1].flatten(0, 1), target[:, 1:].flatten())
+        return functional.cross_entropy(predicted, target)
+
+
+def build(name: str, size: str, task: str, shapes: str) -> tuple[Step, list[dict[str, Any]]]:
+    """The module and its inputs, one dict for each batch size in turn; the same in every process."""
+    torch.manual_seed(0)
+    example = {**MODELS, **FURTHER}[name](size == "small")
+    step = Step(example.model).train(task == "training")
+    (target,) = example.targets.values()
+    inputs = {**example.inputs, **({"target": target} if task == "training" else {})}
+    return step, [{key: value[:batch].clone() for key, value in inputs.items()} for batch in BATCHES[shapes]]

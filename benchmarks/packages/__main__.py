@@ -1,0 +1,43 @@
+"""Packages: a table of architectures, and the first call of the second process beside plain torch.compile's warm start.
+
+`python -m benchmarks.packages` (the table), `... --first-call` (the measure). Exit status 1 when a row is not
+as it should be (a frame was traced in the second process, or something differs from eager), or the goal is missed.
+"""
+
+from __future__ import annotations
+
+import statistics
+
+from benchmarks.architectures.rows import asked, conclude, rows_parser
+from benchmarks.harness.console import begin
+from benchmarks.harness.hosts import BenchmarkError
+from benchmarks.packages.first_call import GOAL, first_call
+from benchmarks.packages.table import HEADERS, examine
+
+
+def main() -> int:
+    parser = rows_parser("python -m benchmarks.packages", __doc__)
+    parser.add_argument("--first-call", action="store_true", help="the measure instead of the table")
+    parser.add_argument("--quick", action="store_true", help="a small model for --first-call: no figure to be quoted")
+    arguments = parser.parse_args()
+    names = asked(parser, arguments)
+    console, say = begin(200, stderr=arguments.json)
+    try:
+        if arguments.first_call:
+            ratios = first_call(arguments.quick, say)
+            median = statistics.median(ratios)
+            console.print(
+                f"first call beyond a step, package / torch.compile warm: {median:.3f} (goal {GOAL}; "
+                f"{min(ratios):.3f} to {max(ratios):.3f}, {len(ratios)} pairs)",
+                highlight=False,
+            )
+            return 0 if median <= GOAL else 1
+        rows = examine(names, say)
+    except BenchmarkError as error:
+        console.print(str(error), style="bold red", markup=False, highlight=False)
+        return 1
+    return conclude(console, arguments, HEADERS, rows)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

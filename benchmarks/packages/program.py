@@ -1,0 +1,52 @@
+"""One architecture in a process of its own: eager, then compiled, and what Dynamo and packages did meanwhile.
+
+Usage: python -m benchmarks.packages.program SPEC, a JSON object: ``architecture``, ``task``. Prints a line of JSON.
+precompiled is switched on from outside.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from dataclasses import asdict
+from typing import Any
+
+import torch
+import transformers
+from torch._dynamo.utils import counters
+
+import precompiled
+from benchmarks.models.compare import differences, step
+from benchmarks.models.zoo import ARCHITECTURES
+from precompiled.client.process import PROCESS
+
+STEPS = 2  # the second call must be served as well, without a recompile
+
+
+def main() -> None:
+    spec: dict[str, str] = json.loads(sys.argv[1])
+    training = spec["task"] == "training"
+    transformers.utils.logging.set_verbosity_error()
+    example = ARCHITECTURES[spec["architecture"]].build()
+    model = example.model.train(training)
+    expected = step(model, example, training)
+    compiled = torch.compile(model)
+    found: dict[str, Any] = {"different": []}
+    seconds = []
+    for number in range(STEPS):
+        started = time.perf_counter()
+        got = step(compiled, example, training)
+        seconds.append(time.perf_counter() - started)
+        found["different"] += [f"step {number}: {text}" for text in differences(got, expected)]
+    if PROCESS.packages is not None:
+        PROCESS.packages.flush()
+    found["seconds"] = seconds
+    found["frames"] = dict(counters["frames"])
+    found["traced"] = counters["stats"]["unique_graphs"]
+    found["functions"] = [asdict(report) for report in precompiled.package_report()]
+    print(json.dumps(found), flush=True)
+
+
+if __name__ == "__main__":
+    main()

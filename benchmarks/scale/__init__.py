@@ -1,0 +1,1 @@
+"""How costs grow with artifacts, clients and jobs (`make bench-scale`)."""

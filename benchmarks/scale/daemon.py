@@ -1,0 +1,159 @@
+"""What a daemon does with many clients, and with a long queue."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import psutil
+
+from benchmarks.harness.effort import Say
+from benchmarks.harness.hosts import Child, Host
+from benchmarks.harness.result import Table
+from precompiled import wire
+from precompiled.client.ask import request
+from precompiled.graph.environment import of_a_worker
+
+KNOWN = 50  # keys that are submitted again and again
+
+
+@dataclass
+class Load:
+    """What clients and the daemon saw of some submits."""
+
+    accepted: list[float]
+    answered: list[float]
+    lost: int
+    other: dict[str, int]
+    submitted_s: float  # until the last client had its first replies
+    seconds: float
+    daemon_cpu_s: float
+    daemon_bytes: tuple[int, int]  # before, after
+
+
+def submit(
+    host: Host, daemon: psutil.Process, specs: Sequence[dict[str, Any]], beside: Callable[[], None] | None = None
+) -> Load:
+    """Processes that submit at the same time; ``beside``: what is done meanwhile."""
+    extra = {"PRECOMPILED_AUTOSTART": "0"}
+    commands = [host.command(spec, hook=False, extra=extra, program="scale.program") for spec in specs]
+    with ExitStack() as stack:
+        running = [stack.enter_context(Child(command)) for command in commands]
+        for process in running:
+            process.wait_ready()
+        before, cpu, started = daemon.memory_info().rss, _cpu_s(daemon), time.perf_counter()
+        for process in running:
+            process.tell("go")
+        if beside is not None:
+            beside()
+        answers = [process.answer() for process in running]
+        seconds, cpu = time.perf_counter() - started, _cpu_s(daemon) - cpu
+    other: Counter[str] = Counter()
+    for answer in answers:
+        other.update(answer["other"])
+    return Load(
+        [value for answer in answers for value in answer["accepted"]],
+        [value for answer in answers for value in answer["answered"]],
+        sum(answer["lost"] for answer in answers),
+        dict(other), max(answer["submitted_s"] for answer in answers), seconds, cpu, (before, daemon.memory_info().rss),
+    )  # fmt: skip
+
+
+def _cpu_s(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return float(times.user + times.system)
+
+
+def _quantiles(seconds: Sequence[float]) -> tuple[float, float]:
+    """The median and the 99th percentile, in milliseconds."""
+    ordered = sorted(seconds)
+    return 1000 * statistics.median(ordered), 1000 * ordered[min(len(ordered) - 1, int(0.99 * len(ordered)))]
+
+
+def client_spec(host: Host, keys: Sequence[str], submits: int, window: int) -> dict[str, Any]:
+    environment = msgspec.to_builtins(of_a_worker())
+    return {
+        "submits": submits, "window": window, "keys": list(keys), "blob": str(host.root / "blob"),
+        "environment": environment,
+    }  # fmt: skip
+
+
+def measure_clients(
+    host: Host, daemon: psutil.Process, keys: Sequence[str], loads: Sequence[tuple[int, int]], say: Say
+) -> tuple[Table, int]:
+    """Processes that submit known keys, each the next one as soon as it has a reply; and how many were lost."""
+    table = Table(
+        f"The daemon: submits of {KNOWN} known keys, each client the next one when it has a reply to the last",
+        ["clients", "submits", "lost", "reply, median (ms)", "p99 (ms)", "replies a second", "all published after (s)",
+         "daemon's CPU a submit (µs)", "daemon's memory before; after (MB)"],
+    )  # fmt: skip
+    lost = 0
+    for count, total in loads:
+        # Every client another order, so that some keys are in flight already, and others are not.
+        specs = [
+            client_spec(host, [keys[(number * 31 + offset) % KNOWN] for offset in range(KNOWN)], -(-total // count), 1)
+            for number in range(count)
+        ]
+        found = submit(host, daemon, specs)
+        lost += found.lost
+        table.rows.append(_load_row(str(count), found))
+        say(f"{count} clients: " + ", ".join(table.rows[-1][1:]) + (f"; {found.other}" if found.other else ""))
+    return table, lost
+
+
+def _load_row(title: str, found: Load) -> list[str]:
+    done = len(found.answered) + found.lost
+    first = _quantiles(found.accepted)
+    return [
+        title, f"{done:,}", str(found.lost), f"{first[0]:.1f}", f"{first[1]:.1f}", f"{done / found.submitted_s:.0f}",
+        f"{found.seconds:.1f}", f"{1e6 * found.daemon_cpu_s / done:.0f}",
+        f"{found.daemon_bytes[0] / 1e6:.1f}; {found.daemon_bytes[1] / 1e6:.1f}",
+    ]  # fmt: skip
+
+
+def measure_queue(host: Host, keys: Sequence[str], most: int, say: Say) -> tuple[Table, int]:
+    """One client that submits everything at once, while the worker is still starting; and how many were lost."""
+    table = Table(
+        "The queue: all jobs submitted at once, before the worker is there; status and stats asked all the time",
+        ["jobs", "lost", "first reply, median (ms)", "p99 (ms)", "all done (s)", "daemon's CPU a job (µs)",
+         "deepest seen", "status then, median (ms)", "stats then, median (ms)"],
+    )  # fmt: skip
+    lost = 0
+    sizes = sorted({max(1, most // 100), max(1, most // 10), most})
+    for count in sizes:
+        host.stop_daemon()
+        daemon = psutil.Process(host.start_daemon())
+        seen: dict[str, list[float]] = {"status": [], "stats": [], "depth": [0]}
+
+        def ask(until: int = count, seen: dict[str, list[float]] = seen) -> None:
+            """Status and stats, again and again, from when the queue fills until half of it is done."""
+            filled = False
+            while len(seen["status"]) < 2000:
+                started = time.perf_counter()
+                depth = request(host.settings, wire.Status(), 60.0).queue_depth
+                seen["status"].append(time.perf_counter() - started)
+                started = time.perf_counter()
+                request(host.settings, wire.Stats(), 60.0)
+                seen["stats"].append(time.perf_counter() - started)
+                seen["depth"].append(depth)
+                filled = filled or depth >= until / 2
+                if (filled and depth < until / 2) or (depth == 0 and len(seen["depth"]) > 100):
+                    return
+                time.sleep(0.1)
+
+        found = submit(host, daemon, [client_spec(host, keys[:count], count, count)], ask)
+        lost += found.lost
+        first = _quantiles(found.accepted)
+        table.rows.append(
+            [f"{count:,}", str(found.lost), f"{first[0]:.1f}", f"{first[1]:.1f}", f"{found.seconds:.1f}",
+             f"{1e6 * found.daemon_cpu_s / count:.0f}", f"{max(seen['depth']):.0f}",
+             f"{_quantiles(seen['status'])[0]:.1f}", f"{_quantiles(seen['stats'])[0]:.1f}"]
+        )  # fmt: skip
+        say(f"{count} jobs: " + ", ".join(table.rows[-1][1:]) + (f"; {found.other}" if found.other else ""))
+    return table, lost

@@ -1,0 +1,103 @@
+"""A client that submits known keys, one after the other or many at once, through precompiled's own connection.
+
+Usage: python -m benchmarks.scale.program SPEC, a JSON object: ``submits``, how many; ``window``, how many of them are
+without a first reply at the same time; ``keys``, taken in turn; ``blob``, the file that is every key's graph;
+``environment``, as wire.Environment. The directories come from the environment variables. Prints "ready", waits for a
+line on stdin, and prints one line of JSON: ``accepted`` and ``answered``, seconds from each submit to the daemon's
+first reply and to the one that says that its artifact is published; ``lost``, how many had no such reply; ``other``,
+replies of other kinds; ``submitted_s``, until the last was submitted.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import sys
+import threading
+import time
+import uuid
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import zmq  # noqa: F401 - what the first submit would import
+
+from precompiled import wire
+from precompiled.client.connection import Connection
+from precompiled.core import config
+
+LIMIT_S = 300.0  # without any reply
+
+
+class Clients:
+    """Submits, and what came back; replies come in the connection's thread."""
+
+    def __init__(self, spec: dict[str, Any]) -> None:
+        self.spec = spec
+        self.settings = config.load()
+        self.connection = Connection(self.settings)
+        self.environment = wire.Environment(**spec["environment"])
+        self.blob = Path(spec["blob"]).read_bytes()
+        self.sent: dict[str, float] = {}
+        self.accepted: dict[str, float] = {}
+        self.answered: dict[str, float] = {}
+        self.other: Counter[str] = Counter()
+        self.changed = threading.Condition()
+
+    def submit(self, key: str) -> None:
+        id = uuid.uuid4().hex
+        message = wire.Submit(
+            id=id, key=key, store=str(self.settings.cache_dir), environment=self.environment, device="cpu", name="scale"
+        )
+        self.sent[id] = time.perf_counter()
+        self.connection.submit(message, self.blob, self.on_reply)
+
+    def on_reply(self, reply: wire.DaemonMessage) -> None:
+        now = time.perf_counter()
+        if not isinstance(reply, wire.Accepted):
+            self.other[f"{type(reply).__name__} {getattr(reply, 'code', '')}".strip()] += 1
+            return
+        with self.changed:
+            self.accepted.setdefault(reply.id, now - self.sent[reply.id])
+            if reply.state == "published":
+                self.answered[reply.id] = now - self.sent[reply.id]
+            self.changed.notify()
+        if reply.state == "published":
+            self.connection.forget(reply.id)
+
+    def has_room(self, number: int, window: int) -> bool:
+        return number - len(self.accepted) < window
+
+    def run(self) -> dict[str, Any]:
+        keys, count, window = self.spec["keys"], self.spec["submits"], self.spec["window"]
+        started = time.perf_counter()
+        for number in range(count):
+            with self.changed:
+                if not self.changed.wait_for(functools.partial(self.has_room, number, window), LIMIT_S):
+                    break
+            self.submit(keys[number % len(keys)])
+        submitted = time.perf_counter() - started
+        with self.changed:
+            before = -1
+            while len(self.answered) < count and len(self.answered) > before:
+                before = len(self.answered)
+                self.changed.wait_for(lambda: len(self.answered) == count, LIMIT_S)
+        return {
+            "accepted": list(self.accepted.values()),
+            "answered": list(self.answered.values()),
+            "lost": count - len(self.answered),
+            "other": dict(self.other),
+            "submitted_s": submitted,
+        }
+
+
+def main() -> None:
+    clients = Clients(json.loads(sys.argv[1]))
+    print("ready", flush=True)
+    sys.stdin.readline()
+    print(json.dumps(clients.run()), flush=True)
+    clients.connection.close()
+
+
+if __name__ == "__main__":
+    main()

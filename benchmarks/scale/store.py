@@ -1,0 +1,89 @@
+"""What is asked of a store with more and more artifacts in it."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import os
+import statistics
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from benchmarks.harness.effort import Say
+from benchmarks.harness.hosts import LIMIT_S, BenchmarkError, Host
+from benchmarks.harness.result import Table
+from precompiled.store import artifact_format as fmt
+from precompiled.store.artifacts import Entry, Store
+
+
+def copies(store: Store, entry: Entry, count: int) -> list[str]:
+    """Fill the store up to ``count`` artifacts like ``entry``; all keys."""
+    keys = [entry.manifest.key]
+    native = entry.path / fmt.NATIVE
+    for number in range(1, count):
+        key = hashlib.sha256(f"{entry.manifest.key} {number}".encode()).hexdigest()
+        keys.append(key)
+        target = store.artifacts / f"{key}.0"
+        if target.exists():
+            continue
+        making = store.tmp / f"copy-{key}"
+        making.mkdir(mode=0o700)
+        if native.is_dir():
+            (making / fmt.NATIVE).mkdir(mode=0o700)
+        for name in entry.manifest.files:
+            os.link(entry.path / name, making / name)
+        manifest = making / fmt.MANIFEST
+        manifest.write_bytes(fmt.seal(dataclasses.replace(entry.manifest, key=key)))
+        manifest.chmod(0o600)
+        making.rename(target)
+    if len(store.lookup(keys[-1])) != 1:
+        raise BenchmarkError(f"the copy {keys[-1]} is no artifact to its reader")
+    return keys
+
+
+def measure_store(host: Host, entry: Entry, counts: Sequence[int], repeats: int, say: Say) -> Table:
+    """What is asked of a store with more and more artifacts in it."""
+    table = Table(
+        f"The store: microseconds a look, by the number of artifacts (medians of {repeats})",
+        ["artifacts", "lookup, hit (µs)", "lookup, miss (µs)", "read and verify a hit (µs)", "look for eviction (s)",
+         "`precompiled ls` (s)", "`precompiled status` (s)", "`precompiled stats` (s)"],
+    )  # fmt: skip
+    store = Store(host.settings.cache_dir)
+    for count in counts:
+        keys = copies(store, entry, count)
+        chosen = [keys[(7919 * number) % len(keys)] for number in range(repeats)]
+        absent = [hashlib.sha256(key.encode()).hexdigest() for key in chosen]
+        hit = _microseconds(lambda key: len(store.lookup(key)) == 1, chosen)
+        miss = _microseconds(lambda key: not store.lookup(key), absent)
+        found = [store.lookup(key)[0] for key in chosen]
+        read = _microseconds(lambda item: len(store.read_files(item)) > 0, found)
+        started = time.perf_counter()
+        evicted = store.evict(host.settings.cache_max_bytes, host.settings.cache_max_inodes)
+        evict_s = time.perf_counter() - started
+        if evicted.entries:
+            raise BenchmarkError(f"{evicted.entries} artifacts were evicted: the copies do not fit into the budget")
+        commands = [f"{_command_s(host, verb):.2f}" for verb in ("ls", "status", "stats")]
+        table.rows.append([f"{count:,}", f"{hit:.0f}", f"{miss:.0f}", f"{read:.0f}", f"{evict_s:.3f}", *commands])
+        say(f"{count:,} artifacts: a hit {hit:.0f} µs, a miss {miss:.0f} µs, eviction's look {evict_s:.2f} s")
+    return table
+
+
+def _microseconds(look: Callable[[Any], bool], items: Sequence[Any]) -> float:
+    """Median over ``items``; ``look`` says whether it found what it should."""
+    seconds = []
+    for item in items:
+        started = time.perf_counter()
+        right = look(item)
+        seconds.append(time.perf_counter() - started)
+        if not right:
+            raise BenchmarkError(f"not found as it should be: {item}")
+    return 1e6 * statistics.median(seconds)
+
+
+def _command_s(host: Host, verb: str) -> float:
+    command = host.precompiled(verb, "--json", hook=False)
+    started = time.perf_counter()
+    subprocess.run(command["argv"], env=command["env"], stdout=subprocess.DEVNULL, check=True, timeout=LIMIT_S)
+    return time.perf_counter() - started

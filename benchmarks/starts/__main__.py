@@ -1,0 +1,58 @@
+"""Starts of models by all contenders: from a fresh process to the first result, and to the first compiled one.
+
+`python -m benchmarks.starts` (`make bench-full`: everything, hours). Each sample is a fresh process on a host of its
+own; the contenders of one model, task and kind of shapes take turns, each turn beginning with another.
+Exit status 1 when a contender of ours crashed, was wrong or was not what it should be.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from benchmarks.harness.console import begin
+from benchmarks.harness.result import HEADERS, markdown
+from benchmarks.models.suite import MODELS, SHAPES, TASKS
+from benchmarks.starts.contenders import CONTENDERS, chosen
+from benchmarks.starts.goals import goals
+from benchmarks.starts.report import publish
+from benchmarks.starts.run import Plan, run
+from benchmarks.starts.sample import Group
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.starts", description=__doc__)
+    parser.add_argument("--model", default="", help=f"a,b of {', '.join(MODELS)}; all of them")
+    parser.add_argument("--contender", default="", help=f"a,b of {', '.join(CONTENDERS)}, or their first parts; all")
+    parser.add_argument("--task", choices=TASKS)
+    parser.add_argument("--shapes", choices=SHAPES)
+    parser.add_argument("--repeats", type=int, default=1, metavar="N")
+    parser.add_argument("--quick", action="store_true", help="small models: no figures to be quoted")
+    parser.add_argument("--docs", action="store_true", help="the picture of the first group also to docs/images/")
+    arguments = parser.parse_args()
+    wanted = arguments.model.split(",") if arguments.model else list(MODELS)
+    if unknown := set(wanted) - set(MODELS):
+        parser.error(f"there is no model {', '.join(sorted(unknown))}; there are {', '.join(MODELS)}")
+    try:
+        contenders = tuple(chosen(arguments.contender) if arguments.contender else CONTENDERS)
+    except ValueError as error:
+        parser.error(str(error))
+    _, say = begin(180)
+    plans = [
+        Plan(Group(model, task, shapes), contenders, arguments.repeats)
+        for model in wanted
+        for task in TASKS
+        if arguments.task in (None, task)
+        for shapes in SHAPES
+        if arguments.shapes in (None, shapes)
+    ]
+    size = "small" if arguments.quick else "full"
+    samples = run(plans, size, say)
+    publish(samples, arguments.quick, say, docs=arguments.docs)
+    wrong = any(item.outcome != "ok" and item.contender.startswith("ours") for item in samples)
+    if not wrong and (results := goals(samples)):
+        print(f"\n{markdown(HEADERS, [result.row() for result in results])}")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

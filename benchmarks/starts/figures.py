@@ -1,0 +1,97 @@
+"""From what a start's processes said to the figures of its sample, and whether it is a sample at all."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from benchmarks.harness.hosts import Host
+from benchmarks.starts.contenders import Contender
+from benchmarks.starts.sample import Sample
+from precompiled.store.artifacts import Store
+
+AROUND = 5  # steps after the swap that belong to it
+
+
+def read(sample: Sample, contender: Contender, tree: dict[str, Any], client: dict[str, Any]) -> None:
+    """Fill in the figures from what tree.py and program.py said."""
+    program = client["result"]
+    marks, steps, later = program["marks"], program["steps"], program["later"]
+    marks["started"] = client["started"]
+    # What is loaded or compiled before the first call (cache artifacts, a package) belongs to it.
+    begun = marks["dynamo"]
+    sample.process_s = marks["first"] - client["started"]
+    sample.first_s = marks["first"] - begun
+    if contender.way not in ("eager", "traced"):
+        ours = contender.hook and program["first"] and program["first"][0]["state"] == "pending"
+        step = steps[later - 1]
+        if not ours:
+            sample.compiled_s = sample.first_s
+        elif step.get("compiled"):
+            sample.compiled_s = step["at"] + step["s"] - begun
+    sample.step_s = program["step_s"]
+    sample.tracing_s = _tracing(program["phases"])
+    loads = sum(graph["load_s"] for graph in program["reports"] if graph["source"] == "swap")
+    # The load of a swap happens beside steps, whose CPU seconds are taken off.
+    sample.cpu_s = tree["cpu_s"] - program["aside_cpu_s"] + loads
+    sample.memory = {**tree["memory"], "client": [program["peak_bytes"]]}
+    sample.program = program
+
+
+def read_compiles(sample: Sample, host: Host, tree: dict[str, Any]) -> None:
+    """When the daemon's workers compiled, by what the artifacts and the kernel say."""
+    monotonic = time.monotonic() - time.time()
+    for entry in Store(host.settings.cache_dir).entries():
+        ended = entry.manifest.created + monotonic
+        if ended > sample.program["marks"]["started"]:
+            sample.compiles.append((ended - entry.manifest.compile_s, ended))
+    sample.compiles.sort()
+    sample.worker_started = min(tree["started"].get("worker", []), default=None)
+
+
+def _tracing(phases: dict[str, float]) -> float | None:
+    """Dynamo's own seconds: its frames, without what its backend took."""
+    if "_compile.compile_inner" not in phases:
+        return None
+    return phases["_compile.compile_inner"] - phases.get("OutputGraph.call_user_compiler", 0.0)
+
+
+def swap(steps: Sequence[dict[str, float]], first: int, compiles: Sequence[tuple[float, float]]) -> dict[str, float]:
+    """The longest step around the swap, beside the median of the eager ones before and of the compiled ones after.
+
+    Around: from the step in which the artifact was there (``compiles``: from, to; monotonic seconds). What slows down
+    those before it is the compile beside them. ``first``: the first step that ran compiled. The first call of the
+    process, with Dynamo in it, is no eager step.
+    """
+    eager = [step["s"] for step in steps[1:first]]
+    compiled = [step["s"] for step in steps[first + 1 :]]
+    until = steps[first]["at"] + steps[first]["s"]  # a variant for other sizes may come later
+    published = max((ended for _, ended in compiles if ended < until), default=0.0)
+    around = [step["s"] for step in steps[1 : first + AROUND + 1] if step["at"] + step["s"] >= published]
+    if not eager or not compiled:
+        return {}
+    return {
+        "longest_s": max(around),
+        "longest_eager_s": max(eager),
+        "eager_s": statistics.median(eager),
+        "compiled_s": statistics.median(compiled),
+        "eager_steps": len(eager),
+    }
+
+
+def unexpected(contender: Contender, program: dict[str, Any]) -> str:
+    """Why this is not a sample of what the contender's name says; "" when it is."""
+    first, last = program["first"], program["reports"]
+    if not contender.hook:
+        return "precompiled was on" if last else ""
+    if not first:
+        return "no graph came to precompiled"
+    for graph in first:
+        if graph["state"] != contender.state or graph["source"] != contender.source:
+            return f"after the first call a graph is not {contender.state} by {contender.source}: {graph}"
+    for graph in last:
+        if graph["source"] != contender.finally_source:
+            return f"in the end a graph does not run compiled by {contender.finally_source}: {graph}"
+    return ""

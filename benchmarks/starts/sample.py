@@ -1,0 +1,67 @@
+"""One start of a program by one contender, as it was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Group:
+    """What is compared with each other: the same model, task and kind of shapes."""
+
+    model: str
+    task: str
+    shapes: str
+
+    @property
+    def title(self) -> str:
+        return f"{self.model}, {self.task}, {self.shapes} shapes"
+
+
+@dataclass
+class Sample:
+    """One start. Seconds, bytes; None for what this contender has not, or did not get to.
+
+    ``outcome``: "ok"; "crashed"; "wrong" (not equal to eager); "unexpected" (it did something else than its name says).
+    """
+
+    group: Group
+    contender: str
+    turn: int
+    outcome: str = "ok"
+    error: str = ""
+    note: str = ""  # what is to be known of its figures
+    process_s: float | None = None  # from the start of the process to the first result
+    first_s: float | None = None  # from the first call, or what is loaded for it, to the first result
+    compiled_s: float | None = None  # from there to the end of the first step that ran compiled
+    step_s: float | None = None  # median of the steps after that
+    tracing_s: float | None = None  # Dynamo's part of the first call
+    swap: dict[str, float] = field(default_factory=dict)  # see figures.swap
+    cpu_s: float | None = None  # the whole host's, without the client's steps after the first
+    memory: dict[str, list[int]] = field(default_factory=dict)  # role -> peaks of its processes
+    artifact_bytes: int | None = None
+    compiles: list[tuple[float, float]] = field(default_factory=list)  # by the daemon: from, to; monotonic seconds
+    worker_started: float | None = None
+    program: dict[str, Any] = field(default_factory=dict)  # all that models/program.py said
+
+    def line(self) -> str:
+        if self.outcome != "ok":
+            return f"{self.outcome}: {self.error.splitlines()[-1][:160] if self.error else ''}"
+        compiled = f", compiled {self.compiled_s:.2f} s" if self.compiled_s is not None else ""
+        return f"first {self.first_s:.2f} s{compiled}, step {1000 * (self.step_s or 0):.1f} ms, {self.cpu_s:.1f} CPU s"
+
+
+def values(samples: Iterable[Sample], name: str) -> list[float]:
+    return [value for sample in samples if (value := getattr(sample, name)) is not None]
+
+
+def ratios(samples: Iterable[Sample], name: str, contender: str, to: str) -> list[float]:
+    """``contender``'s over ``to``'s, turn by turn, where both are there."""
+    found: dict[str, dict[int, float]] = {contender: {}, to: {}}
+    for sample in samples:
+        value = getattr(sample, name)
+        if sample.contender in found and sample.outcome == "ok" and value is not None:
+            found[sample.contender][sample.turn] = value
+    return [value / found[to][turn] for turn, value in found[contender].items() if found[to].get(turn)]
