@@ -134,6 +134,10 @@ class Project:
         (id,) = ask.request(self.host.settings, wire.Watch(registration), TIMEOUT_S).ids
         return str(id)
 
+    def record(self, id: str) -> Path:
+        """Where the daemon keeps a watch."""
+        return (self.host.served_by or self.host).store.root / "watch" / f"{id}.json"
+
     def unwatch(self) -> None:
         """End its watches, also those that were begun by commands."""
         ids = [watch.id for watch in self.watches().watches if watch.directory == str(self.directory)]

@@ -121,7 +121,7 @@ def test_the_last_run_is_watched(project: Project, watch: str) -> None:
     assert {w["id"] for w in listed["watches"]} >= {watch, last["id"]}
     removed = json.loads(command_line(project, "watch", "--remove", last["id"], "--json").stdout)
     assert removed == {"removed": [last["id"]]}
-    assert not (project.host.root / "store" / "watch" / f"{last['id']}.json").exists()
+    assert not project.record(last["id"]).exists()
     missing = command_line(project, "watch", "--remove", last["id"], "--json", status=1)
     assert json.loads(missing.stdout)["error"]["code"] == "no-such-watch"
 
@@ -174,7 +174,7 @@ def three():
     assert done.returncode == 0, (done.stdout, done.stderr)
     last = json.loads(done.stdout.splitlines()[-1])
     assert (last["directory"], last["captured"], last["ready"]) == (str(root), 2, 2)
-    record = json.loads((project.host.root / "store" / "watch" / f"{last['id']}.json").read_text())
+    record = json.loads(project.record(last["id"]).read_text())
     assert str(root / "values.toml") in record["good"]["sources"]
     assert str(root / "pkg" / "points.py") in record["good"]["sources"]
     command_line(project, "watch", "--remove", last["id"])
