@@ -4,7 +4,7 @@
 """
 
 # Nothing is imported here, not even typing: with the hook on, this file runs at the start of every Python process of
-# the host, and `import typing` alone would double that start (tests/unit/test_bootstrap.py).
+# the host, and `import typing` alone would double that start (tests/test_bootstrap.py).
 from precompiled.version import VERSION as __version__
 
 TYPE_CHECKING = False

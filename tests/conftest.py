@@ -22,7 +22,7 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
     for reports in terminalreporter.stats.values():
         for report in reports:
             if isinstance(report, pytest.TestReport):
-                group = "/".join(report.nodeid.split("/")[:2])
+                group = report.nodeid.split("::", 1)[0].rpartition("/")[0]
                 seconds[group] += report.duration  # type: ignore[assignment]
                 tests[group] += report.when == "call"
     if len(tests) > 1:

@@ -30,7 +30,7 @@ LONGEST_FIRST = (
     "tests/e2e/test_stand_in_contract.py",
     "tests/e2e/test_training_orders.py",
     "tests/packages/test_package_soundness.py",
-    "tests/unit/test_key_properties.py",
+    "tests/graph/test_key_properties.py",
 )
 
 

@@ -2,7 +2,7 @@
 
 The one table: ``outcome`` is what the client does, ``precompiled explain CODE`` shows a row, and
 ``python tools/reasons_page.py`` makes docs/reasons.md of it. Codes stay where they are raised;
-tests/unit/test_reasons.py compares.
+tests/core/test_reasons.py compares.
 """
 
 from __future__ import annotations

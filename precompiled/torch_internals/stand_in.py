@@ -51,7 +51,7 @@ _WRITE = frozenset(
 
 
 # What keeps its input, and compiled code for it only a mask or indices: by the backwards of torch's derivatives.yaml
-# and Inductor's decompositions, compared with each other in tests/unit/test_stand_in_operators.py.
+# and Inductor's decompositions, compared with each other in tests/torch_internals/test_stand_in_operators.py.
 _KEEP_THEIR_INPUT = frozenset(
     {"amax", "amin", "aminmax", "clamp", "clamp_max", "clamp_min", "clip", "cummax", "cummin", "fmax", "fmin", "gather",
      "hardshrink", "hardsigmoid", "hardtanh", "leaky_relu", "max", "max_pool1d", "max_pool2d", "max_pool3d", "maximum",

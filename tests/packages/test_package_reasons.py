@@ -1,7 +1,7 @@
 """Each reason of packages: why what was traced is not kept, why a file is not written, and why one is refused.
 
 This process is the client, and its frames are Dynamo's. Those reasons that come from the traced program itself are in
-test_package_soundness.py (NEVER).
+cases/never_kept.py.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A package is used where a trace would give the same, and nowhere else; results equal eager's everywhere.
 
-The cases that were selected are recorded by one process, offered to one other (tests/support_packages.py), and traced
+The cases that were selected are recorded by one process, offered to one other (tests/packages/cases), and traced
 by a third, which compares.
 """
 
@@ -10,8 +10,10 @@ import sys
 from typing import Any
 
 import pytest
+from packages.cases import USED
+from packages.cases.never_kept import NEVER
 from support_host import Host
-from support_packages import CASES, EVERYDAY, NEVER, USED, run, write
+from support_packages import CASES, EVERYDAY, run, write
 
 TABLE = [pytest.param(name, marks=[] if name in (*EVERYDAY, *NEVER) else pytest.mark.slow) for name in CASES]
 

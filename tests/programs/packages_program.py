@@ -1,8 +1,8 @@
-"""Runs cases of tests/support_packages.py: each eager and compiled, and says what packages made of it.
+"""Runs cases of tests/packages/cases: each eager and compiled, and says what packages made of it.
 
 Usage: packages_program.py SPEC, a JSON object: ``folder`` (of the cases' modules), ``cases``. A case's module has
 ``build()``, which gives the function and a list of calls (tuples of arguments), and may have ``context()`` and
-``OPTIONS`` (of torch.compile). Prints a line of JSON: by case, what is in ``Result`` of tests/support_packages.py.
+``OPTIONS`` (of torch.compile). Prints a line of JSON: by case, what ``examine`` gives.
 """
 
 from __future__ import annotations

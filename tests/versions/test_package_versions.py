@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from packages.cases import USED
+from packages.cases.never_kept import NEVER
 from support_host import Host
-from support_packages import CASES, NEVER, USED, run, write
+from support_packages import CASES, run, write
 
 pytestmark = pytest.mark.versions
 

@@ -18,7 +18,7 @@ import pytest
 
 from precompiled.core import python_path
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[1]
 STATE = """
 import json, sys
 b = sys.modules.get("precompiled.bootstrap")

@@ -1,0 +1,96 @@
+"""Classes and methods: how they are found, and which class an object has."""
+
+from __future__ import annotations
+
+from packages.cases import TRACED, USED, case
+
+case("method", """
+class Thing:
+    def __init__(self):
+        self.alpha = 2.0
+    def f(self, x):
+        return torch.addmm(x, x, x, alpha=self.alpha)
+def build():
+    return Thing().f, [(torch.randn(4, 4),)]
+""", None, USED)
+case("static_method", """
+class Thing:
+    @staticmethod
+    def f(x):
+        return torch.addmm(x, x, x, alpha=2.0)
+    @classmethod
+    def g(cls, x):
+        return torch.mm(x, x)
+def both(x):
+    return Thing.f(x) + Thing.g(x)
+def build():
+    return torch.compile(Thing.f), [(torch.randn(4, 4),)]
+""", None, USED)
+case("changed_base", """
+class Base(nn.Module):
+    def g(self, x):
+        return torch.mm(x, x)
+class Net(Base):
+    def forward(self, x):
+        return self.g(x)
+def build():
+    return Net(), [(torch.randn(4, 4),)]
+""", ("torch.mm(x, x)", "torch.addmm(x, x, x, alpha=3.0)"), TRACED)
+case("operator_of_the_users", """
+class Scale:
+    def __init__(self, value):
+        self.value = value
+    def __mul__(self, other):
+        return Scale(self.value * other)
+def f(x, scale):
+    return torch.addmm(x, x, x, alpha=(scale * 2).value)
+def build():
+    return f, [(torch.randn(4, 4), Scale(2.0))]
+""", ("self.value * other)", "self.value + 5 * other)"), TRACED)
+case("frozen_dataclass", """
+import dataclasses
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    alpha: float = 2.0
+def f(x, settings):
+    return torch.addmm(x, x, x, alpha=settings.alpha)
+def build():
+    return f, [(torch.randn(4, 4), Settings())]
+""", ("Settings())]", "Settings(3.0))]"), TRACED)
+case("classes_that_name_each_other", """
+class Left:
+    def other(self):
+        return Right
+    def factor(self, kind=None):
+        return 2.0
+class Right(Left):
+    def other(self):
+        return Left
+    def factor(self, kind=Left):
+        return super().factor(kind)
+def f(x):
+    return torch.addmm(x, x, x, alpha=Right().factor() * Left().factor())
+def build():
+    return f, [(torch.randn(4, 4),)]
+""", None, USED)
+case("class_of_a_namedtuple", """
+import collections
+class Mixin: pass
+Base = collections.namedtuple("Base", "alpha")
+class Settings(Base, Mixin): pass
+def f(x, s):
+    return torch.mm(x, x) if isinstance(s, Mixin) else torch.addmm(x, x, x, alpha=3.0)
+def build():
+    return f, [(torch.randn(4, 4), Settings(2.0))]
+""", ("class Settings(Base, Mixin): pass", "class Settings(Base): pass"), TRACED)
+case("metaclass", """
+class Meta(type):
+    def __call__(cls, *args):
+        return super().__call__(*args)
+    FACTOR = 2.0
+class Kind(metaclass=Meta): pass
+def f(x, y):
+    return torch.mm(x, x) if type(y) is Kind else torch.addmm(x, x, x, alpha=3.0)
+def build():
+    return f, [(torch.randn(4, 4), Kind())]
+""", ("FACTOR = 2.0", "FACTOR = 3.0"), TRACED)

@@ -1,0 +1,89 @@
+"""Globals, builtins and imports: values that the code reads by a name."""
+
+# ruff: noqa: E501 - programs as text
+from __future__ import annotations
+
+from packages.cases import TRACED, USED, case
+
+case("global_tensor", """
+WEIGHT = torch.full((4, 4), 2.0)
+def f(x):
+    return torch.mm(x, WEIGHT)
+def build():
+    return f, [(torch.randn(4, 4),)]
+""", ("(4, 4), 2.0", "(4, 4), 5.0"), USED)
+case("import_inside", """
+def f(x):
+    import math
+    return torch.addmm(x, x, x, alpha=math.pi)
+def build():
+    return f, [(torch.randn(4, 4),)]
+""", None, USED)
+case("changed_global", """
+ALPHA = 2.0
+def f(x):
+    return torch.addmm(x, x, x, alpha=ALPHA)
+def build():
+    return f, [(torch.randn(4, 4),)]
+""", ("ALPHA = 2.0", "ALPHA = 3.0"), TRACED)
+case("changed_type_of_a_global", """
+ALPHA = 1
+def f(x):
+    return torch.addmm(x, x, x, alpha=ALPHA) if ALPHA is not True else torch.mm(x, x)
+def build():
+    return f, [(torch.randn(4, 4),)]
+""", ("ALPHA = 1", "ALPHA = True"), TRACED)
+case("global_tensor_of_another_type", """
+WEIGHT = torch.full((4, 4), 2.0)
+def f(x):
+    return torch.mm(x.to(WEIGHT.dtype), WEIGHT)
+def build():
+    return f, [(torch.randn(4, 4),)]
+""", ("(4, 4), 2.0", "(4, 4), 2.0, dtype=torch.float64"), TRACED)
+case("changed_global_of_a_callee", """
+from changed_global_of_a_callee_helper import g
+def f(x):
+    return g(x)
+def build():
+    return f, [(torch.randn(4, 4),)]
+""", None, TRACED, helper=("ALPHA = 2.0\ndef g(x):\n    return torch.addmm(x, x, x, alpha=ALPHA)\n",
+                            "ALPHA = 3.0\ndef g(x):\n    return torch.addmm(x, x, x, alpha=ALPHA)\n"))
+case("builtin_that_is_shadowed", """
+def f(x):
+    return torch.addmm(x, x, x, alpha=max(2.0, 1.0))
+def build():
+    return f, [(torch.randn(4, 4),)]
+""", ("def build():\n", "def max(a, b): return 3.0\ndef build():\n"), TRACED)
+case("builtin_that_is_shadowed_where_a_callee_is", """
+from builtin_that_is_shadowed_where_a_callee_is_helper import g
+def f(x):
+    return g(x)
+def build():
+    return f, [(torch.randn(4, 4),)]
+""", None, TRACED, helper=("def g(x):\n    return torch.addmm(x, x, x, alpha=max(2.0, 1.0))\n",
+                            "def g(x):\n    return torch.addmm(x, x, x, alpha=max(2.0, 1.0))\ndef max(a, b): return 3.0\n"))
+case("value_among_the_builtins", """
+import builtins
+builtins.ALPHA_B = 2.0
+def f(x):
+    return torch.addmm(x, x, x, alpha=ALPHA_B)
+def build():
+    return f, [(torch.randn(4, 4),)]
+""", ("ALPHA_B = 2.0", "ALPHA_B = 3.0"), TRACED)
+case("builtin_that_a_cell_shadows", """
+exec(compile("def g(x):\\n    return torch.addmm(x, x, x, alpha=max(2.0, 1.0))", "<cell 1>", "exec"), globals())
+def f(x):
+    return g(x)
+def build():
+    return f, [(torch.randn(4, 4),)]
+""", ("def build():\n", "def max(a, b): return 3.0\ndef build():\n"), TRACED)
+case("import_that_a_call_would_not_come_to", """
+USE = True
+def f(x):
+    if USE:
+        import import_that_a_call_would_not_come_to_helper as helper
+        return torch.addmm(x, x, x, alpha=helper.ALPHA)
+    return torch.mm(x, x)
+def build():
+    return f, [(torch.randn(4, 4),)]
+""", ("USE = True", "USE = False"), TRACED, helper=("ALPHA = 2.0\n", "raise SystemExit('imported')\n"))
