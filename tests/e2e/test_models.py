@@ -7,9 +7,17 @@ import pytest
 from support_host import Host
 
 CASES = [("gpt2", False), ("gpt2", True), ("bert", True), ("resnet", False)]
+EVERYDAY = [("gpt2", True), ("resnet", False)]
 
 
-@pytest.mark.parametrize(("model", "training"), CASES, ids=[f"{m}-{'train' if t else 'infer'}" for m, t in CASES])
+@pytest.mark.parametrize(
+    ("model", "training"),
+    [
+        pytest.param(*case, marks=[] if case in EVERYDAY else [pytest.mark.slow])
+        for case in CASES
+    ],
+    ids=[f"{model}-{'train' if training else 'infer'}" for model, training in CASES],
+)
 def test_a_model_swaps_in_and_hits_in_the_next_process(shared_host: Host, model: str, training: bool) -> None:
     spec = {"model": model, "training": training}
     cached = sorted((shared_host.root / "inductor").rglob("*"))

@@ -27,7 +27,7 @@ def test_a_swap_at_a_step(shared_host: Host, order: str, parallel: str, when: st
 @pytest.mark.parametrize(
     ("use_reentrant", "when"),
     [
-        (True, "before-backward"),
+        pytest.param(True, "before-backward", marks=pytest.mark.slow),
         pytest.param(True, "before-step", marks=pytest.mark.slow),
         pytest.param(False, "before-backward", marks=pytest.mark.slow),
         pytest.param(False, "before-step", marks=pytest.mark.slow),

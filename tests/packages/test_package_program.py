@@ -73,6 +73,7 @@ def test_an_edit_anywhere_counts_until_it_is_taken_back(shared_host: Host, folde
     assert run(shared_host, folder)[0] == "used"
 
 
+@pytest.mark.slow
 def test_programs_that_share_a_function_do_not_take_its_packages_from_each_other(
     shared_host: Host, folder: Path
 ) -> None:
@@ -84,6 +85,7 @@ def test_programs_that_share_a_function_do_not_take_its_packages_from_each_other
     assert run(shared_host, folder, "other.py", PRECOMPILED_PACKAGES="function")[0] == "used"
 
 
+@pytest.mark.slow
 def test_a_module_more_is_another_program(shared_host: Host, folder: Path) -> None:
     """As when a plugin that is not imported by name turns up."""
     assert run(shared_host, folder)[0] == "recorded"
@@ -93,6 +95,7 @@ def test_a_module_more_is_another_program(shared_host: Host, folder: Path) -> No
 
 
 @pytest.mark.reason("package-program")
+@pytest.mark.slow
 def test_what_was_saved_since_it_was_loaded_has_no_package(shared_host: Host, folder: Path) -> None:
     saved = "import os\nos.utime('library.py')\n"
     (folder / "main.py").write_text(MAIN.replace("import library\n", f"import library\n{saved}"))
@@ -146,6 +149,7 @@ def test_another_file_in_the_place_of_one_that_was_loaded(shared_host: Host, fol
         (folder / "current").symlink_to("one")
 
 
+@pytest.mark.slow
 def test_what_torch_compiles_in_the_process_is_not_of_the_program(shared_host: Host, folder: Path) -> None:
     """Its modules are saved after the process started, or loaded from its cache."""
     compiled = """
@@ -163,6 +167,7 @@ INSTALLED = "import sys\nsys.path.insert(0, 'site-packages')\nimport plugin\n"
 
 
 @pytest.mark.reason("package-program")
+@pytest.mark.slow
 def test_what_is_installed_counts_whenever_it_is_loaded(shared_host: Host, folder: Path) -> None:
     """Before the first frame or after it: the reports are those of the second function's."""
     (folder / "site-packages").mkdir()

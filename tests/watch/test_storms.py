@@ -258,6 +258,7 @@ def wait_for_job(host: Host, key: str) -> int:
 
 
 @needs_namespaces
+@pytest.mark.slow
 def test_inotify_watches_are_exhausted(host: Host) -> None:
     """The whole daemon where there are none: files are polled, `status` says so, and nothing else changes."""
     subprocess.run(

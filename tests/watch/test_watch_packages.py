@@ -65,6 +65,7 @@ def test_of_an_entry_point_without_its_memory(project: Project) -> None:
     check(project.run("run.py"), "model.Model.forward")
 
 
+@pytest.mark.slow
 def test_of_a_recorded_run(project: Project) -> None:
     config = project.directory / "config.json"
     id = project.register(sys.executable, "train.py", "1000000", kind="run", files=[str(config)])

@@ -45,9 +45,13 @@ EDITS = [
     ("ops.py", "grad * 1.0", "grad * 1.0 + 0.0"),
     ("config.json", '"width": 8', '"width": 16'),
 ]
+EVERYDAY = ("ops.py", "config.json")
 
 
-@pytest.mark.parametrize(("name", "old", "new"), EDITS, ids=[edit[0] for edit in EDITS])
+@pytest.mark.parametrize(
+    ("name", "old", "new"),
+    [pytest.param(*edit, marks=[] if edit[0] in EVERYDAY else [pytest.mark.slow], id=edit[0]) for edit in EDITS],
+)
 def test_an_edit_is_compiled_before_the_next_run(project: Project, watch: str, name: str, old: str, new: str) -> None:
     before = project.until_ready(watch)
     since = time.time() - 0.5
