@@ -29,7 +29,7 @@ class Settings:
     strict: bool = False  # raise NotServed instead of a bypass or a fallback (for tests)
     autostart: bool = True  # start a daemon on demand where none runs
     # Whether what Dynamo traced is kept, so that later processes skip tracing too. "program": where all of a program's
-    # source files are the same; "function": where all is that the trace has read (packages/program.py); "off".
+    # source files are the same; "function": where all is that the trace has read (packages/source_files.py); "off".
     packages: str = "program"
     package_audit: float = 0.02  # fraction of processes that trace all the same, and compare (0: none)
     # -- both

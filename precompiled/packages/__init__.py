@@ -2,8 +2,9 @@
 
 The doors: ``install`` and ``remove`` (what routing.py calls), ``portable.save`` and ``portable.load``
 (precompiled.save_package and load_package). ``automatic``: what happens at each frame that Dynamo would trace;
-``program`` and ``requirements``: what must be the same around it; ``describe``: what a thing is, in words that hold in
-another process; ``dynamo``: torch's own part. How all of it works: docs/packages.md, docs/decisions/0012-packages.md.
+``source_files`` and ``requirements``: what must be the same around it; ``describe``: what a thing is, in words that
+hold in another process; ``dynamo``: torch's own part. How all of it works: docs/packages.md,
+docs/decisions/0012-packages.md.
 """
 
 from __future__ import annotations

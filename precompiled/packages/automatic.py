@@ -35,8 +35,8 @@ from precompiled.packages.dynamo import (
     trace_recording,
 )
 from precompiled.packages.dynamo.frame_entry import Frame, Graph, Traced
-from precompiled.packages.program import Program
 from precompiled.packages.publisher import Publisher
+from precompiled.packages.source_files import SourceFiles
 from precompiled.store import package_format as fmt
 from precompiled.store.packages import Entry, PackageStore
 from precompiled.torch_internals import collection
@@ -92,7 +92,7 @@ class _Looked:
     frame: Callable[[], Frame | None] = lambda: None  # weak: it holds what the user's frame holds
     # Both from before the trace, which may change some of it.
     requires: dict[str, str] | None = None
-    sources: str = ""  # of the program
+    source_digest: str = ""  # of the process's source files; "" for any
     reasons: list[str] = field(default_factory=list)  # why no entry was used
     audited: Entry | None = None  # the one that would have been, and is compared with the trace
     refused: str | None = None  # why none may be
@@ -115,7 +115,7 @@ class Automatic:
     def __init__(self) -> None:
         self.reports: list[FunctionReport] = []
         self.publisher = Publisher()
-        self._program = Program()
+        self._source_files = SourceFiles()
         self._counter = 0
         self._looked = _Looked()
         self._audits: bool | None = None  # whether this process is one of those that trace and compare
@@ -150,7 +150,7 @@ class Automatic:
             if _is_off(session):
                 return None
             with collection.seldom():
-                looked.sources = self._sources(session)
+                looked.source_digest = self._source_digest(session)
                 looked.requires = requirements.requirements(frame.options)
                 if session.recorder is not None:
                     return None  # a watch's capture is there to trace
@@ -173,12 +173,12 @@ class Automatic:
         session.ledger.count(untraced=1)
         return result
 
-    def _sources(self, session: sessions.Session) -> str:
-        """The program that an entry is for; "" for any. Raises NotPortable where it must be known, and is not."""
+    def _source_digest(self, session: sessions.Session) -> str:
+        """Of the source files that an entry is for; "" for any. Raises NotPortable where it is needed and not known."""
         if session.recorder is not None or session.settings.packages == "off":
             return ""  # a watch was told to leave packages for others; what a loaded file has is for whoever loads it
         try:
-            return self._program.digest()
+            return self._source_files.digest()
         except NotPortable:
             if session.settings.packages == "program":
                 raise
@@ -191,8 +191,8 @@ class Automatic:
             return None
         described = Descriptions()
         tried = 0
-        programs = None if session.settings.packages == "function" else ("", looked.sources)
-        for entry, check_source in self._entries(store, frame, programs, looked.reasons):
+        source_digests = None if session.settings.packages == "function" else ("", looked.source_digest)
+        for entry, check_source in self._entries(store, frame, source_digests, looked.reasons):
             try:
                 requirements.check(entry.header.requires, looked.requires or {})
                 if (differs := installing.passed_over(entry.header.locals, frame)) is not None:
@@ -220,9 +220,9 @@ class Automatic:
         return None
 
     def _entries(
-        self, store: PackageStore, frame: Frame, programs: tuple[str, ...] | None, reasons: list[str]
+        self, store: PackageStore, frame: Frame, source_digests: tuple[str, ...] | None, reasons: list[str]
     ) -> Iterator[tuple[Entry, bool]]:
-        """Those of a frame's function, newest first, and whether their sources count. ``programs``: None for all.
+        """Those of a frame's function, newest first, and whether their sources count. ``source_digests``: None for all.
 
         What says that the frame stays as it is comes last: with other values it may have been compiled.
         """
@@ -231,10 +231,10 @@ class Automatic:
         for name in store.names(function):
             try:
                 entry = self._read.get(name)
-                if programs is not None:
+                if source_digests is not None:
                     # By its first line alone: other programs' may be many, and each is as large as this one's.
-                    program = entry.header.sources if entry is not None else store.sources(function, name)
-                    if program not in programs:
+                    made_in = entry.header.sources if entry is not None else store.source_digest(function, name)
+                    if made_in not in source_digests:
                         reasons.append("the program had other source files when it was traced")
                         continue
                 if entry is None:
@@ -294,7 +294,7 @@ class Automatic:
 
     def ended(self) -> None:
         """A frame was served, or traced. Never raises."""
-        self._program.leave_out()
+        self._source_files.leave_out()
 
     # ------------------------------------------------------------------ recording
 
@@ -314,7 +314,8 @@ class Automatic:
             store, before = PackageStore(session.store.root), looked.audited
             try:
                 if looked.requires is None:
-                    looked.sources, looked.requires = self._sources(session), requirements.requirements(frame.options)
+                    looked.source_digest = self._source_digest(session)
+                    looked.requires = requirements.requirements(frame.options)
                 complete = self._entry(frame, traced, looked, report)
                 if before is not None:
                     made = complete()
@@ -345,7 +346,7 @@ class Automatic:
         header = fmt.Header(
             _function_key(frame), frame.module, frame.qualname, code_digest(frame.code), frame.one_graph,
             "compiled" if traced.skip is None else "skipped", looked.requires or {},
-            first=frame.first, sources=looked.sources,
+            first=frame.first, sources=looked.source_digest,
         )  # fmt: skip
         if traced.skip is not None:
             report.message = traced.skip
@@ -362,10 +363,10 @@ class Automatic:
         report.guards = len(body.guards.guards)
 
         def complete() -> _Made:
-            program = frame_entry.program(body, names)
+            bytecode = frame_entry.bytecode_digest(body, names)
             whole = replace(
                 header, artifacts=[graph.key for graph in body.graphs], locals=locals_, guards=report.guards,
-                program=program, meaning=frame_entry.meaning(body, about, program),
+                program=bytecode, meaning=frame_entry.meaning(body, about, bytecode),
             )  # fmt: skip
             return _Made(whole, about, entry_codec.encode(body, names))
 

@@ -65,7 +65,7 @@ class Header:
     # Digest of what the entry says and does, without places: an edit that moves lines makes another file of it.
     meaning: str = ""
     program: str = ""  # digest of what it does alone: the bytecode, and what that finds in its globals
-    # Digest of the sources of the program that it was made in (packages/program.py); "" where it is for any program.
+    # Digest of the source files of the process that made it (packages/source_files.py); "": for any process.
     sources: str = ""
     # Traced before any other call of the function had told Dynamo which sizes change (packages/audit.py).
     first: bool = False

@@ -74,8 +74,8 @@ class PackageStore:
             raise
         return Entry(path, header, about, body)
 
-    def sources(self, function: str, name: str) -> str:
-        """The program that an entry says it is of, unverified; "" where it says none. Raises FileNotFoundError."""
+    def source_digest(self, function: str, name: str) -> str:
+        """The source files that an entry says it is for, unverified; "" for any. Raises FileNotFoundError."""
         header = _header(self.packages / function / name)
         return header.sources if header is not None else ""
 
@@ -224,7 +224,7 @@ class PackageStore:
     def _keep_newest(self, header: fmt.Header, written: str) -> None:
         """Of entries that mean the same, lines of code aside, the newest; of all, so many as lookups may read."""
         alike = replace(header, sources="")
-        programs = {header.sources}
+        source_digests = {header.sources}
         others = []
         with suppress(StoreError, OSError):
             others = [name for name in self.names(header.function) if name != written]
@@ -234,9 +234,9 @@ class PackageStore:
                 if number >= fmt.MAX_ENTRIES:
                     path.unlink()
                 elif (other := _header(path)) is not None and replace(other, sources="") == alike and header.meaning:
-                    if other.sources in programs or len(programs) >= fmt.MAX_PROGRAMS:
+                    if other.sources in source_digests or len(source_digests) >= fmt.MAX_PROGRAMS:
                         path.unlink()
-                    programs.add(other.sources)
+                    source_digests.add(other.sources)
 
     def _quarantine(self, path: Path) -> None:
         with suppress(OSError):

@@ -450,7 +450,7 @@ class Descriptions:
 
     def module(self, module: types.ModuleType) -> list[Any]:
         """Its name. What is *in* it that a trace used has guards, and descriptions, of its own; whether its file is the
-        same is asked of the program (packages/program.py).
+        same is asked of the program (packages/source_files.py).
         """
         return ["module", module.__name__]
 

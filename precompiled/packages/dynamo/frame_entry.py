@@ -140,7 +140,7 @@ class Traced:
         return {alias: module for attempt in self.attempts for alias, module in attempt.imports.items()}
 
 
-def program(body: Body, names: Mapping[str, str]) -> str:
+def bytecode_digest(body: Body, names: Mapping[str, str]) -> str:
     """Digest of what an entry does: its bytecode, and what that finds in its globals; graphs by their keys.
 
     ``names``: those of this process -> what stands for them.
@@ -151,7 +151,7 @@ def program(body: Body, names: Mapping[str, str]) -> str:
     return hashlib.sha256(repr([shown, [graph.key for graph in body.graphs], body.imports]).encode()).hexdigest()
 
 
-def meaning(body: Body, about: About, program_: str) -> str:
-    """Digest of what an entry says and does, without files and lines."""
+def meaning(body: Body, about: About, bytecode: str) -> str:
+    """Digest of what an entry says and does, without files and lines. ``bytecode``: its ``bytecode_digest``."""
     asked = [repr(item) for item in body.assumed_constant]
-    return hashlib.sha256(repr([program_, asked]).encode() + about.without_places().to_bytes()).hexdigest()
+    return hashlib.sha256(repr([bytecode, asked]).encode() + about.without_places().to_bytes()).hexdigest()

@@ -35,7 +35,7 @@ _NOT_THE_PROGRAMS = frozenset(
 )  # fmt: skip
 
 
-class Program:
+class SourceFiles:
     """The sources of this process. One object for the process: what was loaded before it counts as it was then."""
 
     def __init__(self) -> None:
