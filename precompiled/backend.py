@@ -246,7 +246,9 @@ class _Graph:
             # A call of a size that no variant serves would have nothing to run.
             raise Bypass(f"it has symbolic sizes, and must not run eager: {program.no_stand_in}", code="no-stand-in")
         self.calls.swap.on(Event.MISS)
-        awaited = self.submitter.watch(program, dispatch, program.hints, self.calls.swap, self.calls.report.id)
+        awaited = self.submitter.submit_and_await(
+            program, dispatch, program.hints, self.calls.swap, self.calls.report.id
+        )
         if waits or self.session.settings.mode == "wait":
             awaited.done.wait(self.session.settings.wait_s)
             if self.calls.swap.state is State.BYPASSED:

@@ -62,7 +62,7 @@ class Dispatch:
         self._loaded: tuple[tuple[Check | None, Compiled], ...] = ()  # the same, and what awaits a safe point
         self._requested: set[tuple[int, ...]] = set()
         # By the values of the size inputs: waits until the artifact for them is there, or will not come. Set by
-        # Submitter.watch.
+        # Submitter.submit_and_await.
         self.awaits: dict[tuple[int, ...], Callable[[], None]] = {}
 
         def unserved(*args: Any) -> Any:

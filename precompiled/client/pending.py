@@ -40,7 +40,7 @@ log = logging.getLogger("precompiled.client.pending")
 
 # Between two looks without an event. The first is short for file systems without events, where it is all there is.
 LOOK_S = 0.5
-LOOK_WATCHED_S = 2.0
+LOOK_OBSERVED_S = 2.0
 
 
 class Session(Protocol):
@@ -97,9 +97,10 @@ class Pending:
         self._closing = False
         self._dormant: list[Awaited] = []  # of a fork's parent, not taken up here yet
 
-    def watch(self, awaited: Awaited) -> None:
+    def add(self, awaited: Awaited) -> None:
+        """Await this graph's artifact from now on. Raises RuntimeError where no thread can be had."""
         with self._changed:
-            self._start()  # raises where there are no threads: then nothing is awaited
+            self._start()
             self._awaited[awaited.id] = awaited
             self._hint = True
             self._changed.notify_all()
@@ -163,7 +164,7 @@ class Pending:
         # Its own: the daemon tells only one client of an id, and the parent waits for its answer.
         item.id = uuid.uuid4().hex
         try:
-            self.watch(item)
+            self.add(item)
             item.submit(item)
         except Exception as error:  # noqa: BLE001 - we are in the user's call, which runs eager
             self._give_up(item, "submit-failed", f"a child of a fork cannot submit it: {error}")
@@ -178,7 +179,7 @@ class Pending:
                 self._hint = True
                 self._changed.notify_all()
         elif isinstance(reply, wire.Accepted):
-            # A system daemon makes this user's store on his first graph: look again for what there is to watch.
+            # A system daemon makes this user's store on his first graph: look again for a directory to observe.
             with self._changed:
                 item = self._awaited.get(reply.id)
                 if item is not None and reply.state == "published":
@@ -195,7 +196,7 @@ class Pending:
             self._thread = thread
 
     def _work(self) -> None:
-        watcher = _Watcher(self._on_event)
+        observer = _StoreObserver(self._on_event)
         try:
             while True:
                 with self._changed:
@@ -206,7 +207,7 @@ class Pending:
                     awaited = list(self._awaited.values())
                     self._hint = False
                 openmp.beside_compile(max(item.threads for item in awaited))
-                watcher.watch(self._session.store.artifacts)
+                observer.observe(self._session.store.artifacts)
                 for item in awaited:
                     self._guarded(item)
                 # After the look: what a worker found wrong with a graph is in the store. A refusal counts where the
@@ -216,7 +217,7 @@ class Pending:
                 self._session.connection.ensure_running()
                 with self._changed:
                     if self._awaited and not self._closing and not self._hint:
-                        self._changed.wait(LOOK_WATCHED_S if watcher.active else LOOK_S)
+                        self._changed.wait(LOOK_OBSERVED_S if observer.active else LOOK_S)
         except Exception as error:
             log.exception("the swap thread broke down; pending graphs stay eager")
             self._session.ledger.count_reason("fallbacks", "swap-thread")
@@ -236,7 +237,7 @@ class Pending:
             with self._changed:
                 if self._thread in (None, threading.current_thread()):  # else the next one has begun its own
                     openmp.beside_compile(0)
-            watcher.close()
+            observer.close()
 
     def _guarded(self, item: Awaited) -> None:
         """One graph's trouble (a directory that cannot be read, an error of ours) must not end the swaps of all."""
@@ -397,7 +398,7 @@ def _is_news(record: logging.LogRecord) -> bool:
     return "called when the thread is inactive" not in str(record.msg)
 
 
-class _Watcher:
+class _StoreObserver:
     """One inotify watch through watchdog; without one (no directory yet, no watches left) the looks come closer."""
 
     def __init__(self, on_event: Callable[[], None]) -> None:
@@ -406,8 +407,8 @@ class _Watcher:
         self._gave_up = False
         self.active = False
 
-    def watch(self, directory: Any) -> None:
-        """Watch ``directory`` from now on, if it is there; idempotent."""
+    def observe(self, directory: Any) -> None:
+        """Call ``on_event`` for new names in ``directory`` from now on, if it is there; idempotent."""
         if self.active or self._gave_up or not directory.is_dir():
             return
         with forking.held():

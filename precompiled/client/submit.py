@@ -43,12 +43,14 @@ class Submitter:
             if hints is not None:
                 swap = Swap()
                 swap.on(Event.MISS)
-                self.watch(program, dispatch, hints, swap, uuid.uuid4().hex)
+                self.submit_and_await(program, dispatch, hints, swap, uuid.uuid4().hex)
         except Exception as error:  # noqa: BLE001 - we are in the user's call, which runs eager
             self.session.ledger.count_reason("fallbacks", "submit-failed")
             log.warning("no variant for the sizes %s: %s", sizes, error)
 
-    def watch(self, program: capture.Program, dispatch: Dispatch, hints: list[int], swap: Swap, id: str) -> Awaited:
+    def submit_and_await(
+        self, program: capture.Program, dispatch: Dispatch, hints: list[int], swap: Swap, id: str
+    ) -> Awaited:
         """Submit, and have ``dispatch`` flipped when the artifact is there. Raises what keeps it from being sent."""
         awaited = Awaited(
             calls=self.calls,
@@ -64,8 +66,8 @@ class Submitter:
             threads=torch.get_num_threads() if program.device == "cpu" else 0,
         )
         dispatch.awaits[tuple(program.sizes(hints))] = lambda: self.session.pending.await_artifact(awaited)
-        # Watched before it is submitted: an answer must find whom it is for.
-        self.session.pending.watch(awaited)
+        # Added before it is submitted: an answer must find the graph that it is for.
+        self.session.pending.add(awaited)
         try:
             awaited.submit(awaited)
         except BaseException:

@@ -32,7 +32,7 @@ class Hints:
     def __init__(self, on_hint: Callable[[], None]) -> None:
         self._on_hint = on_hint
         self._observer: Any = None
-        self._watched: dict[str, tuple[tuple[int, int], Any]] = {}  # directory -> its inode, watchdog's watch
+        self._observed: dict[str, tuple[tuple[int, int], Any]] = {}  # directory -> its inode, watchdog's watch
         self._paths: frozenset[str] = frozenset()
         self._gone: set[str] = set()  # directories that were deleted or moved; their inodes may be used again
         self._retry_at = 0.0
@@ -45,7 +45,7 @@ class Hints:
         """Between two looks without a hint."""
         return POLL_S if self.problem else SWEEP_S
 
-    def watch(self, paths: set[str], now: float) -> None:
+    def observe(self, paths: set[str], now: float) -> None:
         """Hint at changes of these files from now on. Called at every look: a directory may have been replaced."""
         self._paths = frozenset(paths)
         wanted = {}
@@ -61,11 +61,11 @@ class Hints:
             wanted[directory] = (status.st_dev, status.st_ino)
         gone, self._gone = self._gone, set()
         for directory in [
-            name for name, (inode, _) in self._watched.items() if wanted.get(name) != inode or name in gone
+            name for name, (inode, _) in self._observed.items() if wanted.get(name) != inode or name in gone
         ]:
-            _, watch = self._watched.pop(directory)
+            _, watch = self._observed.pop(directory)
             self._drop(watch)
-        missing = wanted.keys() - self._watched.keys()
+        missing = wanted.keys() - self._observed.keys()
         if missing and (not self.problem or now >= self._retry_at):
             problem = self._add(missing, wanted) or problem
             if problem:
@@ -90,11 +90,11 @@ class Hints:
                     observer.daemon = True
                     observer.start()
                     self._observer = observer
-                self._watched[directory] = (inodes[directory], self._observer.schedule(handler, directory))
+                self._observed[directory] = (inodes[directory], self._observer.schedule(handler, directory))
             except OSError as error:
                 # ENOSPC: max_user_watches; EMFILE: max_user_instances, or descriptors.
                 return (
-                    f"{len(directories - self._watched.keys())} directories of sources have no inotify watch "
+                    f"{len(directories - self._observed.keys())} directories of sources have no inotify watch "
                     f"({error.strerror or error}): files are looked at every {POLL_S} s. Raise "
                     "fs.inotify.max_user_watches and fs.inotify.max_user_instances"
                 )

@@ -169,7 +169,7 @@ class Watcher:
         paths = {path for watch in self._watches.values() for path in watch.sources}
         self._files.keep(paths)
         before = self._hints.problem
-        self._hints.watch(paths, now)
+        self._hints.observe(paths, now)
         self._changed |= before != self._hints.problem
         self._look_at = time.monotonic() + (self._hints.interval_s if self._watches else IDLE_S)
 
