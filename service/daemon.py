@@ -46,7 +46,7 @@ from precompiled.service.pool import Pool
 from precompiled.service.processes import become_subreaper
 from precompiled.service.scheduler import Scheduler, SchedulerError
 from precompiled.service.server import Lock, Peer, Request, Server, prepare_runtime_dir
-from precompiled.service.watching import REFUSED, Watching
+from precompiled.service.watcher_link import REFUSED, WatcherLink
 
 from precompiled import wire
 from precompiled.core.config import Settings
@@ -85,7 +85,7 @@ class Daemon:
             system=system, job_memory_bytes=self._memory_limit, devices=self._devices,
             cache_dir=settings.cache_dir if system else None,
         )  # fmt: skip
-        self._watching = None if system else Watching(settings.runtime_dir, settings.cache_dir)
+        self._watcher = None if system else WatcherLink(settings.runtime_dir, settings.cache_dir)
         self._metrics = Metrics()
         self._notifier = notifier or Notifier()
         self._wake = (-1, -1)
@@ -135,8 +135,8 @@ class Daemon:
 
     def close(self) -> None:
         """Leave no process, no socket and no lock."""
-        if self._watching is not None:
-            self._watching.close()
+        if self._watcher is not None:
+            self._watcher.close()
         self._pool.close()
         self._server.close()
         self._lock.release()
@@ -176,8 +176,8 @@ class Daemon:
     def _round(self, limit_s: float = MAX_WAIT_S) -> None:
         """Wait for something, and do what follows from it."""
         fds = self._pool.fds()
-        if self._watching is not None:
-            fds |= self._watching.fds()
+        if self._watcher is not None:
+            fds |= self._watcher.fds()
         fds[self._wake[0]] = select.POLLIN
         for fd, events in self._server.poll(fds, min(limit_s, self._wait_s())):
             if fd == self._wake[0]:
@@ -198,23 +198,23 @@ class Daemon:
 
     def _watch(self) -> None:
         """Take what the watcher says: answers for peers, and submits that nobody waits for any more."""
-        watching = self._watching
-        if watching is None:
+        watcher = self._watcher
+        if watcher is None:
             return
-        watching.check()
-        for peer, reply in watching.replies:
+        watcher.check()
+        for peer, reply in watcher.replies:
             self._server.send(peer, reply)
-        if watching.cancelled:
-            self._do(Cancelled(os.geteuid(), tuple(watching.cancelled)))
-        watching.replies, watching.cancelled = [], []
+        if watcher.cancelled:
+            self._do(Cancelled(os.geteuid(), tuple(watcher.cancelled)))
+        watcher.replies, watcher.cancelled = [], []
 
     def _wait_s(self) -> float:
         now = time.monotonic()
         waits = [MAX_WAIT_S, max(0.0, self._next_check - now)]
         if self._settings.daemon_idle_s > 0:
             waits.append(self._last_work + self._settings.daemon_idle_s - now)
-        watcher = self._watching.next_wake(now) if self._watching is not None else None
-        for wait in (self._scheduler.next_wake(now), self._pool.next_wake(now), watcher):
+        watcher_wait = self._watcher.next_wake(now) if self._watcher is not None else None
+        for wait in (self._scheduler.next_wake(now), self._pool.next_wake(now), watcher_wait):
             if wait is not None:
                 waits.append(wait)
         return max(0.0, min(waits))
@@ -254,14 +254,14 @@ class Daemon:
             case Moved(job, key, uid, state, why):
                 self._last_work = time.monotonic()
                 log.info("job %s key %s uid %d: %s %s", job, key, uid, state, why)
-                if self._watching is not None and state in ENDED:
-                    self._watching.job_ended(key, state, why)
+                if self._watcher is not None and state in ENDED:
+                    self._watcher.job_ended(key, state, why)
 
     def _look_after_ourselves(self) -> None:
         """Feed the watchdog if, and only if, clients can reach us and the loop goes round."""
         now = time.monotonic()
         idle = self._settings.daemon_idle_s
-        if self._scheduler.busy or (self._watching is not None and self._watching.active):
+        if self._scheduler.busy or (self._watcher is not None and self._watcher.active):
             self._last_work = now
         elif idle > 0 and now - self._last_work >= idle:
             self._stop_reason = self._stop_reason or f"idle for {idle:g} s"
@@ -310,16 +310,16 @@ class Daemon:
                 self._stop_reason = self._stop_reason or f"asked by uid {peer.uid}, pid {peer.pid}"
 
     def _asked_to_watch(self, peer: Peer, message: wire.Watch | wire.Unwatch | wire.Watches) -> None:
-        watching = self._watching
-        if watching is None:
+        watcher = self._watcher
+        if watcher is None:
             self._server.send(peer.identity, REFUSED)
         elif isinstance(message, wire.Watches):
-            watching.ask_for_watches(peer.identity)
+            watcher.ask_for_watches(peer.identity)
         elif peer.uid != os.geteuid():  # root: what he registers would be run as this user
             text = f"this daemon watches for uid {os.geteuid()} alone"
             self._server.send(peer.identity, wire.Rejected("not-permitted", text, "Ask a daemon of your own"))
         else:
-            watching.ask(peer.identity, message)
+            watcher.ask(peer.identity, message)
 
     @staticmethod
     def _seen_by(peer: Peer) -> int | None:
@@ -329,7 +329,7 @@ class Daemon:
     def _status(self, peer: Peer) -> wire.StatusReply:
         uid = self._seen_by(peer)
         cache_dir = self._settings.cache_dir
-        watching = self._watching
+        watcher = self._watcher
         depth = self._scheduler.queue_depth if uid is None else self._scheduler.queue_depth_of(uid)
         return wire.StatusReply(
             running=not self._stop_reason,
@@ -341,8 +341,8 @@ class Daemon:
             queue_depth=depth,
             workers=self._pool.statuses(uid),
             rss_bytes=psutil.Process().memory_info().rss,
-            degraded=[*([self._lost] if self._lost else []), *(watching.degraded if watching else [])],
-            watches=watching.watches if watching else [],
+            degraded=[*([self._lost] if self._lost else []), *(watcher.degraded if watcher else [])],
+            watches=watcher.watches if watcher else [],
         )
 
 

@@ -21,7 +21,7 @@ from precompiled.service.watch import registry
 from precompiled import wire
 from precompiled.core.errors import WireError
 
-log = logging.getLogger("precompiled.watching")
+log = logging.getLogger("precompiled.watcher_link")
 
 RESTART_MIN_S, RESTART_MAX_S = 0.5, 60.0  # between a watcher's end and the next one's start; doubles
 STEADY_S = 60.0  # after this, its end is an accident and not how it is
@@ -35,7 +35,7 @@ REFUSED = wire.Rejected(
 )
 
 
-class Watching:
+class WatcherLink:
     """Used from the daemon's one thread."""
 
     def __init__(self, runtime_dir: Path, cache_dir: Path) -> None:
