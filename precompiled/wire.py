@@ -34,8 +34,8 @@ class _Message(msgspec.Struct, frozen=True, tag_field="type", tag=str.lower, for
     """Base of all messages: unknown fields are ignored, so that a minor version may add some."""
 
 
-class Environment(msgspec.Struct, frozen=True):
-    """The interpreter a worker must run in: what tells two environments of one user apart."""
+class Interpreter(msgspec.Struct, frozen=True):
+    """The interpreter that a worker must run in. A worker serves jobs of one interpreter alone."""
 
     executable: str  # sys.executable of the client
     prefix: str  # sys.prefix of the client (its virtual environment)
@@ -43,7 +43,7 @@ class Environment(msgspec.Struct, frozen=True):
     torch: str  # torch.__version__, with its build's local part
     triton: str  # triton.__version__, or "" without triton
     variables: dict[str, str]  # the environment variables that a compile depends on, and no others
-    # Of precompiled in that interpreter: a worker that was started before an upgrade in place is another environment.
+    # Of precompiled in that interpreter: after an upgrade in place, workers from before serve no further jobs.
     precompiled: str = VERSION
     # What a worker imports for custom ops: module -> digest of its sources. One that has imported others is not reused.
     modules: dict[str, str] = {}
@@ -58,7 +58,7 @@ class Submit(_Message, frozen=True):
     id: str  # one id from the client to the artifact, shown by status and the logs
     key: str
     store: str  # absolute path of the client's store; a worker of the client's uid publishes there
-    environment: Environment
+    environment: Interpreter
     device: str  # "cpu", or "cuda:<GPU UUID>"
     name: str = ""  # what people call the graph, e.g. "GPT2Model.forward [0/0]"
     waiting: bool = False  # a client blocks on it: goes before background jobs
@@ -82,7 +82,7 @@ class Tally(_Message, frozen=True):
 class Expect(_Message, frozen=True):
     """A graph is being traced, and the store has nothing: a worker may start meanwhile. Best effort, no reply."""
 
-    environment: Environment
+    environment: Interpreter
     device: str  # as in Submit; a guess
 
 
@@ -394,9 +394,9 @@ def decode(data: bytes, kind: type[_M] | object, limit: int = MAX_MESSAGE_BYTES)
         raise WireError(f"not a message of protocol {PROTOCOL}: {error}") from error
 
 
-def identity(environment: Environment) -> bytes:
-    """Equal for equal environments, whatever the order of their dicts."""
-    return _sorting_encoder.encode(environment)
+def identity(interpreter: Interpreter) -> bytes:
+    """Equal for equal interpreters, whatever the order of their dicts."""
+    return _sorting_encoder.encode(interpreter)
 
 
 def frame(message: _Message) -> bytes:

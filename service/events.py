@@ -21,11 +21,11 @@ class Limits:
     job_timeout_s: float = 1800.0
     yield_s: float = 4.0  # after its submit, a background job gives way to the programs that run
     start_timeout_s: float = 300.0
-    worker_idle_s: float = 900.0  # an environment's last worker
-    extra_idle_s: float = 30.0  # further idle workers of one environment
+    worker_idle_s: float = 900.0  # the last worker of a seat
+    extra_idle_s: float = 30.0  # further idle workers of one seat
     jobs_per_worker: int = 200  # then it is replaced: modules and libraries that it has loaded stay for good
     quarantine_s: float = 3600.0
-    start_refused_s: float = 60.0  # an environment that cannot start a worker is not tried again for this long
+    start_refused_s: float = 60.0  # a seat that cannot start a worker is not tried again for this long
     failure_ttl_s: float = 3600.0
     cache_max_bytes: int = 20 << 30  # per store
     cache_max_inodes: int = 200_000
@@ -52,7 +52,7 @@ class Expected:
 
     uid: int
     gid: int
-    environment: wire.Environment
+    interpreter: wire.Interpreter
     device: str
 
 
@@ -110,7 +110,7 @@ class StartWorker:
     worker: int
     uid: int
     gid: int
-    environment: wire.Environment
+    interpreter: wire.Interpreter
     device: str
     yields_until: float = 0.0  # it gives way to other programs until then (monotonic seconds)
 

@@ -10,7 +10,7 @@ class Notifier:
     """Tells systemd how we are. ``watchdog_s``: how often it wants to hear so, in seconds; None: not at all."""
 
     def __init__(self) -> None:
-        # Taken out of the environment, so that no worker inherits the right to speak for the daemon.
+        # Taken out of os.environ, so that no worker inherits the right to speak for the daemon.
         self._address = os.environ.pop("NOTIFY_SOCKET", "")
         usec = os.environ.pop("WATCHDOG_USEC", "")
         pid = os.environ.pop("WATCHDOG_PID", "")

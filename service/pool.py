@@ -7,9 +7,9 @@
        └──── pipe: its stdout + stderr ──┘   (the last 64 KiB are kept, for the message about its death)
 
 A worker is executed (never forked without exec: the daemon has threads in libzmq) as
-``<the client's python> -m precompiled.service.worker``, as the client's user, in a clean environment, pinned to one
-device. Its memory is that of its whole process tree. It is reported gone only when its tree has been killed and it has
-been reaped, so the scheduler may start its successor at once.
+``<the client's python> -m precompiled.service.worker``, as the client's user, with variables of its own, pinned to
+one device. Its memory is that of its whole process tree. It is reported gone only when its tree has been killed and it
+has been reaped, so the scheduler may start its successor at once.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class _Process:
     number: int
     uid: int
     device: str
-    environment: wire.Environment
+    interpreter: wire.Interpreter
     popen: subprocess.Popen[bytes]
     channel: Channel
     output: int  # the reading end of its stdout and stderr
@@ -127,7 +127,7 @@ class Pool:
         for fd in (process.channel.fileno(), process.output, process.pidfd):
             self._by_fd[fd] = process
         log.info("worker %d: pid %d, %s, uid %d, %s", order.worker, process.pid, order.device, order.uid,
-                 order.environment.executable)  # fmt: skip
+                 order.interpreter.executable)  # fmt: skip
 
     def run(self, order: RunJob) -> None:
         process = self._processes.get(order.worker)
@@ -235,8 +235,8 @@ class Pool:
             ready = process.ready
             found.append(wire.WorkerStatus(
                 pid=process.pid, device=process.device,
-                python=ready.python if ready else process.environment.python,
-                torch=ready.torch if ready else process.environment.torch,
+                python=ready.python if ready else process.interpreter.python,
+                torch=ready.torch if ready else process.interpreter.torch,
                 state=state,  # type: ignore[arg-type]
                 rss_bytes=process.rss, jobs_done=process.jobs_done, uid=process.uid, job=process.job,
                 job_s=now - process.job_since if process.job else 0.0,
@@ -276,9 +276,9 @@ class Pool:
     # ------------------------------------------------ starting
 
     def _spawn(self, order: StartWorker) -> _Process:
-        environment = order.environment
-        if not os.path.isabs(environment.executable) or "\0" in environment.executable:
-            raise StartError(f"the interpreter {environment.executable[:200]!r} is not an absolute path")
+        interpreter = order.interpreter
+        if not os.path.isabs(interpreter.executable) or "\0" in interpreter.executable:
+            raise StartError(f"the interpreter {interpreter.executable[:200]!r} is not an absolute path")
         variables = self._variables(order)
         identity: dict[str, object] = {}
         if self._system:
@@ -298,14 +298,14 @@ class Pool:
             raise StartError(f"no channel to a worker can be had: {error}") from error
         try:
             popen = subprocess.Popen(
-                [environment.executable, "-m", "precompiled.service.worker", "--control-fd", str(theirs.fileno())],
+                [interpreter.executable, "-m", "precompiled.service.worker", "--control-fd", str(theirs.fileno())],
                 stdin=subprocess.DEVNULL, stdout=writing, stderr=writing, env=variables, cwd="/",
                 pass_fds=(theirs.fileno(),), start_new_session=True, umask=0o077, **identity,  # type: ignore[call-overload]
             )  # fmt: skip
         except (OSError, ValueError, subprocess.SubprocessError) as error:
             ours.close()
             os.close(reading)
-            raise StartError(f"{environment.executable} cannot be executed: {error}") from error
+            raise StartError(f"{interpreter.executable} cannot be executed: {error}") from error
         finally:
             theirs.close()
             os.close(writing)
@@ -314,17 +314,17 @@ class Pool:
             pidfd = os.pidfd_open(popen.pid)
         except (AttributeError, OSError):
             pidfd = -1  # a kernel before 5.3: deaths are seen by check() and by the closed stream
-        return _Process(order.worker, order.uid, order.device, environment, popen, Channel(ours), reading, pidfd,
+        return _Process(order.worker, order.uid, order.device, interpreter, popen, Channel(ours), reading, pidfd,
                         self._clock(), processes.find(popen.pid))  # fmt: skip
 
     def _variables(self, order: StartWorker) -> dict[str, str]:
-        """The worker's environment. The client's part reaches only the executed process, never the daemon."""
+        """The worker's environment variables. Those of the client reach only the executed process, not the daemon."""
         variables = {"PATH": DEFAULT_PATH, "LANG": "C.UTF-8"}
         if self._system:
             variables.update(_home_of(order.uid))
         else:
             variables.update({name: os.environ[name] for name in INHERITED if name in os.environ})
-        variables.update(usable_variables(order.environment.variables))
+        variables.update(usable_variables(order.interpreter.variables))
         visible = self._devices.visible(order.device)
         variables.update(CUDA_VISIBLE_DEVICES=visible, CUDA_DEVICE_ORDER="PCI_BUS_ID", PRECOMPILED="0")
         return variables

@@ -6,7 +6,7 @@ A job::
       |  ^                  |-----fail------> failed
       |  '---lose-worker----|
       |                     '--quarantine---> quarantined     (it killed two workers, or ran out of time)
-      '--refuse--> failed                                     (its environment cannot start a worker)
+      '--refuse--> failed                                     (its seat cannot start a worker)
     queued, running --cancel--> dropped                       (a watch's, whose sources have changed)
     queued, running --shut-down--> dropped
 
@@ -55,9 +55,9 @@ from precompiled import wire
 from precompiled.core.errors import PrecompiledError
 
 MAX_INTERESTED = 4096  # clients told about one job's end; more are accepted, and read the store like everybody
-MAX_QUARANTINED = 4096  # keys and environments; the oldest is forgotten first
+MAX_QUARANTINED = 4096  # keys and seats; the oldest is forgotten first
 MAX_DEATHS = 2  # workers that one key may kill
-MAX_START_FAILURES = 2  # in a row, before an environment is refused for a while
+MAX_START_FAILURES = 2  # in a row, before a seat is refused for a while
 EXPECTED_IN_VAIN_S = 24 * 3600.0  # a worker that no graph came to is not started ahead of one for this long
 FINISHED_KEPT = 64  # ended jobs whose stories are kept for diagnosis
 
@@ -104,11 +104,11 @@ class Seat:
 
     uid: int
     device: str
-    environment: bytes  # whole: a field that is added to it tells workers apart by itself
+    interpreter: bytes  # whole: a field that is added to wire.Interpreter tells workers apart by itself
 
     @classmethod
-    def of(cls, uid: int, message: wire.Submit | Expected) -> Seat:
-        return cls(uid, message.device, wire.identity(message.environment))
+    def of(cls, uid: int, device: str, interpreter: wire.Interpreter) -> Seat:
+        return cls(uid, device, wire.identity(interpreter))
 
 
 @dataclass(eq=False)
@@ -158,7 +158,7 @@ class Worker:
 
     number: int
     seat: Seat
-    environment: wire.Environment
+    interpreter: wire.Interpreter
     state: str = "starting"
     job: Job | None = None
     since: float = 0.0  # when it came into its state
@@ -265,7 +265,7 @@ class Scheduler:
             self._join(job, event, now, out)
             self._dispatch(now, out)
             return
-        seat = Seat.of(uid, message)
+        seat = Seat.of(uid, message.device, message.environment)
         for until, why, code, action in (
             (*self._quarantined.get(flight, (0.0, "")), "key-quarantined", "It is tried again later"),
             (*self._refused.get(seat, (0.0, "")), "worker-cannot-start", "See `precompiled doctor`"),
@@ -293,13 +293,13 @@ class Scheduler:
 
     def _expected(self, event: Expected, now: float, out: list[Instruction]) -> None:
         """Start its worker, where it takes nothing from a job: neither a slot, nor anybody's warm worker."""
-        seat = Seat.of(event.uid, event)
+        seat = Seat.of(event.uid, event.device, event.interpreter)
         known = any(worker.seat == seat for worker in self.workers.values())
         in_vain = any(table.get(seat, (0.0, ""))[0] > now for table in (self._refused, self._expected_in_vain))
         if self.stopping or self.jobs or known or in_vain:
             return
         if self._slots_used() < self.limits.slots and len(self.workers) < self.limits.processes:
-            self._start(seat, event.gid, event.environment, now + self.limits.yield_s, now, out)
+            self._start(seat, event.gid, event.interpreter, now + self.limits.yield_s, now, out)
 
     def _join(self, job: Job, event: Submitted, now: float, out: list[Instruction]) -> None:
         """A submit of what is queued or running already; the same id is the same client asking again."""
@@ -408,7 +408,7 @@ class Scheduler:
         if self._start_failures[seat] < MAX_START_FAILURES or self.stopping:
             return
         del self._start_failures[seat]
-        text = f"No worker starts with {worker.environment.executable}: {why}"
+        text = f"No worker starts with {worker.interpreter.executable}: {why}"
         _remember(self._refused, seat, (now + self.limits.start_refused_s, text))
         for job in [job for job in self._queues.get(seat.uid, ()) if job.seat == seat]:
             self._dequeue(job)
@@ -572,12 +572,12 @@ class Scheduler:
         return limits.compile_threads or max(1, limits.cores // max(1, compiles))
 
     def _start(
-        self, seat: Seat, gid: int, environment: wire.Environment, yields: float, now: float, out: list[Instruction]
+        self, seat: Seat, gid: int, interpreter: wire.Interpreter, yields: float, now: float, out: list[Instruction]
     ) -> None:
         self._sequence += 1
-        worker = Worker(self._sequence, seat, environment, since=now, story=[(now, "start")])
+        worker = Worker(self._sequence, seat, interpreter, since=now, story=[(now, "start")])
         self.workers[worker.number] = worker
-        out.append(StartWorker(worker.number, seat.uid, gid, environment, seat.device, yields))
+        out.append(StartWorker(worker.number, seat.uid, gid, interpreter, seat.device, yields))
 
     def _yields_until(self, job: Job) -> float:
         """Its client is in its first step just now; one that waits has nothing else to do."""

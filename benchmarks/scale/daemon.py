@@ -18,7 +18,7 @@ from benchmarks.harness.hosts import Child, Host
 from benchmarks.harness.result import Table
 from precompiled import wire
 from precompiled.client.ask import request
-from precompiled.graph.environment import of_a_worker
+from precompiled.graph.environment import interpreter_of_a_worker
 
 KNOWN = 50  # keys that are submitted again and again
 
@@ -77,7 +77,7 @@ def _quantiles(seconds: Sequence[float]) -> tuple[float, float]:
 
 
 def client_spec(host: Host, keys: Sequence[str], submits: int, window: int) -> dict[str, Any]:
-    environment = msgspec.to_builtins(of_a_worker())
+    environment = msgspec.to_builtins(interpreter_of_a_worker())
     return {
         "submits": submits, "window": window, "keys": list(keys), "blob": str(host.root / "blob"),
         "environment": environment,

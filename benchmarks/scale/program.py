@@ -2,7 +2,7 @@
 
 Usage: python -m benchmarks.scale.program SPEC, a JSON object: ``submits``, how many; ``window``, how many of them are
 without a first reply at the same time; ``keys``, taken in turn; ``blob``, the file that is every key's graph;
-``environment``, as wire.Environment. The directories come from the environment variables. Prints "ready", waits for a
+``environment``, as wire.Interpreter. The directories come from the environment variables. Prints "ready", waits for a
 line on stdin, and prints one line of JSON: ``accepted`` and ``answered``, seconds from each submit to the daemon's
 first reply and to the one that says that its artifact is published; ``lost``, how many had no such reply; ``other``,
 replies of other kinds; ``submitted_s``, until the last was submitted.
@@ -36,7 +36,7 @@ class Clients:
         self.spec = spec
         self.settings = config.load()
         self.connection = Connection(self.settings)
-        self.environment = wire.Environment(**spec["environment"])
+        self.environment = wire.Interpreter(**spec["environment"])
         self.blob = Path(spec["blob"]).read_bytes()
         self.sent: dict[str, float] = {}
         self.accepted: dict[str, float] = {}

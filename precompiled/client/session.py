@@ -78,7 +78,7 @@ class Session:
         from precompiled import wire
         from precompiled.graph import environment
 
-        self.connection.expect(wire.Expect(environment.of_a_worker(), environment.likely_device()))
+        self.connection.expect(wire.Expect(environment.interpreter_of_a_worker(), environment.likely_device()))
 
     def daemon_problem(self) -> str | None:
         """None when a daemon runs; else why none can be had. Decided once: a program must not try on every graph."""

@@ -88,7 +88,7 @@ class Submitter:
             id=id,
             key=report.key,
             store=str(session.store.root),
-            environment=environment.of_a_worker(program.modules),
+            environment=environment.interpreter_of_a_worker(program.modules),
             device=environment.device_of_a_worker(program.device),
             name=report.name,
             waiting=waiting or session.settings.mode == "wait" or bool(program.no_stand_in),

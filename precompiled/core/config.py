@@ -46,7 +46,7 @@ class Settings:
     job_memory_bytes: int = 0  # resident bytes of a worker's process tree; 0: 3/4 of the memory / workers
     # Seconds after its submit in which a job gives way to the programs that run: its client is in its first step then.
     yield_s: float = 4.0
-    worker_idle_s: float = 900.0  # an environment's last worker is released after this
+    worker_idle_s: float = 900.0  # the last worker of a seat is released after this
     daemon_idle_s: float = 0.0  # an on-demand daemon leaves after this long without work; 0: never
     failure_ttl_s: float = 3600.0  # how long a failure record keeps a graph from being compiled again
     cache_max_bytes: int = 20 << 30  # eviction by least recent use above this, per store

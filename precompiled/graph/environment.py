@@ -47,7 +47,7 @@ _NOT_KEYED_SUFFIXES = ("_DIR", "_THREADS", "_START_METHOD")
 
 
 def variables(with_path: bool = False) -> dict[str, str]:
-    """The part of this process's environment that a worker of its graphs gets.
+    """The environment variables of this process that a worker of its graphs gets.
 
     ``with_path``: with where this process finds modules, which its script's folder and its program may have added to.
     """
@@ -143,11 +143,11 @@ def _development_digest() -> str:
     return f" sources {state.hexdigest()[:16]}"
 
 
-def of_a_worker(modules: Mapping[str, str] | None = None) -> Any:
-    """The environment that a worker must run in; ``modules``: what its graph's custom ops come with."""
+def interpreter_of_a_worker(modules: Mapping[str, str] | None = None) -> Any:
+    """The interpreter that a worker must run in; ``modules``: those of its graph's custom ops."""
     from precompiled import wire
 
-    return wire.Environment(
+    return wire.Interpreter(
         executable=sys.executable,
         prefix=sys.prefix,
         python=platform.python_version(),

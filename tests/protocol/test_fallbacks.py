@@ -438,7 +438,7 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonUnderTest
 
 @contextmanager
 def with_daemon(daemon: DaemonUnderTest, monkeypatch: pytest.MonkeyPatch, **settings: str) -> Iterator[ThisProcess]:
-    monkeypatch.setattr(environment, "of_a_worker", lambda modules=None: daemon.environment())
+    monkeypatch.setattr(environment, "interpreter_of_a_worker", lambda modules=None: daemon.environment())
     settings = {"PRECOMPILED_MODE": "eager", "PRECOMPILED_RUNTIME_DIR": str(daemon.runtime_dir), **settings}
     with this_process(settings) as here:
         yield here
