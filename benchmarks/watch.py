@@ -55,7 +55,7 @@ def factory():
 def register(host: Host, directory: Path, kind: str, command: list[str], files: list[Path]) -> str:
     registration = wire.Registration(
         kind=kind, command=command, executable=sys.executable, directory=str(directory),  # type: ignore[arg-type]
-        store=str(host.root / "store"), variables=host.environment(hook=False), files=[str(file) for file in files],
+        store=str(host.root / "store"), variables=host.variables(hook=False), files=[str(file) for file in files],
     )  # fmt: skip
     (id,) = ask.request(host.settings, wire.Watch(registration), LIMIT_S).ids
     return str(id)
@@ -109,9 +109,9 @@ def save_to_ready(layers: int, width: int, repeats: int, say: Say) -> Result:
     return result
 
 
-def first_step(command: list[str], environment: dict[str, str], directory: Path) -> float:
+def first_step(command: list[str], variables: dict[str, str], directory: Path) -> float:
     done = subprocess.run(
-        command, cwd=directory, env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=False
+        command, cwd=directory, env=variables, capture_output=True, text=True, timeout=LIMIT_S, check=False
     )
     found = re.search(r"^step 0: .*, ([\d.]+) s$", done.stdout, re.MULTILINE)
     if done.returncode != 0 or found is None:
@@ -134,7 +134,7 @@ def recorded_run(layers: int, width: int, say: Say) -> list[dict[str, Any]]:
         first = until_ready(host, id, 0.0)
         say(f"recorded: {first.captured} graphs")
         short = [sys.executable, "train.py", "1"]
-        first_step(short, plain.environment(hook=False), directory)
+        first_step(short, plain.variables(hook=False), directory)
         say("torch.compile's own cache is warm, too")
         for name, value in (("lr", 0.002), ("batch", 4)):
             since = time.time() - 0.1
@@ -144,10 +144,10 @@ def recorded_run(layers: int, width: int, say: Say) -> list[dict[str, Any]]:
             os.replace(swap, hparams)
             watch = until_ready(host, id, since)
             compiled = host_stats(host)
-            ours = first_step(short, host.environment(hook=True), directory)
+            ours = first_step(short, host.variables(hook=True), directory)
             if host_stats(host) != compiled:
                 raise BenchmarkError("the run after the save was not served from what the watch had compiled")
-            theirs = first_step(short, plain.environment(hook=False), directory)
+            theirs = first_step(short, plain.variables(hook=False), directory)
             rows.append({
                 "edit": f"{name} = {value}", "captured": watch.captured, "recompiled": watch.ready,
                 "reused": watch.reused, "ready_s": watch.ready_s, "ours_s": ours, "plain_s": theirs,

@@ -106,7 +106,7 @@ class Registration(msgspec.Struct, frozen=True):
     executable: str  # the interpreter that entry points are called in
     directory: str  # working directory
     store: str  # where the runs of this user look their artifacts up
-    variables: dict[str, str]  # the whole environment: the command is the user's own
+    variables: dict[str, str]  # all environment variables: the command is the user's own
     files: list[str] = []  # absolute paths that it was told of: configuration
     time_limit_s: float = 600.0  # of one capture
     memory_limit_bytes: int = 0  # resident, of a capture's process tree; 0: half of the memory

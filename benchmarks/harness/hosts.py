@@ -52,8 +52,8 @@ class Host:
     def settings(self) -> Settings:
         return config.load({**self.flags, "cache_dir": self.root / "store", "runtime_dir": self.root / "run"})
 
-    def environment(self, *, hook: bool, extra: Mapping[str, str] | None = None) -> dict[str, str]:
-        """Of a process on this host; ``hook``: with precompiled switched on."""
+    def variables(self, *, hook: bool, extra: Mapping[str, str] | None = None) -> dict[str, str]:
+        """The environment variables of a process on this host; ``hook``: with precompiled switched on."""
         ours = ("PRECOMPILED", "TORCHIND", "TORCH_CACHING")
         kept = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
         found = {
@@ -75,8 +75,8 @@ class Host:
         program: str = "models.program",
     ) -> Command:  # fmt: skip
         """One of the benchmarks' programs with ``spec``, in a process of its own."""
-        environment = self.environment(hook=hook, extra=extra)
-        return {"argv": _program(program, spec), "env": environment, "cwd": str(ROOT)}
+        variables = self.variables(hook=hook, extra=extra)
+        return {"argv": _program(program, spec), "env": variables, "cwd": str(ROOT)}
 
     def run(self, spec: Mapping[str, Any], *, hook: bool, **more: Any) -> dict[str, Any]:
         """The result of ``command``."""
@@ -105,7 +105,7 @@ class Host:
     def precompiled(self, *arguments: str, hook: bool = True) -> Command:
         """Our own command line, on this host."""
         argv = [sys.executable, "-m", "precompiled", *arguments]
-        return {"argv": argv, "env": self.environment(hook=hook), "cwd": str(ROOT)}
+        return {"argv": argv, "env": self.variables(hook=hook), "cwd": str(ROOT)}
 
     def stop_daemon(self) -> None:
         stop = self.precompiled("stop")

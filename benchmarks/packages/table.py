@@ -87,6 +87,6 @@ def _examine(host: Host, row: Row) -> None:
     row.reasons = dict(Counter(function["reason"] for function in first["functions"] if function["reason"]))
 
 
-def _run(host: Host, row: Row, environment: dict[str, str]) -> dict[str, Any]:
+def _run(host: Host, row: Row, variables: dict[str, str]) -> dict[str, Any]:
     spec = {"architecture": row.architecture, "task": row.task}
-    return host.run(spec, hook=True, extra=environment, program="packages.program")
+    return host.run(spec, hook=True, extra=variables, program="packages.program")

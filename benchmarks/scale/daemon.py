@@ -77,10 +77,10 @@ def _quantiles(seconds: Sequence[float]) -> tuple[float, float]:
 
 
 def client_spec(host: Host, keys: Sequence[str], submits: int, window: int) -> dict[str, Any]:
-    environment = msgspec.to_builtins(interpreter_of_a_worker())
+    interpreter = msgspec.to_builtins(interpreter_of_a_worker())
     return {
         "submits": submits, "window": window, "keys": list(keys), "blob": str(host.root / "blob"),
-        "environment": environment,
+        "environment": interpreter,
     }  # fmt: skip
 
 

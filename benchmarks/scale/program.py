@@ -36,7 +36,7 @@ class Clients:
         self.spec = spec
         self.settings = config.load()
         self.connection = Connection(self.settings)
-        self.environment = wire.Interpreter(**spec["environment"])
+        self.interpreter = wire.Interpreter(**spec["environment"])
         self.blob = Path(spec["blob"]).read_bytes()
         self.sent: dict[str, float] = {}
         self.accepted: dict[str, float] = {}
@@ -47,7 +47,7 @@ class Clients:
     def submit(self, key: str) -> None:
         id = uuid.uuid4().hex
         message = wire.Submit(
-            id=id, key=key, store=str(self.settings.cache_dir), environment=self.environment, device="cpu", name="scale"
+            id=id, key=key, store=str(self.settings.cache_dir), environment=self.interpreter, device="cpu", name="scale"
         )
         self.sent[id] = time.perf_counter()
         self.connection.submit(message, self.blob, self.on_reply)

@@ -57,7 +57,7 @@ class Run:
     label: str
     title: str
     hook: bool
-    extra: dict[str, str] = field(default_factory=dict)  # of its environment
+    extra: dict[str, str] = field(default_factory=dict)  # of its environment variables
     process: subprocess.Popen[str] | None = None
     launched: float = 0.0
     began: float = 0.0
@@ -118,7 +118,7 @@ class Demo:
 
     # ------------------------------------------------------------------ the processes
 
-    def environment(self, run: Run) -> dict[str, str]:
+    def variables(self, run: Run) -> dict[str, str]:
         kept = {name: value for name, value in os.environ.items() if not name.startswith("PRECOMPILED")}
         return {
             **kept,
@@ -140,7 +140,7 @@ class Demo:
         with open(self.directory / f"{run.label}.log", "w+") as log:
             run.launched = time.monotonic()
             run.process = subprocess.Popen(
-                command, env=self.environment(run), stdout=subprocess.PIPE, stderr=log, text=True
+                command, env=self.variables(run), stdout=subprocess.PIPE, stderr=log, text=True
             )
             guard = threading.Timer(LIMIT_S, run.process.kill)
             guard.daemon = True
@@ -178,7 +178,7 @@ class Demo:
     def precompiled(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [sys.executable, "-m", "precompiled", *arguments],
-            env=self.environment(self.runs[1]), capture_output=True, text=True, check=False, timeout=60,
+            env=self.variables(self.runs[1]), capture_output=True, text=True, check=False, timeout=60,
         )  # fmt: skip
 
     def run_all(self) -> None:

@@ -122,7 +122,7 @@ def _load_settings(flags: dict[str, str | None]) -> config.Settings:
     try:
         return config.load(flags)
     except ConfigError as error:
-        config.load()  # what the environment or a file has wrong is a failure, and raised again here
+        config.load()  # what a variable or a file has wrong is a failure, and raised again here
         raise click.UsageError(str(error)) from error  # what a flag has wrong is wrong use
 
 

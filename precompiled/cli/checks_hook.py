@@ -18,24 +18,24 @@ _REPORT_THIS = "report this with the output of `precompiled doctor --json`"
 
 
 def run(settings: Settings) -> Iterator[Check]:
-    environment = dict(os.environ)
-    yield switch(environment, settings.mode)
+    variables = dict(os.environ)
+    yield switch(variables, settings.mode)
     yield pth_file(pth.written())
-    yield here(environment, probe.ask(environment))
-    yield below_run(probe.ask(python_path.with_hook({**environment, "PRECOMPILED": "1"})))
+    yield here(variables, probe.ask(variables))
+    yield below_run(probe.ask(python_path.with_hook({**variables, "PRECOMPILED": "1"})))
     version = _torch_version()
     yield torch_version(version)
     if version is not None:
-        switched_on = {**environment, "PRECOMPILED": "1", "PRECOMPILED_MODE": "eager"}
+        switched_on = {**variables, "PRECOMPILED": "1", "PRECOMPILED_MODE": "eager"}
         with_torch = probe.ask_with_torch(python_path.with_hook(switched_on))
         yield route(with_torch)
         if with_torch.packages:
             yield packages(with_torch)
 
 
-def switch(environment: Mapping[str, str], mode: str) -> Check:
+def switch(variables: Mapping[str, str], mode: str) -> Check:
     """What the user has switched off himself."""
-    if environment.get("PRECOMPILED") == "0":
+    if variables.get("PRECOMPILED") == "0":
         return Check("switch", "warn", "PRECOMPILED=0 is set: everything is off", "Unset PRECOMPILED")
     if mode == "off":
         return Check("switch", "warn", "the mode is off: nothing is routed", "See `precompiled config` for its origin")
@@ -56,15 +56,15 @@ def pth_file(paths: list[Path]) -> Check:
     return Check("pth", "ok", f"enabled: {', '.join(map(str, paths))}")
 
 
-def here(environment: Mapping[str, str], found: probe.Probe) -> Check:
+def here(variables: Mapping[str, str], found: probe.Probe) -> Check:
     """Whether a program started right here, without `precompiled run`, has the hook."""
     if found.state == "waiting" or (found.state == "fired" and found.torch):
         return Check("hook", "ok", f"a fresh {sys.executable} has the hook")
-    if environment.get("PRECOMPILED") == "0":
+    if variables.get("PRECOMPILED") == "0":
         return Check("hook", "warn", "off, as PRECOMPILED=0 is set", "Unset PRECOMPILED")
     if found.state in ("failed", "error"):
         return Check("hook", "fail", f"the hook fails at start-up: {found.problem}", "Reinstall precompiled")
-    entries = [entry for entry in environment.get("PYTHONPATH", "").split(os.pathsep) if entry]
+    entries = [entry for entry in variables.get("PYTHONPATH", "").split(os.pathsep) if entry]
     if str(python_path.hook_folder()) in entries:
         other = found.sitecustomize or "another sitecustomize"
         return Check(

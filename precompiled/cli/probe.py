@@ -54,20 +54,20 @@ class Probe:
     packages: str = ""  # once torch is imported: "on", "off" as the setting has it, or why this torch has none
 
 
-def ask(environment: Mapping[str, str]) -> Probe:
-    """Start this interpreter with `environment`, and ask whether the hook is there. It imports no torch."""
-    return _ask(_QUESTION, environment)
+def ask(variables: Mapping[str, str]) -> Probe:
+    """Start this interpreter with these variables, and ask whether the hook is there. It imports no torch."""
+    return _ask(_QUESTION, variables)
 
 
-def ask_with_torch(environment: Mapping[str, str]) -> Probe:
+def ask_with_torch(variables: Mapping[str, str]) -> Probe:
     """The same, after `import torch`: its state is `precompiled.hook.state()`."""
-    return _ask(_QUESTION_WITH_TORCH, environment)
+    return _ask(_QUESTION_WITH_TORCH, variables)
 
 
-def _ask(question: str, environment: Mapping[str, str]) -> Probe:
+def _ask(question: str, variables: Mapping[str, str]) -> Probe:
     try:
         done = subprocess.run(
-            [sys.executable, "-c", question], env=dict(environment), capture_output=True, text=True,
+            [sys.executable, "-c", question], env=dict(variables), capture_output=True, text=True,
             timeout=TIMEOUT_S, check=False, stdin=subprocess.DEVNULL,
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired) as error:

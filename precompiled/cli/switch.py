@@ -31,13 +31,13 @@ def run_command(out: Output, settings: Settings, mode: str | None, cmd: tuple[st
 
     if not cmd:
         raise click.UsageError("there is no command to run; put it behind `--`, as in `precompiled run -- python x.py`")
-    environment = python_path.with_hook(os.environ)
+    variables = python_path.with_hook(os.environ)
     if mode is not None:
-        environment[ENV_PREFIX + "MODE"] = mode
+        variables[ENV_PREFIX + "MODE"] = mode
     for name in ("cache_dir", "runtime_dir"):
         if settings.origins[name] == "flag":
-            environment[ENV_PREFIX + name.upper()] = str(getattr(settings, name))
-    if environment.get("PRECOMPILED") == "0":
+            variables[ENV_PREFIX + name.upper()] = str(getattr(settings, name))
+    if variables.get("PRECOMPILED") == "0":
         out.note("precompiled: PRECOMPILED=0 is set, so the command runs without the hook.")
     for name in ("SIGPIPE", "SIGXFSZ"):
         # Python ignores these, and what is ignored stays so through exec: `run -- yes | head` would never end.
@@ -46,7 +46,7 @@ def run_command(out: Output, settings: Settings, mode: str | None, cmd: tuple[st
     sys.stdout.flush()
     sys.stderr.flush()
     try:
-        os.execvpe(cmd[0], list(cmd), environment)
+        os.execvpe(cmd[0], list(cmd), variables)
     except OSError as error:
         missing = isinstance(error, FileNotFoundError)
         out.error(
@@ -74,8 +74,8 @@ def enable_command(out: Output, settings: Settings, user: bool) -> int:
     path = directory / pth.NAME
     # Believed only when a fresh interpreter says so: a user's site-packages, for one, comes before the directory that
     # precompiled may be installed in. Nor does PYTHONPATH count, which other shells will not have.
-    environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PRECOMPILED")}
-    found = probe.ask(environment)
+    variables = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PRECOMPILED")}
+    found = probe.ask(variables)
     if found.state != "waiting":
         if changed:
             pth.remove(path)

@@ -216,7 +216,7 @@ def command(registration: wire.Registration, real: str) -> list[str]:
 
 
 def variables(registration: wire.Registration, runtime_dir: Path, token: str, report_path: str) -> dict[str, str]:
-    """The user's own environment, with the hook on, and told that it is a capture."""
+    """The user's own environment variables, with the hook on, and the one that says that it is a capture."""
     found = {name: value for name, value in registration.variables.items() if name != "PRECOMPILED"}
     if registration.kind == "run":
         found = python_path.with_hook(found)

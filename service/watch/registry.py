@@ -1,7 +1,7 @@
 """What survives a restart: one file a watch, ``<cache_dir>/watch/<id>.json``, replaced by a rename.
 
-It holds the registration, with its whole environment, and what the last good capture found. It names commands that are
-run: so it is read only from a directory and a file that nobody else can write, as everything that is executed
+It holds the registration, with all its environment variables, and what the last good capture found. It names commands
+that are run: so it is read only from a directory and a file that nobody else can write, as everything that is executed
 (precompiled/store/trust.py).
 """
 

@@ -83,7 +83,7 @@ class Watch:
         """What the registration itself names: files that it was told of, and the arguments of a run that are files."""
         found = list(self.registration.files)
         if self.registration.kind == "run":
-            # The program itself is no source: another interpreter is another environment.
+            # The program itself is no source: graphs of another interpreter have other keys.
             for argument in self.registration.command[1:]:
                 for text in (argument, argument.partition("=")[2]):
                     path = os.path.normpath(os.path.join(self.registration.directory, text))
