@@ -30,7 +30,7 @@ from precompiled.client.swap import Event, State
 from precompiled.core.errors import COMPILE_ERROR, Bypass, NotServed, PrecompiledError, Refused, StoreError, code_of
 from precompiled.graph import capture, key
 from precompiled.store.artifacts import Entry
-from precompiled.torch_internals import around, inductor, late, lowering, sources, stand_in, traced
+from precompiled.torch_internals import around, inductor, late, lowering, source_lines, stand_in, traced
 from precompiled.torch_internals.naming import graph_name
 from precompiled.torch_internals.sizes import guard_check, install_guards
 
@@ -148,7 +148,7 @@ class _Graph:
     @property
     def submitter(self) -> Submitter:
         given = None if self.graph.traced else late.Given(self.calls.report.name, self.graph.as_given, self.options)
-        return Submitter(self.session, self.calls, lambda: sources.about(self.graph.module), given)
+        return Submitter(self.session, self.calls, lambda: source_lines.about(self.graph.module), given)
 
     def serve(self) -> Compiled:
         if self.session.settings.mode != "lookup":

@@ -27,8 +27,8 @@ log = logging.getLogger("precompiled.backend")
 
 @dataclass(frozen=True)
 class Submitter:
-    """For one graph. ``about``: gives what people are shown beside it (torch_internals/sources.py). ``given``: the same
-    as Dynamo gave it, where it can be compiled so once the trace has ended.
+    """Submits one graph. ``about``: gives its source lines, for people (torch_internals/source_lines.py). ``given``:
+    the graph as Dynamo gave it, where it can be compiled so once the trace has ended.
     """
 
     session: Session

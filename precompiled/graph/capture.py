@@ -30,7 +30,7 @@ from precompiled.graph.key import SECTIONS
 from precompiled.torch_internals import codec, configs, metadata, modes, process_groups
 from precompiled.torch_internals.sizes import evaluate
 
-# What people are shown beside the graph (torch_internals/sources.py); neither the key nor the compile looks at it.
+# What people are shown beside the graph (torch_internals/source_lines.py); neither the key nor the compile looks at it.
 ABOUT = "about"
 
 

@@ -19,7 +19,7 @@ _BITS = re.compile(r"\d+")
 
 @dataclass(frozen=True)
 class Place:
-    """Where an operation comes from: torch_internals/sources.py."""
+    """Where an operation comes from: torch_internals/source_lines.py."""
 
     file: str
     line: int

@@ -18,7 +18,7 @@ import torch
 from torch._library import custom_ops, simple_registry
 
 from precompiled.core.errors import Bypass
-from precompiled.torch_internals.user_modules import sources_digest
+from precompiled.torch_internals.user_modules import modules_digest
 
 
 def defining_module(op: torch._ops.OpOverload) -> tuple[str, str]:
@@ -35,7 +35,7 @@ def defining_module(op: torch._ops.OpOverload) -> tuple[str, str]:
             "Move it to a module that can be imported",
             code="custom-op-in-main",
         )
-    return ",".join(modules), sources_digest(modules)
+    return ",".join(modules), modules_digest(modules)
 
 
 def _functions(name: str, overload: str) -> Iterator[Callable[..., Any]]:

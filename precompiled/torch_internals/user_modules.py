@@ -46,7 +46,7 @@ def name_of(thing: Any, module: str | None = None, qualname: str | None = None, 
     module, qualname = module or thing.__module__, qualname or thing.__qualname__
     if module == "__main__" or object_at(module, qualname) is not thing:
         raise Bypass(f"{qualname} cannot be imported from {module}", "Move it to the top level of a module", code=code)
-    return [module, qualname, "" if module.split(".")[0] == "torch" else sources_digest([module], code=code)]
+    return [module, qualname, "" if module.split(".")[0] == "torch" else modules_digest([module], code=code)]
 
 
 def find(name: Name) -> Any:
@@ -59,8 +59,8 @@ def find(name: Name) -> Any:
     return attrgetter(qualname)(importlib.import_module(module))
 
 
-def sources_digest(modules: list[str], *, code: str = "custom-op") -> str:
-    """SHA-256 over the sources and the values in them; raises Bypass (``code``) for a module without sources."""
+def modules_digest(modules: list[str], *, code: str = "custom-op") -> str:
+    """SHA-256 over their sources and the values in them; raises Bypass (``code``) for a module without sources."""
     state = hashlib.sha256()
     for path, name in sorted(_source_files(modules, code).items()):
         if saved(os.path.abspath(getattr(sys.modules.get(name), "__file__", None) or path)) > process_start():
@@ -161,6 +161,6 @@ def import_modules(names: str, digest: str) -> None:
     modules = names.split(",")
     for name in modules:
         importlib.import_module(name)
-    here = sources_digest(modules)
+    here = modules_digest(modules)
     if here != digest:
         raise ValueError(f"the sources of {names}, or values that are set in them, are not those of the capture")

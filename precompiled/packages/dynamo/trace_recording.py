@@ -147,7 +147,7 @@ def _record(traced: Traced, builder: Any, guards: Any, output: Any, shapes: Any)
         traced.names[name] = f"{kind.replace(' ', '_')}{len(traced.names)}"
         installed.append((traced.names[name], kind, what))
     kept = guard_facts.capture(builder, guards, output, shapes, described)
-    inlined = sources(traced, builder.f_code, places)
+    inlined = inlined_code(traced, builder.f_code, places)
     known = {digest for _place, digest in inlined}
     codes = {code_digest(code): code for code in output.tracing_context.traced_code}
     root = code_digest(builder.f_code)
@@ -206,7 +206,7 @@ def _installed(name: str, value: Any, scope: dict[str, Any], graphs: list[Graph]
     raise NotPortable(f"Dynamo put a {type(value).__qualname__} into the globals ({name})", code="package-global")
 
 
-def sources(traced: Traced, root: types.CodeType, places: Places) -> list[tuple[list[Any], str]]:
+def inlined_code(traced: Traced, root: types.CodeType, places: Places) -> list[tuple[list[Any], str]]:
     """Where all code is found that any attempt met: it decided where the graph breaks, and what is left alone.
 
     What no name leads to is left out here; ``_record`` refuses it where it is part of the result.
@@ -263,7 +263,7 @@ def left(frame: Frame, traced: Traced) -> SkippedFrame:
         reason=traced.skip or "",
         locals=locals_digest(frame.kinds),
         tensors=frame.has_tensors(),
-        inlined=sources(traced, frame.code, places),
+        inlined=inlined_code(traced, frame.code, places),
         imports=imports,
         builtins_names=[traced.names[name] for name in names],
         guards=facts,

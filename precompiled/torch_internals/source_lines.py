@@ -24,7 +24,7 @@ import torch.fx
 
 from precompiled.core.files import innermost_users
 
-log = logging.getLogger("precompiled.sources")
+log = logging.getLogger("precompiled.source_lines")
 
 # A line of generated code can be of any length.
 MAX_CODE_CHARS = 160
