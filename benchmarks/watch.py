@@ -97,8 +97,8 @@ def save_to_ready(layers: int, width: int, repeats: int, say: Say) -> Result:
             watch = until_ready(host, id, since)
             if (watch.captured, watch.ready) != (1, 1):
                 raise BenchmarkError(f"{watch.captured} graphs were captured, {watch.ready} compiled, not one")
-            (entry,) = store.lookup(watch.graphs[0].key)
-            compiled = entry.manifest.compile_s
+            (artifact,) = store.lookup(watch.graphs[0].key)
+            compiled = artifact.manifest.compile_s
             result.samples.append(watch.ready_s - watch.capture_s - compiled)
             for name, value in zip(raw, (watch.ready_s, watch.capture_s, compiled), strict=True):
                 raw[name].append(value)

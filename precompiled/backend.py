@@ -29,7 +29,7 @@ from precompiled.client.submit import Submitter
 from precompiled.client.swap import Event, State
 from precompiled.core.errors import COMPILE_ERROR, Bypass, NotServed, PrecompiledError, Refused, StoreError, code_of
 from precompiled.graph import capture, key
-from precompiled.store.artifacts import Entry
+from precompiled.store.artifacts import Artifact
 from precompiled.torch_internals import around, inductor, late, lowering, source_lines, stand_in, traced
 from precompiled.torch_internals.naming import graph_name
 from precompiled.torch_internals.sizes import guard_check, install_guards
@@ -153,14 +153,14 @@ class _Graph:
     def serve(self) -> Compiled:
         if self.session.settings.mode != "lookup":
             self.session.begin_daemon()
-        program, entries, failure = self._look_up()
+        program, artifacts, failure = self._look_up()
         report = self.calls.report
 
-        for entry in entries:
-            if not self._serves(program, entry):
+        for artifact in artifacts:
+            if not self._serves(program, artifact):
                 continue
             try:
-                return self._hit(program, entry)
+                return self._hit(program, artifact)
             except (StoreError, FileNotFoundError) as error:
                 # Quarantined by now; the graph is compiled anew.
                 self.session.ledger.count_reason("fallbacks", code_of(error, "artifact-evicted"))
@@ -178,12 +178,12 @@ class _Graph:
 
     def record(self, recorder: Recorder) -> Compiled:
         """For a watch: what ``serve`` would find is told, what it would miss is submitted; the graph runs eager."""
-        program, entries, failure = self._look_up()
+        program, artifacts, failure = self._look_up()
         report = self.calls.report
-        state = "reused" if any([self._serves(program, entry) for entry in entries]) else "compiling"
+        state = "reused" if any([self._serves(program, artifact) for artifact in artifacts]) else "compiling"
         if failure is not None:
             report.reason, report.message, state = failure.reason, failure.message, "failed"
-        slots = [entry.slot for entry in entries]
+        slots = [artifact.slot for artifact in artifacts]
         files = traced.files(self.graph.as_given)
         # Told before it is submitted: whoever ends this process can cancel what it asked for.
         recorder.graph(report, state, files=files, slots=slots, dynamic=bool(program.hints))
@@ -191,29 +191,29 @@ class _Graph:
             self.submitter.submit(program, program.hints, report.id, recorder.on_reply)
         return self._named(counting(self.calls, self.graph.eager()), program)
 
-    def _look_up(self) -> tuple[capture.Program, list[Entry], Failure | None]:
+    def _look_up(self) -> tuple[capture.Program, list[Artifact], Failure | None]:
         started = time.perf_counter()
         program = capture.capture(self.graph.module, self.options)
         report = self.calls.report
         report.key = key.key(program.sections)
-        entries = self.session.store.lookup(report.key)
-        failure = None if entries else self.session.store.failure(report.key)
+        artifacts = self.session.store.lookup(report.key)
+        failure = None if artifacts else self.session.store.failure(report.key)
         report.lookup_s = time.perf_counter() - started
-        return program, entries, failure
+        return program, artifacts, failure
 
-    def _serves(self, program: capture.Program, entry: Entry) -> bool:
+    def _serves(self, program: capture.Program, artifact: Artifact) -> bool:
         """Whether a variant's guards hold here; if so, Dynamo guards on them from now on, as after a compile."""
-        guards = entry.manifest.guards
+        guards = artifact.manifest.guards
         if not guard_check(guards)(program.sizes(program.hints)):
             return False
         nodes = [node for node in self.graph.module.graph.nodes if node.op == "placeholder"]
         return install_guards(guards, [nodes[position].meta["example_value"] for position in program.size_inputs])
 
-    def _hit(self, program: capture.Program, entry: Any) -> Compiled:
+    def _hit(self, program: capture.Program, artifact: Artifact) -> Compiled:
         started = time.perf_counter()
-        function = load(self.session.store, entry, program.modes, cudagraphs=program.cudagraphs)
-        self.calls.loaded("hit", time.perf_counter() - started, entry.manifest.compile_s)
-        self.session.ledger.count(hits=1, saved_s=entry.manifest.compile_s)
+        function = load(self.session.store, artifact, program.modes, cudagraphs=program.cudagraphs)
+        self.calls.loaded("hit", time.perf_counter() - started, artifact.manifest.compile_s)
+        self.session.ledger.count(hits=1, saved_s=artifact.manifest.compile_s)
         if self.safe_point.is_held() and not program.no_stand_in:
             # A checkpoint may run again what another graph of this function ran eager for it, and ask this one.
             dispatch = self._dispatch(program)

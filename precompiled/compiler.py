@@ -50,10 +50,10 @@ def run_job(job: wire.Job) -> wire.Finished:
             # Published between the client's lookup and its submit, or by another daemon on the same store.
             return wire.Finished(job.id, job.key, "exists", 0.0)
         payload = _compile(job, started)
-        entry = store.publish(payload)
+        artifact = store.publish(payload)
         seconds = time.monotonic() - started
         _evict(store, job)
-        return wire.Finished(job.id, job.key, "published", seconds, artifact_bytes=entry.manifest.bytes)
+        return wire.Finished(job.id, job.key, "published", seconds, artifact_bytes=artifact.manifest.bytes)
     except StoreError as error:
         return _failed(job, started, error.code, str(error))
     except PrecompiledError as error:
@@ -68,18 +68,18 @@ def run_job(job: wire.Job) -> wire.Finished:
 
 def _is_there(store: Store, job: wire.Job) -> bool:
     """Whether the store has an artifact that serves the sizes of this job. Raises StoreError where none has a place."""
-    entries = store.lookup(job.key)
-    if not entries:
+    artifacts = store.lookup(job.key)
+    if not artifacts:
         return False
-    if any(not entry.manifest.guards for entry in entries):
+    if any(not artifact.manifest.guards for artifact in artifacts):
         return True
     from precompiled.graph.capture import parse, size_values
     from precompiled.torch_internals.sizes import guard_check
 
     program = parse(job.graph)
     values = size_values(program["inputs"], program["hints"])
-    found = any(guard_check(entry.manifest.guards)(values) for entry in entries)
-    if not found and len(entries) >= fmt.MAX_VARIANTS:
+    found = any(guard_check(artifact.manifest.guards)(values) for artifact in artifacts)
+    if not found and len(artifacts) >= fmt.MAX_VARIANTS:
         raise full(job.key)  # before a compile that comes to nothing, for each client that asks
     return found
 
@@ -134,7 +134,7 @@ def _compile(job: wire.Job, started: float) -> fmt.Payload:
         has_backward=compiled.has_backward,
         kernels=compiled.native.kernels,
     )
-    files = {fmt.ENTRY: compiled.entry, fmt.PROGRAM: fmt.pack_program(job.graph)}
+    files = {fmt.BUNDLE: compiled.bundle, fmt.PROGRAM: fmt.pack_program(job.graph)}
     files.update({fmt.native(digest): data for digest, data in compiled.native.files.items()})
     return fmt.Payload(manifest, files)
 

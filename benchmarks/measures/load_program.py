@@ -33,12 +33,12 @@ def main() -> None:
     from precompiled.store.artifacts import Store
 
     store = Store(Path(spec["store"]))
-    (entry,) = store.entries()
-    recorded = store.read_program(entry)
+    (artifact,) = store.all_artifacts()
+    recorded = store.read_program(artifact)
     assert recorded is not None
     modes = capture.parse(recorded)["modes"]
     begun = time.perf_counter()
-    load(store, entry, modes, cudagraphs=False)
+    load(store, artifact, modes, cudagraphs=False)
     load_s = time.perf_counter() - begun
     print(json.dumps({"backend_s": backend_s, "load_s": load_s, "started": started}))
 

@@ -43,10 +43,10 @@ def read(sample: Sample, contender: Contender, tree: dict[str, Any], client: dic
 def read_compiles(sample: Sample, host: Host, tree: dict[str, Any]) -> None:
     """When the daemon's workers compiled, by what the artifacts and the kernel say."""
     monotonic = time.monotonic() - time.time()
-    for entry in Store(host.settings.cache_dir).entries():
-        ended = entry.manifest.created + monotonic
+    for artifact in Store(host.settings.cache_dir).all_artifacts():
+        ended = artifact.manifest.created + monotonic
         if ended > sample.program["marks"]["started"]:
-            sample.compiles.append((ended - entry.manifest.compile_s, ended))
+            sample.compiles.append((ended - artifact.manifest.compile_s, ended))
     sample.compiles.sort()
     sample.worker_started = min(tree["started"].get("worker", []), default=None)
 

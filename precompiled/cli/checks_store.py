@@ -80,7 +80,7 @@ def ancestors(root: Path) -> Check:
 
 
 def entries(store: Store) -> Check:
-    """Owner and mode of every entry; readers refuse those that are off, so their graphs stay eager."""
+    """Owner and mode of artifacts and failure records; readers refuse those that others could have written."""
     count = 0
     try:
         found = list(os.scandir(store.artifacts))
@@ -107,7 +107,7 @@ def quarantine(store: Store) -> Check:
         names = []
     if names:
         return Check(
-            "quarantine", "warn", f"{len(names)} corrupt entries lie in {store.quarantined}",
+            "quarantine", "warn", f"{len(names)} corrupt files or folders lie in {store.quarantined}",
             "Their .reason files say why; a disk that alters files needs attention. `precompiled clear` removes them",
         )  # fmt: skip
     return Check("quarantine", "ok", "empty")

@@ -1,4 +1,4 @@
-"""explain: why a graph was a miss, by what differs from the nearest entry that was there; and what a reason means."""
+"""explain: why a graph was a miss, by what differs from the nearest graph that was there; and what a reason means."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from precompiled.core.errors import StoreError
 from precompiled.core.reasons import REASONS, Reason
 from precompiled.graph import difference, key, listing
 from precompiled.store import artifact_format as fmt
-from precompiled.store.artifacts import Entry, Store
+from precompiled.store.artifacts import Artifact, Store
 
-# Graphs are read for so many of the entries with the most components in common: a store may hold ten thousand.
+# Graphs are read for so many of those with the most components in common: a store may hold ten thousand.
 MAX_COMPARED = 64
 MAX_SHOWN = 20
 TITLES = {
@@ -35,7 +35,7 @@ TITLES = {
 
 @dataclass(frozen=True)
 class _Kept:
-    """An entry of the store: an artifact or a failure record."""
+    """An artifact or a failure record in the store."""
 
     key: str
     slot: int
@@ -44,11 +44,11 @@ class _Kept:
     created: float
     state: str
     components: dict[str, str]
-    entry: Entry | fmt.Failure
+    stored: Artifact | fmt.Failure
 
     def program(self, store: Store) -> dict[str, Any] | None:
         try:
-            return program_of(store, self.entry)
+            return program_of(store, self.stored)
         except StoreError:
             return None  # one that cannot be trusted is not compared with
 
@@ -75,9 +75,9 @@ class _Nearest:
 
 @command("explain")
 @click.argument("prefix", required=False, metavar="[KEY|FUNCTION|CODE]")
-@click.option("--last", is_flag=True, help="The entry that was published last.")
+@click.option("--last", is_flag=True, help="The graph that was published last.")
 def explain_command(out: Output, settings: Settings, prefix: str | None, last: bool) -> None:
-    """Say why a graph was not found in the store: what differs from the nearest entry that was there before it.
+    """Say why a graph was not found in the store: what differs from the nearest graph that was there before it.
 
     A unique beginning of KEY is enough. Of a function's name (`model.Net.forward`): why it was traced although it has a
     package, with the guard and the line in its source. Of a reason's CODE (`no-daemon`): what it means, and what can
@@ -159,9 +159,9 @@ def _plain(text: str) -> str:
 
 
 def _artifacts(store: Store) -> Iterator[_Kept]:
-    for entry in store.entries():
-        found = entry.manifest
-        yield _Kept(found.key, entry.slot, found.name, found.device, found.created, "artifact", found.components, entry)
+    for artifact in store.all_artifacts():
+        found, slot = artifact.manifest, artifact.slot
+        yield _Kept(found.key, slot, found.name, found.device, found.created, "artifact", found.components, artifact)
 
 
 def _failures(store: Store) -> Iterator[_Kept]:
@@ -176,7 +176,7 @@ def _failures(store: Store) -> Iterator[_Kept]:
 
 
 def _nearest(store: Store, target: _Kept, program: dict[str, Any], older: Sequence[_Kept]) -> _Nearest | None:
-    """The entry with the fewest components that differ, then the fewest fields in them; None where none is alike."""
+    """The graph with the fewest components that differ, then the fewest fields in them; None where none is alike."""
     candidates = {
         item.key: item for item in older  # one of each key: variants differ in sizes only
         if item.key != target.key and item.device == target.device and item.equal(target)
@@ -213,13 +213,13 @@ def _function(item: _Kept) -> str:
 def _variants(store: Store, mine: Sequence[_Kept]) -> Iterator[dict[str, Any]]:
     """The artifacts of a key, oldest first: for which sizes each was compiled, and where it holds."""
     for item in mine:
-        if isinstance(item.entry, Entry):
+        if isinstance(item.stored, Artifact):
             program = item.program(store)
             yield {
                 "slot": item.slot,
                 "created": item.created,
                 "sizes": {} if program is None else _sizes(program),
-                "guards": _readable(item.entry.manifest.guards, program),
+                "guards": _readable(item.stored.manifest.guards, program),
             }
 
 

@@ -25,7 +25,7 @@ from precompiled.core import forking
 from precompiled.core.errors import COMPILE_ERROR, NotServed, StoreError, code_of
 from precompiled.core.reasons import Outcome, outcome
 from precompiled.graph.capture import Program
-from precompiled.store.artifacts import FAILED_SUFFIX, Entry
+from precompiled.store.artifacts import FAILED_SUFFIX, Artifact
 from precompiled.torch_internals import openmp
 from precompiled.torch_internals.sizes import guard_check
 
@@ -259,12 +259,12 @@ class Pending:
             answered, item.answered = item.answered, False
             if answered or any((store.artifacts / f"{item.key}.{slot}").exists() for slot in (0, 1)):
                 sizes = item.program.sizes(item.hints)
-                entries = store.lookup(item.key)
-                for entry in entries:
-                    if guard_check(entry.manifest.guards)(sizes):
-                        self._act(item, entry)
+                artifacts = store.lookup(item.key)
+                for artifact in artifacts:
+                    if guard_check(artifact.manifest.guards)(sizes):
+                        self._act(item, artifact)
                         return
-                if answered and entries:
+                if answered and artifacts:
                     # What was published under this key is a variant for other sizes: ours is still to be compiled.
                     self._resubmit(item)
                     return
@@ -291,12 +291,12 @@ class Pending:
             self._awaited[item.id] = item
         item.submit(item)
 
-    def _act(self, item: Awaited, entry: Entry) -> None:
+    def _act(self, item: Awaited, artifact: Artifact) -> None:
         if item.swap.on(Event.PUBLISHED) is not Instruction.LOAD:
             return
         # No fork in between: a child would have a graph that is loaded, and awaited for ever.
         with forking.held():
-            problem = self._load(item, entry)
+            problem = self._load(item, artifact)
             if problem is None:
                 self._finish(item)
         if problem is not None:
@@ -305,20 +305,20 @@ class Pending:
         log.info("graph %s swapped after %.2f s", item.calls.report.name, item.calls.report.swapped_after_s)
         self._session.tell_counts()
 
-    def _load(self, item: Awaited, entry: Entry) -> Exception | None:
+    def _load(self, item: Awaited, artifact: Artifact) -> Exception | None:
         """Load the artifact and have it serve the graph; or what makes it unusable."""
         session, report = self._session, item.calls.report
         started = time.perf_counter()
         try:
-            function = load(session.store, entry, item.program.modes, cudagraphs=item.program.cudagraphs)
+            function = load(session.store, artifact, item.program.modes, cudagraphs=item.program.cudagraphs)
         except (StoreError, FileNotFoundError) as error:
             return error
         load_s = time.perf_counter() - started
         report.swapped_after_s = time.monotonic() - item.since
-        guards = entry.manifest.guards
+        guards = artifact.manifest.guards
         item.dispatch.serve_with(function, guard_check(guards) if guards else None)
-        item.calls.loaded("swap", load_s, entry.manifest.compile_s, item.swap)
-        session.ledger.count(swapped=1, saved_s=entry.manifest.compile_s)
+        item.calls.loaded("swap", load_s, artifact.manifest.compile_s, item.swap)
+        session.ledger.count(swapped=1, saved_s=artifact.manifest.compile_s)
         return None
 
     def _load_failed(self, item: Awaited, code: str, message: str) -> None:

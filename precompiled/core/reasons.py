@@ -249,14 +249,14 @@ _TABLE = (
     _command("not-writable", "site-packages cannot be written",
         "`precompiled enable --user`, or a virtual environment"),
     _command("no-user-site", "this interpreter has no user site-packages", "`precompiled enable` without `--user`"),
-    _command("unreadable", "an entry of the store cannot be read", "the message says why"),
-    _command("not-removed", "an entry of the store cannot be removed", "the message says why"),
+    _command("unreadable", "what the store has of a graph cannot be read", "the message says why"),
+    _command("not-removed", "what the store has of a graph cannot be removed", "the message says why"),
     _command("no-such-key", "no artifact or record has that key", "`precompiled ls`"),
     _command("no-such-function", "no function of that name has a package",
         "`precompiled ls`; the message has a name that ends like it"),
     _command("ambiguous-key", "several keys begin so", "more digits"),
     _command("graph-not-kept",
-        "an entry was kept without its graph (a failure record of a very large one, or of bytes that were none): "
+        "the store does not keep the graph (of a failure record of a very large one, or of bytes that were none): "
         "`explain` has nothing to compare", "`precompiled show KEY` has the rest"),
     _command("stop-timed-out", "the daemon still answers", "its log; `kill`"),
     _command("start-timed-out", "no answer from a started daemon in time", "its log, in the runtime directory"),

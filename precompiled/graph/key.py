@@ -2,7 +2,7 @@
 
 The key is the SHA-256 over the format versions and the program's bytes, section by section. Everything that the worker
 sees is in those bytes, so equal keys mean equal compiles. The components are kept in the artifact's manifest, so that
-the nearest entry to a miss is found without reading every graph (cli/explain.py).
+the nearest graph to a miss is found without reading every graph (cli/explain.py).
 
 No torch here: the command line reads programs too.
 """

@@ -18,13 +18,13 @@ from precompiled.graph import capture
 from precompiled.packages.describe.errors import Mismatch
 from precompiled.packages.dynamo import dynamo_state
 from precompiled.packages.dynamo.frame_entry import Graph
-from precompiled.store.artifacts import Entry as ArtifactEntry
+from precompiled.store.artifacts import Artifact
 from precompiled.torch_internals import codec, stand_in, user_modules
 from precompiled.torch_internals.sizes import guard_check
 
 
 def load(
-    session: sessions.Session, graph: Graph, entries: list[ArtifactEntry]
+    session: sessions.Session, graph: Graph, artifacts: list[Artifact]
 ) -> tuple[Callable[..., Any], GraphCalls]:
     """The callable of a graph, from its artifacts. Raises Mismatch where it is not for here, and StoreError."""
     state = dynamo_state.modes_of_a_compile(graph.device == "cpu")
@@ -39,24 +39,24 @@ def load(
             raise Mismatch(f"its operators are others here: {error}") from error
     started = time.perf_counter()
     calls = GraphCalls(GraphReport(id=uuid.uuid4().hex, name=graph.name, key=graph.key))
-    whole = next((entry for entry in entries if not entry.manifest.guards), None)
+    whole = next((artifact for artifact in artifacts if not artifact.manifest.guards), None)
     if whole is not None:
         function = counting(calls, loading.load(session.store, whole, graph.modes, cudagraphs=graph.cudagraphs))
     else:
-        function = _dispatched(session, graph, entries, calls)
-    calls.loaded("package", time.perf_counter() - started, (whole or entries[0]).manifest.compile_s)
+        function = _dispatched(session, graph, artifacts, calls)
+    calls.loaded("package", time.perf_counter() - started, (whole or artifacts[0]).manifest.compile_s)
     return function, calls
 
 
 def _dispatched(
-    session: sessions.Session, graph: Graph, entries: list[ArtifactEntry], calls: GraphCalls
+    session: sessions.Session, graph: Graph, artifacts: list[Artifact], calls: GraphCalls
 ) -> Callable[..., Any]:
     """A graph whose artifacts are for some sizes: as after a swap, others run eager and are asked for.
 
     All that an eager run needs is made now: once Dynamo has the graph, a call must not fail because an artifact was
     evicted, or a source edited.
     """
-    kept = program_of(session, entries[0])
+    kept = program_of(session, artifacts[0])
     program = capture.restored(kept, graph.modes, graph.device, graph.cudagraphs, graph.size_inputs, graph.modules)
     about = kept.get(capture.ABOUT)
     submitter = Submitter(session, calls, lambda: json.dumps(about) if about else "")
@@ -68,18 +68,18 @@ def _dispatched(
             submitter.request_variant(program, dispatch, sizes)
 
     dispatch = Dispatch(calls, eager_of(kept), graph.size_inputs, request)
-    for entry in entries:
-        function = loading.load(session.store, entry, graph.modes, cudagraphs=graph.cudagraphs)
-        dispatch.serve_with(function, guard_check(entry.manifest.guards))
+    for artifact in artifacts:
+        function = loading.load(session.store, artifact, graph.modes, cudagraphs=graph.cudagraphs)
+        dispatch.serve_with(function, guard_check(artifact.manifest.guards))
     return dispatch.call
 
 
-def program_of(session: sessions.Session, entry: ArtifactEntry) -> dict[str, Any]:
+def program_of(session: sessions.Session, artifact: Artifact) -> dict[str, Any]:
     """What an artifact was compiled from, parsed; raises StoreError where it does not say so."""
-    data = session.store.read_program(entry)
+    data = session.store.read_program(artifact)
     if data is None:
         raise StoreError(
-            f"the artifact {entry.manifest.key[:12]} is for some sizes, and does not say what it was compiled from",
+            f"the artifact {artifact.manifest.key[:12]} is for some sizes, and does not say what it was compiled from",
             "Save the package again",
             code="artifact-program",
         )

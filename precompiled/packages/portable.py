@@ -193,6 +193,6 @@ def _publish_artifacts(session: sessions.Session, members: dict[str, bytes]) -> 
             name: artifact_format.digest(data) for name, data in files.items()
         }:
             raise CorruptArtifact(f"the artifact {key[:12]} does not match its manifest")
-        present = {(entry.manifest.guards, entry.manifest.tier) for entry in session.store.lookup(key)}
+        present = {(there.manifest.guards, there.manifest.tier) for there in session.store.lookup(key)}
         if (manifest.guards, manifest.tier) not in present:
             session.store.publish(artifact_format.Payload(manifest, files))

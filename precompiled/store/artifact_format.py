@@ -2,11 +2,10 @@
 
 Grammar::
 
-    store       = root "/artifacts/" entry*   root "/tmp/" *   root "/quarantine/" *
-    entry       = artifact | failure
+    store       = root "/artifacts/" (artifact | failure)*   root "/tmp/" *   root "/quarantine/" *
     artifact    = directory "<key>.<slot>"    slot: 0 .. MAX_VARIANTS-1, claimed by the rename that publishes it
                     "manifest.json"           Manifest, as JSON; its "digest" is over itself with digest = ""
-                    "entry.bin"               the pickled compile result (torch_internals/load.py)
+                    "entry.bin"               AOTAutograd's bundle: the pickled compile result (torch_internals/load.py)
                     "native/<sha256>.so"      C++ kernels: extension modules, several in a file
                     "program.json.gz"         what it was compiled from, for people: no load reads it
     failure     = file "<key>.failed"         Failure, as JSON
@@ -37,7 +36,7 @@ from precompiled.core.errors import CorruptArtifact
 FORMAT = 3
 MAX_VARIANTS = 16
 MANIFEST = "manifest.json"
-ENTRY = "entry.bin"
+BUNDLE = "entry.bin"
 NATIVE = "native"
 PROGRAM = "program.json.gz"
 MAX_MANIFEST_BYTES = 4 << 20
@@ -151,8 +150,8 @@ def open_manifest(data: bytes, key: str) -> Manifest:
         raise CorruptArtifact(f"the manifest cannot be sealed again: {error}") from error
     if sealed != data:
         raise CorruptArtifact("the manifest does not match its own digest")
-    if ENTRY not in files:
-        raise CorruptArtifact(f"the manifest names no {ENTRY}")
+    if BUNDLE not in files:
+        raise CorruptArtifact(f"the manifest names no {BUNDLE}")
     return manifest
 
 

@@ -1,6 +1,6 @@
 """In a worker: from a program's graph and inputs to the pickled result of AOTAutograd and Inductor.
 
-Runs torch's own ``compile_fx``, so what comes out is what plain ``torch.compile`` runs. AOTAutograd's *bundled* entry
+Runs torch's own ``compile_fx``, so what comes out is what plain ``torch.compile`` runs. AOTAutograd's *bundle*
 (torch/_functorch/_aot_autograd/aot_autograd_result.py) holds forward, backward and the runtime wrappers.
 
 Private names: torch._inductor.compile_fx.compile_fx, torch._inductor.config.compile_threads,
@@ -43,9 +43,9 @@ from precompiled.torch_internals.sizes import evaluate, produced_guards
 
 @dataclass(frozen=True)
 class Compiled:
-    """``entry``: the pickled result. ``native``: its C++ kernels."""
+    """``bundle``: AOTAutograd's, pickled. ``native``: its C++ kernels."""
 
-    entry: bytes
+    bundle: bytes
     native: Native
     has_backward: bool
     guards: str
@@ -88,18 +88,18 @@ def compile_graph(
         serialize = getattr(compiled, "serialize", None)
         if serialize is None:
             raise CompileFailed("torch gave a result that cannot be kept", code="not-serializable")
-        entry = serialize()
+        bundle = serialize()
         # They are checked by us, in the client, against its own sizes (torch_internals/sizes.py).
-        guards, entry.guards_expr = produced_guards(symints, _values(inputs, hints)), None
+        guards, bundle.guards_expr = produced_guards(symints, _values(inputs, hints)), None
     shares = any("shares" in item for item in inputs["args"])
-    if shares and any(info.mutates_data or info.mutates_metadata for info in entry.runtime_metadata.input_info):
+    if shares and any(info.mutates_data or info.mutates_metadata for info in bundle.runtime_metadata.input_info):
         # What AOTAutograd makes of that depends on which input is a view of which, and Dynamo does not guard on it.
         raise CompileFailed("an input that is changed shares its memory with another", code="aliased-mutation")
     try:
-        pickled = pickle.dumps(entry)
+        pickled = pickle.dumps(bundle)
     except Exception as error:
         raise CompileFailed(f"the result cannot be pickled: {error}", code="not-serializable") from error
-    return Compiled(pickled, recorder.native(), entry.compiled_bw is not None, guards)
+    return Compiled(pickled, recorder.native(), bundle.compiled_bw is not None, guards)
 
 
 def _refuse_input_guards(context: TracingContext) -> None:

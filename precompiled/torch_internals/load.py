@@ -29,26 +29,26 @@ from torch._guards import TracingContext, tracing
 from precompiled.torch_internals import kernels, metadata, modes
 
 
-def load_entry(
-    entry_bytes: bytes, native: Mapping[str, tuple[Path, str]], captured_modes: Mapping[str, Any], *,
+def load_bundle(
+    pickled: bytes, native: Mapping[str, tuple[Path, str]], captured_modes: Mapping[str, Any], *,
     cudagraphs: bool, name: str,
 ) -> Callable[..., Any]:  # fmt: skip
     """The compiled callable: takes the graph's inputs, returns its outputs as a tuple.
 
     ``native``: of each kernel, by name, the file that holds it, and that file's SHA-256.
-    ``entry_bytes`` is unpickled, which runs code: the caller has checked where it comes from (store/trust.py).
+    ``pickled`` is unpickled, which runs code: the caller has checked where it comes from (store/trust.py).
     ``captured_modes`` are restored around the load: it reads thread-local state, and may run in another thread.
     """
     from torch._inductor.cudagraph_utils import BoxedDeviceIndex
     from torch._inductor.utils import BoxedBool
 
-    entry = pickle.loads(entry_bytes)
+    bundle = pickle.loads(pickled)
     # The worker compiled the backward before it was called, so it may overwrite what the forward saved for it. Plain
     # torch.compile compiles it when it is called first, and then it may not, where that call retains the graph: a
     # program that always does runs there. So such a call gets copies, and AOTAutograd's refusal has no cause.
-    donated = entry.runtime_metadata.bw_donated_idxs or []
-    entry.runtime_metadata.bw_donated_idxs = []
-    for part, label, overwritten in ((entry.compiled_fw, "forward", []), (entry.compiled_bw, "backward", donated)):
+    donated = bundle.runtime_metadata.bw_donated_idxs or []
+    bundle.runtime_metadata.bw_donated_idxs = []
+    for part, label, overwritten in ((bundle.compiled_fw, "forward", []), (bundle.compiled_bw, "backward", donated)):
         if part is not None:
             part.result.after_deserialization = types.MethodType(
                 _executes_in_memory(f"<precompiled {name} {label}>", overwritten), part.result
@@ -56,9 +56,9 @@ def load_entry(
     # A context of its own: what is loaded must not depend on the frame that Dynamo is compiling just now.
     context = TracingContext(metadata.new_fake_mode())
     with modes.thread_local(captured_modes), tracing(context), kernels.mapped(native):
-        boxed = entry.wrap_post_compile(
+        boxed = bundle.wrap_post_compile(
             [],
-            entry.sanitized_aot_config,
+            bundle.sanitized_aot_config,
             {
                 "cudagraphs": BoxedBool(cudagraphs),
                 "boxed_forward_device_index": BoxedDeviceIndex(None),
