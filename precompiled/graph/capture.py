@@ -92,7 +92,7 @@ def capture(module: torch.fx.GraphModule, options: Mapping[str, Any]) -> Program
     graph = codec.encode(module)
     inputs = metadata.describe_inputs([node for node in module.graph.nodes if node.op == "placeholder"])
     device = _device(graph, inputs.args)
-    state = {**modes.capture(uses_cpu=device == "cpu"), "groups": process_groups.sizes(module)}
+    state = {**modes.read(uses_cpu=device == "cpu"), "groups": process_groups.sizes(module)}
     settings = configs.snapshot(options)
     if state["groups"]:
         configs.refuse_ranks(settings)

@@ -30,14 +30,14 @@ from precompiled.torch_internals import kernels, metadata, modes
 
 
 def load_bundle(
-    pickled: bytes, native: Mapping[str, tuple[Path, str]], captured_modes: Mapping[str, Any], *,
+    pickled: bytes, native: Mapping[str, tuple[Path, str]], program_modes: Mapping[str, Any], *,
     cudagraphs: bool, name: str,
 ) -> Callable[..., Any]:  # fmt: skip
     """The compiled callable: takes the graph's inputs, returns its outputs as a tuple.
 
     ``native``: of each kernel, by name, the file that holds it, and that file's SHA-256.
     ``pickled`` is unpickled, which runs code: the caller has checked where it comes from (store/trust.py).
-    ``captured_modes`` are restored around the load: it reads thread-local state, and may run in another thread.
+    ``program_modes`` are restored around the load: it reads thread-local state, and may run in another thread.
     """
     from torch._inductor.cudagraph_utils import BoxedDeviceIndex
     from torch._inductor.utils import BoxedBool
@@ -55,7 +55,7 @@ def load_bundle(
             )
     # A context of its own: what is loaded must not depend on the frame that Dynamo is compiling just now.
     context = TracingContext(metadata.new_fake_mode())
-    with modes.thread_local(captured_modes), tracing(context), kernels.mapped(native):
+    with modes.thread_local(program_modes), tracing(context), kernels.mapped(native):
         boxed = bundle.wrap_post_compile(
             [],
             bundle.sanitized_aot_config,

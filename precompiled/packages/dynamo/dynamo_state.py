@@ -125,7 +125,7 @@ def trace_configuration() -> str:
 def modes_of_a_compile(uses_cpu: bool) -> dict[str, Any]:
     """The modes that a backend would be called in, were the frame traced: Dynamo makes no_grad of inference mode."""
     with maybe_disable_inference_mode():
-        return modes.capture(uses_cpu)
+        return modes.read(uses_cpu)
 
 
 def passing() -> bool:

@@ -99,8 +99,8 @@ class Guards:
     static: list[Any]  # sources of the tensors that a trace marks as of one address: parameters
 
 
-def capture(builder: Any, guards: list[Guard], output: Any, shapes: Any, described: Descriptions) -> Guards:
-    """What Dynamo guards on now. Reads only; raises NotPortable."""
+def describe(builder: Any, guards: list[Guard], output: Any, shapes: Any, described: Descriptions) -> Guards:
+    """The guards that Dynamo has made, with what is at their sources now. Changes nothing; raises NotPortable."""
     if output.export or output.functorch_layers or output.torch_function_mode_stack:
         raise dynamo_state.in_a_mode()
     return Guards(

@@ -146,7 +146,7 @@ def _record(traced: Traced, builder: Any, guards: Any, output: Any, shapes: Any)
         kind, what = _installed(name, output.global_scope[name], output.global_scope, graphs)
         traced.names[name] = f"{kind.replace(' ', '_')}{len(traced.names)}"
         installed.append((traced.names[name], kind, what))
-    kept = guard_facts.capture(builder, guards, output, shapes, described)
+    kept = guard_facts.describe(builder, guards, output, shapes, described)
     inlined = inlined_code(traced, builder.f_code, places)
     known = {digest for _place, digest in inlined}
     codes = {code_digest(code): code for code in output.tracing_context.traced_code}
