@@ -20,7 +20,7 @@ problem: str | None = None
 
 _state = "off"  # off | waiting | fired
 # Holds the finder that waits; whoever pops it may fire, so that two threads never both do.
-_pending: list = []
+_waiting: list = []
 
 
 def install() -> None:
@@ -37,7 +37,7 @@ def install() -> None:
         _route()
         return
     finder = _TorchFinder()
-    _pending.append(finder)
+    _waiting.append(finder)
     _state = "waiting"
     sys.meta_path.insert(0, finder)  # type: ignore[arg-type]
 
@@ -127,7 +127,7 @@ def _torch_is_whole() -> bool:
 def _claim() -> bool:
     """Take the waiting finder away; True for the one caller that got it."""
     try:
-        finder = _pending.pop()
+        finder = _waiting.pop()
     except IndexError:
         return False
     try:

@@ -6,7 +6,7 @@ it (client/link.py).
 ::
 
     any thread ── submit, expect, tally ──▶ Connection ──▶ one I/O thread ── DEALER ──▶ daemon
-                                             pending: id -> message, graph, state
+                                             submits: id -> message, graph, state
 
 A submit is kept, with its graph, until ``forget``: a daemon that is killed loses its queue, and the next one is given
 everything again. Repeating is harmless: the same id joins the same job, and what is published already is found to be.
@@ -72,7 +72,7 @@ os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 @dataclass(eq=False)
-class _Pending:
+class _Submit:
     message: wire.Submit
     blob: bytes
     on_reply: OnReply
@@ -99,13 +99,13 @@ class Connection:
         but for "stopping", which is not told: the graph waits for the next daemon.
         """
         with self._changed:
-            self._pending[message.id] = _Pending(message, blob, on_reply)
+            self._submits[message.id] = _Submit(message, blob, on_reply)
             self._wake()
 
     def forget(self, id: str) -> None:
         """The artifact is there, or nobody wants it any more."""
         with self._changed:
-            self._pending.pop(id, None)
+            self._submits.pop(id, None)
             self._changed.notify_all()
             self._poke()
 
@@ -141,7 +141,7 @@ class Connection:
         with self._changed:
             thread = self._thread
             self._closing = True
-            self._pending.clear()
+            self._submits.clear()
             self._tallies.clear()
             self._expected = None
             self._changed.notify_all()
@@ -153,7 +153,7 @@ class Connection:
         """Forget everything without touching it: locks that a lost thread holds, a socket that is the parent's."""
         _leaked.append(getattr(self, "_link", None))
         self._changed = threading.Condition(threading.Lock())
-        self._pending: dict[str, _Pending] = {}
+        self._submits: dict[str, _Submit] = {}
         self._tallies: deque[wire.Tally] = deque()
         self._expected = None
         self._thread: threading.Thread | None = None
@@ -176,14 +176,14 @@ class Connection:
         return self._told_to_stop and not daemon_reachable(self._settings)
 
     def ensure_running(self) -> None:
-        """Go on with what is pending where the I/O thread has broken down, or could not be started.
+        """Send the submits where the I/O thread has broken down, or could not be started.
 
-        Cheap, for a thread that looks around now and then: nothing else brings that thread back but the next submit. It
-        is not tried all the time.
+        Cheap enough for a thread that calls it every second. Only this and the next submit bring the I/O thread back;
+        it is not tried at every call.
         """
-        if self._thread is None and self._pending and time.monotonic() >= self._next_revival:
+        if self._thread is None and self._submits and time.monotonic() >= self._next_revival:
             with self._changed:
-                if self._thread is None and self._pending:
+                if self._thread is None and self._submits:
                     self._next_revival = time.monotonic() + self._revival_pause
                     self._revival_pause = min(2 * self._revival_pause, STARTS_MAX_S)
                     self._wake()
@@ -191,7 +191,7 @@ class Connection:
     # ------------------------------------------------ between the threads
 
     def _is_flushed(self) -> bool:
-        return not self._tallies and all(pending.state == "accepted" for pending in self._pending.values())
+        return not self._tallies and all(submit.state == "accepted" for submit in self._submits.values())
 
     def _wake(self) -> None:
         """Have the I/O thread look; with the lock held."""
@@ -230,8 +230,8 @@ class Connection:
             log.exception("the connection to the daemon broke down")
             with self._changed:
                 link = self._retire()
-                for pending in self._pending.values():
-                    pending.state = "unsent"  # its replies are lost with the link
+                for submit in self._submits.values():
+                    submit.state = "unsent"  # its replies are lost with the link
         if link is not None:
             link.close()
 
@@ -257,9 +257,9 @@ class Connection:
         while True:
             now = time.monotonic()
             with self._changed:
-                if self._expected is not None and (self._pending or now > self._expected[1]):
+                if self._expected is not None and (self._submits or now > self._expected[1]):
                     self._expected = None
-                work = bool(self._pending or self._tallies or self._expected)
+                work = bool(self._submits or self._tallies or self._expected)
                 if self._closing:
                     return self._retire()
                 if work:
@@ -291,7 +291,7 @@ class Connection:
         if self._link is None:
             times.append(next_look - now if idle_since is None else RETRY_MAX_S)
         with self._changed:
-            times += [p.due - now for p in self._pending.values() if p.state == "unsent" and p.due > now]
+            times += [p.due - now for p in self._submits.values() if p.state == "unsent" and p.due > now]
         assert self._wake_fds is not None
         timeout = max(0.0, min(times))
         if self._link is not None:
@@ -313,7 +313,7 @@ class Connection:
             return True
         with self._changed:
             self._tallies.clear()  # best effort
-            wanted = bool(self._pending)
+            wanted = bool(self._submits)
             self._changed.notify_all()
         if wanted:
             self._start_daemon()
@@ -347,24 +347,24 @@ class Connection:
 
         assert self._link is not None
         with self._changed:
-            due = [p for p in self._pending.values() if p.state == "unsent" and p.due <= now]
+            due = [p for p in self._submits.values() if p.state == "unsent" and p.due <= now]
             # Waiting clients first: their graphs are looked at first, too.
-            due.sort(key=lambda pending: not pending.message.waiting)
-        for pending in due:
-            size, limit = len(pending.blob), self._settings.max_graph_bytes
-            if size > limit or pending.lost >= MAX_LOST:
+            due.sort(key=lambda submit: not submit.message.waiting)
+        for submit in due:
+            size, limit = len(submit.blob), self._settings.max_graph_bytes
+            if size > limit or submit.lost >= MAX_LOST:
                 # The daemon's libzmq would close the connection without a word.
                 what = f"the graph has {size} bytes, the limit is {limit}"
                 if size <= limit:
-                    what = f"the connection broke {pending.lost} times over this graph of {size} bytes"
+                    what = f"the connection broke {submit.lost} times over this graph of {size} bytes"
                 self._replied(wire.Rejected("too-large", what, "Raise max_graph_bytes, or leave this graph eager",
-                                            pending.message.id, pending.message.key))  # fmt: skip
+                                            submit.message.id, submit.message.key))  # fmt: skip
                 continue
-            if not self._link.send(pending.message, pending.blob):
+            if not self._link.send(submit.message, submit.blob):
                 return  # libzmq's queue is full: the next round
             with self._changed:
-                if pending.state == "unsent":
-                    pending.state = "sent"
+                if submit.state == "unsent":
+                    submit.state = "sent"
         with self._changed:
             if self._expected is not None and self._link.send(self._expected[0], None):
                 self._expected = None
@@ -380,43 +380,43 @@ class Connection:
         from precompiled import wire
 
         now = time.monotonic()
-        told: list[_Pending] = []
+        told: list[_Submit] = []
         with self._changed:
             if isinstance(reply, wire.Accepted | wire.Busy | wire.Rejected):
                 if isinstance(reply, wire.Rejected) and not reply.id:
                     # It could not read whose it was, e.g. for its version: it concerns whatever was sent.
-                    found = [p for p in self._pending.values() if p.state == "sent"]
+                    found = [p for p in self._submits.values() if p.state == "sent"]
                 else:
-                    found = [p for p in [self._pending.get(reply.id)] if p is not None]
-                for pending in found:
+                    found = [p for p in [self._submits.get(reply.id)] if p is not None]
+                for submit in found:
                     if isinstance(reply, wire.Accepted):
-                        pending.state = "accepted"
-                        pending.lost = 0
+                        submit.state = "accepted"
+                        submit.lost = 0
                     elif isinstance(reply, wire.Busy):
-                        pending.state = "unsent"
-                        pending.due = now + max(0.1, min(reply.retry_after_s, 300.0))
+                        submit.state = "unsent"
+                        submit.due = now + max(0.1, min(reply.retry_after_s, 300.0))
                     elif outcome(reply.code, runs=True) is Outcome.AGAIN:  # it is leaving
                         self._told_to_stop = True  # somebody wants no daemon now; we do not start another
-                        pending.state = "unsent"
-                        pending.due = now + RETRY_MAX_S
+                        submit.state = "unsent"
+                        submit.due = now + RETRY_MAX_S
                         continue
                     else:
-                        self._pending.pop(pending.message.id, None)
-                    told.append(pending)
+                        self._submits.pop(submit.message.id, None)
+                    told.append(submit)
             self._changed.notify_all()
-        for pending in told:
+        for submit in told:
             try:
-                pending.on_reply(msgspec.structs.replace(reply, id=pending.message.id))
+                submit.on_reply(msgspec.structs.replace(reply, id=submit.message.id))
             except Exception:  # the caller's code, in our thread
-                log.exception("a reply about graph %s was not taken", pending.message.id)
+                log.exception("a reply about graph %s was not taken", submit.message.id)
 
     def _lose_link(self) -> None:
         assert self._link is not None
         self._link.close()
         self._link = None
         with self._changed:
-            for pending in self._pending.values():
-                if pending.state == "sent" and len(pending.blob) > 1 << 20:
-                    pending.lost += 1
+            for submit in self._submits.values():
+                if submit.state == "sent" and len(submit.blob) > 1 << 20:
+                    submit.lost += 1
                 # Accepted ones too: the daemon's queue is lost with it.
-                pending.state = "unsent"
+                submit.state = "unsent"

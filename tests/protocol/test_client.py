@@ -18,7 +18,7 @@ from support_daemon import TIMEOUT_S, DaemonUnderTest, alive, graph, running_dae
 
 from precompiled import wire
 from precompiled.client.ask import request
-from precompiled.client.connection import Connection, _Pending
+from precompiled.client.connection import Connection, _Submit
 from precompiled.client.link import daemon_reachable
 from precompiled.core.errors import DaemonError
 
@@ -355,7 +355,7 @@ def test_a_refusal_of_what_could_not_be_read_is_told_to_what_was_sent_last(
     assert connection.flush(TIMEOUT_S)
     sent = daemon.submit()
     with connection._changed:  # the thread cannot send it meanwhile
-        connection._pending[sent.id] = _Pending(sent, b"", unsent, state="sent")
+        connection._submits[sent.id] = _Submit(sent, b"", unsent, state="sent")
     connection._replied(wire.Rejected("bad-message", "It cannot be read", "Report it"))
     assert accepted.codes() == []
     assert [(reply.code, reply.id) for reply in unsent.all] == [("bad-message", sent.id)]

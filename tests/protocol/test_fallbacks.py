@@ -368,7 +368,7 @@ def test_a_child_of_a_fork_asks_in_its_own_name(tmp_path: Path) -> None:
 
         def in_the_child() -> dict[str, Any]:
             compiled(X)
-            return {"awaited": list(here.session.pending._awaited), "submitted": list(here.session.connection._pending)}
+            return {"awaited": list(here.session.pending._awaited), "submitted": list(here.session.connection._submits)}
 
         found = forked(in_the_child, tmp_path / "child.json")
         (own,) = found["awaited"]
