@@ -33,7 +33,7 @@ GUARD = Path(__file__).with_name("guard.py")
 
 
 @dataclass
-class Graph:
+class CapturedGraph:
     """As told by the capture; ``state`` as in wire.WatchedGraph. ``slots``: the variants that were there before."""
 
     id: str
@@ -66,7 +66,7 @@ class Capture:
         self.registration = registration
         self.memory_limit = registration.memory_limit_bytes or memory_limit
         self.started = time.monotonic()
-        self.graphs: dict[str, Graph] = {}  # by id
+        self.graphs: dict[str, CapturedGraph] = {}  # by id
         self.sources: dict[str, str] = {}  # path -> digest as it was read; "": to be taken
         self.written: set[str] = set()
         self.packages: set[str] = set()  # functions whose packages it has written
@@ -110,7 +110,7 @@ class Capture:
             case {"event": "graph", "id": str(id), "pid": int(pid)}:
                 self._capturing.add(pid)
                 self._settled.discard(pid)
-                self.graphs[id] = Graph(
+                self.graphs[id] = CapturedGraph(
                     id, str(message.get("name", ""))[:200], str(message.get("key", ""))[:200],
                     str(message.get("state", "")), str(message.get("reason", ""))[:1000],
                     tuple(int(slot) for slot in message.get("slots", ())), bool(message.get("dynamic")),

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from precompiled.service.watch.capture import Capture, End, Graph
+from precompiled.service.watch.capture import Capture, CapturedGraph, End
 from precompiled.service.watch.files import ABSENT, Files, saved_at
 from precompiled.service.watch.plan import Plan
 from precompiled.service.watch.registry import Good, Record
@@ -29,7 +29,7 @@ class Outcome:
     """What a capture found, until the next good one takes its place."""
 
     sources: dict[str, str]
-    graphs: dict[str, Graph]  # by id
+    graphs: dict[str, CapturedGraph]  # by id
     fake: bool = False
     note: str = ""
     complete: bool = False
@@ -98,7 +98,8 @@ class Watch:
             self.plan.begin(time.monotonic())
             return
         graphs = {
-            f"{number}": Graph(str(number), g.name, g.key, g.state, g.reason) for number, g in enumerate(good.graphs)
+            str(number): CapturedGraph(str(number), graph.name, graph.key, graph.state, graph.reason)
+            for number, graph in enumerate(good.graphs)
         }
         self.good = Outcome(good.sources, graphs, good.fake, good.note, good.complete, good.packages)
         self.edited, self.edited_at = good.edited, good.edited_at
@@ -250,7 +251,7 @@ class Watch:
     def waits_for_jobs(self) -> bool:
         return bool(self._open_graphs(None))
 
-    def _open_graphs(self, key: str | None) -> list[Graph]:
+    def _open_graphs(self, key: str | None) -> list[CapturedGraph]:
         held = [
             *(self.good.graphs.values() if self.good else ()),
             *(self.capture.graphs.values() if self.capture else ()),

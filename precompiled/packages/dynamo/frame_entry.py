@@ -1,5 +1,8 @@
 """What a package keeps of a frame, and what is known of a frame while Dynamo compiles it.
 
+Entries are pickles: the names of ``Body``, ``SkippedFrame``, ``Graph``, ``guard_facts.Guards``, ``unguarded.Seen`` and
+of their fields, and of ``entry_codec._code``, lie in users' stores. To rename one needs another FORMAT of entries.
+
 Private names: torch._dynamo.convert_frame.has_tensor_in_frame. Checked on 2.11.0, 2.13.0, 2.15.0.
 """
 
@@ -23,7 +26,7 @@ from precompiled.packages.dynamo.trace_log import Asked, TraceLog
 from precompiled.packages.dynamo.unguarded import Seen
 from precompiled.store.package_format import About
 
-# Set on what backend.py gives to Dynamo: with which artifact a graph runs (a Graph below).
+# The attribute of the callables that backend.py gives to Dynamo which holds the graph's Graph (below).
 MARK = "_precompiled_graph"
 
 
