@@ -64,12 +64,12 @@ def main() -> None:
             return [Path(kernel.__self__.__file__) for kernel in built]
 
         def units() -> list[Path]:
-            recorder = kernel_units.Recorder()
+            collector = kernel_units.KernelCollector()
             for item in notes.named.values():
-                recorder.kernel(*item)
-            native = recorder.native()
+                collector.kernel(*item)
+            native = collector.native()
             assert set(native.kernels) == set(notes.named)
-            loaded: list[Any] = [recorder.loaded(name) for name in notes.named]
+            loaded: list[Any] = [collector.loaded(name) for name in notes.named]
             return [Path(kernel.__self__.__file__) for kernel in loaded]
 
         with fresh_cache():

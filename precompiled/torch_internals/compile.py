@@ -82,7 +82,7 @@ def compile_graph(
     The caller has applied the program's modes and configuration.
     """
     context = TracingContext(metadata.new_fake_mode())
-    with tracing(context), _serializable(), kernel_units.recorded() as recorder:
+    with tracing(context), _serializable(), kernel_units.collected() as collector:
         compiled, symints = _compile(module, inputs, hints, floats, context)
         _refuse_input_guards(context)
         serialize = getattr(compiled, "serialize", None)
@@ -99,7 +99,7 @@ def compile_graph(
         pickled = pickle.dumps(bundle)
     except Exception as error:
         raise CompileFailed(f"the result cannot be pickled: {error}", code="not-serializable") from error
-    return Compiled(pickled, recorder.native(), bundle.compiled_bw is not None, guards)
+    return Compiled(pickled, collector.native(), bundle.compiled_bw is not None, guards)
 
 
 def _refuse_input_guards(context: TracingContext) -> None:

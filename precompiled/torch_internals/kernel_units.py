@@ -68,14 +68,14 @@ class _Build(CppPythonBindingsCodeCache):
 class _Kernel:
     """What a wrapper gets for a kernel. Not one of Inductor's futures, which the wrapper would wait for."""
 
-    def __init__(self, recorder: Recorder, argtypes: list[str], source: str) -> None:
-        self._recorder = recorder
+    def __init__(self, collector: KernelCollector, argtypes: list[str], source: str) -> None:
+        self._collector = collector
         self.name = kernel_name(argtypes, source)
         self.joins = _joins(source)
         self.text: str = _Text.load_pybinding(argtypes, source)
 
     def __call__(self, *args: Any) -> Any:
-        return self._recorder.loaded(self.name)(*args)
+        return self._collector.loaded(self.name)(*args)
 
 
 _DIRECTIVE = re.compile(r"^[ \t]*#[ \t]*(.*?)[ \t]*$", re.MULTILINE)
@@ -128,8 +128,8 @@ class _Unit:
         return Path(self._built().path)
 
 
-class Recorder:
-    """The kernels of the wrappers that are executed while ``recorded`` is open.
+class KernelCollector:
+    """The kernels of the wrappers that are executed while ``collected`` is open.
 
     Inductor waits for a graph's kernels where it executes the graph's wrapper. Here those of the forward are built
     while the backward is being lowered, and what the compiler fails with comes out of ``native``.
@@ -203,7 +203,7 @@ def divided(kernels: Sequence[Any], threads: int) -> Iterator[Sequence[Any]]:
 
 
 @contextmanager
-def recorded() -> Iterator[Recorder]:
-    recorder = Recorder()
-    with handled(recorder):
-        yield recorder
+def collected() -> Iterator[KernelCollector]:
+    collector = KernelCollector()
+    with handled(collector):
+        yield collector
