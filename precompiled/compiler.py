@@ -24,7 +24,7 @@ from precompiled.store.artifacts import Store, full
 from precompiled.version import VERSION
 
 if TYPE_CHECKING:
-    from precompiled.torch_internals.compile import Compiled
+    from precompiled.torch_internals.compile import CompileResult
 
 MAX_MESSAGE_CHARS = 4000
 
@@ -110,7 +110,7 @@ def _compile(job: wire.Job, started: float) -> fmt.Payload:
         configs.applied(program["configs"], job.compile_threads),
         process_groups.stand_ins(program["modes"]["groups"]),
     ):
-        compiled: Compiled = compile_graph(module, program["inputs"], program["hints"], program["floats"])
+        result: CompileResult = compile_graph(module, program["inputs"], program["hints"], program["floats"])
     manifest = fmt.Manifest(
         key=job.key,
         name=job.name,
@@ -121,7 +121,7 @@ def _compile(job: wire.Job, started: float) -> fmt.Payload:
             "triton": environment.triton_version(),
         },
         device=job.device.partition(":")[0],
-        guards=compiled.guards,
+        guards=result.guards,
         files={},
         compile_s=time.monotonic() - started,
         created=time.time(),
@@ -131,11 +131,11 @@ def _compile(job: wire.Job, started: float) -> fmt.Payload:
             "pid": str(os.getpid()),
             "host": socket.gethostname(),
         },
-        has_backward=compiled.has_backward,
-        kernels=compiled.native.kernels,
+        has_backward=result.has_backward,
+        kernels=result.native.kernels,
     )
-    files = {fmt.BUNDLE: compiled.bundle, fmt.PROGRAM: fmt.pack_program(job.graph)}
-    files.update({fmt.native(digest): data for digest, data in compiled.native.files.items()})
+    files = {fmt.BUNDLE: result.bundle, fmt.PROGRAM: fmt.pack_program(job.graph)}
+    files.update({fmt.native(digest): data for digest, data in result.native.files.items()})
     return fmt.Payload(manifest, files)
 
 

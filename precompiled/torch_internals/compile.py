@@ -42,7 +42,7 @@ from precompiled.torch_internals.sizes import evaluate, produced_guards
 
 
 @dataclass(frozen=True)
-class Compiled:
+class CompileResult:
     """``bundle``: AOTAutograd's, pickled. ``native``: its C++ kernels."""
 
     bundle: bytes
@@ -76,7 +76,7 @@ def _gives_memory_back() -> Iterator[None]:
 @_gives_memory_back()
 def compile_graph(
     module: torch.fx.GraphModule, inputs: dict[str, Any], hints: list[int], floats: list[float]
-) -> Compiled:
+) -> CompileResult:
     """Compile forward and, where an input requires grad, backward. Raises what torch raises, or CompileFailed.
 
     The caller has applied the program's modes and configuration.
@@ -99,7 +99,7 @@ def compile_graph(
         pickled = pickle.dumps(bundle)
     except Exception as error:
         raise CompileFailed(f"the result cannot be pickled: {error}", code="not-serializable") from error
-    return Compiled(pickled, collector.native(), bundle.compiled_bw is not None, guards)
+    return CompileResult(pickled, collector.native(), bundle.compiled_bw is not None, guards)
 
 
 def _refuse_input_guards(context: TracingContext) -> None:
