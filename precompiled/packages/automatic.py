@@ -78,8 +78,8 @@ def switch_on() -> Automatic:
     return packages
 
 
-class Accepted(NamedTuple):
-    """An entry that is for a frame: what gives it to Dynamo, and what takes back all that was done so far."""
+class VerifiedEntry(NamedTuple):
+    """An entry that is for a frame. ``install`` gives it to Dynamo; ``discard`` takes back all that was done so far."""
 
     install: Callable[[], Any]
     discard: Callable[[], None]
@@ -201,12 +201,12 @@ class Automatic:
                 if tried > MAX_TRIED:
                     looked.reasons.append(f"none of the {MAX_TRIED} newest entries is for this call")
                     return None
-                accepted = self._accept(session, entry, frame, described, check_source=check_source)
+                verified = self._verify(session, entry, frame, described, check_source=check_source)
                 if check_source and self._is_audited(session, entry, frame):
-                    accepted.discard()
+                    verified.discard()
                     looked.audited = entry
                     return None
-                result = accepted.install()
+                result = verified.install()
             except (Mismatch, NotPortable, StoreError) as reason:  # what has no description here had one there
                 place = _place(entry, reason.guard) if isinstance(reason, Mismatch) else ""
                 looked.reasons.append(f"{reason}{difference.at(place)}")
@@ -259,9 +259,9 @@ class Automatic:
             self._audits = audit.is_drawn(session.settings.package_audit)
         return self._audits and entry.header.first and frame.first
 
-    def _accept(
+    def _verify(
         self, session: sessions.Session, entry: Entry, frame: Frame, described: Descriptions, *, check_source: bool
-    ) -> Accepted:
+    ) -> VerifiedEntry:
         self._counter += 1
         number = self._counter
 
@@ -270,7 +270,7 @@ class Automatic:
 
         if entry.header.kind == "skipped":
             stays = installing.skipped(frame, entry_codec.decode(entry.body, name), name)
-            return Accepted(lambda: stays, lambda: None)
+            return VerifiedEntry(lambda: stays, lambda: None)
         # First of all, since it is a look: guards that are made for an artifact that is not there are made for nothing.
         artifacts = {key: session.store.lookup(key) for key in entry.header.artifacts}
         missing = next((key for key, found in artifacts.items() if not found), None)
@@ -290,7 +290,7 @@ class Automatic:
                 session.ledger.count(hits=1, saved_s=calls.report.saved_s)
             return result
 
-        return Accepted(use, lambda: installing.discard(body, frame, name))
+        return VerifiedEntry(use, lambda: installing.discard(body, frame, name))
 
     def ended(self) -> None:
         """A frame was served, or traced. Never raises."""
