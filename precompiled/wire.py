@@ -394,7 +394,7 @@ def decode(data: bytes, kind: type[_M] | object, limit: int = MAX_MESSAGE_BYTES)
         raise WireError(f"not a message of protocol {PROTOCOL}: {error}") from error
 
 
-def identity(interpreter: Interpreter) -> bytes:
+def interpreter_bytes(interpreter: Interpreter) -> bytes:
     """Equal for equal interpreters, whatever the order of their dicts."""
     return _sorting_encoder.encode(interpreter)
 

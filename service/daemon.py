@@ -288,10 +288,10 @@ class Daemon:
                     self._devices.visible(message.device)
                 except DeviceError as error:
                     self._metrics.add(peer.uid, "rejected", reason="no-such-device")
-                    self._server.send(peer.identity, wire.Rejected(
+                    self._server.send(peer.routing_id, wire.Rejected(
                         "no-such-device", str(error), "See `precompiled doctor`", message.id, message.key))  # fmt: skip
                     return
-                self._do(Submitted(peer.identity, peer.uid, peer.gid, message, request.blob))
+                self._do(Submitted(peer.routing_id, peer.uid, peer.gid, message, request.blob))
             case wire.Expect():
                 self._last_work = time.monotonic()
                 with suppress(DeviceError):  # the graph itself is told
@@ -300,26 +300,26 @@ class Daemon:
             case wire.Tally():
                 self._metrics.tally(peer.uid, message)
             case wire.Status():
-                self._server.send(peer.identity, self._status(peer))
+                self._server.send(peer.routing_id, self._status(peer))
             case wire.Stats():
-                self._server.send(peer.identity, self._metrics.reply(self._seen_by(peer)))
+                self._server.send(peer.routing_id, self._metrics.reply(self._seen_by(peer)))
             case wire.Watch() | wire.Unwatch() | wire.Watches():
                 self._asked_to_watch(peer, message)
             case wire.Stop():
-                self._server.send(peer.identity, wire.Stopping(os.getpid()))
+                self._server.send(peer.routing_id, wire.Stopping(os.getpid()))
                 self._stop_reason = self._stop_reason or f"asked by uid {peer.uid}, pid {peer.pid}"
 
     def _asked_to_watch(self, peer: Peer, message: wire.Watch | wire.Unwatch | wire.Watches) -> None:
         watcher = self._watcher
         if watcher is None:
-            self._server.send(peer.identity, REFUSED)
+            self._server.send(peer.routing_id, REFUSED)
         elif isinstance(message, wire.Watches):
-            watcher.ask_for_watches(peer.identity)
+            watcher.ask_for_watches(peer.routing_id)
         elif peer.uid != os.geteuid():  # root: what he registers would be run as this user
             text = f"this daemon watches for uid {os.geteuid()} alone"
-            self._server.send(peer.identity, wire.Rejected("not-permitted", text, "Ask a daemon of your own"))
+            self._server.send(peer.routing_id, wire.Rejected("not-permitted", text, "Ask a daemon of your own"))
         else:
-            watcher.ask(peer.identity, message)
+            watcher.ask(peer.routing_id, message)
 
     @staticmethod
     def _seen_by(peer: Peer) -> int | None:

@@ -280,11 +280,11 @@ class Pool:
         if not os.path.isabs(interpreter.executable) or "\0" in interpreter.executable:
             raise StartError(f"the interpreter {interpreter.executable[:200]!r} is not an absolute path")
         variables = self._variables(order)
-        identity: dict[str, object] = {}
+        user: dict[str, object] = {}
         if self._system:
             # The interpreter is checked by executing it as the user: a check by root would tell users about files
             # that they cannot see.
-            identity = {"user": order.uid, "group": order.gid, "extra_groups": _groups(order.uid, order.gid)}
+            user = {"user": order.uid, "group": order.gid, "extra_groups": _groups(order.uid, order.gid)}
             self._make_store_root(order.uid, order.gid)
         try:
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -300,7 +300,7 @@ class Pool:
             popen = subprocess.Popen(
                 [interpreter.executable, "-m", "precompiled.service.worker", "--control-fd", str(theirs.fileno())],
                 stdin=subprocess.DEVNULL, stdout=writing, stderr=writing, env=variables, cwd="/",
-                pass_fds=(theirs.fileno(),), start_new_session=True, umask=0o077, **identity,  # type: ignore[call-overload]
+                pass_fds=(theirs.fileno(),), start_new_session=True, umask=0o077, **user,  # type: ignore[call-overload]
             )  # fmt: skip
         except (OSError, ValueError, subprocess.SubprocessError) as error:
             ours.close()

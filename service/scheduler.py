@@ -108,7 +108,7 @@ class Seat:
 
     @classmethod
     def of(cls, uid: int, device: str, interpreter: wire.Interpreter) -> Seat:
-        return cls(uid, device, wire.identity(interpreter))
+        return cls(uid, device, wire.interpreter_bytes(interpreter))
 
 
 @dataclass(eq=False)

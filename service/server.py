@@ -26,7 +26,7 @@ from precompiled.core.errors import DaemonError, WireError
 
 log = logging.getLogger("precompiled.server")
 
-FRAMES = 3  # at most, after the identity
+FRAMES = 3  # at most, after the routing id
 BACKLOG = 1024
 RECEIVE_HWM = 8  # messages per peer waiting in libzmq: graphs are large
 SEND_HWM = 2000  # replies per peer; a peer that does not read loses further ones, and blocks nobody
@@ -40,7 +40,7 @@ _KEY = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}")
 class Peer:
     """Who sent a message, by the kernel's word."""
 
-    identity: bytes  # the ROUTER's name for the connection
+    routing_id: bytes  # the ROUTER's name for the connection: where replies go
     uid: int
     gid: int
     pid: int
@@ -197,16 +197,16 @@ class Server:
             received = self._receive()
             if received is None:
                 return
-            identity, frames = received
-            request = self._understand(identity, frames)
+            routing_id, frames = received
+            request = self._understand(routing_id, frames)
             if request is not None:
                 yield request
 
-    def send(self, identity: bytes, message: wire.DaemonMessage) -> None:
+    def send(self, routing_id: bytes, message: wire.DaemonMessage) -> None:
         """Reply, or drop the reply when the peer is gone or does not read."""
         assert self._socket is not None
         try:
-            self._socket.send_multipart([identity, wire.PREAMBLE, wire.encode(message)], zmq.NOBLOCK)
+            self._socket.send_multipart([routing_id, wire.PREAMBLE, wire.encode(message)], zmq.NOBLOCK)
         except zmq.ZMQError as error:
             self._note("unsent-reply", f"a reply was not sent: {error}")
 
@@ -221,7 +221,7 @@ class Server:
             self.path.unlink(missing_ok=True)
 
     def _receive(self) -> tuple[bytes, list[zmq.Frame]] | None:
-        """One multipart message, its identity first; frames beyond the third are read and dropped."""
+        """One multipart message, its routing id first; frames beyond the third are read and dropped."""
         assert self._socket is not None
         frames: list[zmq.Frame] = []
         while True:
@@ -237,20 +237,20 @@ class Server:
             if not frame.more:
                 return frames[0].bytes, frames[1:]
 
-    def _peer(self, identity: bytes, frame: zmq.Frame) -> Peer:
+    def _peer(self, routing_id: bytes, frame: zmq.Frame) -> Peer:
         try:
             address = frame.get("Peer-Address")
             _, uid, gid, pid = str(address).rsplit(":", 3)
-            return Peer(identity, int(uid), int(gid), int(pid))
+            return Peer(routing_id, int(uid), int(gid), int(pid))
         except (zmq.ZMQError, AttributeError, ValueError, TypeError) as error:
             raise WireError(f"the kernel did not say who this is ({error})", code="not-permitted") from error
 
-    def _understand(self, identity: bytes, frames: list[zmq.Frame]) -> Request | None:
+    def _understand(self, routing_id: bytes, frames: list[zmq.Frame]) -> Request | None:
         message: wire.ClientMessage | None = None
         try:
             if not frames:
                 raise WireError("a message without frames")
-            peer = self._peer(identity, frames[0])
+            peer = self._peer(routing_id, frames[0])
             if not self._system and peer.uid not in (os.geteuid(), 0):
                 raise WireError(f"this daemon serves uid {os.geteuid()} alone", code="not-permitted")
             preamble = frames[0].bytes[:64]
@@ -280,7 +280,7 @@ class Server:
                 "too-large": "Raise max_graph_bytes, or leave this graph eager",
             }.get(error.code, "")
             known = message if isinstance(message, wire.Submit) else None
-            self.send(identity, wire.Rejected(
+            self.send(routing_id, wire.Rejected(
                 error.code, error.message[:1000], action,
                 id=known.id[:MAX_TEXT] if known else "", key=known.key[:MAX_TEXT] if known else "",
             ))  # fmt: skip

@@ -24,8 +24,8 @@ from precompiled.graph import capture
 from precompiled.packages import audit, graphs, requirements
 from precompiled.packages.describe import difference
 from precompiled.packages.describe.codes import code_digest
+from precompiled.packages.describe.descriptions import Descriptions
 from precompiled.packages.describe.errors import Mismatch, NotPortable
-from precompiled.packages.describe.identity import Descriptions
 from precompiled.packages.dynamo import (
     dynamo_frames,
     dynamo_state,

@@ -28,8 +28,8 @@ from precompiled import packages
 from precompiled.core.errors import CorruptArtifact, PackageError, StoreError
 from precompiled.packages import automatic, graphs, portable_format, requirements
 from precompiled.packages.describe.codes import code_digest
+from precompiled.packages.describe.descriptions import Descriptions
 from precompiled.packages.describe.errors import NotPortable
-from precompiled.packages.describe.identity import Descriptions
 from precompiled.packages.dynamo import dynamo_frames, guard_facts, lazy_switch
 from precompiled.store import artifact_format
 from precompiled.store import package_format as fmt

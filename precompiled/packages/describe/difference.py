@@ -1,7 +1,7 @@
 """What differs between two calls that packages tell apart, in words for people.
 
-``fact``: two descriptions at one guard (identity.py makes them); ``entries``: two entries of one function, by what they
-say of themselves (package_format.About). Needs no torch, and runs nothing of an entry.
+``fact``: two descriptions at one guard (descriptions.py makes them); ``entries``: two entries of one function, by what
+they say of themselves (package_format.About). Needs no torch, and runs nothing of an entry.
 """
 
 from __future__ import annotations

@@ -24,8 +24,8 @@ import torch.utils._device
 from torch._dynamo.utils import maybe_disable_inference_mode
 from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 
+from precompiled.packages.describe.descriptions import Descriptions
 from precompiled.packages.describe.errors import Mismatch, NotPortable
-from precompiled.packages.describe.identity import Descriptions
 from precompiled.torch_internals import modes
 
 _GLOBAL_HOOKS = (

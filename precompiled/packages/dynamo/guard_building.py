@@ -23,8 +23,8 @@ from torch._dynamo.output_graph import OutputGraphCommon, OutputGraphGuardsState
 from torch._guards import Guard, GuardsSet, TracingContext, tracing
 from torch.utils._ordered_set import OrderedSet
 
+from precompiled.packages.describe.descriptions import Descriptions
 from precompiled.packages.describe.errors import Mismatch
-from precompiled.packages.describe.identity import Descriptions
 from precompiled.packages.dynamo import dynamo_state, guard_facts
 from precompiled.packages.dynamo.guard_facts import Guards, Reader
 

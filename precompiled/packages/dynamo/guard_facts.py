@@ -2,7 +2,7 @@
 
 Upstream saves pickled copies of what the guards are about, and rebuilds them from these copies; guards on identity
 cannot be saved so and are dropped. Here nothing of the user's is saved. A guard is its *source*
-(``L['self'].training``), its kind, and a description of what was found there (describe/identity.py). In the later
+(``L['self'].training``), its kind, and a description of what was found there (describe/descriptions.py). In the later
 process the frame is live: each source is read, what is found is described again, and only when all descriptions agree
 are the guards made again (guard_building.py).
 
@@ -40,10 +40,10 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes, is_traceable_wrapper_subclass
 
 from precompiled.core.files import innermost_users, is_torchs
-from precompiled.packages.describe import difference, identity
+from precompiled.packages.describe import descriptions, difference
 from precompiled.packages.describe.codes import code_digest
+from precompiled.packages.describe.descriptions import Descriptions
 from precompiled.packages.describe.errors import Mismatch, NotPortable
-from precompiled.packages.describe.identity import Descriptions
 from precompiled.packages.dynamo import dynamo_state
 from precompiled.store.package_format import About, Told
 
@@ -358,7 +358,7 @@ def _registered(kind: type) -> Any:
             for function in functions]  # fmt: skip
 
 
-identity.registered = _registered
+descriptions.registered = _registered
 
 
 def kind_of(value: Any) -> type:

@@ -28,8 +28,8 @@ from torch._dynamo.utils import CleanupHook, CleanupManager
 from torch._guards import CompileContext, compile_context
 
 from precompiled.core.names import object_at
+from precompiled.packages.describe.descriptions import Descriptions
 from precompiled.packages.describe.errors import Mismatch
-from precompiled.packages.describe.identity import Descriptions
 from precompiled.packages.describe.places import codes_at, locals_digest
 from precompiled.packages.dynamo import dynamo_state, guard_facts, unguarded
 from precompiled.packages.dynamo.frame_entry import Body, Frame, SkippedFrame

@@ -25,8 +25,8 @@ from typing import Any
 from torch._dynamo import convert_frame, output_graph
 
 from precompiled.packages.describe.codes import code_digest
+from precompiled.packages.describe.descriptions import Descriptions
 from precompiled.packages.describe.errors import NotPortable
-from precompiled.packages.describe.identity import Descriptions
 from precompiled.packages.describe.places import Places, locals_digest
 from precompiled.packages.dynamo import dynamo_state, guard_facts, trace_patches, unguarded
 from precompiled.packages.dynamo.frame_entry import MARK, Attempt, Body, Frame, Graph, SkippedFrame, Traced

@@ -32,8 +32,8 @@ from torch._guards import Guard
 from precompiled.core import files
 from precompiled.packages.describe import difference
 from precompiled.packages.describe.codes import codes_within, globals_read, read_by
+from precompiled.packages.describe.descriptions import ATOMS, MAX_DEPTH, OF_C, Descriptions
 from precompiled.packages.describe.errors import Mismatch, NotPortable
-from precompiled.packages.describe.identity import ATOMS, MAX_DEPTH, OF_C, Descriptions
 from precompiled.packages.describe.places import Places
 from precompiled.packages.dynamo.guard_facts import NO_FACT, WHEN, kind_of, value_at, without_code
 from precompiled.packages.dynamo.trace_log import TraceLog
