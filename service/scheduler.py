@@ -2,7 +2,7 @@
 
 A job::
 
-    queued --dispatch--> running --publish--> published
+    queued ---assign---> running --publish--> published
       |  ^                  |-----fail------> failed
       |  '---lose-worker----|
       |                     '--quarantine---> quarantined     (it killed two workers, or ran out of time)
@@ -62,7 +62,7 @@ EXPECTED_IN_VAIN_S = 24 * 3600.0  # a worker that no graph came to is not starte
 FINISHED_KEPT = 64  # ended jobs whose stories are kept for diagnosis
 
 _JOB_MOVES = {
-    ("queued", "dispatch"): "running",
+    ("queued", "assign"): "running",
     ("queued", "refuse"): "failed",
     ("queued", "cancel"): "dropped",
     ("queued", "shut-down"): "dropped",
@@ -263,7 +263,7 @@ class Scheduler:
         job = self.jobs.get(flight)
         if job is not None:
             self._join(job, event, now, out)
-            self._dispatch(now, out)
+            self._assign_jobs(now, out)
             return
         seat = Seat.of(uid, message.device, message.environment)
         for until, why, code, action in (
@@ -286,7 +286,7 @@ class Scheduler:
         self._enqueue(job)
         out.append(Count(uid, "submitted"))
         out.append(Moved(message.id, message.key, uid, "queued", "waiting" if job.waiting else "background"))
-        self._dispatch(now, out)
+        self._assign_jobs(now, out)
         state = "running" if job.state == "running" else "queued"
         position = 0 if state == "running" else self._position(job)
         out.append(Reply(event.client, wire.Accepted(message.id, message.key, state, position)))  # type: ignore[arg-type]
@@ -328,7 +328,7 @@ class Scheduler:
         worker.was_ready = True
         del self._start_failures[worker.seat]
         self._refused.pop(worker.seat, None)
-        self._dispatch(now, out)
+        self._assign_jobs(now, out)
 
     def _done(self, number: int, finished: wire.Finished, now: float, out: list[Instruction]) -> None:
         worker = self.workers.get(number)
@@ -360,7 +360,7 @@ class Scheduler:
             self._leave(worker, "recycled", now, out)
             # Its place, where there is no other, is the next one's: nobody else's warm worker need leave for that.
             worker.makes_room = self.queue_depth > 0 and len(self.workers) >= self.limits.processes
-        self._dispatch(now, out)
+        self._assign_jobs(now, out)
 
     def _gone(self, event: WorkerGone, now: float, out: list[Instruction]) -> None:
         worker = self.workers.pop(event.worker, None)
@@ -373,7 +373,7 @@ class Scheduler:
             self._lost(job, reason, why, now, out)
         elif not worker.was_ready:
             self._start_failed(worker, why, now, out)
-        self._dispatch(now, out)
+        self._assign_jobs(now, out)
 
     def _lost(self, job: Job, reason: str, why: str, now: float, out: list[Instruction]) -> None:
         """The worker died under ``job``."""
@@ -439,7 +439,7 @@ class Scheduler:
                     self._kill(worker, "cancelled", now, out)
             out.append(job.move("cancel", now))
             self._end(job, out, _CANCELLED)
-        self._dispatch(now, out)
+        self._assign_jobs(now, out)
 
     def _tick(self, now: float, out: list[Instruction]) -> None:
         limits = self.limits
@@ -469,7 +469,7 @@ class Scheduler:
         for table in (self._quarantined, self._refused, self._expected_in_vain):
             for name in [name for name, (until, _) in table.items() if until <= now]:
                 del table[name]  # type: ignore[arg-type]
-        self._dispatch(now, out)
+        self._assign_jobs(now, out)
 
     def _shut_down(self, now: float, out: list[Instruction]) -> None:
         if self.stopping:
@@ -489,9 +489,9 @@ class Scheduler:
             elif worker.state != "stopping":
                 self._kill(worker, "shut-down", now, out)
 
-    # ------------------------------------------------ dispatch
+    # ------------------------------------------------ jobs to workers
 
-    def _dispatch(self, now: float, out: list[Instruction]) -> None:
+    def _assign_jobs(self, now: float, out: list[Instruction]) -> None:
         while not self.stopping and self._slots_used() < self.limits.slots:
             if not self._place_one(now, out):
                 return
@@ -552,7 +552,7 @@ class Scheduler:
         job.worker = worker.number
         worker.job = job
         worker.move("assign", now)
-        out.append(job.move("dispatch", now, f"worker {worker.number}"))
+        out.append(job.move("assign", now, f"worker {worker.number}"))
         submit = job.submit
         order = wire.Job(
             id=submit.id, key=submit.key, store=submit.store, device=submit.device, graph=job.blob,

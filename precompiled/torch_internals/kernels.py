@@ -64,14 +64,14 @@ def module_name(kernel: str) -> str:
     return f"kernel_{kernel[:32]}"
 
 
-def _dispatch(self: AsyncCompile, argtypes: list[str], source_code: str) -> Any:
+def _cpp_pybinding(self: AsyncCompile, argtypes: list[str], source_code: str) -> Any:
     handler: Handler | None = getattr(_current, "handler", None)
     if handler is None:
         return _original(self, argtypes, source_code)
     return handler.kernel(argtypes, source_code)
 
 
-def _dispatch_wait(self: AsyncCompile, scope: dict[str, Any]) -> None:
+def _wait(self: AsyncCompile, scope: dict[str, Any]) -> None:
     handler: Handler | None = getattr(_current, "handler", None)
     if handler is not None:
         handler.all_named(self)
@@ -86,9 +86,9 @@ def _use_process_pool() -> bool:
 def handled(handler: Handler, *, alone: bool = False) -> Iterator[None]:
     """In this thread, ``handler`` has the kernels. ``alone``: nor does anything here start a pool of processes."""
     with _install_lock:
-        if AsyncCompile.cpp_pybinding is not _dispatch:
-            AsyncCompile.cpp_pybinding = _dispatch
-            AsyncCompile.wait = _dispatch_wait
+        if AsyncCompile.cpp_pybinding is not _cpp_pybinding:
+            AsyncCompile.cpp_pybinding = _cpp_pybinding
+            AsyncCompile.wait = _wait
             AsyncCompile.use_process_pool = staticmethod(_use_process_pool)
     before = getattr(_current, "handler", None), getattr(_current, "alone", False)
     _current.handler, _current.alone = handler, alone

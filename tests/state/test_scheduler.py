@@ -171,7 +171,7 @@ def test_a_job_goes_its_way() -> None:
     assert host.reply(host.done(run)).state == "published"
     assert (host.counted("submitted"), host.counted("compiled"), host.counted("compile_s")) == (1, 1, 1.0)
     assert not host.scheduler.jobs
-    assert [step.split()[0] for _, step in host.scheduler.finished[0].story] == ["submit", "dispatch", "publish"]
+    assert [step.split()[0] for _, step in host.scheduler.finished[0].story] == ["submit", "assign", "publish"]
 
 
 def test_the_cores_are_shared_by_the_compiles_that_run_or_could() -> None:
