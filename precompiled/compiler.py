@@ -1,6 +1,6 @@
 """In a worker: from a job to an artifact in the store, or to a failure record with the reason.
 
-The worker lives long and compiles one job at a time; whatever a job sets is set back afterwards.
+A worker does many jobs, one at a time; the state that a job sets is restored after it.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def warm_up() -> None:
     import precompiled.torch_internals.compile  # noqa: F401 - it imports Inductor
     from precompiled.torch_internals import collection
 
-    # What is imported stays; what a compile makes stays until its end, and is collected there. Looking for garbage in
-    # between finds next to nothing (docs/decisions/0014).
+    # Imported modules stay; objects of a compile stay until its end, and are collected there. A collection in between
+    # finds next to nothing (docs/decisions/0014).
     gc.freeze()
     gc.set_threshold(*collection.SELDOM)
 
@@ -67,7 +67,7 @@ def run_job(job: wire.Job) -> wire.Finished:
 
 
 def _is_there(store: Store, job: wire.Job) -> bool:
-    """Whether the store has an artifact that serves the sizes of this job. Raises StoreError where none has a place."""
+    """Whether the store has an artifact for the sizes of this job. Raises StoreError where all slots are taken."""
     artifacts = store.lookup(job.key)
     if not artifacts:
         return False
@@ -80,7 +80,7 @@ def _is_there(store: Store, job: wire.Job) -> bool:
     values = size_values(program["inputs"], program["hints"])
     found = any(guard_check(artifact.manifest.guards)(values) for artifact in artifacts)
     if not found and len(artifacts) >= fmt.MAX_VARIANTS:
-        raise full(job.key)  # before a compile that comes to nothing, for each client that asks
+        raise full(job.key)  # before the compile, which could not be published
     return found
 
 
@@ -139,7 +139,7 @@ def _compile(job: wire.Job, started: float) -> fmt.Payload:
     return fmt.Payload(manifest, files)
 
 
-# "died with": what CalledProcessError says of a signal.
+# How errors of the host read; "died with" is what CalledProcessError says of a signal.
 _OF_THE_HOST = re.compile(
     r"died with |Killed signal terminated|signal terminated program|No space left on device|[Cc]annot allocate memory"
     r"|out of memory allocating|virtual memory exhausted|Resource temporarily unavailable"
@@ -147,11 +147,11 @@ _OF_THE_HOST = re.compile(
 
 
 def _is_of_the_host(error: BaseException | None) -> bool:
-    """Whether an error, or what caused it, is of the machine and the moment."""
+    """Whether an error, or its cause, comes from the host (its memory, its disk, a signal) and not from the graph."""
     while error is not None:
         if isinstance(error, (OSError, MemoryError)):
             return True
-        # torch/_inductor/exc.py says what g++ printed, and nothing of why it ended.
+        # torch/_inductor/exc.py keeps what g++ printed, and not how it ended.
         if isinstance(error, (subprocess.CalledProcessError, RuntimeError)) and _OF_THE_HOST.search(
             f"{error} {getattr(error, 'output', '')}"
         ):
@@ -161,14 +161,14 @@ def _is_of_the_host(error: BaseException | None) -> bool:
 
 
 def _check_environment(wanted: dict[str, Any], here: dict[str, Any]) -> None:
-    """The key says what compiles: a worker that is something else must not publish under it."""
+    """Raise CompileFailed unless the worker's environment is the program's: the key names what compiles."""
     differing = [name for name in sorted({*wanted, *here}) if wanted.get(name) != here.get(name)]
     if differing:
         shown = "; ".join(f"{name}: client {wanted.get(name)!r}, worker {here.get(name)!r}" for name in differing)
         raise CompileFailed(f"the worker's environment is not the client's ({shown})", code="environment-differs")
 
 
-# Weighing a store of 10,000 artifacts takes a second: not after every publish.
+# To add up the sizes of 10,000 artifacts takes a second: not after every publish.
 EVICT_INTERVAL_S = 60.0
 _last_eviction: dict[Path, float] = {}
 

@@ -7,8 +7,8 @@ Client and daemon (ZeroMQ DEALER to ROUTER over ``ipc://``), each way, two or th
     blob        opaque bytes                        only after Submit: the encoded graph, never decoded by the daemon
 
 Daemon and worker (a Unix stream socket inherited by the worker), each way: a 4-byte big-endian length, then a
-msgpack map with a "type", one of PoolMessage or WorkerMessage below. Daemon and watcher alike, with ToWatcher and
-FromWatcher.
+msgpack map with a "type", one of PoolMessage or WorkerMessage below. Daemon and watcher do the same, with ToWatcher
+and FromWatcher.
 
 A peer with another protocol version is answered with ``Rejected(code="protocol-version")``, whose form is frozen.
 Sizes are capped before anything is allocated: ``MAX_MESSAGE_BYTES`` for messages, the daemon's ``max_graph_bytes``
@@ -43,9 +43,9 @@ class Interpreter(msgspec.Struct, frozen=True):
     torch: str  # torch.__version__, with its build's local part
     triton: str  # triton.__version__, or "" without triton
     variables: dict[str, str]  # the environment variables that a compile depends on, and no others
-    # Of precompiled in that interpreter: after an upgrade in place, workers from before serve no further jobs.
+    # The version in that interpreter: after an upgrade in place, workers from before it serve no further jobs.
     precompiled: str = VERSION
-    # What a worker imports for custom ops: module -> digest of its sources. One that has imported others is not reused.
+    # Modules of custom ops that a worker imports, with digests of their sources. A worker with others is not reused.
     modules: dict[str, str] = {}
 
 
@@ -55,13 +55,13 @@ class Interpreter(msgspec.Struct, frozen=True):
 class Submit(_Message, frozen=True):
     """Compile this graph unless it is compiled, queued or running; the blob frame carries the graph."""
 
-    id: str  # one id from the client to the artifact, shown by status and the logs
+    id: str  # one id from the client to the artifact, status and the logs show it
     key: str
     store: str  # absolute path of the client's store; a worker of the client's uid publishes there
     environment: Interpreter
     device: str  # "cpu", or "cuda:<GPU UUID>"
     name: str = ""  # what people call the graph, e.g. "GPT2Model.forward [0/0]"
-    waiting: bool = False  # a client blocks on it: goes before background jobs
+    waiting: bool = False  # a client waits for it: it goes before background jobs
 
 
 class Tally(_Message, frozen=True):
@@ -83,7 +83,7 @@ class Expect(_Message, frozen=True):
     """A graph is being traced, and the store has nothing: a worker may start meanwhile. Best effort, no reply."""
 
     environment: Interpreter
-    device: str  # as in Submit; a guess
+    device: str  # as in Submit; a guess of the client
 
 
 class Status(_Message, frozen=True):
@@ -99,7 +99,7 @@ class Stop(_Message, frozen=True):
 
 
 class Registration(msgspec.Struct, frozen=True):
-    """What is captured again after an edit (docs/watch.md). It names code that is run as the user who registers it."""
+    """What a watch captures again after an edit (docs/watch.md). Its code is run as the user who registers it."""
 
     kind: Literal["entry", "run"]
     command: list[str]  # ["pkg.module:factory"] or ["pkg.module"]; of a run: its argv
@@ -107,20 +107,20 @@ class Registration(msgspec.Struct, frozen=True):
     directory: str  # working directory
     store: str  # where the runs of this user look their artifacts up
     variables: dict[str, str]  # all environment variables: the command is the user's own
-    files: list[str] = []  # absolute paths that it was told of: configuration
+    files: list[str] = []  # absolute paths of further files that it depends on: configuration
     time_limit_s: float = 600.0  # of one capture
     memory_limit_bytes: int = 0  # resident, of a capture's process tree; 0: half of the memory
-    steps: int = 3  # of a run: optimizer steps without a new graph, after which it is ended
+    steps: int = 3  # a run is ended after so many optimizer steps without a new graph
 
 
 class Watch(_Message, frozen=True):
-    """Register, or replace what has the same id; answered with Watching, or Rejected."""
+    """Register a watch, or replace the one with the same id; answered with Watching, or Rejected."""
 
     registration: Registration
 
 
 class Unwatch(_Message, frozen=True):
-    """Forget these; answered with Watching: those that were known."""
+    """Remove these watches; answered with Watching, which has those that were known."""
 
     ids: list[str]
 
@@ -212,7 +212,7 @@ class WatchStatus(msgspec.Struct, frozen=True):
     failed: int = 0
     bypassed: int = 0
     graphs: list[WatchedGraph] = []
-    files: int = 0  # that it depends on
+    files: int = 0  # how many it depends on
     captures: int = 0  # since the daemon started
     capture_s: float = 0.0  # of the last one
     ready_s: float = 0.0  # from the last save to ready
@@ -264,7 +264,7 @@ class Stopping(_Message, frozen=True):
 
 
 class Watching(_Message, frozen=True):
-    """These are registered (answer to Watch), or were (to Unwatch)."""
+    """The watches that are registered now (answer to Watch), or were (to Unwatch)."""
 
     ids: list[str]
 
@@ -360,7 +360,7 @@ class Answer(_Message, frozen=True):
 
 
 class Cancel(_Message, frozen=True):
-    """Nobody waits for these submits any more. A job is given up, queued or running, when all of its submits are."""
+    """The watches want these submits no more. A job is given up, queued or running, when all of its submits are."""
 
     ids: list[str]
 
@@ -385,7 +385,7 @@ def encode(message: _Message) -> bytes:
 
 
 def decode(data: bytes, kind: type[_M] | object, limit: int = MAX_MESSAGE_BYTES) -> _M:
-    """Decode ``data`` as one of the union ``kind``; raises WireError, and nothing else, for anything it is not."""
+    """Decode ``data`` as one of the union ``kind``; raises WireError, and nothing else, where it is none of them."""
     if len(data) > limit:
         raise WireError(f"a message of {len(data)} bytes is over the limit of {limit}", code="too-large")
     try:

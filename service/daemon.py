@@ -6,8 +6,8 @@
                                            ▲                                                          │
                                            └───────────────────────── Event ──────────────────────────┘
 
-Eviction of the store is the worker's part, after it published: the daemon never touches a user's tree (as root it
-would follow whatever that user put there).
+Workers evict artifacts, after they have published: the daemon never touches a user's tree (as root it would follow the
+links that the user puts there).
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ from precompiled.version import VERSION
 
 log = logging.getLogger("precompiled.daemon")
 
-MAX_WAIT_S = 30.0  # of one round without anything to do
+MAX_WAIT_S = 30.0  # how long a round waits at most
 SELF_CHECK_S = 5.0  # between two looks at the lock and the socket
 STOP_GRACE_S = 3.0  # for workers to leave, at the end
 ENDED = frozenset({"published", "failed", "quarantined", "dropped"})  # states of a job that has ended
@@ -69,7 +69,7 @@ class AlreadyRunning(DaemonError):
 
 
 class Daemon:
-    """``open`` (or AlreadyRunning, DaemonError), then ``run`` until a signal or Stop, then ``close``."""
+    """``open`` (raises AlreadyRunning, DaemonError), then ``run`` until a signal or Stop, then ``close``."""
 
     def __init__(self, settings: Settings, *, system: bool = False, notifier: Notifier | None = None,
                  devices: Devices | None = None) -> None:  # fmt: skip
@@ -174,7 +174,7 @@ class Daemon:
     # ------------------------------------------------ the loop
 
     def _round(self, limit_s: float = MAX_WAIT_S) -> None:
-        """Wait for something, and do what follows from it."""
+        """Wait for an event, and handle it and those that follow from it."""
         fds = self._pool.fds()
         if self._watcher is not None:
             fds |= self._watcher.fds()
@@ -189,7 +189,7 @@ class Daemon:
         self._pool.check()
         self._watch()
         self._do(Tick())
-        # Until nothing more follows: what is carried out may fail at once (an interpreter that is none), and the next
+        # Until no event is left: an instruction may fail at once (an interpreter that does not exist), and the next
         # round may wait for long.
         while found := self._pool.take_events():
             for event in found:
@@ -197,7 +197,7 @@ class Daemon:
         self._look_after_ourselves()
 
     def _watch(self) -> None:
-        """Take what the watcher says: answers for peers, and submits that nobody waits for any more."""
+        """Send the watcher's answers to peers, and cancel the submits that it gives up."""
         watcher = self._watcher
         if watcher is None:
             return
@@ -227,11 +227,11 @@ class Daemon:
             pass
 
     def _do(self, event: Event) -> None:
-        """Let the scheduler decide, and carry it out."""
+        """Give the scheduler an event, and carry out its instructions."""
         try:
             instructions = self._scheduler.handle(event, time.monotonic())
         except SchedulerError:
-            # An error of ours. The story is in the log; the worker at fault, if any, is ended by its next event.
+            # An error of ours. The log has the story; a worker at fault is ended by its next event.
             log.exception("the scheduler refused %s", type(event).__name__)
             return
         for instruction in instructions:
@@ -258,7 +258,7 @@ class Daemon:
                     self._watcher.job_ended(key, state, why)
 
     def _look_after_ourselves(self) -> None:
-        """Feed the watchdog if, and only if, clients can reach us and the loop goes round."""
+        """Feed the watchdog if, and only if, clients can reach us and the loop runs."""
         now = time.monotonic()
         idle = self._settings.daemon_idle_s
         if self._scheduler.busy or (self._watcher is not None and self._watcher.active):
@@ -270,7 +270,7 @@ class Daemon:
         watchdog = self._notifier.watchdog_s
         self._next_check = now + min(SELF_CHECK_S, watchdog / 3 if watchdog else SELF_CHECK_S)
         if not self._lock.is_ours() or not self._server.is_ours():
-            # The directory was removed or replaced: nobody can find us, and another daemon may be there already.
+            # The directory was removed or replaced: no client can find us, and another daemon may serve it already.
             self._lost = f"{self._server.path} is not ours any more"
             log.error("%s", self._lost)
             self._stop_reason = self._stop_reason or self._lost
@@ -294,7 +294,7 @@ class Daemon:
                 self._do(Submitted(peer.routing_id, peer.uid, peer.gid, message, request.blob))
             case wire.Expect():
                 self._last_work = time.monotonic()
-                with suppress(DeviceError):  # the graph itself is told
+                with suppress(DeviceError):  # the graph's Submit is refused, with this as its reason
                     self._devices.visible(message.device)
                     self._do(Expected(peer.uid, peer.gid, message.environment, message.device))
             case wire.Tally():
@@ -315,7 +315,7 @@ class Daemon:
             self._server.send(peer.routing_id, REFUSED)
         elif isinstance(message, wire.Watches):
             watcher.ask_for_watches(peer.routing_id)
-        elif peer.uid != os.geteuid():  # root: what he registers would be run as this user
+        elif peer.uid != os.geteuid():  # root: its registrations would be run as this user
             text = f"this daemon watches for uid {os.geteuid()} alone"
             self._server.send(peer.routing_id, wire.Rejected("not-permitted", text, "Ask a daemon of your own"))
         else:
@@ -323,7 +323,7 @@ class Daemon:
 
     @staticmethod
     def _seen_by(peer: Peer) -> int | None:
-        """Whose workers and counters a peer may see: his own; None: everybody's."""
+        """The uid whose workers and counters a peer may see: its own; None: all uids (for root)."""
         return None if peer.uid in (0, os.geteuid()) else peer.uid
 
     def _status(self, peer: Peer) -> wire.StatusReply:

@@ -1,7 +1,7 @@
-"""The ROUTER socket: what peers say, who they are, and the answers. The only place in the daemon that knows zmq.
+"""The ROUTER socket: requests of peers, the peers' uids, and the answers. The only file of the daemon that uses zmq.
 
-Nothing that a peer sends gets further than a typed ``Rejected``: the loop above never sees an exception for it. A frame
-over the size limit makes libzmq close that connection, before anything is allocated; clients check the size themselves.
+Bad input of a peer ends in a typed ``Rejected``, and raises nothing in the daemon's loop. A frame over the size limit
+ makes libzmq close that connection, before anything is allocated; clients check the size themselves.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _KEY = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}")
 
 @dataclass(frozen=True)
 class Peer:
-    """Who sent a message, by the kernel's word."""
+    """The process that sent a message, as the kernel names it."""
 
     routing_id: bytes  # the ROUTER's name for the connection: where replies go
     uid: int
@@ -54,7 +54,7 @@ class Request:
 
 
 class Lock:
-    """The right to be the daemon of one runtime directory, held for life.
+    """The lock of a runtime directory, which its one daemon holds until it exits.
 
     libzmq unlinks a socket's path before it binds it, so a second daemon would steal the endpoint silently. The file
     is never removed: a lock on a file that somebody unlinked would exclude nobody.
@@ -65,7 +65,7 @@ class Lock:
         self._fd = -1
 
     def acquire(self) -> bool:
-        """Take it; false when another daemon holds it. Raises OSError when the file cannot be opened."""
+        """Take the lock; false when another daemon holds it. Raises OSError when the file cannot be opened."""
         fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -96,7 +96,7 @@ class Lock:
 
 
 def prepare_runtime_dir(path: Path, *, system: bool) -> None:
-    """Make the directory, or see that it is ours alone to write to; raises DaemonError naming what is wrong."""
+    """Make the directory, or check that only we can write to it; raises DaemonError that names what is wrong."""
     wanted = 0o755 if system else 0o700
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -112,7 +112,7 @@ def prepare_runtime_dir(path: Path, *, system: bool) -> None:
             )  # fmt: skip
         if stat.S_IMODE(found.st_mode) != wanted:
             if stat.S_IMODE(found.st_mode) & 0o022 and os.listdir(path):
-                # Somebody else may have put something there: a lock that he holds, or a link.
+                # Another user may have put a lock that he holds there, or a link.
                 raise DaemonError(
                     f"others may write to {path}", f"chmod {wanted:o} {path}, after a look at what lies there",
                     code="runtime-dir-untrusted",
@@ -126,7 +126,7 @@ def prepare_runtime_dir(path: Path, *, system: bool) -> None:
 
 
 class Server:
-    """Bound by ``open``; then ``poll``, ``requests`` and ``send``, from one thread."""
+    """``open`` binds it; then ``poll``, ``requests`` and ``send``, from one thread."""
 
     def __init__(self, runtime_dir: Path, *, system: bool, max_graph_bytes: int) -> None:
         self.path = paths.socket_path(runtime_dir)
@@ -151,9 +151,9 @@ class Server:
         router.setsockopt(zmq.RCVHWM, RECEIVE_HWM)
         router.setsockopt(zmq.SNDHWM, SEND_HWM)
         router.setsockopt(zmq.BACKLOG, BACKLOG)
-        # The default, said aloud: a reply to a peer that left, or that does not read, is dropped and never blocks.
+        # The default: a reply to a peer that has left, or that does not read, is dropped and never blocks.
         router.setsockopt(zmq.ROUTER_MANDATORY, 0)
-        old = os.umask(0o177)  # never, not even for a moment, a socket that others can write to
+        old = os.umask(0o177)  # so that others cannot write to the socket before its chmod
         try:
             router.bind(self._endpoint)
         except zmq.ZMQError as error:
@@ -186,13 +186,13 @@ class Server:
         found = []
         for fd, events in ready:
             if isinstance(fd, int):
-                # A closed end is reported as an error; who reads it finds out.
+                # zmq reports a closed end as an error; the next read of it tells.
                 readable = select.POLLIN if events & (zmq.POLLIN | zmq.POLLERR) else 0
                 found.append((fd, readable | (select.POLLOUT if events & zmq.POLLOUT else 0)))
         return found
 
     def requests(self) -> Iterator[Request]:
-        """What peers asked for, at most a round's worth; everything else is answered here."""
+        """Requests of peers, so many as belong to one round; bad input is answered here."""
         for _ in range(MESSAGES_PER_ROUND):
             received = self._receive()
             if received is None:
@@ -269,7 +269,7 @@ class Server:
             if isinstance(message, wire.Submit):
                 check_submit(message, blob, self._max_graph_bytes)
             if isinstance(message, (wire.Submit, wire.Expect)) and not self._system and peer.uid != os.geteuid():
-                # root's graphs would be compiled as another user: he must ask a daemon of his own
+                # root's graphs would be compiled as another user: root must ask a daemon of its own
                 raise WireError(f"this daemon compiles for uid {os.geteuid()} alone", code="not-permitted")
             if isinstance(message, wire.Stop) and peer.uid not in (os.geteuid(), 0):
                 raise WireError("only root and the daemon's own user may stop it", code="not-permitted")
@@ -288,7 +288,7 @@ class Server:
         return Request(peer, message, blob)
 
     def _note(self, code: str, text: str) -> None:
-        """Count bad input and log the first of its kind in a while: a peer must not be able to fill the disk."""
+        """Count bad input, and log one line per code and LOG_EVERY_S: a peer must not be able to fill the disk."""
         self.refused[code] += 1
         now = time.monotonic()
         if now - self._logged.get(code, -LOG_EVERY_S) >= LOG_EVERY_S:
@@ -297,7 +297,7 @@ class Server:
 
 
 def check_submit(message: wire.Submit, blob: bytes, max_graph_bytes: int) -> None:
-    """What the types do not say; raises WireError. No file is looked at: that is the worker's part, as its user."""
+    """Check what the types do not; raises WireError. No file is looked at: the worker does that, as its user."""
     if len(blob) > max_graph_bytes:
         raise WireError(f"a graph of {len(blob)} bytes is over the limit of {max_graph_bytes}", code="too-large")
     if not blob:
