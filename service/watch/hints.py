@@ -1,8 +1,8 @@
-"""When to look at the sources: inotify through watchdog, of their directories; and polling where there is none.
+"""When to look at the sources: inotify, through watchdog, on their directories; polling where there is none.
 
-An event is a hint and no more: what has changed is what files.py finds. Directories are watched, not files: editors
-that save by rename leave a watch on the old file behind. Events can be lost (a full queue, a directory that is
-replaced), so the watcher looks by itself as well: every SWEEP_S, or POLL_S where events are known to be missing.
+An event is a hint only: files.py finds what has changed. Directories are observed, not files: an editor that saves by
+rename leaves an inotify watch on the old file behind. Events can be lost (a full queue, a directory that is replaced),
+so the watcher looks without them as well: every SWEEP_S, or POLL_S where events are known to be missing.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ REMOTE = frozenset({"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph",
 
 
 class Hints:
-    """``on_hint`` is called in watchdog's threads, when a watched path may have changed."""
+    """``on_hint`` is called in watchdog's threads, when an observed path may have changed."""
 
     def __init__(self, on_hint: Callable[[], None]) -> None:
         self._on_hint = on_hint
@@ -42,7 +42,7 @@ class Hints:
 
     @property
     def interval_s(self) -> float:
-        """Between two looks without a hint."""
+        """Seconds between two looks without a hint."""
         return POLL_S if self.problem else SWEEP_S
 
     def observe(self, paths: set[str], now: float) -> None:
@@ -54,7 +54,7 @@ class Hints:
             try:
                 status = os.stat(directory)
             except OSError:
-                continue  # until it is back, looks find what is in it
+                continue  # it is gone: until it is back, only looks find changes in it
             if self._is_remote(directory):
                 problem = f"{directory} is on a network file system"
                 continue
@@ -98,7 +98,7 @@ class Hints:
                     f"({error.strerror or error}): files are looked at every {POLL_S} s. Raise "
                     "fs.inotify.max_user_watches and fs.inotify.max_user_instances"
                 )
-            except Exception as error:  # watchdog's own state: the looks go on without it
+            except Exception as error:  # of watchdog's own state: the looks go on without events
                 log.exception("no watch on %s", directory)
                 return f"watchdog does not watch {directory} ({error}): files are looked at every {POLL_S} s"
         return ""
@@ -107,7 +107,7 @@ class Hints:
         try:
             self._observer.unschedule(watch)
         except (KeyError, OSError):
-            pass  # it has ended with its directory
+            pass  # the inotify watch has ended with its directory
 
     def _is_remote(self, directory: str) -> bool:
         found = self._remote.get(directory)
@@ -116,9 +116,9 @@ class Hints:
         return found
 
     def _saw(self, event: FileSystemEvent) -> None:
-        """In a thread of watchdog's."""
+        """Take an event, in a thread of watchdog's."""
         if event.event_type in ("opened", "closed_no_write"):
-            return  # also our own reading
+            return  # our own reading of a file gives such events, too
         if event.is_directory and event.event_type in ("deleted", "moved"):
             self._gone = {*self._gone, str(event.src_path)}
         if event.is_directory or str(event.src_path) in self._paths or str(event.dest_path or "") in self._paths:
@@ -134,7 +134,7 @@ class _Handler(FileSystemEventHandler):
 
 
 class _Overflow(logging.Handler):
-    """watchdog (7) only logs that the kernel's queue was full (watchdog#654): then look at everything."""
+    """Hints when the kernel's queue was full, which watchdog (7) only logs (watchdog#654)."""
 
     def __init__(self, on_hint: Callable[[], None]) -> None:
         super().__init__(logging.WARNING)
