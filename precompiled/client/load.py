@@ -28,8 +28,8 @@ _ARTIFACTS_FAULT = (
 def load(store: Store, artifact: Artifact, modes: Mapping[str, Any], *, cudagraphs: bool) -> Callable[..., Any]:
     """Verify every file of ``artifact`` and load it.
 
-    Raises StoreError (UntrustedStore, CorruptArtifact) or FileNotFoundError; never anything of torch's: an artifact
-    that torch cannot load is corrupt, whatever torch says, and goes into quarantine.
+    Raises StoreError (UntrustedStore, CorruptArtifact) or FileNotFoundError, and no error of torch's: an artifact that
+    torch cannot load is corrupt, and goes into quarantine.
     """
     contents = store.read_files(artifact)
     from precompiled.torch_internals.load import load_bundle
@@ -48,7 +48,7 @@ def load(store: Store, artifact: Artifact, modes: Mapping[str, Any], *, cudagrap
         if isinstance(error, _ARTIFACTS_FAULT):
             store.quarantine(artifact.path, message)
             raise CorruptArtifact(message, code="artifact-unloadable") from error
-        # This process's trouble (no memory, no descriptors, a GPU that a fork's child may not use): others can load it.
+        # A problem of this process (no memory, no descriptors, a GPU that a fork's child may not use): others can load.
         raise StoreError(message, code="artifact-unloadable") from error
     store.touch(artifact)
     return function
