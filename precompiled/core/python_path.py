@@ -13,7 +13,7 @@ def hook_folder() -> Path:
 
 
 def with_hook(variables: Mapping[str, str]) -> dict[str, str]:
-    """These environment variables, with our folder first on PYTHONPATH, once."""
+    """These environment variables, with our folder first on PYTHONPATH, and only there."""
     return {**variables, "PYTHONPATH": os.pathsep.join([str(hook_folder()), *_others(variables)])}
 
 

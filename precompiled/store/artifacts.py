@@ -23,14 +23,14 @@ from precompiled.store import scratch, trust
 from precompiled.store.packages import PackageStore, temporary_name
 
 FAILED_SUFFIX = ".failed"
-# A hit marks its artifact as used at most this often: a step loop must not turn into a stream of metadata writes.
+# A hit marks its artifact as used at most this often: a loop of steps must not write metadata all the time.
 TOUCH_INTERVAL_S = 60.0
-# What a writer that died left in tmp/ is removed after this.
+# Files that a dead writer left in tmp/ are removed after this.
 TMP_MAX_AGE_S = 3600.0
-# What is quarantined is for people to look at; after this it is removed.
+# Quarantined files are for people to look at; after this they are removed.
 QUARANTINE_MAX_AGE_S = 7 * 86400.0
 QUARANTINE_SHARE = 1 / 10
-# What Dynamo traced, for later processes (store/packages.py): small beside the artifacts that it leads to.
+# Packages (store/packages.py): small beside the artifacts of their graphs.
 PACKAGES_SHARE = 1 / 10
 
 
@@ -52,11 +52,11 @@ class Evicted:
 
     artifacts: int
     bytes: int
-    packages: int = 0  # entries of packages, whose bytes do not count here
+    packages: int = 0  # entries of packages; ``bytes`` is without them
 
 
 def full(key: str) -> StoreError:
-    """What is raised for a further variant where no slot is left."""
+    """The error for a further variant where no slot is left."""
     return StoreError(f"all {fmt.MAX_VARIANTS} variants of {key[:12]} are taken", code="too-many-variants")
 
 
@@ -75,7 +75,7 @@ class Store:
         """All variants of ``key``, by slot, with checked manifests; their files are checked when they are read.
 
         A corrupt artifact is put into quarantine and left out. Raises UntrustedStore when the store itself, or an
-        artifact of the key, could have been written by somebody else.
+        artifact of the key, could have been written by another user.
         """
         _check_key(key)
         found: list[Artifact] = []
@@ -94,7 +94,7 @@ class Store:
         return found
 
     def failure(self, key: str, now: float | None = None) -> fmt.Failure | None:
-        """The failure record of ``key``, if there is one and it still counts."""
+        """The failure record of ``key``, if there is one that has not expired."""
         _check_key(key)
         name = key + FAILED_SUFFIX
         try:
@@ -112,19 +112,19 @@ class Store:
         """The checked contents of all files of an artifact that a load needs, by name.
 
         Raises CorruptArtifact (and puts the artifact into quarantine) when a file is missing, short or altered;
-        UntrustedStore when somebody else could have written it; FileNotFoundError when the artifact was evicted.
+        UntrustedStore when another user could have written it; FileNotFoundError when the artifact was evicted.
         """
-        # What it was compiled from is for people: reading and hashing it would only make a hit slower.
+        # The program is for people: to read and hash it would only make a hit slower.
         return self.read_some(artifact, [name for name in artifact.manifest.files if name != fmt.PROGRAM])
 
     def read_program(self, artifact: Artifact) -> bytes | None:
-        """What an artifact was compiled from, checked as any of its files; None where it was published without."""
+        """The program that an artifact was compiled from, checked as any of its files; None where it has none."""
         if fmt.PROGRAM not in artifact.manifest.files:
             return None
         return fmt.unpack_program(self.read_some(artifact, [fmt.PROGRAM])[fmt.PROGRAM])
 
     def read_some(self, artifact: Artifact, names: list[str]) -> dict[str, bytes]:
-        """The checked contents of files of an artifact, as they lie there; raises as ``read_files``."""
+        """The checked contents of these files of an artifact; raises as ``read_files``."""
         contents: dict[str, bytes] = {}
         with (
             _reading(self.root),
@@ -168,7 +168,7 @@ class Store:
             return True
 
     def failures(self) -> Iterator[fmt.Failure]:
-        """Every failure record that still counts, in no order."""
+        """Every failure record that has not expired, in no order."""
         for name in self._names():
             key = name.removesuffix(FAILED_SUFFIX)
             if key != name and fmt.is_key(key):
@@ -206,7 +206,7 @@ class Store:
         key = manifest.key
         _check_key(key)
         sealed = fmt.seal(manifest)
-        # What no reader would accept (a file name, a size) is refused before it takes a slot.
+        # A manifest that no reader would accept (a file name, a size) is refused before it takes a slot.
         manifest = fmt.open_manifest(sealed, key)
         if len(sealed) > fmt.MAX_MANIFEST_BYTES or any(item.bytes > fmt.MAX_FILE_BYTES for item in files.values()):
             raise StoreError(f"the artifact of {key[:12]} is larger than readers accept", code="too-large")
@@ -290,8 +290,8 @@ class Store:
     def evict(self, max_bytes: int, max_inodes: int) -> Evicted:
         """Remove least recently used artifacts until both budgets hold.
 
-        Also remove leftovers of dead writers, expired failure records, what was quarantined long ago, and old files of
-        the workers' cache. What stays of the last two counts towards ``max_bytes``, up to their shares of it.
+        Also remove leftovers of dead writers, expired failure records, and old files of the quarantine and of the
+        workers' cache. The files that stay of these two count towards ``max_bytes``, up to their shares of it.
         """
         self._sweep(self.tmp, TMP_MAX_AGE_S)
         self._sweep(self.quarantined, QUARANTINE_MAX_AGE_S)
@@ -367,7 +367,7 @@ class Store:
 
     @contextmanager
     def _temporary_directory(self) -> Iterator[Path]:
-        """A directory in ``tmp/``: discarded unless it was renamed away."""
+        """A directory in ``tmp/``, removed at the end unless it was renamed."""
         directory = self.tmp / temporary_name()
         try:
             directory.mkdir(mode=0o700)
@@ -401,19 +401,19 @@ class Store:
             return False
 
     def _quarantine_unless_newer(self, path: Path, error: CorruptArtifact) -> None:
-        # Another format is not corruption: the version of us that wrote it reads it still.
+        # Another format is not corruption: the version of precompiled that wrote it can read it.
         if error.code != "artifact-format":
             self.quarantine(path, str(error))
 
     def _remove_path(self, path: Path) -> Evicted:
-        # Renamed away first: a reader sees a whole artifact or none. One that has opened it already reads on.
+        # Renamed first: a reader sees a whole artifact or none. A reader that has opened it already reads on.
         grave = self.tmp / temporary_name()
         try:
             size, _inodes = _weigh(path)
             self.tmp.mkdir(mode=0o700, exist_ok=True)
             os.rename(path, grave)
         except OSError:
-            return Evicted(0, 0)  # somebody else was quicker
+            return Evicted(0, 0)  # another process has removed it
         _remove_tree(grave)
         return Evicted(1, size)
 
@@ -435,14 +435,14 @@ class Store:
                         self.forget_failure(key)
 
     def _shrink_quarantine(self, max_bytes: int) -> int:
-        """Remove what was quarantined first; how much of ``max_bytes`` is used now."""
+        """Remove the oldest quarantined files; how much of ``max_bytes`` is used now."""
         quarantined: list[tuple[float, int, Path]] = []
         with suppress(OSError):
             for child in self.quarantined.iterdir():
                 with suppress(OSError):
                     status = child.lstat()
                     size = _weigh(child)[0] if stat.S_ISDIR(status.st_mode) else status.st_size
-                    quarantined.append((status.st_ctime, size, child))  # ctime: when it was renamed to here
+                    quarantined.append((status.st_ctime, size, child))  # ctime: when it was quarantined
         total = sum(size for _, size, _ in quarantined)
         for _since, size, path in sorted(quarantined):
             if total <= max_bytes:
@@ -453,14 +453,14 @@ class Store:
 
 
 def _check_key(key: str) -> None:
-    """A key becomes a file name, so nothing else may pass for one."""
+    """Raise StoreError where ``key`` is none: it becomes a file name."""
     if not fmt.is_key(key):
         raise StoreError(f"{key!r} is not a key", code="bad-key")
 
 
 @contextmanager
 def _reading(root: Path) -> Iterator[None]:
-    """What the file system refuses is a StoreError; that something is absent is the caller's affair."""
+    """Raise StoreError for errors of the file system, but for FileNotFoundError, which the caller handles."""
     try:
         yield
     except FileNotFoundError:
@@ -474,9 +474,9 @@ def _reading(root: Path) -> Iterator[None]:
 
 
 def _is_at(directory_fd: int, path: Path) -> bool:
-    """Whether the open directory is still the one at ``path``; if not it was evicted: a miss, and no corruption.
+    """Whether the open directory is still the one at ``path``; if not, it was evicted: a miss, and no corruption.
 
-    By inode: another artifact may have been published at the path since, and must not be blamed.
+    By inode: another artifact may have been published at the path since.
     """
     try:
         there = os.lstat(path)
@@ -491,7 +491,7 @@ def _plus(left: Evicted, right: Evicted) -> Evicted:
 
 
 def _remove_tree(path: Path) -> None:
-    """Best effort: what stays is swept later."""
+    """Remove a tree, best effort: what stays is swept later."""
     with suppress(OSError):
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path, ignore_errors=True)
