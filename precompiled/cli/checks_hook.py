@@ -1,4 +1,4 @@
-"""Is torch.compile routed to us in the processes that the user will start?"""
+"""Is torch.compile routed to precompiled in the processes that the user will start?"""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def run(settings: Settings) -> Iterator[Check]:
 
 
 def switch(variables: Mapping[str, str], mode: str) -> Check:
-    """What the user has switched off himself."""
+    """Whether the user has switched precompiled off."""
     if variables.get("PRECOMPILED") == "0":
         return Check("switch", "warn", "PRECOMPILED=0 is set: everything is off", "Unset PRECOMPILED")
     if mode == "off":
@@ -57,7 +57,7 @@ def pth_file(paths: list[Path]) -> Check:
 
 
 def here(variables: Mapping[str, str], found: probe.Probe) -> Check:
-    """Whether a program started right here, without `precompiled run`, has the hook."""
+    """Whether a program that is started in this shell, without `precompiled run`, has the hook."""
     if found.state == "waiting" or (found.state == "fired" and found.torch):
         return Check("hook", "ok", f"a fresh {sys.executable} has the hook")
     if variables.get("PRECOMPILED") == "0":
@@ -90,7 +90,7 @@ def below_run(found: probe.Probe) -> Check:
 
 
 def torch_version(version: str | None) -> Check:
-    """Whether this interpreter's torch is one that we know."""
+    """Whether this interpreter's torch is a supported one."""
     wanted = f"Install a torch from {_dotted(OLDEST)} to {_dotted(NEWEST)}"
     if version is None:
         return Check("torch", "fail", f"{sys.executable} has no torch", f"{wanted} there")
@@ -108,7 +108,7 @@ def _dotted(version: tuple[int, ...]) -> str:
 
 
 def route(found: probe.Probe) -> Check:
-    """Whether torch.compile is ours once torch is imported."""
+    """Whether torch.compile is routed to precompiled once torch is imported."""
     if found.state == "on":
         return Check("route", "ok", "torch.compile is routed once torch is imported")
     return Check(
@@ -118,7 +118,7 @@ def route(found: probe.Probe) -> Check:
 
 
 def packages(found: probe.Probe) -> Check:
-    """Whether a process can take over what an earlier one traced."""
+    """Whether a process can use traces of earlier ones."""
     if found.packages == "on":
         return Check("packages", "ok", "a process takes over what an earlier one traced")
     if found.packages == "off":

@@ -109,7 +109,7 @@ def _limit(name: str) -> int | None:
 
 
 def _instances_used() -> int:
-    """How many inotify instances this user's processes hold; those that cannot be read are other users'."""
+    """How many inotify instances this user's processes hold; processes that cannot be read are other users'."""
     uid, used = os.getuid(), 0
     for process in Path("/proc").glob("[0-9]*"):
         try:
@@ -117,5 +117,5 @@ def _instances_used() -> int:
                 continue
             used += sum(os.readlink(entry.path) == "anon_inode:inotify" for entry in os.scandir(process / "fd"))
         except OSError:
-            continue  # it ended while we looked
+            continue  # it has ended meanwhile
     return used

@@ -21,7 +21,7 @@ from precompiled.graph import difference, key, listing
 from precompiled.store import artifact_format as fmt
 from precompiled.store.artifacts import Artifact, Store
 
-# Graphs are read for so many of those with the most components in common: a store may hold ten thousand.
+# Programs are read of so many graphs, those with the most components in common: a store may hold ten thousand.
 MAX_COMPARED = 64
 MAX_SHOWN = 20
 TITLES = {
@@ -50,7 +50,7 @@ class _Kept:
         try:
             return program_of(store, self.stored)
         except StoreError:
-            return None  # one that cannot be trusted is not compared with
+            return None  # it cannot be trusted, so it is not compared with
 
     def equal(self, other: _Kept) -> list[str]:
         return [name for name in key.SECTIONS if name in self.components
@@ -66,7 +66,7 @@ class _Kept:
 
 @dataclass(frozen=True)
 class _Nearest:
-    """What was there before a graph, and what differs."""
+    """The nearest graph that was there before, and what differs."""
 
     kept: _Kept
     distance: tuple[int, int]
@@ -85,7 +85,7 @@ def explain_command(out: Output, settings: Settings, prefix: str | None, last: b
     """
     if (prefix is None) != last:
         raise click.UsageError("give either a KEY (or a function, or a reason's code), or --last")
-    if prefix in REASONS:  # no code is the beginning of a key: they are no hexadecimal numbers
+    if prefix in REASONS:  # no code is the beginning of a key: none is a hexadecimal number
         reason = REASONS[prefix]
         out.result(_reason_document(reason), lambda: _show_reason(reason))
         return
@@ -151,7 +151,7 @@ def _show_reason(reason: Reason) -> None:
 
 
 def _plain(text: str) -> str:
-    """Of Markdown: with links as paths in this project's sources."""
+    """Markdown as plain text, with links as paths in this project's sources."""
     return re.sub(r"\[[^]]*\]\(([^)]*)\)", r"see docs/\1", text)
 
 
@@ -170,7 +170,7 @@ def _failures(store: Store) -> Iterator[_Kept]:
         program = program_of(store, failure)
         if program is not None:
             components = key.components_of(program)
-            # A record does not say it; the facts of a GPU do.
+            # A record does not name the device; its environment has a GPU's facts or none.
             device = "cuda" if "gpu" in (program["environment"] or ()) else "cpu"
         yield _Kept(failure.key, 0, failure.name, device, failure.created, "failed", components, failure)
 
@@ -183,7 +183,7 @@ def _nearest(store: Store, target: _Kept, program: dict[str, Any], older: Sequen
     }  # fmt: skip
     ranked = sorted(
         candidates.values(),
-        # Those of the same function before others, then the youngest: there may be more than are compared.
+        # Graphs of the same function before others, then the youngest: only the first are compared.
         key=lambda item: (-len(item.equal(target)), _function(item) != _function(target), -item.created),
     )
     found: _Nearest | None = None
@@ -198,7 +198,7 @@ def _nearest(store: Store, target: _Kept, program: dict[str, Any], older: Sequen
             if found is None or distance < found.distance:
                 found = _Nearest(item, distance, difference.compare(other, program))
         except listing.NOT_A_PROGRAM:
-            continue  # a failure record of what was no graph
+            continue  # a failure record whose program is none
     return found
 
 
@@ -228,7 +228,7 @@ def _sizes(program: dict[str, Any]) -> dict[str, int]:
 
 
 def _readable(guards: str, program: dict[str, Any] | None) -> str:
-    """Guards over the names of the sizes, where they are over the graph's size inputs (``L['t0']``)."""
+    """Guards with the names of the sizes in place of the graph's size inputs (``L['t0']``)."""
     if program is None:
         return guards
     try:

@@ -1,4 +1,4 @@
-"""What an artifact or failure record was compiled from, read back and shown: for `show` and `explain`."""
+"""The program of an artifact or failure record, read back and shown: for `show` and `explain`."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ MAX_SHOWN_CHARS = 400
 
 
 def program_of(store: Store, kept: Artifact | fmt.Failure) -> dict[str, Any] | None:
-    """The program of an artifact or a failure record; None where it was not kept, or is none."""
+    """The program of an artifact or a failure record; None where it was not kept, or cannot be read."""
     try:
         data = store.read_program(kept) if isinstance(kept, Artifact) else fmt.program_of_failure(kept)
         program = None if data is None else json.loads(data)
     except (CorruptArtifact, FileNotFoundError, ValueError, RecursionError):
-        return None  # quarantined or evicted by now, or a record of bytes that were no graph
+        return None  # quarantined or evicted by now, or a failure record of bytes that are no program
     return program if isinstance(program, dict) and set(SECTIONS) <= set(program) else None
 
 
@@ -34,7 +34,7 @@ def first_program(store: Store, artifacts: Sequence[Artifact], failure: fmt.Fail
 
 
 def operations(program: dict[str, Any] | None) -> list[listing.Operation] | None:
-    """The operations of a program; None where there is none, or it is none."""
+    """The operations of a program; None where there is no program, or it cannot be read."""
     if program is None:
         return None
     try:
@@ -44,7 +44,7 @@ def operations(program: dict[str, Any] | None) -> list[listing.Operation] | None
 
 
 def document(found: list[listing.Operation] | None) -> list[dict[str, Any]] | None:
-    """For `--json`."""
+    """The operations for `--json`."""
     if found is None:
         return None
     return [

@@ -1,4 +1,4 @@
-"""Asks a fresh interpreter whether the hook is on in it: the only answer that counts."""
+"""Asks a fresh interpreter whether the hook is on in it."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ class Probe:
     state: str  # bootstrap.state(), "absent" when the hook never ran, "error" when the interpreter failed
     problem: str = ""
     sitecustomize: str = ""  # the file that ended up as `sitecustomize`
-    torch: bool = False  # whether torch was imported at start-up, by whomever
-    packages: str = ""  # once torch is imported: "on", "off" as the setting has it, or why this torch has none
+    torch: bool = False  # whether torch was imported at start-up
+    packages: str = ""  # once torch is imported: "on"; "off", by the setting; or why there are none with this torch
 
 
 def ask(variables: Mapping[str, str]) -> Probe:
-    """Start this interpreter with these variables, and ask whether the hook is there. It imports no torch."""
+    """Start this interpreter with these environment variables, and ask whether the hook is on. Imports no torch."""
     return _ask(_QUESTION, variables)
 
 
@@ -73,7 +73,7 @@ def _ask(question: str, variables: Mapping[str, str]) -> Probe:
     except (OSError, subprocess.TimeoutExpired) as error:
         return Probe(state="error", problem=f"{sys.executable} could not be asked: {error}")
     try:
-        # The last line: other people's start-up code may print.
+        # The last line: other start-up code may print before it.
         return Probe(**json.loads(done.stdout.strip().rpartition("\n")[2]))
     except (ValueError, TypeError):
         said = done.stderr.strip().rpartition("\n")[2]

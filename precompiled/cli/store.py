@@ -163,7 +163,7 @@ def gc_command(out: Output, settings: Settings) -> None:
 
 
 def open_store(settings: Settings) -> Store:
-    """The store, if it can be trusted; one that does not exist yet is empty."""
+    """The store, if it can be trusted; a store that does not exist yet is empty."""
     store = Store(settings.cache_dir)
     try:
         with trust.open_directory(store.root) as root_fd, trust.open_directory("artifacts", root_fd):
@@ -180,7 +180,7 @@ def open_store(settings: Settings) -> Store:
 
 
 def _names(folder: Path) -> list[str]:
-    """What is in a folder of the store, readable or not."""
+    """Names in a folder of the store, readable or not."""
     try:
         return os.listdir(folder)
     except FileNotFoundError:
@@ -188,7 +188,7 @@ def _names(folder: Path) -> list[str]:
 
 
 def resolve(store: Store, prefixes: Sequence[str]) -> list[str]:
-    """The whole keys that begin so; an error for one that is unknown or not unique."""
+    """The whole keys that begin with these prefixes; raises StoreError for one that is unknown or not unique."""
     known = {name.partition(".")[0] for name in _names(store.artifacts)}
     found = []
     for prefix in prefixes:
@@ -228,7 +228,7 @@ def _failure_document(failure: fmt.Failure) -> dict[str, Any]:
 
 
 def _used(artifact: Artifact) -> dict[str, float]:
-    """When it was used last, as eviction sees it."""
+    """The time of an artifact's last use, as eviction takes it."""
     try:
         return {"used": artifact.path.stat().st_mtime}
     except OSError:  # evicted meanwhile

@@ -14,7 +14,7 @@ from precompiled.core import python_path
 from precompiled.core.config import ENV_PREFIX, MODES, Settings
 from precompiled.core.errors import PrecompiledError
 
-# What env(1), nohup(1) and shells answer for a command that cannot be started.
+# The statuses of env(1), nohup(1) and shells for a command that cannot be started.
 NOT_EXECUTABLE = 126
 NOT_FOUND = 127
 
@@ -40,7 +40,7 @@ def run_command(out: Output, settings: Settings, mode: str | None, cmd: tuple[st
     if variables.get("PRECOMPILED") == "0":
         out.note("precompiled: PRECOMPILED=0 is set, so the command runs without the hook.")
     for name in ("SIGPIPE", "SIGXFSZ"):
-        # Python ignores these, and what is ignored stays so through exec: `run -- yes | head` would never end.
+        # Python ignores these signals, and exec keeps that: `run -- yes | head` would never end.
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), signal.SIG_DFL)
     sys.stdout.flush()
@@ -72,8 +72,8 @@ def enable_command(out: Output, settings: Settings, user: bool) -> int:
         )
     changed = pth.write(directory)
     path = directory / pth.NAME
-    # Believed only when a fresh interpreter says so: a user's site-packages, for one, comes before the directory that
-    # precompiled may be installed in. Nor does PYTHONPATH count, which other shells will not have.
+    # Ask a fresh interpreter: a user's site-packages, for one, comes before the directory that precompiled may be
+    # installed in. Without PYTHONPATH, which other shells will not have.
     variables = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PRECOMPILED")}
     found = probe.ask(variables)
     if found.state != "waiting":

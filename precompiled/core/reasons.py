@@ -1,7 +1,7 @@
-"""Every stable reason code: what it means, what a graph comes to, and what can be done about it.
+"""Every stable reason code: what it means, what becomes of the graph, and what can be done about it.
 
-The one table: ``outcome`` is what the client does, ``precompiled explain CODE`` shows a row, and
-``python tools/reasons_page.py`` makes docs/reasons.md of it. Codes stay where they are raised;
+``outcome`` tells the client what to do, ``precompiled explain CODE`` shows a row, and ``python tools/reasons_page.py``
+makes docs/reasons.md from the table. Codes are written out where they are raised, too;
 tests/unit/test_reasons.py compares.
 """
 
@@ -43,8 +43,8 @@ class Reason:
     code: str
     meaning: str
     advice: str = ""
-    then: str = ""  # what is to be said of the outcome, right behind it
-    running: Outcome | None = None  # of a graph that runs eager already, and may, where that is another one
+    then: str = ""  # text that follows the outcome
+    running: Outcome | None = None  # the outcome of a graph that runs eager already, and may, where it differs
 
     @property
     def follows(self) -> str:
@@ -57,9 +57,9 @@ class Reason:
 
 
 def outcome(code: str, *, runs: bool) -> Outcome:
-    """What becomes of a graph whose artifact is not to be had for ``code``, also one that only another version knows.
+    """What becomes of a graph that gets no artifact for ``code``, which may be a code of another version.
 
-    ``runs``: it runs eager already, and may. False for graphs that must not mix eager and compiled runs.
+    ``runs``: the graph runs eager already, and may. False for graphs that must not mix eager and compiled runs.
     """
     reason = REASONS.get(code)
     if reason is None:
@@ -78,7 +78,7 @@ _worker = partial(Reason, Kind.WORKER, None)
 _package = partial(Reason, Kind.PACKAGE, None)
 _package_file = partial(Reason, Kind.PACKAGE_FILE, None)
 
-# Each text is one fact that stands alone: `explain` shows it without its neighbours.
+# Each text must be understood alone: `explain` shows one row.
 _TABLE = (
     _bypass("caches-disabled", "Inductor's caches are off (`force_disable_caches`), and an artifact is one",
         "leave the caches on"),
