@@ -1,7 +1,7 @@
 """In a client: from an artifact's files to the callable that plain ``torch.compile`` would have made.
 
-AOTAutograd's own ``wrap_post_compile`` puts the wrappers back; only the two steps that would start a compiler or write
-to Inductor's cache are replaced: the wrapper's module is executed from memory and its kernels are mapped from the
+AOTAutograd's own ``wrap_post_compile`` makes the runtime wrappers; only the two steps that would start a compiler or
+write to Inductor's cache are replaced: the generated module is executed from memory and its kernels are mapped from the
 artifact (kernels.py).
 
 Private names: torch._functorch._aot_autograd.aot_autograd_result.BundledAOTAutogradResult.{compiled_fw, compiled_bw,
@@ -35,7 +35,7 @@ def load_bundle(
 ) -> Callable[..., Any]:  # fmt: skip
     """The compiled callable: takes the graph's inputs, returns its outputs as a tuple.
 
-    ``native``: of each kernel, by name, the file that holds it, and that file's SHA-256.
+    ``native``: name of a kernel -> the file that holds it, and that file's SHA-256.
     ``pickled`` is unpickled, which runs code: the caller has checked where it comes from (store/trust.py).
     ``program_modes`` are restored around the load: it reads thread-local state, and may run in another thread.
     """
@@ -43,9 +43,9 @@ def load_bundle(
     from torch._inductor.utils import BoxedBool
 
     bundle = pickle.loads(pickled)
-    # The worker compiled the backward before it was called, so it may overwrite what the forward saved for it. Plain
-    # torch.compile compiles it when it is called first, and then it may not, where that call retains the graph: a
-    # program that always does runs there. So such a call gets copies, and AOTAutograd's refusal has no cause.
+    # The worker compiled the backward ahead of its first call, so it may overwrite what the forward has saved. Plain
+    # torch.compile compiles it at its first call; where that call retains the graph, the backward must not overwrite.
+    # So a call here that retains the graph gets copies, and AOTAutograd has no reason to refuse it.
     donated = bundle.runtime_metadata.bw_donated_idxs or []
     bundle.runtime_metadata.bw_donated_idxs = []
     for part, label, overwritten in ((bundle.compiled_fw, "forward", []), (bundle.compiled_bw, "backward", donated)):
@@ -53,7 +53,7 @@ def load_bundle(
             part.result.after_deserialization = types.MethodType(
                 _executes_in_memory(f"<precompiled {name} {label}>", overwritten), part.result
             )
-    # A context of its own: what is loaded must not depend on the frame that Dynamo is compiling just now.
+    # A context of its own: the load must not depend on the frame that Dynamo is compiling just now.
     context = TracingContext(metadata.new_fake_mode())
     with modes.thread_local(program_modes), tracing(context), kernels.mapped(native):
         boxed = bundle.wrap_post_compile(
@@ -73,7 +73,7 @@ def load_bundle(
 
 
 def _on_copies(call: Callable[..., Any], overwritten: list[int]) -> Callable[..., Any]:
-    """``call``, for a backward that overwrites these of its arguments."""
+    """``call``, a backward that overwrites these arguments, on copies of them where the graph is retained."""
 
     def backward(args: list[Any]) -> Any:
         if torch._C._autograd._get_current_graph_task_keep_graph():
@@ -91,10 +91,10 @@ def _on_copies(call: Callable[..., Any], overwritten: list[int]) -> Callable[...
 
 def _executes_in_memory(filename: str, overwritten: list[int]) -> Callable[..., str]:
     def after_deserialization(graph: Any, constants: Any) -> str:
-        """In place of CompiledFxGraph's own, which writes to Inductor's cache and imports from there."""
+        """Instead of CompiledFxGraph's own method, which writes to Inductor's cache and imports from it."""
         module = types.ModuleType(f"precompiled_wrapper_{graph.cache_key}")
         module.__file__ = filename
-        # So that tracebacks and profilers show the lines.
+        # So that tracebacks and profilers show lines of the code.
         linecache.cache[filename] = (len(graph.source_code), None, graph.source_code.splitlines(True), filename)
         exec(compile(graph.source_code, filename, "exec"), vars(module))
         vars(module).update(constants.unwrap(graph))  # after the code, as PyCodeCache.load_by_key_path does

@@ -44,7 +44,7 @@ def read(uses_cpu: bool) -> dict[str, Any]:
         "grad": torch.is_grad_enabled(),
         "inference": torch.is_inference_mode_enabled(),
         "autocast": autocast,
-        # Also where it is off: a graph may switch it on, and say no dtype.
+        # Also where autocast is off: a graph may switch it on without a dtype.
         "autocast_dtypes": {
             device: str(torch.get_autocast_dtype(device)).removeprefix("torch.")
             for device in torch._C._autocast_supported_devices()
@@ -82,7 +82,7 @@ _REDUCED_PRECISION = ("allow_fp16_reduced_precision_reduction", "allow_bf16_redu
 
 
 def _legacy_matmul_precision() -> str | None:
-    """None once somebody has used the newer ``fp32_precision``: the older getter raises from then on."""
+    """None where the program has used the newer ``fp32_precision``: the older getter raises from then on."""
     try:
         return torch.get_float32_matmul_precision()
     except RuntimeError:
@@ -130,7 +130,7 @@ def process_wide(modes: Mapping[str, Any]) -> Iterator[None]:
 
 @contextmanager
 def set_back_after_an_error() -> Iterator[None]:
-    """What a graph may set in its midst: grad mode, the attention backends in their order, autocast."""
+    """After an error, restore what a graph may set: grad mode, the attention backends in their order, autocast."""
     grad, attention = torch.is_grad_enabled(), torch.nn.attention._cur_sdpa_kernel_backends(with_priority=True)
     devices = torch._C._autocast_supported_devices()
     autocast = [(device, torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)) for device in devices]
