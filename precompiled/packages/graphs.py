@@ -1,4 +1,4 @@
-"""The graphs of an entry as callables, from their artifacts: what the bytecode of a package calls."""
+"""The graphs of an entry as callables, from their artifacts: the bytecode of an entry calls these."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from precompiled.torch_internals.sizes import guard_check
 def load(
     session: sessions.Session, graph: Graph, artifacts: list[Artifact]
 ) -> tuple[Callable[..., Any], GraphCalls]:
-    """The callable of a graph, from its artifacts. Raises Mismatch where it is not for here, and StoreError."""
+    """The callable of a graph, from its artifacts. Raises StoreError, and Mismatch where the graph is not for here."""
     state = dynamo_state.modes_of_a_compile(graph.device == "cpu")
     changed = [name for name in state if state[name] != graph.modes.get(name)]
     if changed:
@@ -35,7 +35,7 @@ def load(
     for module, digest in graph.modules.items():
         try:
             user_modules.import_modules(module, digest)
-        except (Exception, SystemExit) as error:  # whatever the user's module raises
+        except (Exception, SystemExit) as error:  # the user's module raises anything
             raise Mismatch(f"its operators are others here: {error}") from error
     started = time.perf_counter()
     calls = GraphCalls(GraphReport(id=uuid.uuid4().hex, name=graph.name, key=graph.key))
@@ -51,17 +51,17 @@ def load(
 def _dispatched(
     session: sessions.Session, graph: Graph, artifacts: list[Artifact], calls: GraphCalls
 ) -> Callable[..., Any]:
-    """A graph whose artifacts are for some sizes: as after a swap, others run eager and are asked for.
+    """A graph whose artifacts are for some sizes: as after a swap, calls with others run eager, and submit a variant.
 
-    All that an eager run needs is made now: once Dynamo has the graph, a call must not fail because an artifact was
-    evicted, or a source edited.
+    The eager run is made ready now: once Dynamo has the graph, a call must not fail because an artifact was evicted, or
+    a source edited.
     """
     kept = program_of(session, artifacts[0])
     program = capture.restored(kept, graph.modes, graph.device, graph.cudagraphs, graph.size_inputs, graph.modules)
     about = kept.get(capture.ABOUT)
     submitter = Submitter(session, calls, lambda: json.dumps(about) if about else "")
     if session.settings.mode != "lookup":
-        session.begin_daemon()  # so that nobody waits for its start when a size is asked for
+        session.begin_daemon()  # so that a later submit need not wait for its start
 
     def request(sizes: list[int]) -> None:
         if session.settings.mode != "lookup" and session.daemon_problem() is None:
@@ -75,7 +75,7 @@ def _dispatched(
 
 
 def program_of(session: sessions.Session, artifact: Artifact) -> dict[str, Any]:
-    """What an artifact was compiled from, parsed; raises StoreError where it does not say so."""
+    """The program that an artifact was compiled from, parsed; raises StoreError where it has none."""
     data = session.store.read_program(artifact)
     if data is None:
         raise StoreError(
@@ -87,5 +87,5 @@ def program_of(session: sessions.Session, artifact: Artifact) -> dict[str, Any]:
 
 
 def eager_of(program: dict[str, Any]) -> stand_in.StandIn:
-    """What runs a program eager."""
+    """A stand-in for a program."""
     return stand_in.StandIn(codec.decode(program["graph"]))
