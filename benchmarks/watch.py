@@ -1,8 +1,8 @@
 """Watch mode (`python -m benchmarks.watch`): from a save to ready, and the next run beside plain torch.compile's.
 
-(w) A GPT-2 in training as an entry point: a constant in its source is edited, again and again. What a save costs
-beyond the capture (Python, torch and the user's modules are imported, the graph is traced) and the compile is ours,
-and has a goal.
+(w) A GPT-2 in training as an entry point: a constant in its source is edited, again and again. The time from a save to
+ready, without the capture (Python, torch and the user's modules are imported, the graph is traced) and the compile, is
+watch mode's own, and has a goal.
 
 (x) examples/watch/train.py as a recorded run, unmodified: one hyperparameter is edited that changes no shape, and one
 that does. The next run's first step, beside that of plain torch.compile, whose cache is warm from before the edit.
@@ -62,7 +62,7 @@ def register(host: Host, directory: Path, kind: str, command: list[str], files: 
 
 
 def until_ready(host: Host, id: str, since: float) -> wire.WatchStatus:
-    """Until the watch is ready with an edit not older than ``since``."""
+    """Wait until the watch is ready with an edit not older than ``since``."""
     deadline = time.monotonic() + LIMIT_S
     while time.monotonic() < deadline:
         for watch in ask.request(host.settings, wire.Watches(), LIMIT_S).watches:
@@ -91,7 +91,7 @@ def save_to_ready(layers: int, width: int, repeats: int, say: Say) -> Result:
         say("the worker is warm")
         store = Store(host.root / "store")
         for number in range(repeats):
-            time.sleep(1.5)  # whoever edits is slower than any machinery
+            time.sleep(1.5)  # people edit more slowly
             since = time.time() - 0.1
             source.write_text(MODEL.format(scale=2.0 + number, layers=layers, width=width))
             watch = until_ready(host, id, since)

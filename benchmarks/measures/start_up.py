@@ -1,4 +1,4 @@
-"""(e) What the hook adds to the start of each Python."""
+"""(e) The seconds that the hook adds to the start of each Python."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def start_up(effort: Effort, say: Say) -> list[Result]:
 
 
 def _virtual_environment(directory: Path, *, with_hook: bool) -> str:
-    """A virtual environment in which precompiled can be imported, and nothing else is; its Python."""
+    """Make a virtual environment in which only precompiled can be imported; returns its Python."""
     venv.create(directory, symlinks=True, with_pip=False)
     (packages,) = (directory / "lib").glob("python*/site-packages")
     (packages / "sources.pth").write_text(f"{Path(precompiled.__file__).parent.parent}\n")

@@ -1,8 +1,8 @@
 """How costs grow: with the artifacts in the store, with clients that submit at once, with jobs in the queue.
 
-`make bench-scale` (`python -m benchmarks.scale`). One host with a real daemon, a real worker and one real artifact; the
-others in its store are copies under other keys, valid to every reader (their files are hard links, so that they take
-no room). Exit status 1 when a submit was lost.
+`make bench-scale` (`python -m benchmarks.scale`). One host with a real daemon, a real worker and one real artifact; its
+store is filled with copies under other keys, valid to every reader (their files are hard links, so that they take no
+room). Exit status 1 when a submit was lost.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Scale:
     stores: tuple[int, ...]  # artifacts
     clients: tuple[tuple[int, int], ...]  # processes, submits over all of them
     queue: int
-    repeats: int  # of what is asked or looked up
+    repeats: int  # how often each look-up or command is repeated
 
 
 FULL_SCALE = Scale((1, 10, 100, 1000, 10_000), ((1, 1000), (8, 4000), (64, 10_000), (64, 10_000)), 1000, 200)
@@ -56,10 +56,10 @@ def measure(scale: Scale, say: Say) -> tuple[list[Table], int]:
         store_table = measure_store(host, artifact, scale.stores, scale.repeats, say)
         keys = copies(store, artifact, max(scale.stores[-1], scale.queue))
         host.stop_daemon()
-        # For the daemons to come: 1,000 jobs of one user are over the default.
+        # For the daemons from here on: 1,000 jobs of one user are over the default.
         roomy = dataclasses.replace(host, flags={"max_queue_per_uid": scale.queue})
         daemon = psutil.Process(roomy.start_daemon())
-        # A warm worker, as a daemon that has served before has.
+        # To have a warm worker, as a daemon that has served before.
         submit(roomy, daemon, [client_spec(roomy, keys[:10], 10, 1)])
         clients_table, lost = measure_clients(roomy, daemon, keys, scale.clients, say)
         queue_table, more = measure_queue(roomy, keys, scale.queue, say)
@@ -67,7 +67,7 @@ def measure(scale: Scale, say: Say) -> tuple[list[Table], int]:
 
 
 def write_page(tables: Sequence[Table]) -> None:
-    """Put the figures into docs/scale.md, in place of those that are there."""
+    """Replace the figures in docs/scale.md."""
     facts = machine()
     figures = "\n\n".join(
         [

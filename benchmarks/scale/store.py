@@ -1,4 +1,4 @@
-"""What is asked of a store with more and more artifacts in it."""
+"""Times of look-ups and other reads of a store with more and more artifacts in it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from precompiled.store.artifacts import Artifact, Store
 
 
 def copies(store: Store, artifact: Artifact, count: int) -> list[str]:
-    """Fill the store up to ``count`` artifacts like ``artifact``; all keys."""
+    """Fill the store up to ``count`` artifacts like ``artifact``; returns all keys."""
     keys = [artifact.manifest.key]
     native = artifact.path / fmt.NATIVE
     for number in range(1, count):
@@ -44,7 +44,7 @@ def copies(store: Store, artifact: Artifact, count: int) -> list[str]:
 
 
 def measure_store(host: Host, artifact: Artifact, counts: Sequence[int], repeats: int, say: Say) -> Table:
-    """What is asked of a store with more and more artifacts in it."""
+    """The table of these times."""
     table = Table(
         f"The store: microseconds a look, by the number of artifacts (medians of {repeats})",
         ["artifacts", "lookup, hit (µs)", "lookup, miss (µs)", "read and verify a hit (µs)", "look for eviction (s)",
@@ -71,7 +71,7 @@ def measure_store(host: Host, artifact: Artifact, counts: Sequence[int], repeats
 
 
 def _microseconds(look: Callable[[Any], bool], items: Sequence[Any]) -> float:
-    """Median over ``items``; ``look`` says whether it found what it should."""
+    """The median time of ``look`` over ``items``; it returns whether it has found what it should."""
     seconds = []
     for item in items:
         started = time.perf_counter()
