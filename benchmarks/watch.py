@@ -1,8 +1,8 @@
 """Watch mode (`python -m benchmarks.watch`): from a save to ready, and the next run beside plain torch.compile's.
 
-(w) A GPT-2 in training as an entry point: a constant in its source is edited, again and again. What a save costs
-beyond the capture (Python, torch and the user's modules are imported, the graph is traced) and the compile is ours,
-and has a goal.
+(w) A GPT-2 in training as an entry point: a constant in its source is edited, again and again. The time from a save to
+ready, without the capture (Python, torch and the user's modules are imported, the graph is traced) and the compile, is
+watch mode's own, and has a goal.
 
 (x) examples/watch/train.py as a recorded run, unmodified: one hyperparameter is edited that changes no shape, and one
 that does. The next run's first step, beside that of plain torch.compile, whose cache is warm from before the edit.
@@ -55,14 +55,14 @@ def factory():
 def register(host: Host, directory: Path, kind: str, command: list[str], files: list[Path]) -> str:
     registration = wire.Registration(
         kind=kind, command=command, executable=sys.executable, directory=str(directory),  # type: ignore[arg-type]
-        store=str(host.root / "store"), variables=host.environment(hook=False), files=[str(file) for file in files],
+        store=str(host.root / "store"), variables=host.variables(hook=False), files=[str(file) for file in files],
     )  # fmt: skip
     (id,) = ask.request(host.settings, wire.Watch(registration), LIMIT_S).ids
     return str(id)
 
 
 def until_ready(host: Host, id: str, since: float) -> wire.WatchStatus:
-    """Until the watch is ready with an edit not older than ``since``."""
+    """Wait until the watch is ready with an edit not older than ``since``."""
     deadline = time.monotonic() + LIMIT_S
     while time.monotonic() < deadline:
         for watch in ask.request(host.settings, wire.Watches(), LIMIT_S).watches:
@@ -91,14 +91,14 @@ def save_to_ready(layers: int, width: int, repeats: int, say: Say) -> Result:
         say("the worker is warm")
         store = Store(host.root / "store")
         for number in range(repeats):
-            time.sleep(1.5)  # whoever edits is slower than any machinery
+            time.sleep(1.5)  # people edit more slowly
             since = time.time() - 0.1
             source.write_text(MODEL.format(scale=2.0 + number, layers=layers, width=width))
             watch = until_ready(host, id, since)
             if (watch.captured, watch.ready) != (1, 1):
                 raise BenchmarkError(f"{watch.captured} graphs were captured, {watch.ready} compiled, not one")
-            (entry,) = store.lookup(watch.graphs[0].key)
-            compiled = entry.manifest.compile_s
+            (artifact,) = store.lookup(watch.graphs[0].key)
+            compiled = artifact.manifest.compile_s
             result.samples.append(watch.ready_s - watch.capture_s - compiled)
             for name, value in zip(raw, (watch.ready_s, watch.capture_s, compiled), strict=True):
                 raw[name].append(value)
@@ -109,9 +109,9 @@ def save_to_ready(layers: int, width: int, repeats: int, say: Say) -> Result:
     return result
 
 
-def first_step(command: list[str], environment: dict[str, str], directory: Path) -> float:
+def first_step(command: list[str], variables: dict[str, str], directory: Path) -> float:
     done = subprocess.run(
-        command, cwd=directory, env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=False
+        command, cwd=directory, env=variables, capture_output=True, text=True, timeout=LIMIT_S, check=False
     )
     found = re.search(r"^step 0: .*, ([\d.]+) s$", done.stdout, re.MULTILINE)
     if done.returncode != 0 or found is None:
@@ -134,7 +134,7 @@ def recorded_run(layers: int, width: int, say: Say) -> list[dict[str, Any]]:
         first = until_ready(host, id, 0.0)
         say(f"recorded: {first.captured} graphs")
         short = [sys.executable, "train.py", "1"]
-        first_step(short, plain.environment(hook=False), directory)
+        first_step(short, plain.variables(hook=False), directory)
         say("torch.compile's own cache is warm, too")
         for name, value in (("lr", 0.002), ("batch", 4)):
             since = time.time() - 0.1
@@ -144,10 +144,10 @@ def recorded_run(layers: int, width: int, say: Say) -> list[dict[str, Any]]:
             os.replace(swap, hparams)
             watch = until_ready(host, id, since)
             compiled = host_stats(host)
-            ours = first_step(short, host.environment(hook=True), directory)
+            ours = first_step(short, host.variables(hook=True), directory)
             if host_stats(host) != compiled:
                 raise BenchmarkError("the run after the save was not served from what the watch had compiled")
-            theirs = first_step(short, plain.environment(hook=False), directory)
+            theirs = first_step(short, plain.variables(hook=False), directory)
             rows.append({
                 "edit": f"{name} = {value}", "captured": watch.captured, "recompiled": watch.ready,
                 "reused": watch.reused, "ready_s": watch.ready_s, "ours_s": ours, "plain_s": theirs,

@@ -29,8 +29,8 @@ from precompiled.client.submit import Submitter
 from precompiled.client.swap import Event, State
 from precompiled.core.errors import COMPILE_ERROR, Bypass, NotServed, PrecompiledError, Refused, StoreError, code_of
 from precompiled.graph import capture, key
-from precompiled.store.artifacts import Entry
-from precompiled.torch_internals import around, inductor, late, lowering, sources, stand_in, traced
+from precompiled.store.artifacts import Artifact
+from precompiled.torch_internals import around, inductor, late, lowering, source_lines, stand_in, traced
 from precompiled.torch_internals.naming import graph_name
 from precompiled.torch_internals.sizes import guard_check, install_guards
 
@@ -51,9 +51,9 @@ def precompiled(
 def compile_or_swap(
     module: torch.fx.GraphModule, options: Mapping[str, Any], in_process: Callable[[], Compiled]
 ) -> Compiled:
-    """What Dynamo calls for ``module``: compiled on a hit, swappable on a miss. Raises only what ``in_process`` does.
+    """What Dynamo calls for ``module``: compiled on a hit, swappable on a miss. Raises only what ``in_process`` raises.
 
-    ``options``: Inductor's configuration on top of the process's own. In strict mode (PRECOMPILED_STRICT=1) raises
+    ``options``: Inductor's configuration on top of the process's own. In strict mode (PRECOMPILED_STRICT=1) it raises
     NotServed where it would have left the graph to ``in_process``, or to an eager run for good.
     """
     if os.environ.get("PRECOMPILED") == "0":
@@ -91,7 +91,7 @@ def compile_or_swap(
         code = code_of(error, "internal-error")
         message = str(error) or type(error).__name__
         session.ledger.count_reason("fallbacks", code)
-        # One warning of a kind and process, for people; every case, with its traceback, for those who log.
+        # People get one warning per code and process; the log gets every case, with its traceback.
         if not session.settings.strict:
             session.warn_once(code, f"torch.compile compiles in process ({code}): {message}")
         log.info("graph %s is compiled in process (%s)", calls.report.name, code, exc_info=True)
@@ -100,11 +100,12 @@ def compile_or_swap(
         raise NotServed(code, message) from cause
     # Outside of the handlers: what torch raises here is the user's, with no error of ours as its context.
     compiled = _inline(session, calls, in_process, code, message)
-    return compiled if kept else counting(calls, compiled)  # which would hide what torch asks of it
+    # Of a result that it keeps, torch asks for attributes, which a callable of ours would not have.
+    return compiled if kept else counting(calls, compiled)
 
 
 def went_around(module: Any, ahead_of_time: bool) -> Callable[[], None]:
-    """Report a compile that somebody asks of Inductor himself, and gets from it; gives what to call after it."""
+    """Report a compile for which the program calls Inductor itself; returns what is to be called after the compile."""
     session = sessions.current()
     if session.settings.mode == "off":
         return lambda: None
@@ -134,7 +135,7 @@ def _inline(
 
 @dataclass
 class _Graph:
-    """One graph on its way."""
+    """One graph that Dynamo has handed over, until it has a callable."""
 
     session: Session
     graph: lowering.Plain
@@ -148,21 +149,21 @@ class _Graph:
     @property
     def submitter(self) -> Submitter:
         given = None if self.graph.traced else late.Given(self.calls.report.name, self.graph.as_given, self.options)
-        return Submitter(self.session, self.calls, lambda: sources.about(self.graph.module), given)
+        return Submitter(self.session, self.calls, lambda: source_lines.about(self.graph.module), given)
 
     def serve(self) -> Compiled:
         if self.session.settings.mode != "lookup":
             self.session.begin_daemon()
-        program, entries, failure = self._look_up()
+        program, artifacts, failure = self._look_up()
         report = self.calls.report
 
-        for entry in entries:
-            if not self._serves(program, entry):
+        for artifact in artifacts:
+            if not self._serves(program, artifact):
                 continue
             try:
-                return self._hit(program, entry)
+                return self._hit(program, artifact)
             except (StoreError, FileNotFoundError) as error:
-                # Quarantined by now; the graph is compiled anew.
+                # The artifact is quarantined or evicted by now; the graph is compiled anew.
                 self.session.ledger.count_reason("fallbacks", code_of(error, "artifact-evicted"))
                 log.warning("graph %s: %s", report.name, error)
 
@@ -177,52 +178,54 @@ class _Graph:
         return self._miss(program)
 
     def record(self, recorder: Recorder) -> Compiled:
-        """For a watch: what ``serve`` would find is told, what it would miss is submitted; the graph runs eager."""
-        program, entries, failure = self._look_up()
+        """For a watch: tell the recorder what ``serve`` would find, submit what it would miss; the graph runs eager."""
+        program, artifacts, failure = self._look_up()
         report = self.calls.report
-        state = "reused" if any([self._serves(program, entry) for entry in entries]) else "compiling"
+        state = "reused" if any([self._serves(program, artifact) for artifact in artifacts]) else "compiling"
         if failure is not None:
             report.reason, report.message, state = failure.reason, failure.message, "failed"
-        slots = [entry.slot for entry in entries]
+        slots = [artifact.slot for artifact in artifacts]
         files = traced.files(self.graph.as_given)
-        # Told before it is submitted: whoever ends this process can cancel what it asked for.
+        # Told before it is submitted: the watcher, when it ends this process, can cancel the submit.
         recorder.graph(report, state, files=files, slots=slots, dynamic=bool(program.hints))
         if state == "compiling":
             self.submitter.submit(program, program.hints, report.id, recorder.on_reply)
         return self._named(counting(self.calls, self.graph.eager()), program)
 
-    def _look_up(self) -> tuple[capture.Program, list[Entry], Failure | None]:
+    def _look_up(self) -> tuple[capture.Program, list[Artifact], Failure | None]:
         started = time.perf_counter()
         program = capture.capture(self.graph.module, self.options)
         report = self.calls.report
         report.key = key.key(program.sections)
-        entries = self.session.store.lookup(report.key)
-        failure = None if entries else self.session.store.failure(report.key)
+        artifacts = self.session.store.lookup(report.key)
+        failure = None if artifacts else self.session.store.failure(report.key)
         report.lookup_s = time.perf_counter() - started
-        return program, entries, failure
+        return program, artifacts, failure
 
-    def _serves(self, program: capture.Program, entry: Entry) -> bool:
-        """Whether a variant's guards hold here; if so, Dynamo guards on them from now on, as after a compile."""
-        guards = entry.manifest.guards
+    def _serves(self, program: capture.Program, artifact: Artifact) -> bool:
+        """Whether a variant's guards hold for this graph; if so, Dynamo guards on them from now on."""
+        guards = artifact.manifest.guards
         if not guard_check(guards)(program.sizes(program.hints)):
             return False
         nodes = [node for node in self.graph.module.graph.nodes if node.op == "placeholder"]
         return install_guards(guards, [nodes[position].meta["example_value"] for position in program.size_inputs])
 
-    def _hit(self, program: capture.Program, entry: Any) -> Compiled:
+    def _hit(self, program: capture.Program, artifact: Artifact) -> Compiled:
         started = time.perf_counter()
-        function = load(self.session.store, entry, program.modes, cudagraphs=program.cudagraphs)
-        self.calls.loaded("hit", time.perf_counter() - started, entry.manifest.compile_s)
-        self.session.ledger.count(hits=1, saved_s=entry.manifest.compile_s)
+        function = load(self.session.store, artifact, program.modes, cudagraphs=program.cudagraphs)
+        self.calls.loaded("hit", time.perf_counter() - started, artifact.manifest.compile_s)
+        self.session.ledger.count(hits=1, saved_s=artifact.manifest.compile_s)
         if self.safe_point.is_held() and not program.no_stand_in:
-            # A checkpoint may run again what another graph of this function ran eager for it, and ask this one.
+            # A checkpoint may ask this graph to run again what another graph of the function ran eager.
             dispatch = self._dispatch(program)
             dispatch.serve_with(function)
             return self._named(dispatch.call, program)
         return self._named(counting(self.calls, function), program)
 
     def _known_to_fail(self, failure: Failure) -> PrecompiledError:
-        """Torch raised in a worker: what it does here is the user's to know (docs/decisions/0018)."""
+        """What to raise for a failure record. After a compile error the user is to see what torch does in this process
+        (docs/decisions/0018).
+        """
         if failure.reason != COMPILE_ERROR:
             return Bypass(failure.message, code=failure.reason)
         self.session.ledger.count_reason("fallbacks", failure.reason)
@@ -243,14 +246,16 @@ class _Graph:
         dispatch = self._dispatch(program)
         waits = bool(program.no_stand_in)
         if waits and program.hints:
-            # A call of a size that no variant serves would have nothing to run.
+            # A call with a size that no variant serves could run neither compiled nor eager.
             raise Bypass(f"it has symbolic sizes, and must not run eager: {program.no_stand_in}", code="no-stand-in")
         self.calls.swap.on(Event.MISS)
-        awaited = self.submitter.watch(program, dispatch, program.hints, self.calls.swap, self.calls.report.id)
+        awaited = self.submitter.submit_and_await(
+            program, dispatch, program.hints, self.calls.swap, self.calls.report.id
+        )
         if waits or self.session.settings.mode == "wait":
             awaited.done.wait(self.session.settings.wait_s)
             if self.calls.swap.state is State.BYPASSED:
-                # While Dynamo's frame is there: torch's own errors are Dynamo's to raise.
+                # Raised while Dynamo is at the frame, so that Dynamo raises torch's errors as its own.
                 raise Refused(self.calls.report.message, code=self.calls.report.reason)
         if waits:
             self.calls.report.message = f"waited for its artifact: {program.no_stand_in}"
@@ -261,7 +266,7 @@ class _Graph:
         return self._named(dispatch.call, program)
 
     def _named(self, function: Compiled, program: capture.Program) -> Compiled:
-        """``function``, with the artifact that it stands for, where packages are recorded."""
+        """``function``, marked with the graph that it runs where packages are recorded."""
         if PROCESS.packages is not None:
             PROCESS.packages.name_graph(function, self.calls.report, program)
         return function

@@ -1,14 +1,14 @@
 """Site-time code: waits for `torch`, then hands over to `precompiled.routing`.
 
 Runs in every Python process of a host where the hook is on, most of which never import torch. So: nothing is
-imported here but `os`, `sys` and the built-in `_thread`, nothing is read, and nothing of ours ever fails loudly::
+imported here but `os`, `sys` and the built-in `_thread`, no file is read, and no error of ours is ever raised::
 
     install()        a finder at the front of sys.meta_path
     import torch     the finder asks the real finders, and shadows `exec_module` on the one loader they return
-    ... executed     the shadow and the finder are gone again; precompiled.routing.on_torch_imported() runs
+    ... executed     the shadow and the finder are removed; precompiled.routing.on_torch_imported() runs
 
-The loader keeps its type and identity: `torch.__spec__.loader` is what it would be without us, for `inspect`,
-`importlib.resources` and everybody else who looks.
+The loader keeps its type and identity: `inspect`, `importlib.resources` and others find `torch.__spec__.loader` as it
+would be without us.
 """
 
 import _thread
@@ -19,8 +19,8 @@ import sys
 problem: str | None = None
 
 _state = "off"  # off | waiting | fired
-# Holds the finder that waits; whoever pops it may fire, so that two threads never both do.
-_pending: list = []
+# Holds the finder that waits for torch; only the thread that pops it fires.
+_waiting: list = []
 
 
 def install() -> None:
@@ -37,13 +37,13 @@ def install() -> None:
         _route()
         return
     finder = _TorchFinder()
-    _pending.append(finder)
+    _waiting.append(finder)
     _state = "waiting"
     sys.meta_path.insert(0, finder)  # type: ignore[arg-type]
 
 
 def remove() -> None:
-    """Wait for torch no more. What `routing` has already done is not undone here."""
+    """Stop waiting for torch. What `routing` has already done is not undone here."""
     global _state  # noqa: PLW0603
     _claim()
     _state = "off"
@@ -55,7 +55,7 @@ def state() -> str:
 
 
 def note(what: str, error: BaseException) -> None:
-    """Keep the reason of a failure of ours; shown at once only to those who ask for it with PRECOMPILED_LOG=debug."""
+    """Keep why a part of ours failed; with PRECOMPILED_LOG=debug it is printed at once, too."""
     global problem  # noqa: PLW0603
     problem = f"{what}: {type(error).__name__}: {error}"
     if os.environ.get("PRECOMPILED_LOG", "").lower() == "debug" and sys.stderr is not None:
@@ -78,8 +78,8 @@ class _TorchFinder:
         return None
 
     def _torch_spec(self, name: str, path: object, target: object) -> object:
-        # Other import hooks do what we do and may ask us back: then we are not there. Per thread, since another
-        # thread's importlib.util.find_spec("torch") must not hide the real import from us.
+        # Other import hooks ask all finders as well: asked by one of them, this finder finds nothing. Per thread, since
+        # another thread's importlib.util.find_spec("torch") must not hide the real import from us.
         thread = _thread.get_ident()
         if thread in self._asking:
             return None
@@ -103,7 +103,7 @@ def _shadow(loader: object) -> None:
     real = getattr(loader, "exec_module", None)
     attributes = getattr(loader, "__dict__", None)
     if real is None or not isinstance(attributes, dict) or "exec_module" in attributes:
-        return  # a class, or no attributes of its own, or done already: find_spec's second way remains
+        return  # a class, without attributes of its own, or shadowed already: `find_spec` sees torch's lazy imports
 
     def exec_module(module: object) -> None:
         try:
@@ -119,15 +119,15 @@ def _shadow(loader: object) -> None:
 
 
 def _torch_is_whole() -> bool:
-    """Whether torch is imported, to its last line."""
+    """Whether torch is imported, its module executed to the last line."""
     module = sys.modules.get("torch")
     return module is not None and not getattr(getattr(module, "__spec__", None), "_initializing", False)
 
 
 def _claim() -> bool:
-    """Take the waiting finder away; True for the one caller that got it."""
+    """Remove the waiting finder; true for the one caller that removed it."""
     try:
-        finder = _pending.pop()
+        finder = _waiting.pop()
     except IndexError:
         return False
     try:
@@ -145,7 +145,7 @@ def _fire() -> None:
 
 
 def _record() -> None:
-    """This is a watch's capture (docs/watch.md): what is imported from here on is noted."""
+    """For a process that is a watch's capture (docs/watch.md): note what it imports from here on."""
     try:
         from precompiled.client import recorder
 

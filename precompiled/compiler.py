@@ -1,6 +1,6 @@
 """In a worker: from a job to an artifact in the store, or to a failure record with the reason.
 
-The worker lives long and compiles one job at a time; whatever a job sets is set back afterwards.
+A worker does many jobs, one at a time; the state that a job sets is restored after it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from precompiled.store.artifacts import Store, full
 from precompiled.version import VERSION
 
 if TYPE_CHECKING:
-    from precompiled.torch_internals.compile import Compiled
+    from precompiled.torch_internals.compile import CompileResult
 
 MAX_MESSAGE_CHARS = 4000
 
@@ -34,8 +34,8 @@ def warm_up() -> None:
     import precompiled.torch_internals.compile  # noqa: F401 - it imports Inductor
     from precompiled.torch_internals import collection
 
-    # What is imported stays; what a compile makes stays until its end, and is collected there. Looking for garbage in
-    # between finds next to nothing (docs/decisions/0014).
+    # Imported modules stay; objects of a compile stay until its end, and are collected there. A collection in between
+    # finds next to nothing (docs/decisions/0014).
     gc.freeze()
     gc.set_threshold(*collection.SELDOM)
 
@@ -50,10 +50,10 @@ def run_job(job: wire.Job) -> wire.Finished:
             # Published between the client's lookup and its submit, or by another daemon on the same store.
             return wire.Finished(job.id, job.key, "exists", 0.0)
         payload = _compile(job, started)
-        entry = store.publish(payload)
+        artifact = store.publish(payload)
         seconds = time.monotonic() - started
         _evict(store, job)
-        return wire.Finished(job.id, job.key, "published", seconds, artifact_bytes=entry.manifest.bytes)
+        return wire.Finished(job.id, job.key, "published", seconds, artifact_bytes=artifact.manifest.bytes)
     except StoreError as error:
         return _failed(job, started, error.code, str(error))
     except PrecompiledError as error:
@@ -67,20 +67,20 @@ def run_job(job: wire.Job) -> wire.Finished:
 
 
 def _is_there(store: Store, job: wire.Job) -> bool:
-    """Whether the store has an artifact that serves the sizes of this job. Raises StoreError where none has a place."""
-    entries = store.lookup(job.key)
-    if not entries:
+    """Whether the store has an artifact for the sizes of this job. Raises StoreError where all slots are taken."""
+    artifacts = store.lookup(job.key)
+    if not artifacts:
         return False
-    if any(not entry.manifest.guards for entry in entries):
+    if any(not artifact.manifest.guards for artifact in artifacts):
         return True
     from precompiled.graph.capture import parse, size_values
     from precompiled.torch_internals.sizes import guard_check
 
     program = parse(job.graph)
     values = size_values(program["inputs"], program["hints"])
-    found = any(guard_check(entry.manifest.guards)(values) for entry in entries)
-    if not found and len(entries) >= fmt.MAX_VARIANTS:
-        raise full(job.key)  # before a compile that comes to nothing, for each client that asks
+    found = any(guard_check(artifact.manifest.guards)(values) for artifact in artifacts)
+    if not found and len(artifacts) >= fmt.MAX_VARIANTS:
+        raise full(job.key)  # before the compile, which could not be published
     return found
 
 
@@ -110,7 +110,7 @@ def _compile(job: wire.Job, started: float) -> fmt.Payload:
         configs.applied(program["configs"], job.compile_threads),
         process_groups.stand_ins(program["modes"]["groups"]),
     ):
-        compiled: Compiled = compile_graph(module, program["inputs"], program["hints"], program["floats"])
+        result: CompileResult = compile_graph(module, program["inputs"], program["hints"], program["floats"])
     manifest = fmt.Manifest(
         key=job.key,
         name=job.name,
@@ -121,7 +121,7 @@ def _compile(job: wire.Job, started: float) -> fmt.Payload:
             "triton": environment.triton_version(),
         },
         device=job.device.partition(":")[0],
-        guards=compiled.guards,
+        guards=result.guards,
         files={},
         compile_s=time.monotonic() - started,
         created=time.time(),
@@ -131,15 +131,15 @@ def _compile(job: wire.Job, started: float) -> fmt.Payload:
             "pid": str(os.getpid()),
             "host": socket.gethostname(),
         },
-        has_backward=compiled.has_backward,
-        kernels=compiled.native.kernels,
+        has_backward=result.has_backward,
+        kernels=result.native.kernels,
     )
-    files = {fmt.ENTRY: compiled.entry, fmt.PROGRAM: fmt.pack_program(job.graph)}
-    files.update({fmt.native(digest): data for digest, data in compiled.native.files.items()})
+    files = {fmt.BUNDLE: result.bundle, fmt.PROGRAM: fmt.pack_program(job.graph)}
+    files.update({fmt.native(digest): data for digest, data in result.native.files.items()})
     return fmt.Payload(manifest, files)
 
 
-# "died with": what CalledProcessError says of a signal.
+# How errors of the host read; "died with" is what CalledProcessError says of a signal.
 _OF_THE_HOST = re.compile(
     r"died with |Killed signal terminated|signal terminated program|No space left on device|[Cc]annot allocate memory"
     r"|out of memory allocating|virtual memory exhausted|Resource temporarily unavailable"
@@ -147,11 +147,11 @@ _OF_THE_HOST = re.compile(
 
 
 def _is_of_the_host(error: BaseException | None) -> bool:
-    """Whether an error, or what caused it, is of the machine and the moment."""
+    """Whether an error, or its cause, comes from the host (its memory, its disk, a signal) and not from the graph."""
     while error is not None:
         if isinstance(error, (OSError, MemoryError)):
             return True
-        # torch/_inductor/exc.py says what g++ printed, and nothing of why it ended.
+        # torch/_inductor/exc.py keeps what g++ printed, and not how it ended.
         if isinstance(error, (subprocess.CalledProcessError, RuntimeError)) and _OF_THE_HOST.search(
             f"{error} {getattr(error, 'output', '')}"
         ):
@@ -161,14 +161,14 @@ def _is_of_the_host(error: BaseException | None) -> bool:
 
 
 def _check_environment(wanted: dict[str, Any], here: dict[str, Any]) -> None:
-    """The key says what compiles: a worker that is something else must not publish under it."""
+    """Raise CompileFailed unless the worker's environment is the program's: the key names what compiles."""
     differing = [name for name in sorted({*wanted, *here}) if wanted.get(name) != here.get(name)]
     if differing:
         shown = "; ".join(f"{name}: client {wanted.get(name)!r}, worker {here.get(name)!r}" for name in differing)
         raise CompileFailed(f"the worker's environment is not the client's ({shown})", code="environment-differs")
 
 
-# Weighing a store of 10,000 artifacts takes a second: not after every publish.
+# To add up the sizes of 10,000 artifacts takes a second: not after every publish.
 EVICT_INTERVAL_S = 60.0
 _last_eviction: dict[Path, float] = {}
 

@@ -7,8 +7,8 @@ Client and daemon (ZeroMQ DEALER to ROUTER over ``ipc://``), each way, two or th
     blob        opaque bytes                        only after Submit: the encoded graph, never decoded by the daemon
 
 Daemon and worker (a Unix stream socket inherited by the worker), each way: a 4-byte big-endian length, then a
-msgpack map with a "type", one of PoolMessage or WorkerMessage below. Daemon and watcher alike, with ToWatcher and
-FromWatcher.
+msgpack map with a "type", one of PoolMessage or WorkerMessage below. Daemon and watcher do the same, with ToWatcher
+and FromWatcher.
 
 A peer with another protocol version is answered with ``Rejected(code="protocol-version")``, whose form is frozen.
 Sizes are capped before anything is allocated: ``MAX_MESSAGE_BYTES`` for messages, the daemon's ``max_graph_bytes``
@@ -34,8 +34,8 @@ class _Message(msgspec.Struct, frozen=True, tag_field="type", tag=str.lower, for
     """Base of all messages: unknown fields are ignored, so that a minor version may add some."""
 
 
-class Environment(msgspec.Struct, frozen=True):
-    """The interpreter a worker must run in: what tells two environments of one user apart."""
+class Interpreter(msgspec.Struct, frozen=True):
+    """The interpreter that a worker must run in. A worker serves jobs of one interpreter alone."""
 
     executable: str  # sys.executable of the client
     prefix: str  # sys.prefix of the client (its virtual environment)
@@ -43,9 +43,9 @@ class Environment(msgspec.Struct, frozen=True):
     torch: str  # torch.__version__, with its build's local part
     triton: str  # triton.__version__, or "" without triton
     variables: dict[str, str]  # the environment variables that a compile depends on, and no others
-    # Of precompiled in that interpreter: a worker that was started before an upgrade in place is another environment.
+    # The version in that interpreter: after an upgrade in place, workers from before it serve no further jobs.
     precompiled: str = VERSION
-    # What a worker imports for custom ops: module -> digest of its sources. One that has imported others is not reused.
+    # Modules of custom ops that a worker imports, with digests of their sources. A worker with others is not reused.
     modules: dict[str, str] = {}
 
 
@@ -55,13 +55,13 @@ class Environment(msgspec.Struct, frozen=True):
 class Submit(_Message, frozen=True):
     """Compile this graph unless it is compiled, queued or running; the blob frame carries the graph."""
 
-    id: str  # one id from the client to the artifact, shown by status and the logs
+    id: str  # one id from the client to the artifact, status and the logs show it
     key: str
     store: str  # absolute path of the client's store; a worker of the client's uid publishes there
-    environment: Environment
+    environment: Interpreter
     device: str  # "cpu", or "cuda:<GPU UUID>"
     name: str = ""  # what people call the graph, e.g. "GPT2Model.forward [0/0]"
-    waiting: bool = False  # a client blocks on it: goes before background jobs
+    waiting: bool = False  # a client waits for it: it goes before background jobs
 
 
 class Tally(_Message, frozen=True):
@@ -82,8 +82,8 @@ class Tally(_Message, frozen=True):
 class Expect(_Message, frozen=True):
     """A graph is being traced, and the store has nothing: a worker may start meanwhile. Best effort, no reply."""
 
-    environment: Environment
-    device: str  # as in Submit; a guess
+    environment: Interpreter
+    device: str  # as in Submit; a guess of the client
 
 
 class Status(_Message, frozen=True):
@@ -99,28 +99,28 @@ class Stop(_Message, frozen=True):
 
 
 class Registration(msgspec.Struct, frozen=True):
-    """What is captured again after an edit (docs/watch.md). It names code that is run as the user who registers it."""
+    """What a watch captures again after an edit (docs/watch.md). Its code is run as the user who registers it."""
 
     kind: Literal["entry", "run"]
     command: list[str]  # ["pkg.module:factory"] or ["pkg.module"]; of a run: its argv
     executable: str  # the interpreter that entry points are called in
     directory: str  # working directory
     store: str  # where the runs of this user look their artifacts up
-    variables: dict[str, str]  # the whole environment: the command is the user's own
-    files: list[str] = []  # absolute paths that it was told of: configuration
+    variables: dict[str, str]  # all environment variables: the command is the user's own
+    files: list[str] = []  # absolute paths of further files that it depends on: configuration
     time_limit_s: float = 600.0  # of one capture
     memory_limit_bytes: int = 0  # resident, of a capture's process tree; 0: half of the memory
-    steps: int = 3  # of a run: optimizer steps without a new graph, after which it is ended
+    steps: int = 3  # a run is ended after so many optimizer steps without a new graph
 
 
 class Watch(_Message, frozen=True):
-    """Register, or replace what has the same id; answered with Watching, or Rejected."""
+    """Register a watch, or replace the one with the same id; answered with Watching, or Rejected."""
 
     registration: Registration
 
 
 class Unwatch(_Message, frozen=True):
-    """Forget these; answered with Watching: those that were known."""
+    """Remove these watches; answered with Watching, which has those that were known."""
 
     ids: list[str]
 
@@ -212,7 +212,7 @@ class WatchStatus(msgspec.Struct, frozen=True):
     failed: int = 0
     bypassed: int = 0
     graphs: list[WatchedGraph] = []
-    files: int = 0  # that it depends on
+    files: int = 0  # how many it depends on
     captures: int = 0  # since the daemon started
     capture_s: float = 0.0  # of the last one
     ready_s: float = 0.0  # from the last save to ready
@@ -264,7 +264,7 @@ class Stopping(_Message, frozen=True):
 
 
 class Watching(_Message, frozen=True):
-    """These are registered (answer to Watch), or were (to Unwatch)."""
+    """The watches that are registered now (answer to Watch), or were (to Unwatch)."""
 
     ids: list[str]
 
@@ -360,7 +360,7 @@ class Answer(_Message, frozen=True):
 
 
 class Cancel(_Message, frozen=True):
-    """Nobody waits for these submits any more. A job is given up, queued or running, when all of its submits are."""
+    """The watches want these submits no more. A job is given up, queued or running, when all of its submits are."""
 
     ids: list[str]
 
@@ -385,7 +385,7 @@ def encode(message: _Message) -> bytes:
 
 
 def decode(data: bytes, kind: type[_M] | object, limit: int = MAX_MESSAGE_BYTES) -> _M:
-    """Decode ``data`` as one of the union ``kind``; raises WireError, and nothing else, for anything it is not."""
+    """Decode ``data`` as one of the union ``kind``; raises WireError, and nothing else, where it is none of them."""
     if len(data) > limit:
         raise WireError(f"a message of {len(data)} bytes is over the limit of {limit}", code="too-large")
     try:
@@ -394,9 +394,9 @@ def decode(data: bytes, kind: type[_M] | object, limit: int = MAX_MESSAGE_BYTES)
         raise WireError(f"not a message of protocol {PROTOCOL}: {error}") from error
 
 
-def identity(environment: Environment) -> bytes:
-    """Equal for equal environments, whatever the order of their dicts."""
-    return _sorting_encoder.encode(environment)
+def interpreter_bytes(interpreter: Interpreter) -> bytes:
+    """Equal for equal interpreters, whatever the order of their dicts."""
+    return _sorting_encoder.encode(interpreter)
 
 
 def frame(message: _Message) -> bytes:

@@ -1,4 +1,4 @@
-"""What this host can bear: how many workers compile at once, with how many threads, and how many may stay warm."""
+"""How many workers compile at once on this host, with how many threads, and how many may stay warm."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from precompiled.service.events import Limits
 from precompiled.core.config import Settings
 
 GIB = 1 << 30
-# Inductor's front half (decompositions, fusion) runs on one thread, its back half (g++, triton) on as many as it is
-# given: four cores per compile keep both halves busy.
+# Inductor's front half (decompositions, fusion) runs on one thread, its back half (g++, triton) on several: four cores
+# per compile keep both halves busy.
 CORES_PER_SLOT = 4
 MAX_SLOTS = 16
 COMPILE_BYTES = 4 * GIB  # resident, of a large graph's compile
@@ -39,13 +39,13 @@ def usable_memory() -> int:
 
 
 def limits(settings: Settings, cores: int | None = None, memory: int | None = None) -> Limits:
-    """The scheduler's limits: what the settings say, and what they leave open from the cores and the memory (bytes)."""
+    """The scheduler's limits: from the settings, and where those are 0 from the cores and the memory (bytes)."""
     cores = usable_cores() if cores is None else cores
     memory = usable_memory() if memory is None else memory
     slots = settings.workers or max(1, min(cores // CORES_PER_SLOT, memory // COMPILE_BYTES, MAX_SLOTS))
     return Limits(
         slots=slots,
-        # Two environments at least: somebody who works in two would otherwise restart workers all day.
+        # Two at least: a user of two virtual environments would otherwise restart workers all day.
         processes=max(slots + 1, min(4 * slots, memory // IDLE_WORKER_BYTES // 4)),
         cores=cores,
         compile_threads=settings.compile_threads,

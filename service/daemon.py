@@ -6,8 +6,8 @@
                                            ▲                                                          │
                                            └───────────────────────── Event ──────────────────────────┘
 
-Eviction of the store is the worker's part, after it published: the daemon never touches a user's tree (as root it
-would follow whatever that user put there).
+Workers evict artifacts, after they have published: the daemon never touches a user's tree (as root it would follow the
+links that the user puts there).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from precompiled.service.pool import Pool
 from precompiled.service.processes import become_subreaper
 from precompiled.service.scheduler import Scheduler, SchedulerError
 from precompiled.service.server import Lock, Peer, Request, Server, prepare_runtime_dir
-from precompiled.service.watching import REFUSED, Watching
+from precompiled.service.watcher_link import REFUSED, WatcherLink
 
 from precompiled import wire
 from precompiled.core.config import Settings
@@ -56,7 +56,7 @@ from precompiled.version import VERSION
 
 log = logging.getLogger("precompiled.daemon")
 
-MAX_WAIT_S = 30.0  # of one round without anything to do
+MAX_WAIT_S = 30.0  # how long a round waits at most
 SELF_CHECK_S = 5.0  # between two looks at the lock and the socket
 STOP_GRACE_S = 3.0  # for workers to leave, at the end
 ENDED = frozenset({"published", "failed", "quarantined", "dropped"})  # states of a job that has ended
@@ -69,7 +69,7 @@ class AlreadyRunning(DaemonError):
 
 
 class Daemon:
-    """``open`` (or AlreadyRunning, DaemonError), then ``run`` until a signal or Stop, then ``close``."""
+    """``open`` (raises AlreadyRunning, DaemonError), then ``run`` until a signal or Stop, then ``close``."""
 
     def __init__(self, settings: Settings, *, system: bool = False, notifier: Notifier | None = None,
                  devices: Devices | None = None) -> None:  # fmt: skip
@@ -85,7 +85,7 @@ class Daemon:
             system=system, job_memory_bytes=self._memory_limit, devices=self._devices,
             cache_dir=settings.cache_dir if system else None,
         )  # fmt: skip
-        self._watching = None if system else Watching(settings.runtime_dir, settings.cache_dir)
+        self._watcher = None if system else WatcherLink(settings.runtime_dir, settings.cache_dir)
         self._metrics = Metrics()
         self._notifier = notifier or Notifier()
         self._wake = (-1, -1)
@@ -135,8 +135,8 @@ class Daemon:
 
     def close(self) -> None:
         """Leave no process, no socket and no lock."""
-        if self._watching is not None:
-            self._watching.close()
+        if self._watcher is not None:
+            self._watcher.close()
         self._pool.close()
         self._server.close()
         self._lock.release()
@@ -174,10 +174,10 @@ class Daemon:
     # ------------------------------------------------ the loop
 
     def _round(self, limit_s: float = MAX_WAIT_S) -> None:
-        """Wait for something, and do what follows from it."""
+        """Wait for an event, and handle it and those that follow from it."""
         fds = self._pool.fds()
-        if self._watching is not None:
-            fds |= self._watching.fds()
+        if self._watcher is not None:
+            fds |= self._watcher.fds()
         fds[self._wake[0]] = select.POLLIN
         for fd, events in self._server.poll(fds, min(limit_s, self._wait_s())):
             if fd == self._wake[0]:
@@ -189,7 +189,7 @@ class Daemon:
         self._pool.check()
         self._watch()
         self._do(Tick())
-        # Until nothing more follows: what is carried out may fail at once (an interpreter that is none), and the next
+        # Until no event is left: an instruction may fail at once (an interpreter that does not exist), and the next
         # round may wait for long.
         while found := self._pool.take_events():
             for event in found:
@@ -197,24 +197,24 @@ class Daemon:
         self._look_after_ourselves()
 
     def _watch(self) -> None:
-        """Take what the watcher says: answers for peers, and submits that nobody waits for any more."""
-        watching = self._watching
-        if watching is None:
+        """Send the watcher's answers to peers, and cancel the submits that it gives up."""
+        watcher = self._watcher
+        if watcher is None:
             return
-        watching.check()
-        for peer, reply in watching.replies:
+        watcher.check()
+        for peer, reply in watcher.replies:
             self._server.send(peer, reply)
-        if watching.cancelled:
-            self._do(Cancelled(os.geteuid(), tuple(watching.cancelled)))
-        watching.replies, watching.cancelled = [], []
+        if watcher.cancelled:
+            self._do(Cancelled(os.geteuid(), tuple(watcher.cancelled)))
+        watcher.replies, watcher.cancelled = [], []
 
     def _wait_s(self) -> float:
         now = time.monotonic()
         waits = [MAX_WAIT_S, max(0.0, self._next_check - now)]
         if self._settings.daemon_idle_s > 0:
             waits.append(self._last_work + self._settings.daemon_idle_s - now)
-        watcher = self._watching.next_wake(now) if self._watching is not None else None
-        for wait in (self._scheduler.next_wake(now), self._pool.next_wake(now), watcher):
+        watcher_wait = self._watcher.next_wake(now) if self._watcher is not None else None
+        for wait in (self._scheduler.next_wake(now), self._pool.next_wake(now), watcher_wait):
             if wait is not None:
                 waits.append(wait)
         return max(0.0, min(waits))
@@ -227,11 +227,11 @@ class Daemon:
             pass
 
     def _do(self, event: Event) -> None:
-        """Let the scheduler decide, and carry it out."""
+        """Give the scheduler an event, and carry out its instructions."""
         try:
             instructions = self._scheduler.handle(event, time.monotonic())
         except SchedulerError:
-            # An error of ours. The story is in the log; the worker at fault, if any, is ended by its next event.
+            # An error of ours. The log has the story; a worker at fault is ended by its next event.
             log.exception("the scheduler refused %s", type(event).__name__)
             return
         for instruction in instructions:
@@ -254,14 +254,14 @@ class Daemon:
             case Moved(job, key, uid, state, why):
                 self._last_work = time.monotonic()
                 log.info("job %s key %s uid %d: %s %s", job, key, uid, state, why)
-                if self._watching is not None and state in ENDED:
-                    self._watching.job_ended(key, state, why)
+                if self._watcher is not None and state in ENDED:
+                    self._watcher.job_ended(key, state, why)
 
     def _look_after_ourselves(self) -> None:
-        """Feed the watchdog if, and only if, clients can reach us and the loop goes round."""
+        """Feed the watchdog if, and only if, clients can reach us and the loop runs."""
         now = time.monotonic()
         idle = self._settings.daemon_idle_s
-        if self._scheduler.busy or (self._watching is not None and self._watching.active):
+        if self._scheduler.busy or (self._watcher is not None and self._watcher.active):
             self._last_work = now
         elif idle > 0 and now - self._last_work >= idle:
             self._stop_reason = self._stop_reason or f"idle for {idle:g} s"
@@ -270,7 +270,7 @@ class Daemon:
         watchdog = self._notifier.watchdog_s
         self._next_check = now + min(SELF_CHECK_S, watchdog / 3 if watchdog else SELF_CHECK_S)
         if not self._lock.is_ours() or not self._server.is_ours():
-            # The directory was removed or replaced: nobody can find us, and another daemon may be there already.
+            # The directory was removed or replaced: no client can find us, and another daemon may serve it already.
             self._lost = f"{self._server.path} is not ours any more"
             log.error("%s", self._lost)
             self._stop_reason = self._stop_reason or self._lost
@@ -288,48 +288,48 @@ class Daemon:
                     self._devices.visible(message.device)
                 except DeviceError as error:
                     self._metrics.add(peer.uid, "rejected", reason="no-such-device")
-                    self._server.send(peer.identity, wire.Rejected(
+                    self._server.send(peer.routing_id, wire.Rejected(
                         "no-such-device", str(error), "See `precompiled doctor`", message.id, message.key))  # fmt: skip
                     return
-                self._do(Submitted(peer.identity, peer.uid, peer.gid, message, request.blob))
+                self._do(Submitted(peer.routing_id, peer.uid, peer.gid, message, request.blob))
             case wire.Expect():
                 self._last_work = time.monotonic()
-                with suppress(DeviceError):  # the graph itself is told
+                with suppress(DeviceError):  # the graph's Submit is refused, with this as its reason
                     self._devices.visible(message.device)
                     self._do(Expected(peer.uid, peer.gid, message.environment, message.device))
             case wire.Tally():
                 self._metrics.tally(peer.uid, message)
             case wire.Status():
-                self._server.send(peer.identity, self._status(peer))
+                self._server.send(peer.routing_id, self._status(peer))
             case wire.Stats():
-                self._server.send(peer.identity, self._metrics.reply(self._seen_by(peer)))
+                self._server.send(peer.routing_id, self._metrics.reply(self._seen_by(peer)))
             case wire.Watch() | wire.Unwatch() | wire.Watches():
                 self._asked_to_watch(peer, message)
             case wire.Stop():
-                self._server.send(peer.identity, wire.Stopping(os.getpid()))
+                self._server.send(peer.routing_id, wire.Stopping(os.getpid()))
                 self._stop_reason = self._stop_reason or f"asked by uid {peer.uid}, pid {peer.pid}"
 
     def _asked_to_watch(self, peer: Peer, message: wire.Watch | wire.Unwatch | wire.Watches) -> None:
-        watching = self._watching
-        if watching is None:
-            self._server.send(peer.identity, REFUSED)
+        watcher = self._watcher
+        if watcher is None:
+            self._server.send(peer.routing_id, REFUSED)
         elif isinstance(message, wire.Watches):
-            watching.ask_for_watches(peer.identity)
-        elif peer.uid != os.geteuid():  # root: what he registers would be run as this user
+            watcher.ask_for_watches(peer.routing_id)
+        elif peer.uid != os.geteuid():  # root: its registrations would be run as this user
             text = f"this daemon watches for uid {os.geteuid()} alone"
-            self._server.send(peer.identity, wire.Rejected("not-permitted", text, "Ask a daemon of your own"))
+            self._server.send(peer.routing_id, wire.Rejected("not-permitted", text, "Ask a daemon of your own"))
         else:
-            watching.ask(peer.identity, message)
+            watcher.ask(peer.routing_id, message)
 
     @staticmethod
     def _seen_by(peer: Peer) -> int | None:
-        """Whose workers and counters a peer may see: his own; None: everybody's."""
+        """The uid whose workers and counters a peer may see: its own; None: all uids (for root)."""
         return None if peer.uid in (0, os.geteuid()) else peer.uid
 
     def _status(self, peer: Peer) -> wire.StatusReply:
         uid = self._seen_by(peer)
         cache_dir = self._settings.cache_dir
-        watching = self._watching
+        watcher = self._watcher
         depth = self._scheduler.queue_depth if uid is None else self._scheduler.queue_depth_of(uid)
         return wire.StatusReply(
             running=not self._stop_reason,
@@ -341,8 +341,8 @@ class Daemon:
             queue_depth=depth,
             workers=self._pool.statuses(uid),
             rss_bytes=psutil.Process().memory_info().rss,
-            degraded=[*([self._lost] if self._lost else []), *(watching.degraded if watching else [])],
-            watches=watching.watches if watching else [],
+            degraded=[*([self._lost] if self._lost else []), *(watcher.degraded if watcher else [])],
+            watches=watcher.watches if watcher else [],
         )
 
 

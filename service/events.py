@@ -1,4 +1,4 @@
-"""What the scheduler is told (events), what it answers (instructions), and what it may use (limits). Plain data."""
+"""The scheduler's input (events), output (instructions) and limits. Plain data."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from precompiled import wire
 
 @dataclass(frozen=True)
 class Limits:
-    """What the host can bear; times in seconds."""
+    """How much the scheduler may start and hold; times in seconds."""
 
     slots: int = 1  # workers that use the processors at the same time
     processes: int = 4  # workers that exist at the same time
@@ -21,15 +21,15 @@ class Limits:
     job_timeout_s: float = 1800.0
     yield_s: float = 4.0  # after its submit, a background job gives way to the programs that run
     start_timeout_s: float = 300.0
-    worker_idle_s: float = 900.0  # an environment's last worker
-    extra_idle_s: float = 30.0  # further idle workers of one environment
-    jobs_per_worker: int = 200  # then it is replaced: modules and libraries that it has loaded stay for good
+    worker_idle_s: float = 900.0  # the last worker of a seat
+    extra_idle_s: float = 30.0  # further idle workers of one seat
+    jobs_per_worker: int = 200  # then a worker is replaced: it cannot unload modules and libraries
     quarantine_s: float = 3600.0
-    start_refused_s: float = 60.0  # an environment that cannot start a worker is not tried again for this long
+    start_refused_s: float = 60.0  # a seat that cannot start a worker is not tried again for this long
     failure_ttl_s: float = 3600.0
     cache_max_bytes: int = 20 << 30  # per store
     cache_max_inodes: int = 200_000
-    age_s: float = 60.0  # a background job that has waited for this long goes with the waiting ones
+    age_s: float = 60.0  # a background job that is queued for this long goes with the jobs of waiting clients
 
 
 # ---------------------------------------------------------------- events
@@ -48,11 +48,11 @@ class Submitted:
 
 @dataclass(frozen=True)
 class Expected:
-    """A graph that needs such a worker may be submitted in some seconds."""
+    """A graph for a worker of this user, interpreter and device may be submitted in some seconds."""
 
     uid: int
     gid: int
-    environment: wire.Environment
+    interpreter: wire.Interpreter
     device: str
 
 
@@ -69,7 +69,7 @@ class WorkerDone:
 
 @dataclass(frozen=True)
 class WorkerGone:
-    """The process and its tree do not exist any more (or never did). ``reason``: a code; ``detail``: for people."""
+    """The worker's process tree does not exist any more, or never did. ``reason``: a code; ``detail``: for people."""
 
     worker: int
     reason: str
@@ -86,12 +86,12 @@ class Cancelled:
 
 @dataclass(frozen=True)
 class Tick:
-    """Time went by."""
+    """The time may have passed a limit."""
 
 
 @dataclass(frozen=True)
 class ShutDown:
-    """Take nothing more, give up everything."""
+    """Refuse new submits, give up all jobs, end all workers."""
 
 
 Event = Submitted | Expected | WorkerReady | WorkerDone | WorkerGone | Cancelled | Tick | ShutDown
@@ -110,7 +110,7 @@ class StartWorker:
     worker: int
     uid: int
     gid: int
-    environment: wire.Environment
+    interpreter: wire.Interpreter
     device: str
     yields_until: float = 0.0  # it gives way to other programs until then (monotonic seconds)
 
@@ -124,7 +124,7 @@ class RunJob:
 
 @dataclass(frozen=True)
 class StopWorker:
-    """Let an idle worker leave."""
+    """Ask an idle worker to exit."""
 
     worker: int
     reason: str
@@ -140,7 +140,7 @@ class KillWorker:
 
 @dataclass(frozen=True)
 class Count:
-    """Add to a counter of ``uid``: a field of wire.StatsReply; ``reason`` for those that count by reason."""
+    """Add to a counter of ``uid``, a field of wire.StatsReply; ``reason``: for the counters that count by reason."""
 
     uid: int
     counter: str
@@ -150,7 +150,7 @@ class Count:
 
 @dataclass(frozen=True)
 class Moved:
-    """One step on a job's way, for the log and the timeline."""
+    """A job came to ``state``: for the log, and for the watcher."""
 
     job: str
     key: str

@@ -7,10 +7,10 @@ import socket
 
 
 class Notifier:
-    """Tells systemd how we are. ``watchdog_s``: how often it wants to hear so, in seconds; None: not at all."""
+    """Tells systemd the daemon's state. ``watchdog_s``: within how many seconds, again and again; None: not at all."""
 
     def __init__(self) -> None:
-        # Taken out of the environment, so that no worker inherits the right to speak for the daemon.
+        # Removed from os.environ, so that workers cannot notify systemd in the daemon's name.
         self._address = os.environ.pop("NOTIFY_SOCKET", "")
         usec = os.environ.pop("WATCHDOG_USEC", "")
         pid = os.environ.pop("WATCHDOG_PID", "")
@@ -18,7 +18,7 @@ class Notifier:
         self.watchdog_s: float | None = int(usec) / 1e6 if self._address and wanted else None
 
     def send(self, *lines: str) -> bool:
-        """Send e.g. "READY=1"; false when nobody heard it (systemd then acts on its own timeouts)."""
+        """Send e.g. "READY=1"; false where it could not be sent (systemd then acts on its own timeouts)."""
         if not self._address:
             return False
         # A leading "@" stands for the NUL of an abstract socket.

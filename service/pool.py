@@ -1,4 +1,4 @@
-"""Starts workers, watches them and ends them; the scheduler decides when.
+"""Starts workers, reads their messages and output, and ends them; the scheduler decides when.
 
 ::
 
@@ -7,9 +7,9 @@
        └──── pipe: its stdout + stderr ──┘   (the last 64 KiB are kept, for the message about its death)
 
 A worker is executed (never forked without exec: the daemon has threads in libzmq) as
-``<the client's python> -m precompiled.service.worker``, as the client's user, in a clean environment, pinned to one
-device. Its memory is that of its whole process tree. It is reported gone only when its tree has been killed and it has
-been reaped, so the scheduler may start its successor at once.
+``<the client's python> -m precompiled.service.worker``, as the client's user, with variables of its own, pinned to
+one device. Its memory is that of its whole process tree. It is reported gone only when its tree has been killed and it
+has been reaped, so the scheduler may start another at once.
 """
 
 from __future__ import annotations
@@ -72,13 +72,13 @@ class _Process:
     number: int
     uid: int
     device: str
-    environment: wire.Environment
+    interpreter: wire.Interpreter
     popen: subprocess.Popen[bytes]
     channel: Channel
     output: int  # the reading end of its stdout and stderr
     pidfd: int
     started: float
-    ps: psutil.Process | None  # None: it was dead already, and the next check() finds out
+    ps: psutil.Process | None  # None: it was dead already, which the next check() sees
     tail: bytearray = field(default_factory=bytearray)
     ready: wire.Ready | None = None
     job: str = ""
@@ -86,8 +86,8 @@ class _Process:
     jobs_done: int = 0
     rss: int = 0
     memory_checked: float = 0.0
-    leave_by: float | None = None  # asked to exit; killed after this
-    reason: str = ""  # why it was ended, once it was
+    leave_by: float | None = None  # it was asked to exit, and is killed at this time
+    reason: str = ""  # why it is ended; "" while it is not
     yields_until: float | None = None  # None: it does not
 
     @property
@@ -109,8 +109,9 @@ class Pool:
         self._clock = clock
         self._processes: dict[int, _Process] = {}
         self._by_fd: dict[int, _Process] = {}
-        self._events: list[Event] = []  # found while doing something else
-        self._orphans: dict[int, float] = {}  # killed descendants that may become our children: reap until then
+        self._events: list[Event] = []  # for the next take_events()
+        # Pids of killed descendants, which may become our children -> until when they are looked for.
+        self._orphans: dict[int, float] = {}
 
     # ------------------------------------------------ instructions
 
@@ -127,19 +128,19 @@ class Pool:
         for fd in (process.channel.fileno(), process.output, process.pidfd):
             self._by_fd[fd] = process
         log.info("worker %d: pid %d, %s, uid %d, %s", order.worker, process.pid, order.device, order.uid,
-                 order.environment.executable)  # fmt: skip
+                 order.interpreter.executable)  # fmt: skip
 
     def run(self, order: RunJob) -> None:
         process = self._processes.get(order.worker)
         if process is None:
-            return  # it died in this very round; its WorkerGone is on its way
+            return  # it has died in this round; the scheduler gets its WorkerGone next
         process.job, process.job_since = order.job.key, self._clock()
         process.memory_checked = 0.0
         self._yield(process, order.yields_until)
         process.channel.send(order.job)
 
     def stop(self, order: StopWorker) -> None:
-        """Ask it to exit, and see to it that it does."""
+        """Ask a worker to exit; ``check`` kills it where it does not."""
         process = self._processes.get(order.worker)
         if process is not None and process.leave_by is None:
             process.reason = process.reason or order.reason
@@ -183,7 +184,7 @@ class Pool:
         return max(0.0, min(times)) if times else None
 
     def on_fd(self, fd: int, events: int) -> None:
-        """Something happened on a descriptor of ``fds``; what it means is in the next ``take_events``."""
+        """Handle ``events`` on a descriptor of ``fds``; the next ``take_events`` has what the scheduler must know."""
         process = self._by_fd.get(fd)
         if process is None or process.number not in self._processes:
             return  # ended earlier in this round
@@ -197,7 +198,7 @@ class Pool:
             self._read_control(process)
 
     def check(self) -> None:
-        """What no descriptor tells: memory, grace periods, deaths where the kernel has no pidfd."""
+        """Look for what no descriptor tells: memory, grace periods, deaths where the kernel has no pidfd."""
         now = self._clock()
         for process in list(self._processes.values()):
             if process.yields_until is not None and now >= process.yields_until:
@@ -230,13 +231,13 @@ class Pool:
                 else "starting" if process.ready is None
                 else "busy" if process.job else "idle"
             )  # fmt: skip
-            if now - process.memory_checked >= MEMORY_CHECK_S:  # a look at every process of the host: not per request
+            if now - process.memory_checked >= MEMORY_CHECK_S:  # reads every process of the host: not per request
                 process.memory_checked, process.rss = now, processes.resident(processes.tree(process.ps))
             ready = process.ready
             found.append(wire.WorkerStatus(
                 pid=process.pid, device=process.device,
-                python=ready.python if ready else process.environment.python,
-                torch=ready.torch if ready else process.environment.torch,
+                python=ready.python if ready else process.interpreter.python,
+                torch=ready.torch if ready else process.interpreter.torch,
                 state=state,  # type: ignore[arg-type]
                 rss_bytes=process.rss, jobs_done=process.jobs_done, uid=process.uid, job=process.job,
                 job_s=now - process.job_since if process.job else 0.0,
@@ -256,10 +257,10 @@ class Pool:
     # ------------------------------------------------ shares
 
     def _yield(self, process: _Process, until: float) -> None:
-        """Let the programs that run go before this worker and its compilers until then; 0: no longer.
+        """Have this worker and its compilers give way to the programs that run, until ``until``; 0: no longer.
 
-        By its autogroup (sched(7)): a worker leads a session, so its niceness says nothing against other sessions; and
-        a niceness, other than this, cannot be taken back without privileges.
+        By its autogroup (sched(7)): a worker leads a session, so its niceness has no effect on other sessions; and a
+        niceness cannot be lowered again without privileges, which an autogroup's can.
         """
         yields = until > self._clock()
         if yields == (process.yields_until is not None):
@@ -268,7 +269,7 @@ class Pool:
         try:
             Path(f"/proc/{process.pid}/autogroup").write_text(str(YIELDING if yields else 0))
         except BlockingIOError:
-            return  # another was changed just now. It stays an equal; or stays low, and the next check tries again.
+            return  # another autogroup was changed just now: this one stays as it is, and a later check tries again
         except OSError as error:
             log.debug("worker %d has no autogroup of its own: %s", process.number, error)
         process.yields_until = until if yields else None
@@ -276,15 +277,15 @@ class Pool:
     # ------------------------------------------------ starting
 
     def _spawn(self, order: StartWorker) -> _Process:
-        environment = order.environment
-        if not os.path.isabs(environment.executable) or "\0" in environment.executable:
-            raise StartError(f"the interpreter {environment.executable[:200]!r} is not an absolute path")
+        interpreter = order.interpreter
+        if not os.path.isabs(interpreter.executable) or "\0" in interpreter.executable:
+            raise StartError(f"the interpreter {interpreter.executable[:200]!r} is not an absolute path")
         variables = self._variables(order)
-        identity: dict[str, object] = {}
+        user: dict[str, object] = {}
         if self._system:
             # The interpreter is checked by executing it as the user: a check by root would tell users about files
             # that they cannot see.
-            identity = {"user": order.uid, "group": order.gid, "extra_groups": _groups(order.uid, order.gid)}
+            user = {"user": order.uid, "group": order.gid, "extra_groups": _groups(order.uid, order.gid)}
             self._make_store_root(order.uid, order.gid)
         try:
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -294,18 +295,18 @@ class Pool:
                 ours.close()
                 theirs.close()
                 raise
-        except OSError as error:  # no descriptors: each client holds one
+        except OSError as error:  # no descriptors are left: each client takes one
             raise StartError(f"no channel to a worker can be had: {error}") from error
         try:
             popen = subprocess.Popen(
-                [environment.executable, "-m", "precompiled.service.worker", "--control-fd", str(theirs.fileno())],
+                [interpreter.executable, "-m", "precompiled.service.worker", "--control-fd", str(theirs.fileno())],
                 stdin=subprocess.DEVNULL, stdout=writing, stderr=writing, env=variables, cwd="/",
-                pass_fds=(theirs.fileno(),), start_new_session=True, umask=0o077, **identity,  # type: ignore[call-overload]
+                pass_fds=(theirs.fileno(),), start_new_session=True, umask=0o077, **user,  # type: ignore[call-overload]
             )  # fmt: skip
         except (OSError, ValueError, subprocess.SubprocessError) as error:
             ours.close()
             os.close(reading)
-            raise StartError(f"{environment.executable} cannot be executed: {error}") from error
+            raise StartError(f"{interpreter.executable} cannot be executed: {error}") from error
         finally:
             theirs.close()
             os.close(writing)
@@ -314,25 +315,25 @@ class Pool:
             pidfd = os.pidfd_open(popen.pid)
         except (AttributeError, OSError):
             pidfd = -1  # a kernel before 5.3: deaths are seen by check() and by the closed stream
-        return _Process(order.worker, order.uid, order.device, environment, popen, Channel(ours), reading, pidfd,
+        return _Process(order.worker, order.uid, order.device, interpreter, popen, Channel(ours), reading, pidfd,
                         self._clock(), processes.find(popen.pid))  # fmt: skip
 
     def _variables(self, order: StartWorker) -> dict[str, str]:
-        """The worker's environment. The client's part reaches only the executed process, never the daemon."""
+        """The worker's environment variables. Those of the client reach only the executed process, not the daemon."""
         variables = {"PATH": DEFAULT_PATH, "LANG": "C.UTF-8"}
         if self._system:
             variables.update(_home_of(order.uid))
         else:
             variables.update({name: os.environ[name] for name in INHERITED if name in os.environ})
-        variables.update(usable_variables(order.environment.variables))
+        variables.update(usable_variables(order.interpreter.variables))
         visible = self._devices.visible(order.device)
         variables.update(CUDA_VISIBLE_DEVICES=visible, CUDA_DEVICE_ORDER="PCI_BUS_ID", PRECOMPILED="0")
         return variables
 
     def _make_store_root(self, uid: int, gid: int) -> None:
-        """``<cache_dir>/<uid>``, 0700 and that user's: the one directory that the daemon makes for somebody else.
+        """Make ``<cache_dir>/<uid>``, 0700 and that user's: the one directory that the daemon makes for another user.
 
-        Its parent is root's and nobody else can write there, so no link can be put in the way.
+        Its parent is root's and nobody else can write to it, so no user can put a link there.
         """
         if self._cache_dir is None:
             return
@@ -345,7 +346,7 @@ class Pool:
                 raise StartError(f"{path} is not a directory of uid {uid}") from None
             if found.st_uid == uid:
                 return
-            # Root's: made by a daemon that ended before it could give it away.
+            # It is root's: a daemon made it, and ended before its chown.
         except OSError as error:
             raise StartError(f"{path} cannot be made: {error}") from error
         try:
@@ -353,7 +354,7 @@ class Pool:
         except OSError as error:
             raise StartError(f"{path} cannot be given to uid {uid}: {error}") from error
 
-    # ------------------------------------------------ watching
+    # ------------------------------------------------ reading
 
     def _read_control(self, process: _Process) -> None:
         try:
@@ -377,7 +378,7 @@ class Pool:
                     process.jobs_done += 1
                     self._events.append(WorkerDone(process.number, message))
         if process.channel.closed and process.leave_by is None:
-            # It is exiting, or it closed the stream; neither leaves anything to be done with it.
+            # It is exiting, or has closed the stream: in either case it gets no more jobs.
             process.leave_by = self._clock() + EXIT_GRACE_S
 
     def _read_output(self, process: _Process) -> None:
@@ -406,7 +407,7 @@ class Pool:
         """Kill the tree, reap the worker, close everything, report it gone."""
         if self._processes.pop(process.number, None) is None:
             return
-        self._kill_tree(process)  # before it is reaped: until then its number is nobody else's
+        self._kill_tree(process)  # before it is reaped, which frees its pid for another process
         status = process.popen.wait()
         while process.output >= 0 and processes.readable(process.output):
             self._read_output(process)
@@ -436,22 +437,22 @@ class Pool:
                 self._orphans[member.pid] = self._clock() + ORPHAN_S
 
     def _reap_orphans(self) -> None:
-        """Descendants that lost their parents become our children (the daemon is a subreaper): leave no zombie."""
+        """Reap descendants whose parents have died: they are our children now, since the daemon is a subreaper."""
         now = self._clock()
         ours = {process.pid for process in self._processes.values()}
         for pid, deadline in list(self._orphans.items()):
-            if pid in ours:  # the number has been used again
+            if pid in ours:  # the kernel has used the pid again
                 del self._orphans[pid]
                 continue
             try:
                 reaped, _ = os.waitpid(pid, os.WNOHANG)
             except ChildProcessError:
-                # Reaped by its own parent; or that parent is being torn down, and it is ours in a moment.
+                # Its parent has reaped it; or the parent is being torn down, and it becomes our child soon.
                 reaped = 0 if psutil.pid_exists(pid) else pid
             if reaped or now >= deadline:
                 del self._orphans[pid]
-        # And those that ended by themselves. Nobody waits for them, unlike for workers, and for what another thread of
-        # ours has started (nvidia-smi), which is in our session: those statuses are somebody's, so look, then take.
+        # Also reap those that ended by themselves. Not workers, nor what another thread of ours has started in our
+        # session (nvidia-smi): their statuses are waited for elsewhere, so each child is looked at before it is reaped.
         while (pid := processes.ended_child()) and pid not in ours and processes.session_of(pid) != os.getsid(0):
             os.waitpid(pid, os.WNOHANG)
 

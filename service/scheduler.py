@@ -2,11 +2,11 @@
 
 A job::
 
-    queued --dispatch--> running --publish--> published
+    queued ---assign---> running --publish--> published
       |  ^                  |-----fail------> failed
       |  '---lose-worker----|
       |                     '--quarantine---> quarantined     (it killed two workers, or ran out of time)
-      '--refuse--> failed                                     (its environment cannot start a worker)
+      '--refuse--> failed                                     (its seat cannot start a worker)
     queued, running --cancel--> dropped                       (a watch's, whose sources have changed)
     queued, running --shut-down--> dropped
 
@@ -55,14 +55,14 @@ from precompiled import wire
 from precompiled.core.errors import PrecompiledError
 
 MAX_INTERESTED = 4096  # clients told about one job's end; more are accepted, and read the store like everybody
-MAX_QUARANTINED = 4096  # keys and environments; the oldest is forgotten first
+MAX_QUARANTINED = 4096  # keys and seats; the oldest is forgotten first
 MAX_DEATHS = 2  # workers that one key may kill
-MAX_START_FAILURES = 2  # in a row, before an environment is refused for a while
-EXPECTED_IN_VAIN_S = 24 * 3600.0  # a worker that no graph came to is not started ahead of one for this long
+MAX_START_FAILURES = 2  # in a row, before a seat is refused for a while
+EXPECTED_IN_VAIN_S = 24 * 3600.0  # for this long a seat gets no worker ahead of a graph, after one that got none
 FINISHED_KEPT = 64  # ended jobs whose stories are kept for diagnosis
 
 _JOB_MOVES = {
-    ("queued", "dispatch"): "running",
+    ("queued", "assign"): "running",
     ("queued", "refuse"): "failed",
     ("queued", "cancel"): "dropped",
     ("queued", "shut-down"): "dropped",
@@ -84,7 +84,7 @@ _WORKER_MOVES = {
 
 
 class SchedulerError(PrecompiledError):
-    """The state machine was driven along a transition it does not have; carries the story that led there."""
+    """A transition that the tables do not have. ``story``: the steps before it."""
 
     code = "scheduler"
 
@@ -104,11 +104,11 @@ class Seat:
 
     uid: int
     device: str
-    environment: bytes  # whole: a field that is added to it tells workers apart by itself
+    interpreter: bytes  # all fields of wire.Interpreter, later ones as well
 
     @classmethod
-    def of(cls, uid: int, message: wire.Submit | Expected) -> Seat:
-        return cls(uid, message.device, wire.identity(message.environment))
+    def of(cls, uid: int, device: str, interpreter: wire.Interpreter) -> Seat:
+        return cls(uid, device, wire.interpreter_bytes(interpreter))
 
 
 @dataclass(eq=False)
@@ -122,7 +122,7 @@ class Job:
     blob: bytes
     seat: Seat
     waiting: bool
-    interested: dict[str, bytes] = field(default_factory=dict)  # id -> client
+    interested: dict[str, bytes] = field(default_factory=dict)  # id of a submit -> its client
     state: str = "queued"
     worker: int | None = None
     deaths: int = 0
@@ -158,14 +158,14 @@ class Worker:
 
     number: int
     seat: Seat
-    environment: wire.Environment
+    interpreter: wire.Interpreter
     state: str = "starting"
     job: Job | None = None
-    since: float = 0.0  # when it came into its state
+    since: float = 0.0  # when its state began
     jobs_done: int = 0
     was_ready: bool = False
     stop_reason: str = ""
-    makes_room: bool = False  # told to leave so that another may start: it holds that one's slot
+    makes_room: bool = False  # it was told to leave so that another may start, for which it holds a slot
     story: list[tuple[float, str]] = field(default_factory=list)
 
     def move(self, trigger: str, now: float) -> None:
@@ -187,14 +187,15 @@ class Scheduler:
         self.finished: deque[Job] = deque(maxlen=FINISHED_KEPT)
         self.stopping = False
         self._queues: dict[int, list[Job]] = {}  # uid -> its queued jobs, in their order; no empty lists
-        self._turn: list[int] = []  # the uids of _queues, whose turn it is first
+        self._turn: list[int] = []  # the uids of _queues; the first is served next
         self._queued_bytes: Counter[int] = Counter()
-        self._quarantined: dict[Flight, tuple[float, str]] = {}  # -> until, why
+        self._quarantined: dict[Flight, tuple[float, str]] = {}  # -> until when, and why
         self._refused: dict[Seat, tuple[float, str]] = {}
-        self._expected_in_vain: dict[Seat, tuple[float, str]] = {}  # workers that no graph came for, or that failed
+        # Seats of workers that were started ahead of a graph, and failed or got none.
+        self._expected_in_vain: dict[Seat, tuple[float, str]] = {}
         self._start_failures: Counter[Seat] = Counter()
         self._sequence = 0
-        self._mean_job_s = 5.0  # a first guess; follows the jobs
+        self._mean_job_s = 5.0  # a guess, until jobs have ended
 
     # ------------------------------------------------ queries
 
@@ -263,9 +264,9 @@ class Scheduler:
         job = self.jobs.get(flight)
         if job is not None:
             self._join(job, event, now, out)
-            self._dispatch(now, out)
+            self._assign_jobs(now, out)
             return
-        seat = Seat.of(uid, message)
+        seat = Seat.of(uid, message.device, message.environment)
         for until, why, code, action in (
             (*self._quarantined.get(flight, (0.0, "")), "key-quarantined", "It is tried again later"),
             (*self._refused.get(seat, (0.0, "")), "worker-cannot-start", "See `precompiled doctor`"),
@@ -286,23 +287,23 @@ class Scheduler:
         self._enqueue(job)
         out.append(Count(uid, "submitted"))
         out.append(Moved(message.id, message.key, uid, "queued", "waiting" if job.waiting else "background"))
-        self._dispatch(now, out)
+        self._assign_jobs(now, out)
         state = "running" if job.state == "running" else "queued"
         position = 0 if state == "running" else self._position(job)
         out.append(Reply(event.client, wire.Accepted(message.id, message.key, state, position)))  # type: ignore[arg-type]
 
     def _expected(self, event: Expected, now: float, out: list[Instruction]) -> None:
-        """Start its worker, where it takes nothing from a job: neither a slot, nor anybody's warm worker."""
-        seat = Seat.of(event.uid, event)
+        """Start a worker for an expected graph, where that takes no slot from a job, and evicts no warm worker."""
+        seat = Seat.of(event.uid, event.device, event.interpreter)
         known = any(worker.seat == seat for worker in self.workers.values())
         in_vain = any(table.get(seat, (0.0, ""))[0] > now for table in (self._refused, self._expected_in_vain))
         if self.stopping or self.jobs or known or in_vain:
             return
         if self._slots_used() < self.limits.slots and len(self.workers) < self.limits.processes:
-            self._start(seat, event.gid, event.environment, now + self.limits.yield_s, now, out)
+            self._start(seat, event.gid, event.interpreter, now + self.limits.yield_s, now, out)
 
     def _join(self, job: Job, event: Submitted, now: float, out: list[Instruction]) -> None:
-        """A submit of what is queued or running already; the same id is the same client asking again."""
+        """Add a submit to a job that is queued or running; a known id is a client that asks again."""
         message = event.message
         again = message.id in job.interested
         self._interest(job, event)
@@ -323,20 +324,20 @@ class Scheduler:
     def _ready(self, number: int, now: float, out: list[Instruction]) -> None:
         worker = self.workers.get(number)
         if worker is None or worker.state == "stopping":
-            return  # it became ready while it was told to leave
+            return  # it was told to leave before it became ready
         worker.move("ready", now)
         worker.was_ready = True
         del self._start_failures[worker.seat]
         self._refused.pop(worker.seat, None)
-        self._dispatch(now, out)
+        self._assign_jobs(now, out)
 
     def _done(self, number: int, finished: wire.Finished, now: float, out: list[Instruction]) -> None:
         worker = self.workers.get(number)
         if worker is None or worker.state == "stopping":
-            return  # too late: its job is being ended for another reason
+            return  # too late: it is being ended, and its job with it
         job = worker.job
         if job is None or (finished.id, finished.key) != (job.submit.id, job.submit.key):
-            # The worker runs its user's code, so this is bad input and not an error of ours.
+            # A worker runs its user's code: this is bad input, and no error of ours.
             self._kill(worker, "protocol", now, out)
             return
         worker.move("done", now)
@@ -353,14 +354,14 @@ class Scheduler:
             if finished.outcome == "published":
                 out.append(Count(job.uid, "compiled"))
                 out.append(Count(job.uid, "compile_s", max(0.0, finished.compile_s)))
-            else:  # a publication and this submit crossed each other
+            else:  # it was published between the lookup and the submit
                 out.append(Count(job.uid, "deduplicated"))
             self._end(job, out, wire.Accepted("", job.submit.key, "published"))
         if worker.jobs_done >= self.limits.jobs_per_worker:
             self._leave(worker, "recycled", now, out)
-            # Its place, where there is no other, is the next one's: nobody else's warm worker need leave for that.
+            # Where no other place is free the next worker takes this one's, and evicts no warm worker.
             worker.makes_room = self.queue_depth > 0 and len(self.workers) >= self.limits.processes
-        self._dispatch(now, out)
+        self._assign_jobs(now, out)
 
     def _gone(self, event: WorkerGone, now: float, out: list[Instruction]) -> None:
         worker = self.workers.pop(event.worker, None)
@@ -373,17 +374,17 @@ class Scheduler:
             self._lost(job, reason, why, now, out)
         elif not worker.was_ready:
             self._start_failed(worker, why, now, out)
-        self._dispatch(now, out)
+        self._assign_jobs(now, out)
 
     def _lost(self, job: Job, reason: str, why: str, now: float, out: list[Instruction]) -> None:
-        """The worker died under ``job``."""
+        """Queue a job again whose worker has died, or give it up."""
         job.deaths += 1
         job.worker = None
         if self.stopping:
             out.append(job.move("shut-down", now))
             self._end(job, out, _STOPPING)
             return
-        if job.deaths < MAX_DEATHS and reason != "timeout":  # a second try would take as long as the first
+        if job.deaths < MAX_DEATHS and reason != "timeout":  # a second try would take as long
             out.append(job.move("lose-worker", now, why))
             out.append(Count(job.uid, "retried"))
             self._enqueue(job)
@@ -401,14 +402,14 @@ class Scheduler:
     def _start_failed(self, worker: Worker, why: str, now: float, out: list[Instruction]) -> None:
         seat = worker.seat
         if not any(job.seat == seat for job in self._queues.get(seat.uid, ())):
-            # Of one that was expected: no graph may be refused for that, but it is not tried again for a while.
+            # It was started for an expected graph: no graph is refused for that, but none is expected so for a while.
             _remember(self._expected_in_vain, seat, (now + self.limits.start_refused_s, why))
             return
         self._start_failures[seat] += 1
         if self._start_failures[seat] < MAX_START_FAILURES or self.stopping:
             return
         del self._start_failures[seat]
-        text = f"No worker starts with {worker.environment.executable}: {why}"
+        text = f"No worker starts with {worker.interpreter.executable}: {why}"
         _remember(self._refused, seat, (now + self.limits.start_refused_s, text))
         for job in [job for job in self._queues.get(seat.uid, ()) if job.seat == seat]:
             self._dequeue(job)
@@ -421,8 +422,8 @@ class Scheduler:
     def _cancelled(self, uid: int, ids: set[str], now: float, out: list[Instruction]) -> None:
         """Give up the jobs that only these submits asked for.
 
-        A running one's worker is killed: a compile cannot be interrupted, and it holds the slot that the new source's
-        graphs wait for.
+        The worker of a running job is killed: a compile cannot be interrupted, and it holds the slot that the graphs of
+        the new source wait for.
         """
         for job in [job for job in self.jobs.values() if job.uid == uid and ids & job.interested.keys()]:
             for name in ids & job.interested.keys():
@@ -435,11 +436,11 @@ class Scheduler:
                 assert job.worker is not None
                 worker = self.workers[job.worker]
                 worker.job = None
-                if worker.state == "busy":  # or it is being ended already, for its time or its memory
+                if worker.state == "busy":  # else it is being ended already, for its time or its memory
                     self._kill(worker, "cancelled", now, out)
             out.append(job.move("cancel", now))
             self._end(job, out, _CANCELLED)
-        self._dispatch(now, out)
+        self._assign_jobs(now, out)
 
     def _tick(self, now: float, out: list[Instruction]) -> None:
         limits = self.limits
@@ -462,14 +463,14 @@ class Scheduler:
                 if idle[worker.seat] > 1:
                     bound = min(bound, limits.extra_idle_s)
                 if age >= bound:
-                    if worker.jobs_done == 0:  # graphs of this program come to nothing here: not each time anew
+                    if worker.jobs_done == 0:  # the expected graph never came: none is expected so for a while
                         _remember(self._expected_in_vain, worker.seat, (now + EXPECTED_IN_VAIN_S, "idle"))
                     idle[worker.seat] -= 1
                     self._leave(worker, "idle", now, out)
         for table in (self._quarantined, self._refused, self._expected_in_vain):
             for name in [name for name, (until, _) in table.items() if until <= now]:
                 del table[name]  # type: ignore[arg-type]
-        self._dispatch(now, out)
+        self._assign_jobs(now, out)
 
     def _shut_down(self, now: float, out: list[Instruction]) -> None:
         if self.stopping:
@@ -489,9 +490,9 @@ class Scheduler:
             elif worker.state != "stopping":
                 self._kill(worker, "shut-down", now, out)
 
-    # ------------------------------------------------ dispatch
+    # ------------------------------------------------ jobs to workers
 
-    def _dispatch(self, now: float, out: list[Instruction]) -> None:
+    def _assign_jobs(self, now: float, out: list[Instruction]) -> None:
         while not self.stopping and self._slots_used() < self.limits.slots:
             if not self._place_one(now, out):
                 return
@@ -500,12 +501,12 @@ class Scheduler:
         return sum(w.state in ("starting", "busy") or w.makes_room for w in self.workers.values())
 
     def _place_one(self, now: float, out: list[Instruction]) -> bool:
-        """Use one free slot for the first queued job for which that is possible."""
+        """Use one free slot for the first queued job that can have it; whether one could."""
         idle: dict[Seat, Worker] = {}
-        promised: Counter[Seat] = Counter()  # workers on their way, each for one job
+        promised: Counter[Seat] = Counter()  # starting workers, each for one job
         for worker in self.workers.values():
             if worker.state == "idle" and (worker.seat not in idle or worker.since > idle[worker.seat].since):
-                idle[worker.seat] = worker  # the most recently used: the warmest, and the others may time out
+                idle[worker.seat] = worker  # the most recently used, so that the others may time out
             elif worker.state == "starting":
                 promised[worker.seat] += 1
         room = self.limits.processes - len(self.workers)
@@ -534,7 +535,7 @@ class Scheduler:
         return min(idle, key=lambda w: (w.seat in wanted, w.since), default=None)
 
     def _in_order(self) -> Iterator[Job]:
-        """Queued jobs: waiting ones first, the users by turns, each user's in his order."""
+        """Queued jobs: those of waiting clients first, the users by turns, each user's in their order."""
         for waiting in (True, False):
             lanes = [[job for job in self._queues[uid] if job.waiting is waiting] for uid in self._turn]
             for depth in range(max(map(len, lanes), default=0)):
@@ -544,7 +545,7 @@ class Scheduler:
 
     def _run(self, job: Job, worker: Worker, now: float, out: list[Instruction]) -> None:
         self._dequeue(job)
-        if job.uid in self._turn:  # its next job goes after everybody else's next one
+        if job.uid in self._turn:  # the user's next job goes after the next one of every other user
             self._turn.remove(job.uid)
             self._turn.append(job.uid)
         job.attempt += 1
@@ -552,7 +553,7 @@ class Scheduler:
         job.worker = worker.number
         worker.job = job
         worker.move("assign", now)
-        out.append(job.move("dispatch", now, f"worker {worker.number}"))
+        out.append(job.move("assign", now, f"worker {worker.number}"))
         submit = job.submit
         order = wire.Job(
             id=submit.id, key=submit.key, store=submit.store, device=submit.device, graph=job.blob,
@@ -563,24 +564,24 @@ class Scheduler:
         out.append(RunJob(worker.number, order, self._yields_until(job)))
 
     def _threads(self) -> int:
-        """Of a compile that starts now: all cores where it is alone, a slot's share where others run or queue.
+        """Threads of a compile that starts now: all cores where it is alone, its share where others run or are queued.
 
-        One that was given many keeps them while others start: that passes with its compile.
+        A compile that has all cores keeps them while others start, until its end.
         """
         limits = self.limits
         compiles = min(limits.slots, self._slots_used() + self.queue_depth)
         return limits.compile_threads or max(1, limits.cores // max(1, compiles))
 
     def _start(
-        self, seat: Seat, gid: int, environment: wire.Environment, yields: float, now: float, out: list[Instruction]
+        self, seat: Seat, gid: int, interpreter: wire.Interpreter, yields: float, now: float, out: list[Instruction]
     ) -> None:
         self._sequence += 1
-        worker = Worker(self._sequence, seat, environment, since=now, story=[(now, "start")])
+        worker = Worker(self._sequence, seat, interpreter, since=now, story=[(now, "start")])
         self.workers[worker.number] = worker
-        out.append(StartWorker(worker.number, seat.uid, gid, environment, seat.device, yields))
+        out.append(StartWorker(worker.number, seat.uid, gid, interpreter, seat.device, yields))
 
     def _yields_until(self, job: Job) -> float:
-        """Its client is in its first step just now; one that waits has nothing else to do."""
+        """Until when a job gives way: its client's program is in its first step, but where the client waits."""
         return 0.0 if job.waiting else job.since + self.limits.yield_s
 
     def _leave(self, worker: Worker, reason: str, now: float, out: list[Instruction]) -> None:
@@ -600,7 +601,7 @@ class Scheduler:
         held = self._queued_bytes
         if self.queue_depth >= limits.max_queue or self.queue_depth_of(uid) >= limits.max_queue_per_uid:
             return True
-        # A single graph over the bound is let in when nothing else is held: it could never be compiled otherwise.
+        # A single graph over the bound is taken where no other is held, or it could never be compiled.
         return (held.total() > 0 and held.total() + size > limits.max_queue_bytes) or (
             held[uid] > 0 and held[uid] + size > limits.max_queue_bytes // 2
         )
@@ -625,7 +626,7 @@ class Scheduler:
         return sum(other.order < job.order for queue in self._queues.values() for other in queue)
 
     def _retry_after(self) -> float:
-        """About when one of the queued jobs will have made room, in seconds."""
+        """Seconds until one of the queued jobs has probably left the queue."""
         return min(60.0, max(1.0, self._mean_job_s / self.limits.slots))
 
     def _interest(self, job: Job, event: Submitted) -> None:
@@ -635,7 +636,7 @@ class Scheduler:
         job.interested[message.id] = event.client
 
     def _end(self, job: Job, out: list[Instruction], message: wire.Accepted | wire.Rejected) -> None:
-        """Forget a job that has ended, and tell those who asked for it."""
+        """Forget a job that has ended, and tell the clients that asked for it."""
         del self.jobs[job.flight]
         for name, client in job.interested.items():
             if isinstance(message, wire.Accepted):

@@ -1,7 +1,7 @@
-"""The ROUTER socket: what peers say, who they are, and the answers. The only place in the daemon that knows zmq.
+"""The ROUTER socket: requests of peers, the peers' uids, and the answers. The only file of the daemon that uses zmq.
 
-Nothing that a peer sends gets further than a typed ``Rejected``: the loop above never sees an exception for it. A frame
-over the size limit makes libzmq close that connection, before anything is allocated; clients check the size themselves.
+Bad input of a peer ends in a typed ``Rejected``, and raises nothing in the daemon's loop. A frame over the size limit
+ makes libzmq close that connection, before anything is allocated; clients check the size themselves.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from precompiled.core.errors import DaemonError, WireError
 
 log = logging.getLogger("precompiled.server")
 
-FRAMES = 3  # at most, after the identity
+FRAMES = 3  # at most, after the routing id
 BACKLOG = 1024
 RECEIVE_HWM = 8  # messages per peer waiting in libzmq: graphs are large
 SEND_HWM = 2000  # replies per peer; a peer that does not read loses further ones, and blocks nobody
@@ -38,9 +38,9 @@ _KEY = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}")
 
 @dataclass(frozen=True)
 class Peer:
-    """Who sent a message, by the kernel's word."""
+    """The process that sent a message, as the kernel names it."""
 
-    identity: bytes  # the ROUTER's name for the connection
+    routing_id: bytes  # the ROUTER's name for the connection: where replies go
     uid: int
     gid: int
     pid: int
@@ -54,7 +54,7 @@ class Request:
 
 
 class Lock:
-    """The right to be the daemon of one runtime directory, held for life.
+    """The lock of a runtime directory, which its one daemon holds until it exits.
 
     libzmq unlinks a socket's path before it binds it, so a second daemon would steal the endpoint silently. The file
     is never removed: a lock on a file that somebody unlinked would exclude nobody.
@@ -65,7 +65,7 @@ class Lock:
         self._fd = -1
 
     def acquire(self) -> bool:
-        """Take it; false when another daemon holds it. Raises OSError when the file cannot be opened."""
+        """Take the lock; false when another daemon holds it. Raises OSError when the file cannot be opened."""
         fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -96,7 +96,7 @@ class Lock:
 
 
 def prepare_runtime_dir(path: Path, *, system: bool) -> None:
-    """Make the directory, or see that it is ours alone to write to; raises DaemonError naming what is wrong."""
+    """Make the directory, or check that only we can write to it; raises DaemonError that names what is wrong."""
     wanted = 0o755 if system else 0o700
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -112,7 +112,7 @@ def prepare_runtime_dir(path: Path, *, system: bool) -> None:
             )  # fmt: skip
         if stat.S_IMODE(found.st_mode) != wanted:
             if stat.S_IMODE(found.st_mode) & 0o022 and os.listdir(path):
-                # Somebody else may have put something there: a lock that he holds, or a link.
+                # Another user may have put a lock that he holds there, or a link.
                 raise DaemonError(
                     f"others may write to {path}", f"chmod {wanted:o} {path}, after a look at what lies there",
                     code="runtime-dir-untrusted",
@@ -126,7 +126,7 @@ def prepare_runtime_dir(path: Path, *, system: bool) -> None:
 
 
 class Server:
-    """Bound by ``open``; then ``poll``, ``requests`` and ``send``, from one thread."""
+    """``open`` binds it; then ``poll``, ``requests`` and ``send``, from one thread."""
 
     def __init__(self, runtime_dir: Path, *, system: bool, max_graph_bytes: int) -> None:
         self.path = paths.socket_path(runtime_dir)
@@ -151,9 +151,9 @@ class Server:
         router.setsockopt(zmq.RCVHWM, RECEIVE_HWM)
         router.setsockopt(zmq.SNDHWM, SEND_HWM)
         router.setsockopt(zmq.BACKLOG, BACKLOG)
-        # The default, said aloud: a reply to a peer that left, or that does not read, is dropped and never blocks.
+        # The default: a reply to a peer that has left, or that does not read, is dropped and never blocks.
         router.setsockopt(zmq.ROUTER_MANDATORY, 0)
-        old = os.umask(0o177)  # never, not even for a moment, a socket that others can write to
+        old = os.umask(0o177)  # so that others cannot write to the socket before its chmod
         try:
             router.bind(self._endpoint)
         except zmq.ZMQError as error:
@@ -186,27 +186,27 @@ class Server:
         found = []
         for fd, events in ready:
             if isinstance(fd, int):
-                # A closed end is reported as an error; who reads it finds out.
+                # zmq reports a closed end as an error; the next read of it tells.
                 readable = select.POLLIN if events & (zmq.POLLIN | zmq.POLLERR) else 0
                 found.append((fd, readable | (select.POLLOUT if events & zmq.POLLOUT else 0)))
         return found
 
     def requests(self) -> Iterator[Request]:
-        """What peers asked for, at most a round's worth; everything else is answered here."""
+        """Requests of peers, so many as belong to one round; bad input is answered here."""
         for _ in range(MESSAGES_PER_ROUND):
             received = self._receive()
             if received is None:
                 return
-            identity, frames = received
-            request = self._understand(identity, frames)
+            routing_id, frames = received
+            request = self._understand(routing_id, frames)
             if request is not None:
                 yield request
 
-    def send(self, identity: bytes, message: wire.DaemonMessage) -> None:
+    def send(self, routing_id: bytes, message: wire.DaemonMessage) -> None:
         """Reply, or drop the reply when the peer is gone or does not read."""
         assert self._socket is not None
         try:
-            self._socket.send_multipart([identity, wire.PREAMBLE, wire.encode(message)], zmq.NOBLOCK)
+            self._socket.send_multipart([routing_id, wire.PREAMBLE, wire.encode(message)], zmq.NOBLOCK)
         except zmq.ZMQError as error:
             self._note("unsent-reply", f"a reply was not sent: {error}")
 
@@ -221,7 +221,7 @@ class Server:
             self.path.unlink(missing_ok=True)
 
     def _receive(self) -> tuple[bytes, list[zmq.Frame]] | None:
-        """One multipart message, its identity first; frames beyond the third are read and dropped."""
+        """One multipart message, its routing id first; frames beyond the third are read and dropped."""
         assert self._socket is not None
         frames: list[zmq.Frame] = []
         while True:
@@ -237,20 +237,20 @@ class Server:
             if not frame.more:
                 return frames[0].bytes, frames[1:]
 
-    def _peer(self, identity: bytes, frame: zmq.Frame) -> Peer:
+    def _peer(self, routing_id: bytes, frame: zmq.Frame) -> Peer:
         try:
             address = frame.get("Peer-Address")
             _, uid, gid, pid = str(address).rsplit(":", 3)
-            return Peer(identity, int(uid), int(gid), int(pid))
+            return Peer(routing_id, int(uid), int(gid), int(pid))
         except (zmq.ZMQError, AttributeError, ValueError, TypeError) as error:
             raise WireError(f"the kernel did not say who this is ({error})", code="not-permitted") from error
 
-    def _understand(self, identity: bytes, frames: list[zmq.Frame]) -> Request | None:
+    def _understand(self, routing_id: bytes, frames: list[zmq.Frame]) -> Request | None:
         message: wire.ClientMessage | None = None
         try:
             if not frames:
                 raise WireError("a message without frames")
-            peer = self._peer(identity, frames[0])
+            peer = self._peer(routing_id, frames[0])
             if not self._system and peer.uid not in (os.geteuid(), 0):
                 raise WireError(f"this daemon serves uid {os.geteuid()} alone", code="not-permitted")
             preamble = frames[0].bytes[:64]
@@ -269,7 +269,7 @@ class Server:
             if isinstance(message, wire.Submit):
                 check_submit(message, blob, self._max_graph_bytes)
             if isinstance(message, (wire.Submit, wire.Expect)) and not self._system and peer.uid != os.geteuid():
-                # root's graphs would be compiled as another user: he must ask a daemon of his own
+                # root's graphs would be compiled as another user: root must ask a daemon of its own
                 raise WireError(f"this daemon compiles for uid {os.geteuid()} alone", code="not-permitted")
             if isinstance(message, wire.Stop) and peer.uid not in (os.geteuid(), 0):
                 raise WireError("only root and the daemon's own user may stop it", code="not-permitted")
@@ -280,7 +280,7 @@ class Server:
                 "too-large": "Raise max_graph_bytes, or leave this graph eager",
             }.get(error.code, "")
             known = message if isinstance(message, wire.Submit) else None
-            self.send(identity, wire.Rejected(
+            self.send(routing_id, wire.Rejected(
                 error.code, error.message[:1000], action,
                 id=known.id[:MAX_TEXT] if known else "", key=known.key[:MAX_TEXT] if known else "",
             ))  # fmt: skip
@@ -288,7 +288,7 @@ class Server:
         return Request(peer, message, blob)
 
     def _note(self, code: str, text: str) -> None:
-        """Count bad input and log the first of its kind in a while: a peer must not be able to fill the disk."""
+        """Count bad input, and log one line per code and LOG_EVERY_S: a peer must not be able to fill the disk."""
         self.refused[code] += 1
         now = time.monotonic()
         if now - self._logged.get(code, -LOG_EVERY_S) >= LOG_EVERY_S:
@@ -297,7 +297,7 @@ class Server:
 
 
 def check_submit(message: wire.Submit, blob: bytes, max_graph_bytes: int) -> None:
-    """What the types do not say; raises WireError. No file is looked at: that is the worker's part, as its user."""
+    """Check what the types do not; raises WireError. No file is looked at: the worker does that, as its user."""
     if len(blob) > max_graph_bytes:
         raise WireError(f"a graph of {len(blob)} bytes is over the limit of {max_graph_bytes}", code="too-large")
     if not blob:

@@ -204,12 +204,12 @@ class DaemonUnderTest:
             with contextlib.suppress(psutil.Error):
                 psutil.Process(pid).kill()
 
-    def environment(self, **variables: str) -> wire.Environment:
-        return wire.Environment(
+    def environment(self, **variables: str) -> wire.Interpreter:
+        return wire.Interpreter(
             executable=str(self.interpreter), prefix="/", python="3.0", torch="2.0", triton="", variables=variables
         )
 
-    def submit(self, key: str = "", *, environment: wire.Environment | None = None, **values: Any) -> wire.Submit:
+    def submit(self, key: str = "", *, environment: wire.Interpreter | None = None, **values: Any) -> wire.Submit:
         number = next(_numbers)
         return wire.Submit(
             id=f"id{number}-{uuid.uuid4().hex[:8]}", key=key or f"key{number}", store=str(self.store),

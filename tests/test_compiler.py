@@ -184,7 +184,7 @@ def test_where_no_variant_has_a_place_nothing_is_compiled(tmp_path: Path, monkey
         manifest = fmt.Manifest(key=job.key, name="graph", components={}, environment={}, device="cpu",
                                 guards=f"L['t0'] == {size + 1000}", files={}, compile_s=1.0, created=1.0,
                                 compiled_by={})  # fmt: skip
-        store.publish(fmt.Payload(manifest, {fmt.ENTRY: b"x"}))
+        store.publish(fmt.Payload(manifest, {fmt.BUNDLE: b"x"}))
     monkeypatch.setattr(compiler, "_compile", None)  # would raise
     finished = compiler.run_job(job)
     assert (finished.outcome, finished.reason) == ("failed", "too-many-variants")

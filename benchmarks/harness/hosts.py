@@ -19,10 +19,10 @@ from precompiled.core import config, python_path
 from precompiled.core.config import Settings
 
 ROOT = Path(__file__).parent.parent.parent
-# Far above what anything takes: nothing hangs for ever.
+# Far above what any sample takes, so that none hangs for ever.
 LIMIT_S = 1200.0
 
-# The default of programs. Measured by themselves: most measures are about graphs, which are traced and hit.
+# The default of programs. Off elsewhere: most measures are about graphs, which must be traced.
 PACKAGES = {"PRECOMPILED_PACKAGES": "program"}
 
 Command = dict[str, Any]  # argv, env, cwd
@@ -33,7 +33,7 @@ class BenchmarkError(Exception):
 
 
 def expect(reports: Sequence[Mapping[str, Any]], state: str, source: str | None) -> None:
-    """A sample of something else than what is to be measured is an error, not a figure."""
+    """Raise BenchmarkError unless every graph came to ``state`` from ``source``: another sample is no figure."""
     for graph in reports:
         if graph["state"] != state or (source is not None and graph["source"] != source):
             raise BenchmarkError(f"a graph is not {state} by {source}: {graph}")
@@ -43,7 +43,7 @@ def expect(reports: Sequence[Mapping[str, Any]], state: str, source: str | None)
 
 @dataclass(frozen=True)
 class Host:
-    """Directories like a fresh machine's, and what runs with them; ``flags``: settings of its daemon's."""
+    """A host with directories of its own; ``flags``: settings of its daemon."""
 
     root: Path
     flags: Mapping[str, Any] = field(default_factory=dict)
@@ -52,8 +52,8 @@ class Host:
     def settings(self) -> Settings:
         return config.load({**self.flags, "cache_dir": self.root / "store", "runtime_dir": self.root / "run"})
 
-    def environment(self, *, hook: bool, extra: Mapping[str, str] | None = None) -> dict[str, str]:
-        """Of a process on this host; ``hook``: with precompiled switched on."""
+    def variables(self, *, hook: bool, extra: Mapping[str, str] | None = None) -> dict[str, str]:
+        """The environment variables of a process on this host; ``hook``: with precompiled switched on."""
         ours = ("PRECOMPILED", "TORCHIND", "TORCH_CACHING")
         kept = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
         found = {
@@ -64,7 +64,7 @@ class Host:
             "TORCHINDUCTOR_CACHE_DIR": str(self.root / "inductor"),
             "PRECOMPILED_PACKAGES": "off",
             "PRECOMPILED_PACKAGE_AUDIT": "0",
-            # Where the hook is on for good on this machine, plain torch.compile is to stay plain.
+            # The hook may be on for good on this machine: plain torch.compile must stay plain.
             **({} if hook else {"PRECOMPILED": "0"}),
             **(extra or {}),
         }
@@ -75,15 +75,15 @@ class Host:
         program: str = "models.program",
     ) -> Command:  # fmt: skip
         """One of the benchmarks' programs with ``spec``, in a process of its own."""
-        environment = self.environment(hook=hook, extra=extra)
-        return {"argv": _program(program, spec), "env": environment, "cwd": str(ROOT)}
+        variables = self.variables(hook=hook, extra=extra)
+        return {"argv": _program(program, spec), "env": variables, "cwd": str(ROOT)}
 
     def run(self, spec: Mapping[str, Any], *, hook: bool, **more: Any) -> dict[str, Any]:
         """The result of ``command``."""
         return _run(self.command(spec, hook=hook, **more))
 
     def tree(self, commands: Sequence[Command], *, daemon: bool | None) -> dict[str, Any]:
-        """What tree.py says of ``commands``, started at once, and of all that they leave in the background.
+        """The figures of tree.py for ``commands``, started at once, and for all that they leave in the background.
 
         ``daemon``: whether one is started before, and stopped at the end; None: the commands start it, if any.
         """
@@ -103,9 +103,9 @@ class Host:
         return outcome.pid
 
     def precompiled(self, *arguments: str, hook: bool = True) -> Command:
-        """Our own command line, on this host."""
+        """A command of precompiled's own command line, on this host."""
         argv = [sys.executable, "-m", "precompiled", *arguments]
-        return {"argv": argv, "env": self.environment(hook=hook), "cwd": str(ROOT)}
+        return {"argv": argv, "env": self.variables(hook=hook), "cwd": str(ROOT)}
 
     def stop_daemon(self) -> None:
         stop = self.precompiled("stop")
@@ -114,7 +114,7 @@ class Host:
 
 @contextmanager
 def fresh_host() -> Iterator[Host]:
-    """A host with nothing cached; it and what runs on it are gone afterwards."""
+    """A host with nothing cached; its directories and processes are removed at the end."""
     # A short path: a Unix socket's may have 107 bytes.
     root = Path(tempfile.mkdtemp(prefix="pc-bench-"))
     host = Host(root)
@@ -126,7 +126,7 @@ def fresh_host() -> Iterator[Host]:
 
 
 class Child:
-    """One of the benchmarks' programs while it runs: it is told what to do by lines, and answers by lines of JSON."""
+    """One of the benchmarks' programs while it runs: it reads instructions as lines, and answers by lines of JSON."""
 
     def __init__(self, command: Command, errors: int | None = None) -> None:
         self._name = command["argv"][2]
@@ -162,7 +162,7 @@ class Child:
         return json.loads(self._line())
 
     def finish(self) -> Any:
-        """Nothing more is told; its last answer."""
+        """End the instructions; returns the last answer."""
         self._in.close()
         found = self.answer()
         self._process.wait(LIMIT_S)
@@ -174,7 +174,7 @@ def _program(name: str, spec: Mapping[str, Any]) -> list[str]:
 
 
 def _run(command: Command, limit_s: float = LIMIT_S) -> dict[str, Any]:
-    """The JSON of a command's last line."""
+    """Run a command; returns the JSON of its last line."""
     done = subprocess.run(
         command["argv"], env=command["env"], cwd=command["cwd"], capture_output=True, text=True, check=False,
         timeout=limit_s,

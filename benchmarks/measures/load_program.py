@@ -1,8 +1,8 @@
-"""The process that loads one artifact, as a client does on a hit; prints its seconds, and what processes it started.
+"""A process that loads one artifact, as a client does on a hit; prints the seconds, and the processes that it started.
 
-Usage: python -m benchmarks.measures.load_program SPEC, a JSON object: ``store``, whose only artifact it is. Prints one
-line of JSON: ``backend_s``, for the import of ours after a call of torch.compile, which imports Dynamo and Inductor
-before any backend is called; ``load_s``: read, verify and load; ``started``, the child processes.
+Usage: python -m benchmarks.measures.load_program SPEC, a JSON object: ``store``, which has one artifact. Prints one
+line of JSON: ``backend_s``, the import of precompiled's backend after torch.compile has imported Dynamo and Inductor;
+``load_s``: read, verify and load; ``started``, the child processes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-# What the interpreter says (sys.audit) before it starts a process by any of its ways.
+# The interpreter's events (sys.audit) before it starts a process in any way.
 STARTS = {"os.fork", "os.forkpty", "os.posix_spawn", "os.system", "os.exec", "subprocess.Popen"}
 
 
@@ -33,12 +33,12 @@ def main() -> None:
     from precompiled.store.artifacts import Store
 
     store = Store(Path(spec["store"]))
-    (entry,) = store.entries()
-    recorded = store.read_program(entry)
+    (artifact,) = store.all_artifacts()
+    recorded = store.read_program(artifact)
     assert recorded is not None
     modes = capture.parse(recorded)["modes"]
     begun = time.perf_counter()
-    load(store, entry, modes, cudagraphs=False)
+    load(store, artifact, modes, cudagraphs=False)
     load_s = time.perf_counter() - begun
     print(json.dumps({"backend_s": backend_s, "load_s": load_s, "started": started}))
 

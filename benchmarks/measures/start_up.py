@@ -1,4 +1,4 @@
-"""(e) What the hook adds to the start of each Python."""
+"""(e) The seconds that the hook adds to the start of each Python."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ def start_up(effort: Effort, say: Say) -> list[Result]:
         for route, title in routes.items()
     }
     with fresh_host() as host:
-        plain_python = _environment(host.root / "plain", with_hook=False)
-        hook_python = _environment(host.root / "hook", with_hook=True)
+        plain_python = _virtual_environment(host.root / "plain", with_hook=False)
+        hook_python = _virtual_environment(host.root / "hook", with_hook=True)
         kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
         cases = {
             "none": (plain_python, kept),
             "sitecustomize": (plain_python, python_path.with_hook(kept)),
             "pth": (hook_python, kept),
         }
-        for name, (python, environment) in cases.items():
+        for name, (python, variables) in cases.items():
             question = "import sys; sys.exit('precompiled.bootstrap' in sys.modules)"
-            on = subprocess.run([python, "-c", question], env=environment, check=False, timeout=LIMIT_S).returncode
+            on = subprocess.run([python, "-c", question], env=variables, check=False, timeout=LIMIT_S).returncode
             if on != (name != "none"):
                 raise BenchmarkError(f"the hook is {'on' if on else 'off'} where it should not be: {name}")
         for result in results.values():
@@ -45,9 +45,9 @@ def start_up(effort: Effort, say: Say) -> list[Result]:
             for number in range(effort.start_rounds):
                 order = list(cases)[number % 3 :] + list(cases)[: number % 3]
                 for name in order:
-                    python, environment = cases[name]
+                    python, variables = cases[name]
                     started = time.perf_counter()
-                    subprocess.run([python, "-c", "pass"], env=environment, check=True, timeout=LIMIT_S)
+                    subprocess.run([python, "-c", "pass"], env=variables, check=True, timeout=LIMIT_S)
                     times[name].append((time.perf_counter() - started) * 1000)
             medians = {name: statistics.median(values) for name, values in times.items()}
             for route, result in results.items():
@@ -58,8 +58,8 @@ def start_up(effort: Effort, say: Say) -> list[Result]:
     return list(results.values())
 
 
-def _environment(directory: Path, *, with_hook: bool) -> str:
-    """A virtual environment in which precompiled can be imported, and nothing else is; its Python."""
+def _virtual_environment(directory: Path, *, with_hook: bool) -> str:
+    """Make a virtual environment in which only precompiled can be imported; returns its Python."""
     venv.create(directory, symlinks=True, with_pip=False)
     (packages,) = (directory / "lib").glob("python*/site-packages")
     (packages / "sources.pth").write_text(f"{Path(precompiled.__file__).parent.parent}\n")

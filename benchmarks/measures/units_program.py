@@ -1,7 +1,7 @@
 """Builds the C++ kernels of one model's training step twice: one by one, and in units. Prints a line of JSON.
 
-Usage: python -m benchmarks.measures.units_program SPEC (as models/program.py's). The precompiled header is there for
-both: it is built with the first kernel, by whichever way, and kept by torch for all compiles of a user.
+Usage: python -m benchmarks.measures.units_program SPEC (as models/program.py's). Both use the precompiled header: torch
+builds it with the first kernel of all, and keeps it for all compiles of a user.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from precompiled.torch_internals import kernel_units, kernels
 
 
 class _Notes:
-    """What the wrappers name; each is built, for the step needs it."""
+    """Notes the kernels that the wrappers name, and builds each, since the step needs it."""
 
     def __init__(self) -> None:
         self.named: dict[str, tuple[list[str], str]] = {}
@@ -34,11 +34,11 @@ class _Notes:
         return CppPythonBindingsCodeCache.load_pybinding(argtypes, source)
 
     def all_named(self, compiler: Any) -> None:
-        """Nothing waits."""
+        """Do nothing: each kernel is built already."""
 
 
 def _measured(build: Callable[[], list[Path]]) -> tuple[list[Path], dict[str, Any]]:
-    """The file of each kernel, and what it took to build them."""
+    """The file of each kernel, and the figures of the build."""
     before, started = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
     files = build()
     seconds = time.monotonic() - started
@@ -64,12 +64,12 @@ def main() -> None:
             return [Path(kernel.__self__.__file__) for kernel in built]
 
         def units() -> list[Path]:
-            recorder = kernel_units.Recorder()
+            collector = kernel_units.KernelCollector()
             for item in notes.named.values():
-                recorder.kernel(*item)
-            native = recorder.native()
+                collector.kernel(*item)
+            native = collector.native()
             assert set(native.kernels) == set(notes.named)
-            loaded: list[Any] = [recorder.loaded(name) for name in notes.named]
+            loaded: list[Any] = [collector.loaded(name) for name in notes.named]
             return [Path(kernel.__self__.__file__) for kernel in loaded]
 
         with fresh_cache():

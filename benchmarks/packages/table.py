@@ -21,10 +21,10 @@ class Row:
     architecture: str
     kind: str
     task: str
-    frames: int = 0  # that Dynamo met in the first process
+    frames: int = 0  # those that Dynamo met in the first process
     compiled: int = 0
-    traced: int = 0  # in the second
-    audited: int = 0  # traced in the third, to what the package says
+    traced: int = 0  # frames in the second process
+    audited: int = 0  # frames that the third process traced, with the same result as the package's
     guards: int = 0
     first_s: float = 0.0  # the first call in the second process
     traced_s: float = 0.0  # the same with packages off: the artifacts are there, Dynamo traces
@@ -78,7 +78,7 @@ def _examine(host: Host, row: Row) -> None:
     row.frames = len(first["functions"])
     row.compiled = sum(bool(function["guards"]) for function in first["functions"])
     row.guards = sum(function["guards"] for function in first["functions"])
-    # Dynamo's own counters: frames it looked at, and graphs it captured.
+    # Dynamo's own counters: of frames, and of graphs.
     row.traced = second["frames"].get("total", 0) + second["traced"]
     row.audited = sum(function["state"] == "audited" for function in third["functions"])
     row.different = [*first["different"], *second["different"]]
@@ -87,6 +87,6 @@ def _examine(host: Host, row: Row) -> None:
     row.reasons = dict(Counter(function["reason"] for function in first["functions"] if function["reason"]))
 
 
-def _run(host: Host, row: Row, environment: dict[str, str]) -> dict[str, Any]:
+def _run(host: Host, row: Row, variables: dict[str, str]) -> dict[str, Any]:
     spec = {"architecture": row.architecture, "task": row.task}
-    return host.run(spec, hook=True, extra=environment, program="packages.program")
+    return host.run(spec, hook=True, extra=variables, program="packages.program")

@@ -1,8 +1,8 @@
 """How costs grow: with the artifacts in the store, with clients that submit at once, with jobs in the queue.
 
-`make bench-scale` (`python -m benchmarks.scale`). One host with a real daemon, a real worker and one real artifact; the
-others in its store are copies under other keys, valid to every reader (their files are hard links, so that they take
-no room). Exit status 1 when a submit was lost.
+`make bench-scale` (`python -m benchmarks.scale`). One host with a real daemon, a real worker and one real artifact; its
+store is filled with copies under other keys, valid to every reader (their files are hard links, so that they take no
+room). Exit status 1 when a submit was lost.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Scale:
     stores: tuple[int, ...]  # artifacts
     clients: tuple[tuple[int, int], ...]  # processes, submits over all of them
     queue: int
-    repeats: int  # of what is asked or looked up
+    repeats: int  # how often each look-up or command is repeated
 
 
 FULL_SCALE = Scale((1, 10, 100, 1000, 10_000), ((1, 1000), (8, 4000), (64, 10_000), (64, 10_000)), 1000, 200)
@@ -45,21 +45,21 @@ def measure(scale: Scale, say: Say) -> tuple[list[Table], int]:
         host.start_daemon()
         host.run(QUICK.spec(task="inference", pending="wait"), hook=True)
         store = Store(host.settings.cache_dir)
-        (entry,) = store.entries()
-        recorded = store.read_program(entry)
+        (artifact,) = store.all_artifacts()
+        recorded = store.read_program(artifact)
         if recorded is None:
             raise BenchmarkError("the artifact has no program")
         (host.root / "blob").write_bytes(recorded)
-        weight = sum(record.bytes for record in entry.manifest.files.values())
-        files = len(entry.manifest.files)
+        weight = sum(record.bytes for record in artifact.manifest.files.values())
+        files = len(artifact.manifest.files)
         say(f"one artifact: {weight / 1e6:.2f} MB in {files} files; its graph: {len(recorded)} bytes")
-        store_table = measure_store(host, entry, scale.stores, scale.repeats, say)
-        keys = copies(store, entry, max(scale.stores[-1], scale.queue))
+        store_table = measure_store(host, artifact, scale.stores, scale.repeats, say)
+        keys = copies(store, artifact, max(scale.stores[-1], scale.queue))
         host.stop_daemon()
-        # For the daemons to come: 1,000 jobs of one user are over the default.
+        # For the daemons from here on: 1,000 jobs of one user are over the default.
         roomy = dataclasses.replace(host, flags={"max_queue_per_uid": scale.queue})
         daemon = psutil.Process(roomy.start_daemon())
-        # A warm worker, as a daemon that has served before has.
+        # To have a warm worker, as a daemon that has served before.
         submit(roomy, daemon, [client_spec(roomy, keys[:10], 10, 1)])
         clients_table, lost = measure_clients(roomy, daemon, keys, scale.clients, say)
         queue_table, more = measure_queue(roomy, keys, scale.queue, say)
@@ -67,7 +67,7 @@ def measure(scale: Scale, say: Say) -> tuple[list[Table], int]:
 
 
 def write_page(tables: Sequence[Table]) -> None:
-    """Put the figures into docs/scale.md, in place of those that are there."""
+    """Replace the figures in docs/scale.md."""
     facts = machine()
     figures = "\n\n".join(
         [

@@ -1,4 +1,4 @@
-"""What a daemon does with many clients, and with a long queue."""
+"""Times of a daemon with many clients, and with a long queue."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from benchmarks.harness.hosts import Child, Host
 from benchmarks.harness.result import Table
 from precompiled import wire
 from precompiled.client.ask import request
-from precompiled.graph.environment import of_a_worker
+from precompiled.graph.environment import interpreter_of_a_worker
 
 KNOWN = 50  # keys that are submitted again and again
 
 
 @dataclass
 class Load:
-    """What clients and the daemon saw of some submits."""
+    """The figures of some submits, by the clients and by the daemon."""
 
     accepted: list[float]
     answered: list[float]
@@ -40,7 +40,7 @@ class Load:
 def submit(
     host: Host, daemon: psutil.Process, specs: Sequence[dict[str, Any]], beside: Callable[[], None] | None = None
 ) -> Load:
-    """Processes that submit at the same time; ``beside``: what is done meanwhile."""
+    """Run processes that submit at the same time; ``beside``: called meanwhile."""
     extra = {"PRECOMPILED_AUTOSTART": "0"}
     commands = [host.command(spec, hook=False, extra=extra, program="scale.program") for spec in specs]
     with ExitStack() as stack:
@@ -77,17 +77,17 @@ def _quantiles(seconds: Sequence[float]) -> tuple[float, float]:
 
 
 def client_spec(host: Host, keys: Sequence[str], submits: int, window: int) -> dict[str, Any]:
-    environment = msgspec.to_builtins(of_a_worker())
+    interpreter = msgspec.to_builtins(interpreter_of_a_worker())
     return {
         "submits": submits, "window": window, "keys": list(keys), "blob": str(host.root / "blob"),
-        "environment": environment,
+        "environment": interpreter,
     }  # fmt: skip
 
 
 def measure_clients(
     host: Host, daemon: psutil.Process, keys: Sequence[str], loads: Sequence[tuple[int, int]], say: Say
 ) -> tuple[Table, int]:
-    """Processes that submit known keys, each the next one as soon as it has a reply; and how many were lost."""
+    """Clients that submit known keys, each the next one as soon as it has a reply; and how many submits were lost."""
     table = Table(
         f"The daemon: submits of {KNOWN} known keys, each client the next one when it has a reply to the last",
         ["clients", "submits", "lost", "reply, median (ms)", "p99 (ms)", "replies a second", "all published after (s)",
@@ -95,7 +95,7 @@ def measure_clients(
     )  # fmt: skip
     lost = 0
     for count, total in loads:
-        # Every client another order, so that some keys are in flight already, and others are not.
+        # Each client in another order, so that some keys are in flight already, and others are not.
         specs = [
             client_spec(host, [keys[(number * 31 + offset) % KNOWN] for offset in range(KNOWN)], -(-total // count), 1)
             for number in range(count)
@@ -118,7 +118,7 @@ def _load_row(title: str, found: Load) -> list[str]:
 
 
 def measure_queue(host: Host, keys: Sequence[str], most: int, say: Say) -> tuple[Table, int]:
-    """One client that submits everything at once, while the worker is still starting; and how many were lost."""
+    """One client that submits all keys at once, while the worker is still starting; and how many submits were lost."""
     table = Table(
         "The queue: all jobs submitted at once, before the worker is there; status and stats asked all the time",
         ["jobs", "lost", "first reply, median (ms)", "p99 (ms)", "all done (s)", "daemon's CPU a job (µs)",
@@ -132,7 +132,7 @@ def measure_queue(host: Host, keys: Sequence[str], most: int, say: Say) -> tuple
         seen: dict[str, list[float]] = {"status": [], "stats": [], "depth": [0]}
 
         def ask(until: int = count, seen: dict[str, list[float]] = seen) -> None:
-            """Status and stats, again and again, from when the queue fills until half of it is done."""
+            """Ask for status and stats, again and again, while the queue fills and until half of it is done."""
             filled = False
             while len(seen["status"]) < 2000:
                 started = time.perf_counter()

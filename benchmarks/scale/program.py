@@ -1,11 +1,11 @@
 """A client that submits known keys, one after the other or many at once, through precompiled's own connection.
 
-Usage: python -m benchmarks.scale.program SPEC, a JSON object: ``submits``, how many; ``window``, how many of them are
-without a first reply at the same time; ``keys``, taken in turn; ``blob``, the file that is every key's graph;
-``environment``, as wire.Environment. The directories come from the environment variables. Prints "ready", waits for a
+Usage: python -m benchmarks.scale.program SPEC, a JSON object: ``submits``, how many; ``window``, how many of them may
+wait for a first reply at the same time; ``keys``, taken in turn; ``blob``, the file with the graph of all keys;
+``environment``, as wire.Interpreter. The directories come from the environment variables. Prints "ready", waits for a
 line on stdin, and prints one line of JSON: ``accepted`` and ``answered``, seconds from each submit to the daemon's
-first reply and to the one that says that its artifact is published; ``lost``, how many had no such reply; ``other``,
-replies of other kinds; ``submitted_s``, until the last was submitted.
+first reply and to the reply that its artifact is published; ``lost``, how many submits got no such reply; ``other``,
+replies of other kinds; ``submitted_s``, seconds until the last submit.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ LIMIT_S = 300.0  # without any reply
 
 
 class Clients:
-    """Submits, and what came back; replies come in the connection's thread."""
+    """Submits and their replies, which come in the connection's thread."""
 
     def __init__(self, spec: dict[str, Any]) -> None:
         self.spec = spec
         self.settings = config.load()
         self.connection = Connection(self.settings)
-        self.environment = wire.Environment(**spec["environment"])
+        self.interpreter = wire.Interpreter(**spec["environment"])
         self.blob = Path(spec["blob"]).read_bytes()
         self.sent: dict[str, float] = {}
         self.accepted: dict[str, float] = {}
@@ -47,7 +47,7 @@ class Clients:
     def submit(self, key: str) -> None:
         id = uuid.uuid4().hex
         message = wire.Submit(
-            id=id, key=key, store=str(self.settings.cache_dir), environment=self.environment, device="cpu", name="scale"
+            id=id, key=key, store=str(self.settings.cache_dir), environment=self.interpreter, device="cpu", name="scale"
         )
         self.sent[id] = time.perf_counter()
         self.connection.submit(message, self.blob, self.on_reply)

@@ -1,4 +1,4 @@
-"""What is asked of a store with more and more artifacts in it."""
+"""Times of look-ups and other reads of a store with more and more artifacts in it."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from benchmarks.harness.effort import Say
 from benchmarks.harness.hosts import LIMIT_S, BenchmarkError, Host
 from benchmarks.harness.result import Table
 from precompiled.store import artifact_format as fmt
-from precompiled.store.artifacts import Entry, Store
+from precompiled.store.artifacts import Artifact, Store
 
 
-def copies(store: Store, entry: Entry, count: int) -> list[str]:
-    """Fill the store up to ``count`` artifacts like ``entry``; all keys."""
-    keys = [entry.manifest.key]
-    native = entry.path / fmt.NATIVE
+def copies(store: Store, artifact: Artifact, count: int) -> list[str]:
+    """Fill the store up to ``count`` artifacts like ``artifact``; returns all keys."""
+    keys = [artifact.manifest.key]
+    native = artifact.path / fmt.NATIVE
     for number in range(1, count):
-        key = hashlib.sha256(f"{entry.manifest.key} {number}".encode()).hexdigest()
+        key = hashlib.sha256(f"{artifact.manifest.key} {number}".encode()).hexdigest()
         keys.append(key)
         target = store.artifacts / f"{key}.0"
         if target.exists():
@@ -32,10 +32,10 @@ def copies(store: Store, entry: Entry, count: int) -> list[str]:
         making.mkdir(mode=0o700)
         if native.is_dir():
             (making / fmt.NATIVE).mkdir(mode=0o700)
-        for name in entry.manifest.files:
-            os.link(entry.path / name, making / name)
+        for name in artifact.manifest.files:
+            os.link(artifact.path / name, making / name)
         manifest = making / fmt.MANIFEST
-        manifest.write_bytes(fmt.seal(dataclasses.replace(entry.manifest, key=key)))
+        manifest.write_bytes(fmt.seal(dataclasses.replace(artifact.manifest, key=key)))
         manifest.chmod(0o600)
         making.rename(target)
     if len(store.lookup(keys[-1])) != 1:
@@ -43,8 +43,8 @@ def copies(store: Store, entry: Entry, count: int) -> list[str]:
     return keys
 
 
-def measure_store(host: Host, entry: Entry, counts: Sequence[int], repeats: int, say: Say) -> Table:
-    """What is asked of a store with more and more artifacts in it."""
+def measure_store(host: Host, artifact: Artifact, counts: Sequence[int], repeats: int, say: Say) -> Table:
+    """The table of these times."""
     table = Table(
         f"The store: microseconds a look, by the number of artifacts (medians of {repeats})",
         ["artifacts", "lookup, hit (µs)", "lookup, miss (µs)", "read and verify a hit (µs)", "look for eviction (s)",
@@ -52,7 +52,7 @@ def measure_store(host: Host, entry: Entry, counts: Sequence[int], repeats: int,
     )  # fmt: skip
     store = Store(host.settings.cache_dir)
     for count in counts:
-        keys = copies(store, entry, count)
+        keys = copies(store, artifact, count)
         chosen = [keys[(7919 * number) % len(keys)] for number in range(repeats)]
         absent = [hashlib.sha256(key.encode()).hexdigest() for key in chosen]
         hit = _microseconds(lambda key: len(store.lookup(key)) == 1, chosen)
@@ -62,8 +62,8 @@ def measure_store(host: Host, entry: Entry, counts: Sequence[int], repeats: int,
         started = time.perf_counter()
         evicted = store.evict(host.settings.cache_max_bytes, host.settings.cache_max_inodes)
         evict_s = time.perf_counter() - started
-        if evicted.entries:
-            raise BenchmarkError(f"{evicted.entries} artifacts were evicted: the copies do not fit into the budget")
+        if evicted.artifacts:
+            raise BenchmarkError(f"{evicted.artifacts} artifacts were evicted: the copies do not fit into the budget")
         commands = [f"{_command_s(host, verb):.2f}" for verb in ("ls", "status", "stats")]
         table.rows.append([f"{count:,}", f"{hit:.0f}", f"{miss:.0f}", f"{read:.0f}", f"{evict_s:.3f}", *commands])
         say(f"{count:,} artifacts: a hit {hit:.0f} µs, a miss {miss:.0f} µs, eviction's look {evict_s:.2f} s")
@@ -71,7 +71,7 @@ def measure_store(host: Host, entry: Entry, counts: Sequence[int], repeats: int,
 
 
 def _microseconds(look: Callable[[Any], bool], items: Sequence[Any]) -> float:
-    """Median over ``items``; ``look`` says whether it found what it should."""
+    """The median time of ``look`` over ``items``; it returns whether it has found what it should."""
     seconds = []
     for item in items:
         started = time.perf_counter()

@@ -1,4 +1,4 @@
-"""From what a start's processes said to the figures of its sample, and whether it is a sample at all."""
+"""From the output of a start's processes to the figures of its sample, and whether the sample is valid."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ AROUND = 5  # steps after the swap that belong to it
 
 
 def read(sample: Sample, contender: Contender, tree: dict[str, Any], client: dict[str, Any]) -> None:
-    """Fill in the figures from what tree.py and program.py said."""
+    """Fill in the figures from the output of tree.py and program.py."""
     program = client["result"]
     marks, steps, later = program["marks"], program["steps"], program["later"]
     marks["started"] = client["started"]
-    # What is loaded or compiled before the first call (cache artifacts, a package) belongs to it.
+    # Loads and compiles before the first call (cache artifacts, a package) count as part of it.
     begun = marks["dynamo"]
     sample.process_s = marks["first"] - client["started"]
     sample.first_s = marks["first"] - begun
@@ -34,25 +34,25 @@ def read(sample: Sample, contender: Contender, tree: dict[str, Any], client: dic
     sample.step_s = program["step_s"]
     sample.tracing_s = _tracing(program["phases"])
     loads = sum(graph["load_s"] for graph in program["reports"] if graph["source"] == "swap")
-    # The load of a swap happens beside steps, whose CPU seconds are taken off.
+    # The load of a swap runs beside steps, whose CPU seconds are subtracted.
     sample.cpu_s = tree["cpu_s"] - program["aside_cpu_s"] + loads
     sample.memory = {**tree["memory"], "client": [program["peak_bytes"]]}
     sample.program = program
 
 
 def read_compiles(sample: Sample, host: Host, tree: dict[str, Any]) -> None:
-    """When the daemon's workers compiled, by what the artifacts and the kernel say."""
+    """When the daemon's workers compiled, from the artifacts' manifests and the kernel's times."""
     monotonic = time.monotonic() - time.time()
-    for entry in Store(host.settings.cache_dir).entries():
-        ended = entry.manifest.created + monotonic
+    for artifact in Store(host.settings.cache_dir).all_artifacts():
+        ended = artifact.manifest.created + monotonic
         if ended > sample.program["marks"]["started"]:
-            sample.compiles.append((ended - entry.manifest.compile_s, ended))
+            sample.compiles.append((ended - artifact.manifest.compile_s, ended))
     sample.compiles.sort()
     sample.worker_started = min(tree["started"].get("worker", []), default=None)
 
 
 def _tracing(phases: dict[str, float]) -> float | None:
-    """Dynamo's own seconds: its frames, without what its backend took."""
+    """Dynamo's own seconds: of its frames, without its backend."""
     if "_compile.compile_inner" not in phases:
         return None
     return phases["_compile.compile_inner"] - phases.get("OutputGraph.call_user_compiler", 0.0)
@@ -61,9 +61,9 @@ def _tracing(phases: dict[str, float]) -> float | None:
 def swap(steps: Sequence[dict[str, float]], first: int, compiles: Sequence[tuple[float, float]]) -> dict[str, float]:
     """The longest step around the swap, beside the median of the eager ones before and of the compiled ones after.
 
-    Around: from the step in which the artifact was there (``compiles``: from, to; monotonic seconds). What slows down
-    those before it is the compile beside them. ``first``: the first step that ran compiled. The first call of the
-    process, with Dynamo in it, is no eager step.
+    Around: from the step in which the artifact was published (``compiles``: from, to; monotonic seconds). The steps
+    before it are slowed down by the compile beside them. ``first``: the first step that ran compiled. The first call of
+    the process, in which Dynamo traces, is no eager step.
     """
     eager = [step["s"] for step in steps[1:first]]
     compiled = [step["s"] for step in steps[first + 1 :]]
@@ -82,7 +82,7 @@ def swap(steps: Sequence[dict[str, float]], first: int, compiles: Sequence[tuple
 
 
 def unexpected(contender: Contender, program: dict[str, Any]) -> str:
-    """Why this is not a sample of what the contender's name says; "" when it is."""
+    """Why this is no sample of its contender; "" when it is one."""
     first, last = program["first"], program["reports"]
     if not contender.hook:
         return "precompiled was on" if last else ""

@@ -7,9 +7,9 @@ Four processes train the same model, one after the other, each observed by obser
     B              below `precompiled run`, after A: compiled from its first step, nothing traced or compiled anywhere
     plain, warm    torch.compile as it comes, with the cache that "plain, cold" filled
 
-Before them a few steps with nothing compiled, for A's to be compared with that it makes beside the compile.
+Before them, a process makes a few eager steps, to be compared with those that A makes beside the compile.
 
-Everything lives in a temporary directory, with a daemon of its own; both are gone at the end, also after Ctrl-C.
+All files lie in a temporary directory, with a daemon of its own; both are removed at the end, also after Ctrl-C.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ from rich.text import Text
 HERE = Path(__file__).resolve().parent
 # Compiled steps that each process makes at least, to have a steady step time.
 COMPILED_STEPS = 20
-# Eager and compiled code round differently, and training carries that on from step to step.
+# Eager and compiled code round differently, and the difference grows from step to step.
 TOLERANCE = 1e-3
-# A bound on one process, far above what it takes: a demo that cannot show its point says so instead of going on.
+# A bound on one process, far above what it takes: the demo ends with an error instead of hanging.
 LIMIT_S = 240.0
 PLAIN_LINE_S = 5.0  # between two lines of progress where there is no terminal
 
@@ -52,12 +52,12 @@ class DemoError(Exception):
 
 @dataclass
 class Run:
-    """One training process, and what it said."""
+    """One training process, and its output."""
 
     label: str
     title: str
     hook: bool
-    extra: dict[str, str] = field(default_factory=dict)  # of its environment
+    extra: dict[str, str] = field(default_factory=dict)  # further environment variables
     process: subprocess.Popen[str] | None = None
     launched: float = 0.0
     began: float = 0.0
@@ -78,7 +78,7 @@ class Run:
         return float(self.steps[self.first_compiled()]["at"] - self.began)
 
     def step_s(self, compiled: bool) -> float | None:
-        """The median of the steps; without the first, which is told apart."""
+        """The median of the steps, without the first one, which is shown by itself."""
         found = [step["seconds"] for step in self.steps[1:] if step["compiled"] is compiled]
         return statistics.median(found) if found else None
 
@@ -92,7 +92,7 @@ class Run:
         if not self.began:
             return row
         first_end = self.steps[0]["at"] if self.steps else now
-        # Known at the end only; until then the whole first call is shown as Dynamo's.
+        # Only known at the end; until then the whole first call is shown as Dynamo's.
         waited = min(self.end.get("backend_s", 0.0), first_end - begin)
         first = timeline.TRACING if self.end.get("frames", 1) else timeline.WAITING
         row.spans.append((begin - self.launched, first_end - waited - self.launched, first))
@@ -118,17 +118,17 @@ class Demo:
 
     # ------------------------------------------------------------------ the processes
 
-    def environment(self, run: Run) -> dict[str, str]:
+    def variables(self, run: Run) -> dict[str, str]:
         kept = {name: value for name, value in os.environ.items() if not name.startswith("PRECOMPILED")}
         return {
             **kept,
             "HF_HUB_OFFLINE": "1",
             "PRECOMPILED_CACHE_DIR": str(self.directory / "store"),
             "PRECOMPILED_RUNTIME_DIR": str(self.directory / "run"),
-            "PRECOMPILED_PACKAGE_AUDIT": "0",  # one process in fifty traces, to compare: not in front of an audience
-            # Plain torch.compile fills one cache; what is to be seen in ours is that nobody touches the other.
+            "PRECOMPILED_PACKAGE_AUDIT": "0",  # one process in fifty traces to compare: not in a demo
+            # Plain torch.compile fills one cache; the runs of ours have another, which stays empty.
             "TORCHINDUCTOR_CACHE_DIR": str(self.directory / ("inductor-ours" if run.hook else "inductor-plain")),
-            # Where the hook is on for good, plain torch.compile is to stay plain.
+            # The hook may be on for good here: plain torch.compile must stay plain.
             **({} if run.hook else {"PRECOMPILED": "0"}),
             **run.extra,
         }
@@ -140,7 +140,7 @@ class Demo:
         with open(self.directory / f"{run.label}.log", "w+") as log:
             run.launched = time.monotonic()
             run.process = subprocess.Popen(
-                command, env=self.environment(run), stdout=subprocess.PIPE, stderr=log, text=True
+                command, env=self.variables(run), stdout=subprocess.PIPE, stderr=log, text=True
             )
             guard = threading.Timer(LIMIT_S, run.process.kill)
             guard.daemon = True
@@ -178,7 +178,7 @@ class Demo:
     def precompiled(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [sys.executable, "-m", "precompiled", *arguments],
-            env=self.environment(self.runs[1]), capture_output=True, text=True, check=False, timeout=60,
+            env=self.variables(self.runs[1]), capture_output=True, text=True, check=False, timeout=60,
         )  # fmt: skip
 
     def run_all(self) -> None:
@@ -187,7 +187,7 @@ class Demo:
             self.train(self.eager, COMPILED_STEPS)
             self.train(plain_cold, 0)
             self.train(a, 0)
-            # As many steps as A made, so that each loss of A, before and after its swap, has one to be compared with.
+            # As many steps as A made, so that each loss of A has one to be compared with.
             self.train(b, len(a.steps))
             self.train(plain_warm, 2 * COMPILED_STEPS)
         self.stats = json.loads(self.precompiled("stats", "--json").stdout)
@@ -205,7 +205,7 @@ class Demo:
 
     @contextmanager
     def progress(self) -> Iterator[None]:
-        """Shows what goes on: the growing timeline in a terminal, a line every few seconds elsewhere."""
+        """Shows the progress: the growing timeline in a terminal, a line every few seconds elsewhere."""
         if self.console.is_terminal:
             with Live(get_renderable=self._live, console=self.console, refresh_per_second=5, transient=True):
                 yield
@@ -289,7 +289,7 @@ class Demo:
         return text.append("ms")
 
     def pace(self) -> Text:
-        """A's eager steps, which share the machine with their compile, beside those of a process alone."""
+        """A's eager steps, beside which the compile runs, and those of a process alone."""
         a = self.runs[1]
         alone = statistics.median(step["seconds"] for step in self.eager.steps[1:])
         beside = a.steps[1 : a.first_compiled()]

@@ -17,7 +17,7 @@ from precompiled.core import config
 from precompiled.core.errors import ConfigError, PrecompiledError
 from precompiled.version import VERSION
 
-# In the order of `precompiled --help`; the module holds a click command of that name, with "_command" behind it.
+# Command -> its module, in the order of `precompiled --help`. The click command is the module's `<name>_command`.
 COMMANDS = {
     "run": "precompiled.cli.switch",
     "enable": "precompiled.cli.switch",
@@ -71,7 +71,7 @@ class Cli(click.Group):
             click.echo("Interrupted; nothing more was done.", err=True)
             sys.exit(INTERRUPTED)
         except BrokenPipeError:
-            # The reader (`| head`) left. Python would complain once more when it flushes stdout at its end.
+            # The reader of a pipe has ended (`| head`). Python would report it again when it flushes stdout at its end.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             sys.exit(1)
 
@@ -122,8 +122,8 @@ def _load_settings(flags: dict[str, str | None]) -> config.Settings:
     try:
         return config.load(flags)
     except ConfigError as error:
-        config.load()  # what the environment or a file has wrong is a failure, and raised again here
-        raise click.UsageError(str(error)) from error  # what a flag has wrong is wrong use
+        config.load()  # raises where a variable or a file is wrong: a failure
+        raise click.UsageError(str(error)) from error  # a wrong flag is wrong use
 
 
 def _parse_sets(sets: Sequence[str]) -> dict[str, str]:
@@ -144,6 +144,6 @@ def _fail(arguments: Sequence[str], code: str, message: str, action: str, status
 
 
 def _asks_for_json(arguments: Sequence[str]) -> bool:
-    """Whether `--json` is ours: what stands behind `--` belongs to the command that `run` starts."""
+    """Whether `--json` is given before `--`: arguments behind it belong to the command that `run` starts."""
     ours = arguments[: arguments.index("--")] if "--" in arguments else arguments
     return "--json" in ours

@@ -1,4 +1,4 @@
-"""Is torch.compile routed to us in the processes that the user will start?"""
+"""Is torch.compile routed to precompiled in the processes that the user will start?"""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ _REPORT_THIS = "report this with the output of `precompiled doctor --json`"
 
 
 def run(settings: Settings) -> Iterator[Check]:
-    environment = dict(os.environ)
-    yield switch(environment, settings.mode)
+    variables = dict(os.environ)
+    yield switch(variables, settings.mode)
     yield pth_file(pth.written())
-    yield here(environment, probe.ask(environment))
-    yield below_run(probe.ask(python_path.with_hook({**environment, "PRECOMPILED": "1"})))
+    yield here(variables, probe.ask(variables))
+    yield below_run(probe.ask(python_path.with_hook({**variables, "PRECOMPILED": "1"})))
     version = _torch_version()
     yield torch_version(version)
     if version is not None:
-        switched_on = {**environment, "PRECOMPILED": "1", "PRECOMPILED_MODE": "eager"}
+        switched_on = {**variables, "PRECOMPILED": "1", "PRECOMPILED_MODE": "eager"}
         with_torch = probe.ask_with_torch(python_path.with_hook(switched_on))
         yield route(with_torch)
         if with_torch.packages:
             yield packages(with_torch)
 
 
-def switch(environment: Mapping[str, str], mode: str) -> Check:
-    """What the user has switched off himself."""
-    if environment.get("PRECOMPILED") == "0":
+def switch(variables: Mapping[str, str], mode: str) -> Check:
+    """Whether the user has switched precompiled off."""
+    if variables.get("PRECOMPILED") == "0":
         return Check("switch", "warn", "PRECOMPILED=0 is set: everything is off", "Unset PRECOMPILED")
     if mode == "off":
         return Check("switch", "warn", "the mode is off: nothing is routed", "See `precompiled config` for its origin")
@@ -56,15 +56,15 @@ def pth_file(paths: list[Path]) -> Check:
     return Check("pth", "ok", f"enabled: {', '.join(map(str, paths))}")
 
 
-def here(environment: Mapping[str, str], found: probe.Probe) -> Check:
-    """Whether a program started right here, without `precompiled run`, has the hook."""
+def here(variables: Mapping[str, str], found: probe.Probe) -> Check:
+    """Whether a program that is started in this shell, without `precompiled run`, has the hook."""
     if found.state == "waiting" or (found.state == "fired" and found.torch):
         return Check("hook", "ok", f"a fresh {sys.executable} has the hook")
-    if environment.get("PRECOMPILED") == "0":
+    if variables.get("PRECOMPILED") == "0":
         return Check("hook", "warn", "off, as PRECOMPILED=0 is set", "Unset PRECOMPILED")
     if found.state in ("failed", "error"):
         return Check("hook", "fail", f"the hook fails at start-up: {found.problem}", "Reinstall precompiled")
-    entries = [entry for entry in environment.get("PYTHONPATH", "").split(os.pathsep) if entry]
+    entries = [entry for entry in variables.get("PYTHONPATH", "").split(os.pathsep) if entry]
     if str(python_path.hook_folder()) in entries:
         other = found.sitecustomize or "another sitecustomize"
         return Check(
@@ -90,7 +90,7 @@ def below_run(found: probe.Probe) -> Check:
 
 
 def torch_version(version: str | None) -> Check:
-    """Whether this interpreter's torch is one that we know."""
+    """Whether this interpreter's torch is a supported one."""
     wanted = f"Install a torch from {_dotted(OLDEST)} to {_dotted(NEWEST)}"
     if version is None:
         return Check("torch", "fail", f"{sys.executable} has no torch", f"{wanted} there")
@@ -108,7 +108,7 @@ def _dotted(version: tuple[int, ...]) -> str:
 
 
 def route(found: probe.Probe) -> Check:
-    """Whether torch.compile is ours once torch is imported."""
+    """Whether torch.compile is routed to precompiled once torch is imported."""
     if found.state == "on":
         return Check("route", "ok", "torch.compile is routed once torch is imported")
     return Check(
@@ -118,7 +118,7 @@ def route(found: probe.Probe) -> Check:
 
 
 def packages(found: probe.Probe) -> Check:
-    """Whether a process can take over what an earlier one traced."""
+    """Whether a process can use traces of earlier ones."""
     if found.packages == "on":
         return Check("packages", "ok", "a process takes over what an earlier one traced")
     if found.packages == "off":

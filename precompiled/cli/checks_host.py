@@ -42,11 +42,11 @@ def inotify(watches: int | None, instances: int | None, used: int) -> Check:
     return Check("inotify", "ok", f"{used} of {instances} instances used, {watches} watches")
 
 
-def compiler(environment: Mapping[str, str]) -> Check:
+def compiler(variables: Mapping[str, str]) -> Check:
     """The C++ compiler that Inductor will use: $CXX, else g++."""
-    name = environment.get("CXX") or "g++"
-    origin = "CXX" if environment.get("CXX") else "the default"
-    path = shutil.which(name, path=environment.get("PATH"))
+    name = variables.get("CXX") or "g++"
+    origin = "CXX" if variables.get("CXX") else "the default"
+    path = shutil.which(name, path=variables.get("PATH"))
     if path is None:
         return Check(
             "compiler", "fail", f"the C++ compiler {name} ({origin}) is not on PATH: no CPU graph can be compiled",
@@ -68,9 +68,9 @@ def headers(path: Path) -> Check:
     )  # fmt: skip
 
 
-def gpus(environment: Mapping[str, str]) -> Check:
+def gpus(variables: Mapping[str, str]) -> Check:
     """The GPUs that graphs can be pinned to."""
-    visible = environment.get("CUDA_VISIBLE_DEVICES")
+    visible = variables.get("CUDA_VISIBLE_DEVICES")
     limited = "" if visible is None else f"; CUDA_VISIBLE_DEVICES={visible}"
     status, said = ask_program(["nvidia-smi", "-L"])
     return judge_gpus(status, said, limited, any(Path("/dev").glob("nvidia[0-9]*")))
@@ -109,7 +109,7 @@ def _limit(name: str) -> int | None:
 
 
 def _instances_used() -> int:
-    """How many inotify instances this user's processes hold; those that cannot be read are other users'."""
+    """How many inotify instances this user's processes hold; processes that cannot be read are other users'."""
     uid, used = os.getuid(), 0
     for process in Path("/proc").glob("[0-9]*"):
         try:
@@ -117,5 +117,5 @@ def _instances_used() -> int:
                 continue
             used += sum(os.readlink(entry.path) == "anon_inode:inotify" for entry in os.scandir(process / "fd"))
         except OSError:
-            continue  # it ended while we looked
+            continue  # it has ended meanwhile
     return used

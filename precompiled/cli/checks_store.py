@@ -65,7 +65,7 @@ def directories(store: Store) -> Check:
 
 
 def ancestors(root: Path) -> Check:
-    """Who could put another directory in the store's place: readers check the store itself, so this is a warning."""
+    """Whether others could put another directory in the store's place. Readers check the store, so it is a warning."""
     for parent in root.parents:
         try:
             status = os.stat(parent)
@@ -80,7 +80,7 @@ def ancestors(root: Path) -> Check:
 
 
 def entries(store: Store) -> Check:
-    """Owner and mode of every entry; readers refuse those that are off, so their graphs stay eager."""
+    """Owner and mode of artifacts and failure records; readers refuse those that others could have written."""
     count = 0
     try:
         found = list(os.scandir(store.artifacts))
@@ -100,14 +100,14 @@ def entries(store: Store) -> Check:
 
 
 def quarantine(store: Store) -> Check:
-    """What was found corrupt."""
+    """Whether corrupt artifacts were found."""
     try:
         names = [name for name in os.listdir(store.quarantined) if not name.endswith(".reason")]
     except (FileNotFoundError, PermissionError):
         names = []
     if names:
         return Check(
-            "quarantine", "warn", f"{len(names)} corrupt entries lie in {store.quarantined}",
+            "quarantine", "warn", f"{len(names)} corrupt files or folders lie in {store.quarantined}",
             "Their .reason files say why; a disk that alters files needs attention. `precompiled clear` removes them",
         )  # fmt: skip
     return Check("quarantine", "ok", "empty")
@@ -126,14 +126,14 @@ def space(root: Path, free_bytes: int, free_inodes: int | None) -> Check:
 
 
 def mappable(root: Path, noexec: bool) -> Check:
-    """Native code of artifacts is mapped from the store."""
+    """Whether native code of artifacts can be mapped from the store."""
     if noexec:
         return Check("store noexec", "fail", f"{root} is mounted noexec", "Set PRECOMPILED_CACHE_DIR to another disk")
     return Check("store noexec", "ok", "native code can be mapped from the store")
 
 
 def buildable(directory: Path, noexec: bool) -> Check:
-    """Inductor runs what it has just compiled from its own cache, below the temporary directory."""
+    """Whether Inductor can run compiled code from its own cache, below the temporary directory."""
     if noexec:
         return Check(
             "build noexec", "warn", f"{directory} is mounted noexec: what Inductor builds there cannot be loaded",

@@ -1,4 +1,4 @@
-"""explain: why a graph was a miss, by what differs from the nearest entry that was there; and what a reason means."""
+"""explain: why a graph was a miss, by what differs from the nearest graph that was there; and what a reason means."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from precompiled.core.errors import StoreError
 from precompiled.core.reasons import REASONS, Reason
 from precompiled.graph import difference, key, listing
 from precompiled.store import artifact_format as fmt
-from precompiled.store.artifacts import Entry, Store
+from precompiled.store.artifacts import Artifact, Store
 
-# Graphs are read for so many of the entries with the most components in common: a store may hold ten thousand.
+# Programs are read of so many graphs, those with the most components in common: a store may hold ten thousand.
 MAX_COMPARED = 64
 MAX_SHOWN = 20
 TITLES = {
@@ -35,7 +35,7 @@ TITLES = {
 
 @dataclass(frozen=True)
 class _Kept:
-    """An entry of the store: an artifact or a failure record."""
+    """An artifact or a failure record in the store."""
 
     key: str
     slot: int
@@ -44,13 +44,13 @@ class _Kept:
     created: float
     state: str
     components: dict[str, str]
-    entry: Entry | fmt.Failure
+    stored: Artifact | fmt.Failure
 
     def program(self, store: Store) -> dict[str, Any] | None:
         try:
-            return program_of(store, self.entry)
+            return program_of(store, self.stored)
         except StoreError:
-            return None  # one that cannot be trusted is not compared with
+            return None  # it cannot be trusted, so it is not compared with
 
     def equal(self, other: _Kept) -> list[str]:
         return [name for name in key.SECTIONS if name in self.components
@@ -66,7 +66,7 @@ class _Kept:
 
 @dataclass(frozen=True)
 class _Nearest:
-    """What was there before a graph, and what differs."""
+    """The nearest graph that was there before, and what differs."""
 
     kept: _Kept
     distance: tuple[int, int]
@@ -75,9 +75,9 @@ class _Nearest:
 
 @command("explain")
 @click.argument("prefix", required=False, metavar="[KEY|FUNCTION|CODE]")
-@click.option("--last", is_flag=True, help="The entry that was published last.")
+@click.option("--last", is_flag=True, help="The graph that was published last.")
 def explain_command(out: Output, settings: Settings, prefix: str | None, last: bool) -> None:
-    """Say why a graph was not found in the store: what differs from the nearest entry that was there before it.
+    """Say why a graph was not found in the store: what differs from the nearest graph that was there before it.
 
     A unique beginning of KEY is enough. Of a function's name (`model.Net.forward`): why it was traced although it has a
     package, with the guard and the line in its source. Of a reason's CODE (`no-daemon`): what it means, and what can
@@ -85,7 +85,7 @@ def explain_command(out: Output, settings: Settings, prefix: str | None, last: b
     """
     if (prefix is None) != last:
         raise click.UsageError("give either a KEY (or a function, or a reason's code), or --last")
-    if prefix in REASONS:  # no code is the beginning of a key: they are no hexadecimal numbers
+    if prefix in REASONS:  # no code is the beginning of a key: none is a hexadecimal number
         reason = REASONS[prefix]
         out.result(_reason_document(reason), lambda: _show_reason(reason))
         return
@@ -151,7 +151,7 @@ def _show_reason(reason: Reason) -> None:
 
 
 def _plain(text: str) -> str:
-    """Of Markdown: with links as paths in this project's sources."""
+    """Markdown as plain text, with links as paths in this project's sources."""
     return re.sub(r"\[[^]]*\]\(([^)]*)\)", r"see docs/\1", text)
 
 
@@ -159,9 +159,9 @@ def _plain(text: str) -> str:
 
 
 def _artifacts(store: Store) -> Iterator[_Kept]:
-    for entry in store.entries():
-        found = entry.manifest
-        yield _Kept(found.key, entry.slot, found.name, found.device, found.created, "artifact", found.components, entry)
+    for artifact in store.all_artifacts():
+        found, slot = artifact.manifest, artifact.slot
+        yield _Kept(found.key, slot, found.name, found.device, found.created, "artifact", found.components, artifact)
 
 
 def _failures(store: Store) -> Iterator[_Kept]:
@@ -170,20 +170,20 @@ def _failures(store: Store) -> Iterator[_Kept]:
         program = program_of(store, failure)
         if program is not None:
             components = key.components_of(program)
-            # A record does not say it; the facts of a GPU do.
+            # A record does not name the device; its environment has a GPU's facts or none.
             device = "cuda" if "gpu" in (program["environment"] or ()) else "cpu"
         yield _Kept(failure.key, 0, failure.name, device, failure.created, "failed", components, failure)
 
 
 def _nearest(store: Store, target: _Kept, program: dict[str, Any], older: Sequence[_Kept]) -> _Nearest | None:
-    """The entry with the fewest components that differ, then the fewest fields in them; None where none is alike."""
+    """The graph with the fewest components that differ, then the fewest fields in them; None where none is alike."""
     candidates = {
         item.key: item for item in older  # one of each key: variants differ in sizes only
         if item.key != target.key and item.device == target.device and item.equal(target)
     }  # fmt: skip
     ranked = sorted(
         candidates.values(),
-        # Those of the same function before others, then the youngest: there may be more than are compared.
+        # Graphs of the same function before others, then the youngest: only the first are compared.
         key=lambda item: (-len(item.equal(target)), _function(item) != _function(target), -item.created),
     )
     found: _Nearest | None = None
@@ -198,7 +198,7 @@ def _nearest(store: Store, target: _Kept, program: dict[str, Any], older: Sequen
             if found is None or distance < found.distance:
                 found = _Nearest(item, distance, difference.compare(other, program))
         except listing.NOT_A_PROGRAM:
-            continue  # a failure record of what was no graph
+            continue  # a failure record whose program is none
     return found
 
 
@@ -213,13 +213,13 @@ def _function(item: _Kept) -> str:
 def _variants(store: Store, mine: Sequence[_Kept]) -> Iterator[dict[str, Any]]:
     """The artifacts of a key, oldest first: for which sizes each was compiled, and where it holds."""
     for item in mine:
-        if isinstance(item.entry, Entry):
+        if isinstance(item.stored, Artifact):
             program = item.program(store)
             yield {
                 "slot": item.slot,
                 "created": item.created,
                 "sizes": {} if program is None else _sizes(program),
-                "guards": _readable(item.entry.manifest.guards, program),
+                "guards": _readable(item.stored.manifest.guards, program),
             }
 
 
@@ -228,7 +228,7 @@ def _sizes(program: dict[str, Any]) -> dict[str, int]:
 
 
 def _readable(guards: str, program: dict[str, Any] | None) -> str:
-    """Guards over the names of the sizes, where they are over the graph's size inputs (``L['t0']``)."""
+    """Guards with the names of the sizes in place of the graph's size inputs (``L['t0']``)."""
     if program is None:
         return guards
     try:

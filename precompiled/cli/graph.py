@@ -1,4 +1,4 @@
-"""What an entry of the store was compiled from, read back and shown: for `show` and `explain`."""
+"""The program of an artifact or failure record, read back and shown: for `show` and `explain`."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from precompiled.core.errors import CorruptArtifact
 from precompiled.graph import listing
 from precompiled.graph.key import SECTIONS
 from precompiled.store import artifact_format as fmt
-from precompiled.store.artifacts import Entry, Store
+from precompiled.store.artifacts import Artifact, Store
 
 MAX_SHOWN_CHARS = 400
 
 
-def program_of(store: Store, kept: Entry | fmt.Failure) -> dict[str, Any] | None:
-    """The program of an artifact or a failure record; None where it was not kept, or is none."""
+def program_of(store: Store, kept: Artifact | fmt.Failure) -> dict[str, Any] | None:
+    """The program of an artifact or a failure record; None where it was not kept, or cannot be read."""
     try:
-        data = store.read_program(kept) if isinstance(kept, Entry) else fmt.program_of_failure(kept)
+        data = store.read_program(kept) if isinstance(kept, Artifact) else fmt.program_of_failure(kept)
         program = None if data is None else json.loads(data)
     except (CorruptArtifact, FileNotFoundError, ValueError, RecursionError):
-        return None  # quarantined or evicted by now, or a record of bytes that were no graph
+        return None  # quarantined or evicted by now, or a failure record of bytes that are no program
     return program if isinstance(program, dict) and set(SECTIONS) <= set(program) else None
 
 
-def first_program(store: Store, entries: Sequence[Entry], failure: fmt.Failure | None) -> dict[str, Any] | None:
-    """The program of one key: all its entries have the same, but for sizes."""
-    found = (program_of(store, kept) for kept in (*entries, failure) if kept is not None)
+def first_program(store: Store, artifacts: Sequence[Artifact], failure: fmt.Failure | None) -> dict[str, Any] | None:
+    """The program of one key: its artifacts and failure record have the same, but for sizes."""
+    found = (program_of(store, kept) for kept in (*artifacts, failure) if kept is not None)
     return next((program for program in found if program is not None), None)
 
 
 def operations(program: dict[str, Any] | None) -> list[listing.Operation] | None:
-    """The operations of a program; None where there is none, or it is none."""
+    """The operations of a program; None where there is no program, or it cannot be read."""
     if program is None:
         return None
     try:
@@ -44,7 +44,7 @@ def operations(program: dict[str, Any] | None) -> list[listing.Operation] | None
 
 
 def document(found: list[listing.Operation] | None) -> list[dict[str, Any]] | None:
-    """For `--json`."""
+    """The operations for `--json`."""
     if found is None:
         return None
     return [

@@ -1,4 +1,4 @@
-"""Asks a fresh interpreter whether the hook is on in it: the only answer that counts."""
+"""Asks a fresh interpreter whether the hook is on in it."""
 
 from __future__ import annotations
 
@@ -50,30 +50,30 @@ class Probe:
     state: str  # bootstrap.state(), "absent" when the hook never ran, "error" when the interpreter failed
     problem: str = ""
     sitecustomize: str = ""  # the file that ended up as `sitecustomize`
-    torch: bool = False  # whether torch was imported at start-up, by whomever
-    packages: str = ""  # once torch is imported: "on", "off" as the setting has it, or why this torch has none
+    torch: bool = False  # whether torch was imported at start-up
+    packages: str = ""  # once torch is imported: "on"; "off", by the setting; or why there are none with this torch
 
 
-def ask(environment: Mapping[str, str]) -> Probe:
-    """Start this interpreter with `environment`, and ask whether the hook is there. It imports no torch."""
-    return _ask(_QUESTION, environment)
+def ask(variables: Mapping[str, str]) -> Probe:
+    """Start this interpreter with these environment variables, and ask whether the hook is on. Imports no torch."""
+    return _ask(_QUESTION, variables)
 
 
-def ask_with_torch(environment: Mapping[str, str]) -> Probe:
+def ask_with_torch(variables: Mapping[str, str]) -> Probe:
     """The same, after `import torch`: its state is `precompiled.hook.state()`."""
-    return _ask(_QUESTION_WITH_TORCH, environment)
+    return _ask(_QUESTION_WITH_TORCH, variables)
 
 
-def _ask(question: str, environment: Mapping[str, str]) -> Probe:
+def _ask(question: str, variables: Mapping[str, str]) -> Probe:
     try:
         done = subprocess.run(
-            [sys.executable, "-c", question], env=dict(environment), capture_output=True, text=True,
+            [sys.executable, "-c", question], env=dict(variables), capture_output=True, text=True,
             timeout=TIMEOUT_S, check=False, stdin=subprocess.DEVNULL,
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired) as error:
         return Probe(state="error", problem=f"{sys.executable} could not be asked: {error}")
     try:
-        # The last line: other people's start-up code may print.
+        # The last line: other start-up code may print before it.
         return Probe(**json.loads(done.stdout.strip().rpartition("\n")[2]))
     except (ValueError, TypeError):
         said = done.stderr.strip().rpartition("\n")[2]

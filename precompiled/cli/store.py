@@ -19,7 +19,7 @@ from precompiled.core.config import Settings
 from precompiled.core.errors import StoreError
 from precompiled.store import artifact_format as fmt
 from precompiled.store import trust
-from precompiled.store.artifacts import FAILED_SUFFIX, Entry, Store
+from precompiled.store.artifacts import FAILED_SUFFIX, Artifact, Store
 from precompiled.store.packages import PackageStore
 
 
@@ -27,12 +27,13 @@ from precompiled.store.packages import PackageStore
 def ls_command(out: Output, settings: Settings) -> None:
     """List what is in the store: artifacts, graphs that could not be compiled, and packages."""
     store = open_store(settings)
-    artifacts = list(store.entries())
-    rows = [_artifact_row(entry) for entry in artifacts] + [_failure_row(item) for item in store.failures()]
+    artifacts = list(store.all_artifacts())
+    rows = [_artifact_row(artifact) for artifact in artifacts] + [_failure_row(item) for item in store.failures()]
     rows.sort(key=lambda row: row["created"], reverse=True)
     unreadable = sum(not name.endswith(FAILED_SUFFIX) for name in _names(store.artifacts)) - len(artifacts)
     if unreadable > 0:
-        out.note(f"precompiled: {unreadable} entries cannot be read or trusted; `precompiled doctor` says more.")
+        what = counted(unreadable, "artifact")
+        out.note(f"precompiled: {what} cannot be read or trusted; `precompiled doctor` says more.")
 
     packages, refused = functions.rows(store), functions.refusals(store)
 
@@ -73,21 +74,24 @@ def show_command(out: Output, settings: Settings, key: str) -> None:
         out.result(found, lambda: functions.show(found))
         return
     whole = resolve(store, [key])[0]
-    entries = store.lookup(whole)
+    artifacts = store.lookup(whole)
     failure = store.failure(whole)
-    if not entries and failure is None:
+    if not artifacts and failure is None:
         raise StoreError(
-            f"{whole[:SHOWN_DIGITS]} has nothing that can be read (a corrupt entry was put into {store.quarantined})",
+            f"{whole[:SHOWN_DIGITS]} has nothing that can be read (what was corrupt was put into {store.quarantined})",
             "The graph is compiled again when it is met",
             code="unreadable",
         )
-    operations = graph.operations(graph.first_program(store, entries, failure))
+    operations = graph.operations(graph.first_program(store, artifacts, failure))
     packages = _packages(store, whole)
     document = {
         "key": whole,
         "variants": [
-            {**dataclasses.asdict(entry.manifest), **_used(entry), "slot": entry.slot, "path": str(entry.path)}
-            for entry in entries
+            {
+                **dataclasses.asdict(artifact.manifest), **_used(artifact),
+                "slot": artifact.slot, "path": str(artifact.path),
+            }
+            for artifact in artifacts
         ],
         "failure": _failure_document(failure) if failure else None,
         "graph": graph.document(operations),
@@ -95,7 +99,7 @@ def show_command(out: Output, settings: Settings, key: str) -> None:
     }
 
     def show() -> None:
-        _show(whole, entries, failure)
+        _show(whole, artifacts, failure)
         for name in packages:
             click.echo(f"in the package of {name}")
         graph.show(operations)
@@ -125,18 +129,19 @@ def clear_command(out: Output, settings: Settings, keys: tuple[str, ...], yes: b
             raise click.UsageError("there is nobody to ask for confirmation: add --yes")
         click.confirm(f"Remove {what} from {store.root}?", abort=True, err=True)
     removed = [store.remove(key) for key in wholes] if keys else [store.clear()]
-    entries, size = sum(item.entries for item in removed), sum(item.bytes for item in removed)
+    artifacts, size = sum(item.artifacts for item in removed), sum(item.bytes for item in removed)
     packages = sum(item.packages for item in removed)
     for folder in (store.artifacts,) if keys else (store.artifacts, PackageStore(store.root).packages):
         left = [name for name in _names(folder) if not keys or name.partition(".")[0] in wholes]
         if left:
             raise StoreError(
-                f"{len(left)} entries of {folder} could not be removed", "Check its owner and mode", code="not-removed"
-            )
+                f"{len(left)} files or folders in {folder} could not be removed", "Check its owner and mode",
+                code="not-removed",
+            )  # fmt: skip
     also = f" and {packages} entries of packages" if packages else ""
     out.result(
-        {"removed": entries, "packages": packages, "bytes": size},
-        f"Removed {counted(entries, 'artifact')}{also}, {human_bytes(size)}.",
+        {"removed": artifacts, "packages": packages, "bytes": size},
+        f"Removed {counted(artifacts, 'artifact')}{also}, {human_bytes(size)}.",
     )
 
 
@@ -146,11 +151,11 @@ def gc_command(out: Output, settings: Settings) -> None:
     store = open_store(settings)
     removed = store.evict(settings.cache_max_bytes, settings.cache_max_inodes)
     document = {
-        "removed": removed.entries, "bytes": removed.bytes,
+        "removed": removed.artifacts, "bytes": removed.bytes,
         "max_bytes": settings.cache_max_bytes, "max_inodes": settings.cache_max_inodes,
     }  # fmt: skip
     budget = f"{human_bytes(settings.cache_max_bytes)} and {settings.cache_max_inodes} inodes"
-    what = f"{counted(removed.entries, 'artifact')}, {human_bytes(removed.bytes)}"
+    what = f"{counted(removed.artifacts, 'artifact')}, {human_bytes(removed.bytes)}"
     out.result(document, f"Removed {what} (budget: {budget}).")
 
 
@@ -158,7 +163,7 @@ def gc_command(out: Output, settings: Settings) -> None:
 
 
 def open_store(settings: Settings) -> Store:
-    """The store, if it can be trusted; one that does not exist yet is empty."""
+    """The store, if it can be trusted; a store that does not exist yet is empty."""
     store = Store(settings.cache_dir)
     try:
         with trust.open_directory(store.root) as root_fd, trust.open_directory("artifacts", root_fd):
@@ -175,7 +180,7 @@ def open_store(settings: Settings) -> Store:
 
 
 def _names(folder: Path) -> list[str]:
-    """What is in a folder of the store, readable or not."""
+    """Names in a folder of the store, readable or not."""
     try:
         return os.listdir(folder)
     except FileNotFoundError:
@@ -183,7 +188,7 @@ def _names(folder: Path) -> list[str]:
 
 
 def resolve(store: Store, prefixes: Sequence[str]) -> list[str]:
-    """The whole keys that begin so; an error for one that is unknown or not unique."""
+    """The whole keys that begin with these prefixes; raises StoreError for one that is unknown or not unique."""
     known = {name.partition(".")[0] for name in _names(store.artifacts)}
     found = []
     for prefix in prefixes:
@@ -199,11 +204,11 @@ def resolve(store: Store, prefixes: Sequence[str]) -> list[str]:
     return found
 
 
-def _artifact_row(entry: Entry) -> dict[str, Any]:
-    manifest = entry.manifest
+def _artifact_row(artifact: Artifact) -> dict[str, Any]:
+    manifest = artifact.manifest
     return {
-        "key": manifest.key, "slot": entry.slot, "name": manifest.name, "device": manifest.device,
-        "bytes": manifest.bytes, "created": manifest.created, **_used(entry), "compile_s": manifest.compile_s,
+        "key": manifest.key, "slot": artifact.slot, "name": manifest.name, "device": manifest.device,
+        "bytes": manifest.bytes, "created": manifest.created, **_used(artifact), "compile_s": manifest.compile_s,
         "state": "artifact", "reason": "",
     }  # fmt: skip
 
@@ -222,24 +227,24 @@ def _failure_document(failure: fmt.Failure) -> dict[str, Any]:
     return found
 
 
-def _used(entry: Entry) -> dict[str, float]:
-    """When it was used last, as eviction sees it."""
+def _used(artifact: Artifact) -> dict[str, float]:
+    """The time of an artifact's last use, as eviction takes it."""
     try:
-        return {"used": entry.path.stat().st_mtime}
+        return {"used": artifact.path.stat().st_mtime}
     except OSError:  # evicted meanwhile
-        return {"used": entry.manifest.created}
+        return {"used": artifact.manifest.created}
 
 
-def _show(key: str, entries: Sequence[Entry], failure: fmt.Failure | None) -> None:
+def _show(key: str, artifacts: Sequence[Artifact], failure: fmt.Failure | None) -> None:
     click.echo(key)
-    for entry in entries:
-        manifest = entry.manifest
-        click.echo(f"\nartifact {entry.slot}")
+    for artifact in artifacts:
+        manifest = artifact.manifest
+        click.echo(f"\nartifact {artifact.slot}")
         pairs(
             [
                 ("  name", manifest.name),
                 ("  device", manifest.device),
-                ("  path", str(entry.path)),
+                ("  path", str(artifact.path)),
                 ("  tier", manifest.tier),
                 ("  backward", "yes" if manifest.has_backward else "no"),
                 ("  guards", manifest.guards or "none"),

@@ -14,7 +14,7 @@ from precompiled.core import python_path
 from precompiled.core.config import ENV_PREFIX, MODES, Settings
 from precompiled.core.errors import PrecompiledError
 
-# What env(1), nohup(1) and shells answer for a command that cannot be started.
+# The statuses of env(1), nohup(1) and shells for a command that cannot be started.
 NOT_EXECUTABLE = 126
 NOT_FOUND = 127
 
@@ -31,22 +31,22 @@ def run_command(out: Output, settings: Settings, mode: str | None, cmd: tuple[st
 
     if not cmd:
         raise click.UsageError("there is no command to run; put it behind `--`, as in `precompiled run -- python x.py`")
-    environment = python_path.with_hook(os.environ)
+    variables = python_path.with_hook(os.environ)
     if mode is not None:
-        environment[ENV_PREFIX + "MODE"] = mode
+        variables[ENV_PREFIX + "MODE"] = mode
     for name in ("cache_dir", "runtime_dir"):
         if settings.origins[name] == "flag":
-            environment[ENV_PREFIX + name.upper()] = str(getattr(settings, name))
-    if environment.get("PRECOMPILED") == "0":
+            variables[ENV_PREFIX + name.upper()] = str(getattr(settings, name))
+    if variables.get("PRECOMPILED") == "0":
         out.note("precompiled: PRECOMPILED=0 is set, so the command runs without the hook.")
     for name in ("SIGPIPE", "SIGXFSZ"):
-        # Python ignores these, and what is ignored stays so through exec: `run -- yes | head` would never end.
+        # Python ignores these signals, and exec keeps that: `run -- yes | head` would never end.
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), signal.SIG_DFL)
     sys.stdout.flush()
     sys.stderr.flush()
     try:
-        os.execvpe(cmd[0], list(cmd), environment)
+        os.execvpe(cmd[0], list(cmd), variables)
     except OSError as error:
         missing = isinstance(error, FileNotFoundError)
         out.error(
@@ -72,10 +72,10 @@ def enable_command(out: Output, settings: Settings, user: bool) -> int:
         )
     changed = pth.write(directory)
     path = directory / pth.NAME
-    # Believed only when a fresh interpreter says so: a user's site-packages, for one, comes before the directory that
-    # precompiled may be installed in. Nor does PYTHONPATH count, which other shells will not have.
-    environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PRECOMPILED")}
-    found = probe.ask(environment)
+    # Ask a fresh interpreter: a user's site-packages, for one, comes before the directory that precompiled may be
+    # installed in. Without PYTHONPATH, which other shells will not have.
+    variables = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PRECOMPILED")}
+    found = probe.ask(variables)
     if found.state != "waiting":
         if changed:
             pth.remove(path)

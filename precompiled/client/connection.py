@@ -1,4 +1,4 @@
-"""The client's end of the socket: hands graphs to the daemon, and never makes anybody wait for it.
+"""The client's end of the socket: hands graphs to the daemon, without making a thread of the program wait.
 
 Importing this module is cheap: zmq and msgspec (20 ms each) are imported by the first message, in the thread that sends
 it (client/link.py).
@@ -6,18 +6,18 @@ it (client/link.py).
 ::
 
     any thread ── submit, expect, tally ──▶ Connection ──▶ one I/O thread ── DEALER ──▶ daemon
-                                             pending: id -> message, graph, state
+                                             submits: id -> message, graph, state
 
-A submit is kept, with its graph, until ``forget``: a daemon that is killed loses its queue, and the next one is given
-everything again. Repeating is harmless: the same id joins the same job, and what is published already is found to be.
+A submit is kept, with its graph, until ``forget``: a daemon that is killed loses its queue, and the next one gets all
+submits again. To repeat one is harmless: its id joins the same job, and an artifact that is published is found.
 
 Per submit::
 
     unsent --send--> sent --accepted--> accepted --forget--> (gone)
       ^                |--busy, later-----|---> unsent
-      '---- the connection is lost, or the daemon stops ----'      rejected: told, and gone
+      '---- the connection is lost, or the daemon stops ----'      rejected: on_reply is called, and it is gone
 
-A fork's child gets none of this: a zmq context must not be used, or even closed, in a child. It starts anew.
+A fork's child must not use a zmq context of its parent, nor even close it: its connection starts without submits.
 """
 
 from __future__ import annotations
@@ -44,21 +44,21 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("precompiled.client.connection")
 
-IDLE_S = 2.0  # the thread ends when it had nothing to do for this long
+IDLE_S = 2.0  # the thread ends after this long without work
 RETRY_MIN_S, RETRY_MAX_S = 0.05, 2.0  # between two looks for a daemon
 STARTS_MIN_S, STARTS_MAX_S = 5.0, 120.0  # between two daemons started by us
 REVIVAL_MIN_S = 1.0  # between two threads started by ensure_running; doubles, up to STARTS_MAX_S
 MAX_TALLIES = 200
-EXPECTED_S = 10.0  # how long a daemon that is starting is waited for with an Expect
-MAX_LOST = 5  # connections that broke after this graph was sent and before it was answered
+EXPECTED_S = 10.0  # how long an Expect waits for a daemon that is starting
+MAX_LOST = 5  # connections that broke after a graph was sent and before it was answered
 
 OnReply = Callable[["wire.DaemonMessage"], None]
 
 
 # ---------------------------------------------------------------- fork
 
-# Sockets and contexts of a parent, kept for ever: freeing one in the child would close descriptors and wait for threads
-# that exist only in the parent.
+# Sockets and contexts of a parent, never freed: to free one in the child would close descriptors and wait for threads
+# that exist in the parent alone.
 _leaked: list[object] = []
 _connections: weakref.WeakSet[Connection] = weakref.WeakSet()
 
@@ -72,7 +72,7 @@ os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 @dataclass(eq=False)
-class _Pending:
+class _Submit:
     message: wire.Submit
     blob: bytes
     on_reply: OnReply
@@ -82,9 +82,9 @@ class _Pending:
 
 
 class Connection:
-    """This process's way to the daemon. Thread-safe; no method but ``flush`` and ``close`` ever waits."""
+    """This process's connection to the daemon. Thread-safe; no method but ``flush`` and ``close`` waits."""
 
-    _expected: tuple[wire.Expect, float] | None  # and until when it is worth sending
+    _expected: tuple[wire.Expect, float] | None  # a message, and until when it is worth sending
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -95,22 +95,22 @@ class Connection:
     def submit(self, message: wire.Submit, blob: bytes, on_reply: OnReply) -> None:
         """Hand over a graph. ``on_reply`` is called in the I/O thread, for every Accepted, Busy and Rejected about it.
 
-        It is sent again until ``forget``: after Busy, and to another daemon when this one is lost. Rejected is its end,
-        but for "stopping", which is not told: the graph waits for the next daemon.
+        The submit is sent again until ``forget``: after Busy, and to another daemon when this one is lost. Rejected is
+        its end, but for "stopping", of which ``on_reply`` is not told: the submit waits for the next daemon.
         """
         with self._changed:
-            self._pending[message.id] = _Pending(message, blob, on_reply)
+            self._submits[message.id] = _Submit(message, blob, on_reply)
             self._wake()
 
     def forget(self, id: str) -> None:
-        """The artifact is there, or nobody wants it any more."""
+        """Keep a submit no longer: its artifact is loaded, or not wanted any more."""
         with self._changed:
-            self._pending.pop(id, None)
+            self._submits.pop(id, None)
             self._changed.notify_all()
             self._poke()
 
     def tally(self, message: wire.Tally) -> None:
-        """Tell the daemon some counts, best effort: they start no daemon, and are dropped without one."""
+        """Send counts to the daemon, best effort: where none runs they are dropped."""
         with self._changed:
             if len(self._tallies) < MAX_TALLIES:
                 self._tallies.append(message)
@@ -118,11 +118,11 @@ class Connection:
             left = list(self._tallies) if self._thread is None else []
             if left:
                 self._tallies.clear()
-        if left:  # no thread can be had: from Python 3.12 on, not at exit, where a process with hits alone tells them
+        if left:  # no thread could be started: from Python 3.12 on none can at exit, where a process tells its hits
             send_now(self._settings, left)
 
     def expect(self, message: wire.Expect) -> None:
-        """Tell the daemon, or one that is being started, that a graph is on its way. The graph itself overtakes it."""
+        """Tell the daemon, or one that is being started, that a graph is being traced. A submit makes that needless."""
         with self._changed:
             self._expected = message, time.monotonic() + EXPECTED_S
             self._wake()
@@ -130,18 +130,18 @@ class Connection:
     def flush(self, timeout_s: float) -> bool:
         """Wait until every submit is accepted (or rejected) and every tally sent; false after ``timeout_s`` seconds.
 
-        False at once where no thread is there to send them: from Python 3.12 on, none can be started at exit.
+        False at once where there is no thread to send them: from Python 3.12 on, none can be started at exit.
         """
         with self._changed:
             done = self._changed.wait_for(lambda: self._is_flushed() or self._thread is None, timeout_s)
             return done and self._is_flushed()
 
     def close(self, timeout_s: float = 2.0) -> None:
-        """End the I/O thread. What is not accepted is not sent any more; what is sent is given a second to leave."""
+        """End the I/O thread. Submits that are not accepted are dropped; messages in libzmq have a second to leave."""
         with self._changed:
             thread = self._thread
             self._closing = True
-            self._pending.clear()
+            self._submits.clear()
             self._tallies.clear()
             self._expected = None
             self._changed.notify_all()
@@ -150,16 +150,16 @@ class Connection:
             thread.join(timeout_s)
 
     def reset_after_fork(self) -> None:
-        """Forget everything without touching it: locks that a lost thread holds, a socket that is the parent's."""
+        """Replace all state unused: a thread of the parent may hold the locks, and the socket is the parent's."""
         _leaked.append(getattr(self, "_link", None))
         self._changed = threading.Condition(threading.Lock())
-        self._pending: dict[str, _Pending] = {}
+        self._submits: dict[str, _Submit] = {}
         self._tallies: deque[wire.Tally] = deque()
         self._expected = None
         self._thread: threading.Thread | None = None
         self._closing = False
         old = getattr(self, "_wake_fds", None)
-        if old is not None:  # ours alone since the fork: plain descriptors, unlike the socket
+        if old is not None:  # copies of the parent's since the fork: unlike the socket, they may be closed here
             for fd in old:
                 os.close(fd)
         self._wake_fds: tuple[int, int] | None = None
@@ -172,18 +172,18 @@ class Connection:
         self._revival_pause = REVIVAL_MIN_S
 
     def was_told_to_stop(self) -> bool:
-        """Whether somebody stopped the daemon, and no other runs: this process starts none then."""
+        """Whether the daemon was stopped on request, and no other runs: this process starts none then."""
         return self._told_to_stop and not daemon_reachable(self._settings)
 
     def ensure_running(self) -> None:
-        """Go on with what is pending where the I/O thread has broken down, or could not be started.
+        """Send the submits where the I/O thread has broken down, or could not be started.
 
-        Cheap, for a thread that looks around now and then: nothing else brings that thread back but the next submit. It
-        is not tried all the time.
+        Cheap enough for a thread that calls it every second. Only this and the next submit bring the I/O thread back;
+        it is not tried at every call.
         """
-        if self._thread is None and self._pending and time.monotonic() >= self._next_revival:
+        if self._thread is None and self._submits and time.monotonic() >= self._next_revival:
             with self._changed:
-                if self._thread is None and self._pending:
+                if self._thread is None and self._submits:
                     self._next_revival = time.monotonic() + self._revival_pause
                     self._revival_pause = min(2 * self._revival_pause, STARTS_MAX_S)
                     self._wake()
@@ -191,10 +191,10 @@ class Connection:
     # ------------------------------------------------ between the threads
 
     def _is_flushed(self) -> bool:
-        return not self._tallies and all(pending.state == "accepted" for pending in self._pending.values())
+        return not self._tallies and all(submit.state == "accepted" for submit in self._submits.values())
 
     def _wake(self) -> None:
-        """Have the I/O thread look; with the lock held."""
+        """Wake or start the I/O thread. The caller holds the lock."""
         if self._closing:
             return
         if self._thread is None:
@@ -218,7 +218,7 @@ class Connection:
             try:
                 os.write(self._wake_fds[1], b"\0")
             except BlockingIOError:
-                pass  # full of pokes already
+                pass  # the pipe is full: the thread wakes all the same
 
     # ------------------------------------------------ the I/O thread
 
@@ -226,19 +226,19 @@ class Connection:
         try:
             import_zmq()
             link = self._serve()
-        except Exception:  # a thread that dies must say so, and must not look alive
+        except Exception:  # without this, the dead thread would be taken for a live one
             log.exception("the connection to the daemon broke down")
             with self._changed:
                 link = self._retire()
-                for pending in self._pending.values():
-                    pending.state = "unsent"  # its replies are lost with the link
+                for submit in self._submits.values():
+                    submit.state = "unsent"  # its replies are lost with the link
         if link is not None:
             link.close()
 
     def _retire(self) -> Link | None:
-        """Be this connection's thread no more, with the lock held; the next submit (ensure_running) starts another one.
+        """Give up being this connection's thread; the next submit starts another. The caller holds the lock.
 
-        The link goes with the thread: closing it takes time, and the next thread may be at work by then.
+        Returns the link, for the thread to close: that takes time, and the next thread may be at work by then.
         """
         self._thread = None
         link, self._link = self._link, None
@@ -250,16 +250,16 @@ class Connection:
         return link
 
     def _serve(self) -> Link | None:
-        """Until there is nothing to do; the link to be closed."""
+        """Send and receive until there is nothing to do; returns the link, which is to be closed."""
         retry = RETRY_MIN_S
         next_look = 0.0
         idle_since: float | None = None
         while True:
             now = time.monotonic()
             with self._changed:
-                if self._expected is not None and (self._pending or now > self._expected[1]):
+                if self._expected is not None and (self._submits or now > self._expected[1]):
                     self._expected = None
-                work = bool(self._pending or self._tallies or self._expected)
+                work = bool(self._submits or self._tallies or self._expected)
                 if self._closing:
                     return self._retire()
                 if work:
@@ -291,7 +291,7 @@ class Connection:
         if self._link is None:
             times.append(next_look - now if idle_since is None else RETRY_MAX_S)
         with self._changed:
-            times += [p.due - now for p in self._pending.values() if p.state == "unsent" and p.due > now]
+            times += [p.due - now for p in self._submits.values() if p.state == "unsent" and p.due > now]
         assert self._wake_fds is not None
         timeout = max(0.0, min(times))
         if self._link is not None:
@@ -313,14 +313,14 @@ class Connection:
             return True
         with self._changed:
             self._tallies.clear()  # best effort
-            wanted = bool(self._pending)
+            wanted = bool(self._submits)
             self._changed.notify_all()
         if wanted:
             self._start_daemon()
         return False
 
     def _start_daemon(self) -> None:
-        """Start a daemon where none runs, but not one that somebody stopped, and not all the time."""
+        """Start a daemon where none runs; not after one was stopped on request, and with pauses that grow."""
         settings = self._settings
         if not settings.starts_daemon or self._told_to_stop:
             return
@@ -334,7 +334,7 @@ class Connection:
         now = time.monotonic()
         if now < self._next_start:
             return
-        with forking.held():  # an import: a child of a fork in the middle of it would hang at its own
+        with forking.held():  # a fork during an import would leave its child with a locked import
             from precompiled.client.start import Starting
 
         self._next_start = now + self._start_pause
@@ -347,24 +347,24 @@ class Connection:
 
         assert self._link is not None
         with self._changed:
-            due = [p for p in self._pending.values() if p.state == "unsent" and p.due <= now]
-            # Waiting clients first: their graphs are looked at first, too.
-            due.sort(key=lambda pending: not pending.message.waiting)
-        for pending in due:
-            size, limit = len(pending.blob), self._settings.max_graph_bytes
-            if size > limit or pending.lost >= MAX_LOST:
-                # The daemon's libzmq would close the connection without a word.
+            due = [p for p in self._submits.values() if p.state == "unsent" and p.due <= now]
+            # Those of waiting clients first: the daemon takes them first, too.
+            due.sort(key=lambda submit: not submit.message.waiting)
+        for submit in due:
+            size, limit = len(submit.blob), self._settings.max_graph_bytes
+            if size > limit or submit.lost >= MAX_LOST:
+                # The daemon's libzmq would close the connection, without a reply.
                 what = f"the graph has {size} bytes, the limit is {limit}"
                 if size <= limit:
-                    what = f"the connection broke {pending.lost} times over this graph of {size} bytes"
+                    what = f"the connection broke {submit.lost} times over this graph of {size} bytes"
                 self._replied(wire.Rejected("too-large", what, "Raise max_graph_bytes, or leave this graph eager",
-                                            pending.message.id, pending.message.key))  # fmt: skip
+                                            submit.message.id, submit.message.key))  # fmt: skip
                 continue
-            if not self._link.send(pending.message, pending.blob):
-                return  # libzmq's queue is full: the next round
+            if not self._link.send(submit.message, submit.blob):
+                return  # libzmq's queue is full: the next round sends the rest
             with self._changed:
-                if pending.state == "unsent":
-                    pending.state = "sent"
+                if submit.state == "unsent":
+                    submit.state = "sent"
         with self._changed:
             if self._expected is not None and self._link.send(self._expected[0], None):
                 self._expected = None
@@ -380,43 +380,43 @@ class Connection:
         from precompiled import wire
 
         now = time.monotonic()
-        told: list[_Pending] = []
+        told: list[_Submit] = []
         with self._changed:
             if isinstance(reply, wire.Accepted | wire.Busy | wire.Rejected):
                 if isinstance(reply, wire.Rejected) and not reply.id:
-                    # It could not read whose it was, e.g. for its version: it concerns whatever was sent.
-                    found = [p for p in self._pending.values() if p.state == "sent"]
+                    # The daemon could not read the id, e.g. of another version: it is about every submit that is sent.
+                    found = [p for p in self._submits.values() if p.state == "sent"]
                 else:
-                    found = [p for p in [self._pending.get(reply.id)] if p is not None]
-                for pending in found:
+                    found = [p for p in [self._submits.get(reply.id)] if p is not None]
+                for submit in found:
                     if isinstance(reply, wire.Accepted):
-                        pending.state = "accepted"
-                        pending.lost = 0
+                        submit.state = "accepted"
+                        submit.lost = 0
                     elif isinstance(reply, wire.Busy):
-                        pending.state = "unsent"
-                        pending.due = now + max(0.1, min(reply.retry_after_s, 300.0))
-                    elif outcome(reply.code, runs=True) is Outcome.AGAIN:  # it is leaving
-                        self._told_to_stop = True  # somebody wants no daemon now; we do not start another
-                        pending.state = "unsent"
-                        pending.due = now + RETRY_MAX_S
+                        submit.state = "unsent"
+                        submit.due = now + max(0.1, min(reply.retry_after_s, 300.0))
+                    elif outcome(reply.code, runs=True) is Outcome.AGAIN:  # the daemon is leaving
+                        self._told_to_stop = True  # on request: this process does not start another
+                        submit.state = "unsent"
+                        submit.due = now + RETRY_MAX_S
                         continue
                     else:
-                        self._pending.pop(pending.message.id, None)
-                    told.append(pending)
+                        self._submits.pop(submit.message.id, None)
+                    told.append(submit)
             self._changed.notify_all()
-        for pending in told:
+        for submit in told:
             try:
-                pending.on_reply(msgspec.structs.replace(reply, id=pending.message.id))
-            except Exception:  # the caller's code, in our thread
-                log.exception("a reply about graph %s was not taken", pending.message.id)
+                submit.on_reply(msgspec.structs.replace(reply, id=submit.message.id))
+            except Exception:  # of the caller's code, which runs in our thread
+                log.exception("a reply about graph %s was not taken", submit.message.id)
 
     def _lose_link(self) -> None:
         assert self._link is not None
         self._link.close()
         self._link = None
         with self._changed:
-            for pending in self._pending.values():
-                if pending.state == "sent" and len(pending.blob) > 1 << 20:
-                    pending.lost += 1
+            for submit in self._submits.values():
+                if submit.state == "sent" and len(submit.blob) > 1 << 20:
+                    submit.lost += 1
                 # Accepted ones too: the daemon's queue is lost with it.
-                pending.state = "unsent"
+                submit.state = "unsent"

@@ -1,9 +1,9 @@
 """The callable that Dynamo keeps for a graph: eager until its artifact is there, then compiled.
 
-An artifact without guards serves every call, and takes the place of eager by the flip of one reference: nothing else is
-left in the way. One with guards on symbolic sizes is asked at each call; a call that no variant serves runs eager, and
-a variant for its sizes is asked for. A flip waits for a safe point (safe_points.py) where an eager run of the graph may
-be repeated; and a call that must be compiled, since its counterpart is, waits for the artifact (stand_in.py).
+An artifact without guards serves every call: one reference is flipped from the eager run to it, and no check is left.
+Guards on symbolic sizes are checked at each call; a call that no variant serves runs eager, and a variant for its sizes
+is submitted. A flip waits for a safe point (safe_points.py) where an eager run of the graph may be repeated; a call
+that must run compiled, since its counterpart did, waits for the artifact (stand_in.py).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from precompiled.client.safe_points import SafePoint
 
 Compiled = Callable[..., Any]
 Check = Callable[[list[int]], bool]
-# Sizes for which a variant was asked for, in one graph and process: a loop over ever new sizes must not fill the queue.
+# Variants that one graph of a process submits: a loop over ever new sizes must not fill the queue.
 MAX_REQUESTS = 16
 AWAITS_SAFE_POINT = "its artifact is loaded, and awaits the end of a checkpoint in which it ran eager"
 
@@ -29,16 +29,16 @@ class StandIn(Protocol):
         """The graph's outputs."""
 
     def repeated(self, args: Sequence[Any]) -> tuple[object | None, bool]:
-        """Where this call is computed twice, and must find the same both times: what lives until the second time; and
+        """Where this call is computed twice, with the same result: an object that lives until the second time; and
         whether this is the second time.
         """
 
     def must_not_mix(self, args: Sequence[Any]) -> bool:
-        """Whether this call has a counterpart that it must agree with, and eager may not."""
+        """Whether this call has a counterpart that ran compiled, with which an eager run may not agree."""
 
 
 class Dispatch:
-    """``call`` is what Dynamo gets; ``serve_with`` is the flip, from any thread."""
+    """Dynamo gets ``call``; ``serve_with`` flips it to compiled code, from any thread."""
 
     def __init__(
         self,
@@ -49,20 +49,20 @@ class Dispatch:
         is_capturing: Callable[[], bool] | None = None,
         safe_point: SafePoint | None = None,
     ) -> None:
-        """``is_capturing``: whether the call is being recorded (a CUDA graph's capture), and must not load code.
+        """``is_capturing``: whether a CUDA graph is being captured, in which no code may be loaded.
 
-        ``safe_point``: of the graphs that Dynamo may take for this one.
+        ``safe_point``: that of the function whose graph this is.
         """
         self._calls = calls
         self._eager = eager
         self._size_inputs = size_inputs
         self._request_variant = request_variant
         self._safe_point = safe_point or SafePoint()
-        self._variants: tuple[tuple[Check, Compiled], ...] = ()  # what calls are served with
-        self._loaded: tuple[tuple[Check | None, Compiled], ...] = ()  # the same, and what awaits a safe point
+        self._variants: tuple[tuple[Check, Compiled], ...] = ()  # those that serve calls
+        self._loaded: tuple[tuple[Check | None, Compiled], ...] = ()  # those, and the ones that await a safe point
         self._requested: set[tuple[int, ...]] = set()
         # By the values of the size inputs: waits until the artifact for them is there, or will not come. Set by
-        # Submitter.watch.
+        # Submitter.submit_and_await.
         self.awaits: dict[tuple[int, ...], Callable[[], None]] = {}
 
         def unserved(*args: Any) -> Any:
@@ -106,12 +106,12 @@ class Dispatch:
 
         self.call = call
         self._flip = flip
-        # Used in a fork's child: it takes up what the parent awaited only if it calls the graph at all.
+        # For a fork's child, among others: it awaits the artifact only where it calls the graph.
         self.before_next_call = before_next_call
 
     def serve_with(self, function: Compiled, check: Check | None = None) -> None:
-        """From the next call on, or the next safe point; ``check``: which values of the size inputs it serves, None
-        for all.
+        """Serve calls with ``function`` from the next one on, or from the next safe point on. ``check``: whether it
+        serves given values of the size inputs; None: all.
         """
         self._loaded = (*self._loaded, (check, function))
         self._safe_point.when_safe(functools.partial(self._serve, function, check), otherwise=self._say_that_it_awaits)
@@ -147,20 +147,20 @@ class Dispatch:
             self._request_variant(sizes)
 
     def _run_eager(self, args: tuple[Any, ...], served: Callable[[], Compiled | None]) -> Any:
-        """``served()``: the compiled function, if a swap came after this call began, else None."""
+        """``served()``: the compiled function, where the swap came after this call began, else None."""
         eager = self._eager
         keeper, again = eager.repeated(args)
         if keeper is not None and not again:
             is_new = self._safe_point.hold(keeper)
             function = served()
             if function is None:
-                del keeper  # an error of the graph's must not keep it
+                del keeper  # or the traceback of an error of the graph would hold it
                 return eager(*args)
             if is_new:
                 self._safe_point.release(keeper)
             return function(*args)
-        # The first run of this computation was compiled, by another graph of the function: Dynamo asks the graph first
-        # that it used last.
+        # Another graph of the function ran this computation compiled the first time: Dynamo tries the graph first that
+        # it used last.
         is_compiled = keeper is not None and not self._safe_point.is_held(keeper)
         if is_compiled or eager.must_not_mix(args):
             function = self._await(args)
@@ -169,7 +169,7 @@ class Dispatch:
         return eager(*args)
 
     def _await(self, args: tuple[Any, ...]) -> Compiled | None:
-        """The compiled graph for this call, as soon as it is loaded; None where there is none to be had."""
+        """Wait for compiled code for this call; None where there will be none."""
         sizes = [args[position] for position in self._size_inputs]
         if tuple(sizes) not in self.awaits and self._size_inputs:
             self._request(sizes)

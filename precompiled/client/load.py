@@ -8,7 +8,7 @@ from typing import Any
 
 from precompiled.core.errors import CorruptArtifact, StoreError
 from precompiled.store import artifact_format as fmt
-from precompiled.store.artifacts import Entry, Store
+from precompiled.store.artifacts import Artifact, Store
 
 # What unpickling, importing and executing raise for an artifact that is not what this torch takes.
 _ARTIFACTS_FAULT = (
@@ -25,29 +25,30 @@ _ARTIFACTS_FAULT = (
 )
 
 
-def load(store: Store, entry: Entry, modes: Mapping[str, Any], *, cudagraphs: bool) -> Callable[..., Any]:
-    """Verify every file of ``entry`` and load it.
+def load(store: Store, artifact: Artifact, modes: Mapping[str, Any], *, cudagraphs: bool) -> Callable[..., Any]:
+    """Verify every file of ``artifact`` and load it.
 
-    Raises StoreError (UntrustedStore, CorruptArtifact) or FileNotFoundError; never anything of torch's: an artifact
-    that torch cannot load is corrupt, whatever torch says, and goes into quarantine.
+    Raises StoreError (UntrustedStore, CorruptArtifact) or FileNotFoundError, and no error of torch's: an artifact that
+    torch cannot load is corrupt, and goes into quarantine.
     """
-    contents = store.read_files(entry)
-    from precompiled.torch_internals.load import load_entry
+    contents = store.read_files(artifact)
+    from precompiled.torch_internals.load import load_bundle
 
-    native = {kernel: (entry.path / fmt.native(digest), digest) for kernel, digest in entry.manifest.kernels.items()}
+    manifest = artifact.manifest
+    native = {kernel: (artifact.path / fmt.native(digest), digest) for kernel, digest in manifest.kernels.items()}
     try:
-        function = load_entry(
-            contents[fmt.ENTRY], native, modes, cudagraphs=cudagraphs, name=f"{entry.manifest.key[:12]}.{entry.slot}"
+        function = load_bundle(
+            contents[fmt.BUNDLE], native, modes, cudagraphs=cudagraphs, name=f"{manifest.key[:12]}.{artifact.slot}"
         )
     except StoreError as error:
-        store.quarantine(entry.path, str(error))
+        store.quarantine(artifact.path, str(error))
         raise
     except Exception as error:
-        message = f"torch cannot load {entry.path}: {type(error).__name__}: {error}"
+        message = f"torch cannot load {artifact.path}: {type(error).__name__}: {error}"
         if isinstance(error, _ARTIFACTS_FAULT):
-            store.quarantine(entry.path, message)
+            store.quarantine(artifact.path, message)
             raise CorruptArtifact(message, code="artifact-unloadable") from error
-        # This process's trouble (no memory, no descriptors, a GPU that a fork's child may not use): others can load it.
+        # A problem of this process (no memory, no descriptors, a GPU that a fork's child may not use): others can load.
         raise StoreError(message, code="artifact-unloadable") from error
-    store.touch(entry)
+    store.touch(artifact)
     return function

@@ -1,7 +1,7 @@
 """Graphs whose artifacts are awaited: one background thread, alive only while there are any.
 
-watchdog gives the hint that something appeared in the store (one inotify watch on a flat directory); a stat of each
-awaited name is the truth, since events get lost and watches run out. The artifact is loaded in this thread, off the
+watchdog hints that a name has appeared in the store (one inotify watch on a flat directory). Events get lost and
+inotify watches run out, so each awaited name is looked for with stat as well. This thread loads the artifact, off the
 hot path, and one reference is flipped: the next call runs compiled.
 """
 
@@ -25,7 +25,7 @@ from precompiled.core import forking
 from precompiled.core.errors import COMPILE_ERROR, NotServed, StoreError, code_of
 from precompiled.core.reasons import Outcome, outcome
 from precompiled.graph.capture import Program
-from precompiled.store.artifacts import FAILED_SUFFIX, Entry
+from precompiled.store.artifacts import FAILED_SUFFIX, Artifact
 from precompiled.torch_internals import openmp
 from precompiled.torch_internals.sizes import guard_check
 
@@ -38,13 +38,13 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("precompiled.client.pending")
 
-# Between two looks without an event. The first is short for file systems without events, where it is all there is.
+# Seconds between two looks without an event. The first is for directories without events, and so it is short.
 LOOK_S = 0.5
-LOOK_WATCHED_S = 2.0
+LOOK_OBSERVED_S = 2.0
 
 
 class Session(Protocol):
-    """What graphs that are awaited need of session.Session."""
+    """What this file needs of session.Session."""
 
     settings: Settings
     store: Store
@@ -62,19 +62,19 @@ class Awaited:
 
     calls: GraphCalls
     program: Program
-    hints: list[int]  # the sizes that a variant is awaited for
+    hints: list[int]  # the sizes for which a variant is awaited
     swap: Swap  # the graph's own, or one of a further variant
     submit: Callable[[Awaited], None]
     dispatch: Dispatch
-    compile_inline: Callable[[], tuple[Callable[..., Any], str] | None]  # with the guards on its sizes
+    compile_inline: Callable[[], tuple[Callable[..., Any], str] | None]  # gives the callable, and guards on its sizes
     id: str
     since: float = field(default_factory=time.monotonic)
     submitted: float = field(default_factory=time.time)  # seconds since the epoch, as in failure records
     done: threading.Event = field(default_factory=threading.Event)
     answered: bool = False  # the daemon said that the key is published
-    compiled_here: bool = False  # in this process, after all
-    waited_for: bool = False  # by a call of the program's
-    threads: int = 0  # of OpenMP's, that its eager calls use on the CPU
+    compiled_here: bool = False  # it was compiled in this process instead
+    waited_for: bool = False  # a call of the program waits for it
+    threads: int = 0  # OpenMP threads that its eager calls use on the CPU
 
     @property
     def key(self) -> str:
@@ -95,27 +95,28 @@ class Pending:
         self._thread: threading.Thread | None = None
         self._hint = False
         self._closing = False
-        self._dormant: list[Awaited] = []  # of a fork's parent, not taken up here yet
+        self._dormant: list[Awaited] = []  # awaited by a fork's parent, and not yet here
 
-    def watch(self, awaited: Awaited) -> None:
+    def add(self, awaited: Awaited) -> None:
+        """Await this graph's artifact from now on. Raises RuntimeError where no thread can be had."""
         with self._changed:
-            self._start()  # raises where there are no threads: then nothing is awaited
+            self._start()
             self._awaited[awaited.id] = awaited
             self._hint = True
             self._changed.notify_all()
 
     def wait(self, timeout_s: float | None) -> bool:
-        """Until nothing is awaited; false after ``timeout_s`` seconds."""
+        """Wait until nothing is awaited; false after ``timeout_s`` seconds."""
         for item in list(self._dormant):
             self._take_up(item)
         with self._changed:
             return self._changed.wait_for(lambda: not self._awaited, timeout_s)
 
     def await_artifact(self, item: Awaited) -> None:
-        """For a call that must not run eager: until its artifact is loaded; where none comes, compile it now."""
+        """For a call that must not run eager: wait until its artifact is loaded; where none comes, compile it now."""
         if not item.done.is_set():
             item.waited_for = True
-            with contextlib.suppress(Exception):  # the job goes on, only not ahead of others
+            with contextlib.suppress(Exception):  # then the job goes on, but not ahead of others
                 self._resubmit(item)
         item.done.wait(self._session.settings.wait_s)
         if item.swap.state is State.COMPILED:
@@ -124,14 +125,14 @@ class Pending:
             _compile_now(self._session, item)
 
     def abandon(self, item: Awaited) -> None:
-        """Await it no more; nothing is told to anybody."""
+        """Stop awaiting a graph; neither the daemon nor the program is told."""
         with self._changed:
             self._awaited.pop(item.id, None)
             item.done.set()
             self._changed.notify_all()
 
     def close(self, timeout_s: float) -> None:
-        """End the thread; waits for a load under way, which must not meet an interpreter that is being taken down."""
+        """End the thread; waits for a load under way, which must not go on while the interpreter is taken down."""
         with self._changed:
             self._closing = True
             thread = self._thread
@@ -140,9 +141,9 @@ class Pending:
             thread.join(timeout_s)
 
     def after_fork(self) -> None:
-        """A child takes a graph up again when it calls it, with its own thread and over its own connection.
+        """A child awaits a graph when it first calls it, with its own thread and over its own connection.
 
-        Not before: most children (data loaders) never do, and must not load, or even start a thread, for nothing.
+        Not before: most children (data loaders) never call one, and must neither load nor start a thread for nothing.
         """
         awaited = [*self._awaited.values(), *self._dormant]
         self._reset()
@@ -160,16 +161,16 @@ class Pending:
             # CUDA cannot be used in a child of a process that has used it: a load would only fail.
             item.done.set()
             return
-        # Its own: the daemon tells only one client of an id, and the parent waits for its answer.
+        # An id of its own: the daemon answers one client per id, and the parent waits for its answer.
         item.id = uuid.uuid4().hex
         try:
-            self.watch(item)
+            self.add(item)
             item.submit(item)
         except Exception as error:  # noqa: BLE001 - we are in the user's call, which runs eager
             self._give_up(item, "submit-failed", f"a child of a fork cannot submit it: {error}")
 
     def on_reply(self, reply: wire.DaemonMessage) -> None:
-        """What the daemon says of a submitted graph; in the connection's thread."""
+        """Take the daemon's reply about a submit; called in the connection's thread."""
         from precompiled import wire
 
         if isinstance(reply, wire.Rejected):
@@ -178,7 +179,7 @@ class Pending:
                 self._hint = True
                 self._changed.notify_all()
         elif isinstance(reply, wire.Accepted):
-            # A system daemon makes this user's store on his first graph: look again for what there is to watch.
+            # A system daemon makes a user's store at the first graph: look again for a directory to observe.
             with self._changed:
                 item = self._awaited.get(reply.id)
                 if item is not None and reply.state == "published":
@@ -195,7 +196,7 @@ class Pending:
             self._thread = thread
 
     def _work(self) -> None:
-        watcher = _Watcher(self._on_event)
+        observer = _StoreObserver(self._on_event)
         try:
             while True:
                 with self._changed:
@@ -206,17 +207,16 @@ class Pending:
                     awaited = list(self._awaited.values())
                     self._hint = False
                 openmp.beside_compile(max(item.threads for item in awaited))
-                watcher.watch(self._session.store.artifacts)
+                observer.observe(self._session.store.artifacts)
                 for item in awaited:
                     self._guarded(item)
-                # After the look: what a worker found wrong with a graph is in the store. A refusal counts where the
-                # store says nothing.
+                # After the look, since a failure record says why a worker failed. A refusal counts where there is none.
                 for id, code, text in refused:
                     self._give_up_if_awaited(id, code, text)
                 self._session.connection.ensure_running()
                 with self._changed:
                     if self._awaited and not self._closing and not self._hint:
-                        self._changed.wait(LOOK_WATCHED_S if watcher.active else LOOK_S)
+                        self._changed.wait(LOOK_OBSERVED_S if observer.active else LOOK_S)
         except Exception as error:
             log.exception("the swap thread broke down; pending graphs stay eager")
             self._session.ledger.count_reason("fallbacks", "swap-thread")
@@ -234,12 +234,12 @@ class Pending:
                 self._session.connection.forget(id)
         finally:
             with self._changed:
-                if self._thread in (None, threading.current_thread()):  # else the next one has begun its own
+                if self._thread in (None, threading.current_thread()):  # else the next thread has told its own number
                     openmp.beside_compile(0)
-            watcher.close()
+            observer.close()
 
     def _guarded(self, item: Awaited) -> None:
-        """One graph's trouble (a directory that cannot be read, an error of ours) must not end the swaps of all."""
+        """Look for one graph's artifact. An error (an unreadable directory, a bug of ours) is of this graph alone."""
         try:
             self._look(item)
         except Exception as error:
@@ -254,17 +254,17 @@ class Pending:
     def _look(self, item: Awaited) -> None:
         store = self._session.store
         try:
-            # Two stats; the store is read only when a name is there, or must have been.
+            # Two stats; the store is read only where a name is there, or was.
             answered, item.answered = item.answered, False
             if answered or any((store.artifacts / f"{item.key}.{slot}").exists() for slot in (0, 1)):
                 sizes = item.program.sizes(item.hints)
-                entries = store.lookup(item.key)
-                for entry in entries:
-                    if guard_check(entry.manifest.guards)(sizes):
-                        self._act(item, entry)
+                artifacts = store.lookup(item.key)
+                for artifact in artifacts:
+                    if guard_check(artifact.manifest.guards)(sizes):
+                        self._act(item, artifact)
                         return
-                if answered and entries:
-                    # What was published under this key is a variant for other sizes: ours is still to be compiled.
+                if answered and artifacts:
+                    # The variant that was published under this key is for other sizes: ours is still to be compiled.
                     self._resubmit(item)
                     return
                 if answered:
@@ -273,8 +273,8 @@ class Pending:
                     return
             if (store.artifacts / f"{item.key}{FAILED_SUFFIX}").exists():
                 failure = store.failure(item.key)
-                # A record from before may be about other sizes; the worker is about to replace it. A second: clocks of
-                # file systems are coarse, and what is too old is only looked at once more when the daemon answers.
+                # An older record may be about other sizes; the worker is about to replace it. A second, since clocks of
+                # file systems are coarse: a record that is too old is looked at again when the daemon answers.
                 if failure is not None and failure.created >= item.submitted - 1.0:
                     self._give_up_if_awaited(item.id, failure.reason, failure.message)
         except StoreError as error:
@@ -290,12 +290,12 @@ class Pending:
             self._awaited[item.id] = item
         item.submit(item)
 
-    def _act(self, item: Awaited, entry: Entry) -> None:
+    def _act(self, item: Awaited, artifact: Artifact) -> None:
         if item.swap.on(Event.PUBLISHED) is not Instruction.LOAD:
             return
         # No fork in between: a child would have a graph that is loaded, and awaited for ever.
         with forking.held():
-            problem = self._load(item, entry)
+            problem = self._load(item, artifact)
             if problem is None:
                 self._finish(item)
         if problem is not None:
@@ -304,24 +304,24 @@ class Pending:
         log.info("graph %s swapped after %.2f s", item.calls.report.name, item.calls.report.swapped_after_s)
         self._session.tell_counts()
 
-    def _load(self, item: Awaited, entry: Entry) -> Exception | None:
-        """Load the artifact and have it serve the graph; or what makes it unusable."""
+    def _load(self, item: Awaited, artifact: Artifact) -> Exception | None:
+        """Load the artifact and have it serve the graph; returns the error where it cannot be used."""
         session, report = self._session, item.calls.report
         started = time.perf_counter()
         try:
-            function = load(session.store, entry, item.program.modes, cudagraphs=item.program.cudagraphs)
+            function = load(session.store, artifact, item.program.modes, cudagraphs=item.program.cudagraphs)
         except (StoreError, FileNotFoundError) as error:
             return error
         load_s = time.perf_counter() - started
         report.swapped_after_s = time.monotonic() - item.since
-        guards = entry.manifest.guards
+        guards = artifact.manifest.guards
         item.dispatch.serve_with(function, guard_check(guards) if guards else None)
-        item.calls.loaded("swap", load_s, entry.manifest.compile_s, item.swap)
-        session.ledger.count(swapped=1, saved_s=entry.manifest.compile_s)
+        item.calls.loaded("swap", load_s, artifact.manifest.compile_s, item.swap)
+        session.ledger.count(swapped=1, saved_s=artifact.manifest.compile_s)
         return None
 
     def _load_failed(self, item: Awaited, code: str, message: str) -> None:
-        """Ask for it again, though not for ever (swap.py)."""
+        """Submit the graph again, but not for ever (swap.py)."""
         report = item.calls.report
         log.warning("graph %s: %s", report.name, message)
         self._session.ledger.count_reason("fallbacks", code)
@@ -338,7 +338,7 @@ class Pending:
             self._give_up(item, code, message)
 
     def _give_up(self, item: Awaited, code: str, message: str) -> None:
-        """There will be no artifact: it stays eager in this process, or its next call compiles it, as plain
+        """There will be no artifact: the graph stays eager in this process, or its next call compiles it, as plain
         torch.compile would have (core/reasons.py says which).
         """
         report, warn = item.calls.report, self._session.warn_once
@@ -349,14 +349,14 @@ class Pending:
             warn(code, f"a graph stays eager ({code}): {message.splitlines()[0] if message else ''}")
         elif item.swap.on(Event.REFUSED) is Instruction.COMPILE_INLINE_LATER:
             self._session.ledger.count_reason("fallbacks", code)
-            if code != COMPILE_ERROR:  # that one says itself how it ends
+            if code != COMPILE_ERROR:  # whose end the compile itself shows
                 warn(code, f"a graph is compiled in process ({code}): {message}")
-            if item.swap is item.calls.swap:  # a further variant's sizes just stay eager
+            if item.swap is item.calls.swap:  # the sizes of a further variant stay eager
                 item.dispatch.before_next_call(functools.partial(_compile_now, self._session, item))
         self._finish(item)
 
     def _raise_if_strict(self, item: Awaited) -> None:
-        """In strict mode, let the next call of a graph that is not served raise why."""
+        """In strict mode, have the next call of a graph that is not served raise NotServed."""
         report = item.calls.report
         if self._session.settings.strict and item.swap.state in (State.FAILED, State.BYPASSED):
             item.dispatch.before_next_call(functools.partial(_raise, NotServed(report.reason, report.message)))
@@ -375,15 +375,15 @@ def _raise(error: Exception) -> None:
 
 
 def _compile_now(session: Session, item: Awaited) -> None:
-    """In the caller's thread, just before a call: compile in process. Raises what plain torch.compile would raise."""
+    """Compile in process, in the caller's thread, just before a call. Raises what plain torch.compile would raise."""
     if item.compiled_here:
         return
     item.compiled_here = True
     try:
         compiled = item.compile_inline()
     except BaseException:
-        # At the next call anew, as plain torch.compile does it: an error that is kept would keep the frames that it
-        # went through, and with them the program's tensors.
+        # The next call compiles again, as with plain torch.compile: to keep the error would keep the frames of its
+        # traceback, and with them the program's tensors.
         item.compiled_here = False
         item.dispatch.before_next_call(functools.partial(_compile_now, session, item))
         raise
@@ -397,8 +397,8 @@ def _is_news(record: logging.LogRecord) -> bool:
     return "called when the thread is inactive" not in str(record.msg)
 
 
-class _Watcher:
-    """One inotify watch through watchdog; without one (no directory yet, no watches left) the looks come closer."""
+class _StoreObserver:
+    """One inotify watch on the store, through watchdog. Not ``active`` without a directory, or without a free watch."""
 
     def __init__(self, on_event: Callable[[], None]) -> None:
         self._on_event = on_event
@@ -406,14 +406,14 @@ class _Watcher:
         self._gave_up = False
         self.active = False
 
-    def watch(self, directory: Any) -> None:
-        """Watch ``directory`` from now on, if it is there; idempotent."""
+    def observe(self, directory: Any) -> None:
+        """Call ``on_event`` for new names in ``directory`` from now on, if it is there; idempotent."""
         if self.active or self._gave_up or not directory.is_dir():
             return
         with forking.held():
             from watchdog.events import FileSystemEvent, FileSystemEventHandler
             from watchdog.observers import Observer
-        # An event may come while the watch is stopped; watchdog calls that an error, on the program's stderr.
+        # An event may come while the observer is stopped; watchdog logs that as an error, on the program's stderr.
         logging.getLogger("watchdog.observers.inotify").addFilter(_is_news)
 
         on_event = self._on_event

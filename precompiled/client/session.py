@@ -1,6 +1,6 @@
-"""What one process holds: settings, store, the connection to the daemon, its graphs. Made when Dynamo begins to trace.
+"""A process's settings, store, connection to the daemon, and graphs. Made when Dynamo begins to trace.
 
-Fork-aware: a child gets a session of its own, with the same graphs, and submits the pending ones again itself.
+A fork's child gets a session of its own, with the same graphs, and submits the pending ones itself.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("precompiled")
 
-# At exit, for the last graphs and counts to be handed over: a client that leaves right after its first call must not
-# take its graph along. Only spent while a daemon is there and has not answered yet.
+# At exit, for the last graphs and counts to be handed over: the graph of a client that ends right after its first call
+# must be compiled, too. Only waited for while a daemon runs and has not answered.
 FLUSH_S = 3.0
 # How long the first graph of a host waits for the daemon that it starts; capture and lookup go on meanwhile.
 START_S = 10.0
@@ -57,7 +57,7 @@ class Session:
     # ------------------------------------------------------------------ the daemon
 
     def begin_daemon(self) -> None:
-        """Start a daemon where none runs, without waiting for it: the graph is captured and looked up meanwhile."""
+        """Start a daemon where none runs, and do not wait for it: the graph is captured and looked up meanwhile."""
         if self._without_daemon is not None or not self.settings.starts_daemon or daemon_reachable(self.settings):
             return
         if self.connection.was_told_to_stop():
@@ -69,7 +69,7 @@ class Session:
                 self._starting = Starting(self.settings)
 
     def expect_graph(self) -> None:
-        """Dynamo has begun to trace: where the store has nothing, daemon and worker start meanwhile (decision 0016)."""
+        """Dynamo begins to trace: where the store is empty, have daemon and worker start meanwhile (decision 0016)."""
         if self.settings.mode not in ("eager", "wait") or not self.store.is_empty():
             return
         self.begin_daemon()
@@ -78,10 +78,10 @@ class Session:
         from precompiled import wire
         from precompiled.graph import environment
 
-        self.connection.expect(wire.Expect(environment.of_a_worker(), environment.likely_device()))
+        self.connection.expect(wire.Expect(environment.interpreter_of_a_worker(), environment.likely_device()))
 
     def daemon_problem(self) -> str | None:
-        """None when a daemon runs; else why none can be had. Decided once: a program must not try on every graph."""
+        """None when a daemon runs; else why none does. Decided once: a program must not try again for every graph."""
         if self._without_daemon is not None:
             return self._without_daemon
         if daemon_reachable(self.settings):
@@ -91,7 +91,7 @@ class Session:
         if self._starting is not None:
             outcome = self._starting.result(START_S)
             if outcome.runs:
-                return None  # or did: the connection starts another
+                return None  # if it has ended since, the connection starts another
             problem = outcome.reason
         else:
             problem = f"no daemon listens in {self.settings.runtime_dir}, and starting one is switched off"
@@ -99,7 +99,7 @@ class Session:
         return problem
 
     def warn_once(self, code: str, text: str) -> None:
-        """One warning of a kind in one process."""
+        """Warn, once per code and process."""
         with self._lock:
             if code in self._warned:
                 return
@@ -110,7 +110,7 @@ class Session:
             log.warning("%s", text)
 
     def compiled_here(self, report: GraphReport) -> None:
-        """A graph was compiled in this process after all. Where a worker had failed, that was ours alone."""
+        """Note that a graph was compiled in this process. Where a worker had failed at it, the failure was ours."""
         report.source = "inline"
         if report.reason != COMPILE_ERROR:
             return
@@ -120,7 +120,7 @@ class Session:
         self.warn_once(report.reason, f"a worker failed where this process compiles ({report.reason}): {first_line}")
 
     def tell_counts(self) -> None:
-        """Tell the daemon what was counted here, best effort."""
+        """Send this process's counts to the daemon, best effort."""
         if not daemon_reachable(self.settings):
             return
         counts = self.ledger.take_counts()
@@ -143,7 +143,7 @@ class Session:
     # ------------------------------------------------------------------ ends
 
     def after_fork(self) -> None:
-        """In the child: a session of its own, with the same graphs."""
+        """In the child: renew the locks and threads; the graphs stay."""
         self._lock = threading.Lock()
         self._starting = None
         self._left = False
@@ -153,7 +153,7 @@ class Session:
 
     def at_exit(self) -> None:
         if self._left:
-            return  # by multiprocessing's finalizer; now atexit calls
+            return  # multiprocessing's finalizer has called this, and now atexit does
         self._left = True
         self.tell_counts()
         if self.flush(FLUSH_S) is False:
@@ -183,7 +183,7 @@ def current() -> Session:
 
 
 def _configure_log(settings: Settings) -> None:
-    # Where nothing is said, the program's own logging decides.
+    # Where ``log`` is not set, the program's own logging decides.
     if settings.origins.get("log", "default") != "default" and not log.handlers:
         handler = logging.StreamHandler(sys.stderr)
         handler.setFormatter(logging.Formatter("precompiled %(process)d %(levelname)s: %(message)s"))
@@ -197,9 +197,9 @@ def _at_exit() -> None:
 
 
 def _at_exit_of_worker(_: object = None) -> None:
-    """Where this is a forked child of multiprocessing, which leaves by os._exit: it runs finalizers, but no atexit.
+    """For a forked child of multiprocessing, which ends with os._exit: it runs finalizers, but no atexit.
 
-    Without this, one that leaves at once would take its submits with it.
+    Without this the submits of a child that ends at once would be lost.
     """
     util = sys.modules.get("multiprocessing.util")
     if util is not None:
@@ -213,7 +213,7 @@ def _after_fork_in_child() -> None:
     if isinstance(session, Session):
         session.after_fork()
         util = sys.modules.get("multiprocessing.util")
-        if util is not None:  # its child forgets the finalizers that it inherits, and then calls this
+        if util is not None:  # a child of multiprocessing forgets inherited finalizers, and then calls this
             util.register_after_fork(session, _at_exit_of_worker)
 
 

@@ -1,4 +1,4 @@
-"""Asking the daemon for a graph's artifact, or for a further variant of it, and awaiting what comes."""
+"""Submitting a graph, or a further variant of it, and awaiting its artifact."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ log = logging.getLogger("precompiled.backend")
 
 @dataclass(frozen=True)
 class Submitter:
-    """For one graph. ``about``: gives what people are shown beside it (torch_internals/sources.py). ``given``: the same
-    as Dynamo gave it, where it can be compiled so once the trace has ended.
+    """Submits one graph. ``about``: gives its source lines, for people (torch_internals/source_lines.py). ``given``:
+    the graph as Dynamo gave it, where it can be compiled so once the trace has ended.
     """
 
     session: Session
@@ -37,19 +37,21 @@ class Submitter:
     given: late.Given | None = None
 
     def request_variant(self, program: capture.Program, dispatch: Dispatch, sizes: list[int]) -> None:
-        """A call after the swap had sizes that no variant serves: it runs eager, and one for them is compiled."""
+        """For a call after the swap whose sizes no variant serves: it runs eager, and a variant is submitted."""
         try:
             hints = program.hints_for(sizes)
             if hints is not None:
                 swap = Swap()
                 swap.on(Event.MISS)
-                self.watch(program, dispatch, hints, swap, uuid.uuid4().hex)
+                self.submit_and_await(program, dispatch, hints, swap, uuid.uuid4().hex)
         except Exception as error:  # noqa: BLE001 - we are in the user's call, which runs eager
             self.session.ledger.count_reason("fallbacks", "submit-failed")
             log.warning("no variant for the sizes %s: %s", sizes, error)
 
-    def watch(self, program: capture.Program, dispatch: Dispatch, hints: list[int], swap: Swap, id: str) -> Awaited:
-        """Submit, and have ``dispatch`` flipped when the artifact is there. Raises what keeps it from being sent."""
+    def submit_and_await(
+        self, program: capture.Program, dispatch: Dispatch, hints: list[int], swap: Swap, id: str
+    ) -> Awaited:
+        """Submit a graph, and have ``dispatch`` flipped when its artifact is there. Raises where that is impossible."""
         awaited = Awaited(
             calls=self.calls,
             program=program,
@@ -64,8 +66,8 @@ class Submitter:
             threads=torch.get_num_threads() if program.device == "cpu" else 0,
         )
         dispatch.awaits[tuple(program.sizes(hints))] = lambda: self.session.pending.await_artifact(awaited)
-        # Watched before it is submitted: an answer must find whom it is for.
-        self.session.pending.watch(awaited)
+        # Added before it is submitted: an answer must find the graph that it is for.
+        self.session.pending.add(awaited)
         try:
             awaited.submit(awaited)
         except BaseException:
@@ -76,8 +78,8 @@ class Submitter:
     def submit(
         self, program: capture.Program, hints: list[int], id: str, on_reply: OnReply, *, waiting: bool = False
     ) -> None:
-        """Hand the program to the connection's thread, which tells ``on_reply`` what the daemon says. ``waiting``: a
-        call of the program's waits for it.
+        """Hand the program to the connection's thread, which calls ``on_reply`` with the daemon's replies.
+        ``waiting``: a call of the user's program waits for the artifact.
         """
         from precompiled import wire
 
@@ -86,30 +88,30 @@ class Submitter:
             id=id,
             key=report.key,
             store=str(session.store.root),
-            environment=environment.of_a_worker(program.modules),
+            environment=environment.interpreter_of_a_worker(program.modules),
             device=environment.device_of_a_worker(program.device),
             name=report.name,
             waiting=waiting or session.settings.mode == "wait" or bool(program.no_stand_in),
         )
         graph = program.to_bytes(hints, self.about())
         if len(graph) > session.settings.max_graph_bytes:
-            graph = program.to_bytes(hints)  # what people are shown must not keep it from being sent
+            graph = program.to_bytes(hints)  # without the source lines for people, it may be small enough
         session.connection.submit(message, graph, on_reply)
 
 
 def compile_inline(
     program: capture.Program, hints: list[int], given: late.Given | None = None
 ) -> tuple[Compiled, str] | None:
-    """Compile in this process, after all: the callable, and the guards on its sizes; None where the graph stays eager.
+    """Compile in this process: the callable, and the guards on its sizes; None where the graph stays eager.
 
-    Raises what plain torch.compile would have raised, and nothing that may be our fault (docs/decisions/0018).
+    Raises what plain torch.compile would have raised, and no error that may be ours (docs/decisions/0018).
     """
     from precompiled.torch_internals import compile as compiling
 
     try:
         return compiling.compile_here(capture.parse(program.to_bytes(hints)))
     except CompileFailed as reason:
-        # What the worker said already: what would come out serves no call but some.
+        # As in the worker: compiled code would serve some calls only.
         log.info("a graph stays eager in this process (%s): %s", reason.code, reason)
         return None
     except Exception as error:
@@ -119,18 +121,18 @@ def compile_inline(
         captured = error
     compiled, raised = _compile_as_given(program, hints, given, captured)
     if raised is not None:
-        raise raised  # outside of the handlers: with no error of ours as its context
+        raise raised  # outside of the handlers, so that no error of ours is its context
     return None if compiled is None else (compiled, "")
 
 
 def _compile_as_given(
     program: capture.Program, hints: list[int], given: late.Given, captured: Exception
 ) -> tuple[Compiled | None, Exception | None]:
-    """Where the captured program fails: what serves all its calls, or what is the user's to see, or neither."""
+    """Where the captured program fails: a callable for all calls; or the error that the user is to see; or neither."""
     try:
         compiled = given.compile(capture.parse(program.to_bytes(hints)))
     except Exception as error:
-        # Two compiles that share nothing but the graph: what both raise is torch's.
+        # The two compiles share nothing but the graph: an error of both is torch's.
         if type(error) is type(captured):
             return None, late.raised_by_dynamo(given.name, error)
         log.warning("compiling in process failed in two ways, the graph stays eager: %r", error, exc_info=captured)

@@ -28,10 +28,10 @@ class Settings:
     wait_s: float = 600.0  # mode "wait": seconds until a client gives up and runs eager
     strict: bool = False  # raise NotServed instead of a bypass or a fallback (for tests)
     autostart: bool = True  # start a daemon on demand where none runs
-    # Whether what Dynamo traced is kept, so that later processes skip tracing too. "program": where all of a program's
-    # source files are the same; "function": where all is that the trace has read (packages/program.py); "off".
+    # Whether traces of Dynamo are kept, so that later processes skip tracing, too. "program": used where all source
+    # files of the program are the same; "function": where all that a trace has read is the same (docs/packages.md).
     packages: str = "program"
-    package_audit: float = 0.02  # fraction of processes that trace all the same, and compare (0: none)
+    package_audit: float = 0.02  # fraction of processes that trace nevertheless, and compare (0: none)
     # -- both
     cache_dir: Path = field(default_factory=paths.default_cache_dir)  # the store
     runtime_dir: Path = field(default_factory=paths.default_runtime_dir)  # socket and lock
@@ -44,9 +44,9 @@ class Settings:
     max_graph_bytes: int = 256 << 20
     job_timeout_s: float = 1800.0
     job_memory_bytes: int = 0  # resident bytes of a worker's process tree; 0: 3/4 of the memory / workers
-    # Seconds after its submit in which a job gives way to the programs that run: its client is in its first step then.
+    # Seconds after its submit in which a job gives way to the programs that run: its client is in its first step.
     yield_s: float = 4.0
-    worker_idle_s: float = 900.0  # an environment's last worker is released after this
+    worker_idle_s: float = 900.0  # the last worker of a seat is released after this
     daemon_idle_s: float = 0.0  # an on-demand daemon leaves after this long without work; 0: never
     failure_ttl_s: float = 3600.0  # how long a failure record keeps a graph from being compiled again
     cache_max_bytes: int = 20 << 30  # eviction by least recent use above this, per store
@@ -56,7 +56,7 @@ class Settings:
 
     @property
     def starts_daemon(self) -> bool:
-        """Whether a client may start the daemon that it misses; the system's is systemd's to start."""
+        """Whether a client may start a daemon where none runs; only systemd starts the system daemon."""
         return self.autostart and self.runtime_dir != paths.SYSTEM_RUNTIME_DIR
 
 

@@ -12,12 +12,12 @@ def hook_folder() -> Path:
     return Path(__file__).resolve().parent.parent / "sitecustomize"
 
 
-def with_hook(environment: Mapping[str, str]) -> dict[str, str]:
-    """`environment` with our folder first on PYTHONPATH, once."""
-    return {**environment, "PYTHONPATH": os.pathsep.join([str(hook_folder()), *_others(environment)])}
+def with_hook(variables: Mapping[str, str]) -> dict[str, str]:
+    """These environment variables, with our folder first on PYTHONPATH, and only there."""
+    return {**variables, "PYTHONPATH": os.pathsep.join([str(hook_folder()), *_others(variables)])}
 
 
-def _others(environment: Mapping[str, str]) -> list[str]:
+def _others(variables: Mapping[str, str]) -> list[str]:
     ours = str(hook_folder())
-    value = environment.get("PYTHONPATH", "")
+    value = variables.get("PYTHONPATH", "")
     return [entry for entry in value.split(os.pathsep) if entry != ours] if value else []

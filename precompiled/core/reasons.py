@@ -1,7 +1,7 @@
-"""Every stable reason code: what it means, what a graph comes to, and what can be done about it.
+"""Every stable reason code: what it means, what becomes of the graph, and what can be done about it.
 
-The one table: ``outcome`` is what the client does, ``precompiled explain CODE`` shows a row, and
-``python tools/reasons_page.py`` makes docs/reasons.md of it. Codes stay where they are raised;
+``outcome`` tells the client what to do, ``precompiled explain CODE`` shows a row, and ``python tools/reasons_page.py``
+makes docs/reasons.md from the table. Codes are written out where they are raised, too;
 tests/core/test_reasons.py compares.
 """
 
@@ -43,8 +43,8 @@ class Reason:
     code: str
     meaning: str
     advice: str = ""
-    then: str = ""  # what is to be said of the outcome, right behind it
-    running: Outcome | None = None  # of a graph that runs eager already, and may, where that is another one
+    then: str = ""  # text that follows the outcome
+    running: Outcome | None = None  # the outcome of a graph that runs eager already, and may, where it differs
 
     @property
     def follows(self) -> str:
@@ -57,9 +57,9 @@ class Reason:
 
 
 def outcome(code: str, *, runs: bool) -> Outcome:
-    """What becomes of a graph whose artifact is not to be had for ``code``, also one that only another version knows.
+    """What becomes of a graph that gets no artifact for ``code``, which may be a code of another version.
 
-    ``runs``: it runs eager already, and may. False for graphs that must not mix eager and compiled runs.
+    ``runs``: the graph runs eager already, and may. False for graphs that must not mix eager and compiled runs.
     """
     reason = REASONS.get(code)
     if reason is None:
@@ -78,7 +78,7 @@ _worker = partial(Reason, Kind.WORKER, None)
 _package = partial(Reason, Kind.PACKAGE, None)
 _package_file = partial(Reason, Kind.PACKAGE_FILE, None)
 
-# Each text is one fact that stands alone: `explain` shows it without its neighbours.
+# Each text must be understood alone: `explain` shows one row.
 _TABLE = (
     _bypass("caches-disabled", "Inductor's caches are off (`force_disable_caches`), and an artifact is one",
         "leave the caches on"),
@@ -180,10 +180,10 @@ _TABLE = (
         "on them"),
     _failure(_IN_PROCESS, "environment-differs",
         "the worker is not what the client is (another torch, compiler, CPU or variable); the message has both",
-        "Start clients and daemon from one environment, or report which fact should not count"),
+        "Start clients and daemon from one virtual environment, or report which fact should not count"),
     _failure(_IN_PROCESS, "not-serializable", "torch's result cannot be kept, or not pickled"),
     _failure(_IN_PROCESS, "undecodable-graph", "the graph's bytes do not decode in the worker",
-        "Two versions of precompiled in one environment, or a bug: report it"),
+        "Two versions of precompiled in one virtual environment, or a bug: report it"),
 
     _store(_IN_PROCESS, "store-untrusted", "somebody else could have written to the store, or to this artifact",
         "The message names the path, its owner or mode, and the `chmod` or `chown`",
@@ -211,7 +211,7 @@ _TABLE = (
     _daemon(None, "no-reply", "the daemon accepts connections and does not answer (commands only)",
         "look into its log, or restart it"),
     _daemon(_IN_PROCESS, "protocol-version", "client and daemon, or daemon and worker, are of different versions",
-        "`precompiled restart`, or install the same version in both environments"),
+        "`precompiled restart`, or install the same version in both virtual environments"),
     _daemon(_IN_PROCESS, "bad-message", "the daemon could not read a message", "A bug: report it"),
     _daemon(_IN_PROCESS, "too-large", "a graph, message or file over its limit", "Raise `max_graph_bytes`"),
     _daemon(_IN_PROCESS, "not-permitted", "another user's daemon", "Unset `PRECOMPILED_RUNTIME_DIR`"),
@@ -249,14 +249,14 @@ _TABLE = (
     _command("not-writable", "site-packages cannot be written",
         "`precompiled enable --user`, or a virtual environment"),
     _command("no-user-site", "this interpreter has no user site-packages", "`precompiled enable` without `--user`"),
-    _command("unreadable", "an entry of the store cannot be read", "the message says why"),
-    _command("not-removed", "an entry of the store cannot be removed", "the message says why"),
+    _command("unreadable", "what the store has of a graph cannot be read", "the message says why"),
+    _command("not-removed", "what the store has of a graph cannot be removed", "the message says why"),
     _command("no-such-key", "no artifact or record has that key", "`precompiled ls`"),
     _command("no-such-function", "no function of that name has a package",
         "`precompiled ls`; the message has a name that ends like it"),
     _command("ambiguous-key", "several keys begin so", "more digits"),
     _command("graph-not-kept",
-        "an entry was kept without its graph (a failure record of a very large one, or of bytes that were none): "
+        "the store does not keep the graph (of a failure record of a very large one, or of bytes that were none): "
         "`explain` has nothing to compare", "`precompiled show KEY` has the rest"),
     _command("stop-timed-out", "the daemon still answers", "its log; `kill`"),
     _command("start-timed-out", "no answer from a started daemon in time", "its log, in the runtime directory"),
@@ -291,7 +291,7 @@ _TABLE = (
     _watch("not-accepted", "the queue was full for all of a capture's last minute", "save again later; `max_queue`"),
 
     _worker("idle", "nothing to do for `worker_idle_s`"),
-    _worker("evicted", "another environment needed its place"),
+    _worker("evicted", "a job of another user, interpreter or device needed its place"),
     _worker("recycled", "it has done 200 jobs; another one takes its place when there is work"),
     _worker("shut-down", "the daemon is leaving"),
     _worker("died", "it ended by itself, or something killed it (the kernel, for memory)"),

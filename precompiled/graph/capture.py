@@ -1,4 +1,4 @@
-"""From what Dynamo hands to a backend to a *program*: all that a compile depends on, as plain data.
+"""From a graph that Dynamo hands to a backend to a *program*: all that a compile depends on, as plain data.
 
 A program is a dict of JSON values::
 
@@ -8,9 +8,9 @@ A program is a dict of JSON values::
     configs      Inductor's and functorch's configuration, with mode= and options= on top
     environment  what compiles: Python, torch, triton, compiler, CPU (environment.py)
 
-The key hashes its bytes (key.py); the worker compiles from its bytes (precompiled/compiler.py). They carry two things
-that the key leaves out: ``hints``, the values of the symbolic sizes, which tell variants apart (docs/decisions), and
-``floats``, those of the symbolic floats. And, once submitted, ``about``: names and source lines, for people.
+The key hashes a program's bytes (key.py); the worker compiles from them (precompiled/compiler.py). They carry two
+things that the key leaves out: ``hints``, the values of the symbolic sizes, which tell variants apart
+(docs/decisions), and ``floats``, those of the symbolic floats. A submit adds ``about``: names and source lines.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from precompiled.graph.key import SECTIONS
 from precompiled.torch_internals import codec, configs, metadata, modes, process_groups
 from precompiled.torch_internals.sizes import evaluate
 
-# What people are shown beside the graph (torch_internals/sources.py); neither the key nor the compile looks at it.
+# Source lines, for people (torch_internals/source_lines.py); neither the key nor the compile depends on them.
 ABOUT = "about"
 
 
@@ -42,14 +42,14 @@ class Program:
     modes: dict[str, Any]
     device: str  # "cpu" or "cuda:0"
     cudagraphs: bool
-    hints: list[int]  # the values of the symbolic sizes here: the worker needs some, any will do for the key
-    floats: list[float]  # likewise, of the symbolic floats
-    size_inputs: list[int]  # which of the graph's inputs are sizes, of one value or symbolic
-    modules: dict[str, str]  # of the user's, to be imported by the worker: name -> digest of its sources
-    no_stand_in: str  # why the graph must not run eager until its artifact is there; "" for almost all
+    hints: list[int]  # the values of the symbolic sizes in this call; not part of the key
+    floats: list[float]  # those of the symbolic floats
+    size_inputs: list[int]  # positions of the graph's inputs that are sizes, fixed or symbolic
+    modules: dict[str, str]  # modules of the user that the worker imports: name -> digest of their sources
+    no_stand_in: str  # why the graph must not run eager until its artifact is there; "" for almost all graphs
 
     def to_bytes(self, hints: list[int] | None = None, about: str = "") -> bytes:
-        """For the worker; ``hints``: other values of the symbolic sizes than those captured; ``about``: JSON, or ""."""
+        """The program for a worker; ``hints``: instead of those captured; ``about``: source lines as JSON, or ""."""
         body = ",".join(f'"{name}":{self.sections[name]}' for name in SECTIONS)
         values = f'"hints":{_dump(self.hints if hints is None else hints)},"floats":{_dump(self.floats)}'
         if about:
@@ -61,7 +61,7 @@ class Program:
         return size_values(json.loads(self.sections["inputs"]), hints) if self.size_inputs else []
 
     def hints_for(self, sizes: list[int]) -> list[int] | None:
-        """The values of the symbols for these values of the size inputs; None where they do not say all of them."""
+        """The values of the symbols for these values of the size inputs; None where these do not determine them."""
         args = json.loads(self.sections["inputs"])["args"]
         inputs = [(args[at]["size"], size) for at, size in zip(self.size_inputs, sizes, strict=True)]
         known = {encoded.get("s"): size for encoded, size in inputs if isinstance(encoded, dict)}
@@ -73,7 +73,7 @@ def restored(
     kept: dict[str, Any], modes: dict[str, Any], device: str, cudagraphs: bool, size_inputs: list[int],
     modules: dict[str, str],
 ) -> Program:  # fmt: skip
-    """The program that ``kept`` (of ``parse``) came from; the rest is as it was captured."""
+    """The program whose sections are ``kept`` (by ``parse``); the other arguments are as they were captured."""
     sections = {name: _dump(kept[name]) for name in SECTIONS}
     hints, floats = kept["hints"], kept["floats"]
     no_stand_in = codec.no_stand_in(kept["graph"])
@@ -86,13 +86,13 @@ def _dump(value: Any) -> str:
 
 
 def capture(module: torch.fx.GraphModule, options: Mapping[str, Any]) -> Program:
-    """Capture a Dynamo graph and the state around it. Reads only; raises Bypass with the reason."""
+    """Capture a Dynamo graph and the state around it. Changes nothing; raises Bypass with the reason."""
     if next(iter(module.parameters()), None) is not None or next(iter(module.buffers()), None) is not None:
         raise Bypass("the graph holds parameters or buffers of its own", code="graph-attribute")
     graph = codec.encode(module)
     inputs = metadata.describe_inputs([node for node in module.graph.nodes if node.op == "placeholder"])
     device = _device(graph, inputs.args)
-    state = {**modes.capture(uses_cpu=device == "cpu"), "groups": process_groups.sizes(module)}
+    state = {**modes.read(uses_cpu=device == "cpu"), "groups": process_groups.sizes(module)}
     settings = configs.snapshot(options)
     if state["groups"]:
         configs.refuse_ranks(settings)
@@ -173,7 +173,7 @@ def size_values(inputs: dict[str, Any], hints: list[int]) -> list[int]:
 
 
 def parse(data: bytes) -> dict[str, Any]:
-    """The program's sections, decoded; raises CompileFailed for bytes that ``to_bytes`` never gives."""
+    """The program's sections, decoded; raises CompileFailed for bytes that ``to_bytes`` has not made."""
     try:
         program = json.loads(data)
     except (ValueError, RecursionError) as error:

@@ -19,8 +19,8 @@ from typing import Any
 
 import torch
 
-# The environment variables that a compile depends on: a worker gets these of the client, and no others. Where they
-# differ, another worker is started, so what a launcher sets for each rank, job or run must not be among them.
+# The environment variables that a compile depends on: a worker gets these from the client, and no others. Where they
+# differ another worker is started, so variables that a launcher sets for each rank, job or run must not be among them.
 _VARIABLES = (
     "PATH", "LD_LIBRARY_PATH", "CC", "CXX", "CPATH", "CPLUS_INCLUDE_PATH", "LIBRARY_PATH",
     "VIRTUAL_ENV", "PYTHONPATH", "HOME", "USER", "LANG", "LC_ALL", "XDG_CACHE_HOME",
@@ -28,7 +28,7 @@ _VARIABLES = (
 _VARIABLE_PREFIXES = (
     "TORCHINDUCTOR_", "TORCH_CUDA_", "TORCH_COMPILE", "TRITON_", "CUDA", "NVIDIA_", "OMP_", "MKL_", "KMP_", "ATEN_",
 )  # fmt: skip
-# Among those, the ones that do not change what is compiled, or that the pool sets itself.
+# Among those, the ones that do not change compiled code, or that the pool sets itself.
 _NOT_FOR_WORKERS = frozenset(
     {
         "CUDA_VISIBLE_DEVICES",
@@ -37,19 +37,19 @@ _NOT_FOR_WORKERS = frozenset(
         "TORCH_COMPILE_STICKY_PGO_KEY",
     }
 )
-# The user's own caches, where no worker is to write; often one for each job.
+# The user's own caches, to which no worker may write; often one for each job.
 _NOT_FOR_WORKERS_SUFFIX = "_CACHE_DIR"
-# The ones whose values are in the key. Inductor's own settings are there as configuration already, but some of its
-# variables are read where they are used. Directories and thread counts say where and how fast, not what.
+# The variables whose values are in the key. Inductor's settings are in it as configuration already, but some variables
+# are read where they are used. Directories and thread counts change where and how fast is compiled, not what.
 _KEYED_PREFIXES = ("TORCHINDUCTOR_", "TRITON_")
 _KEYED = ("LD_LIBRARY_PATH", "CPATH", "CPLUS_INCLUDE_PATH", "LIBRARY_PATH", "CUDA_HOME", "TORCH_CUDA_ARCH_LIST")
 _NOT_KEYED_SUFFIXES = ("_DIR", "_THREADS", "_START_METHOD")
 
 
 def variables(with_path: bool = False) -> dict[str, str]:
-    """The part of this process's environment that a worker of its graphs gets.
+    """The environment variables of this process that a worker of its graphs gets.
 
-    ``with_path``: with where this process finds modules, which its script's folder and its program may have added to.
+    ``with_path``: with all folders where this process finds modules, those that the program has added as well.
     """
     found = {name: value for name, value in os.environ.items() if _is_for_workers(name)}
     if with_path:
@@ -130,7 +130,7 @@ def _compiler() -> str:
 
 
 def _development_digest() -> str:
-    """Builds from a checkout keep their version while their sources change; "" for released builds."""
+    """For builds from a checkout, whose version stays while their sources change; "" for released builds."""
     version = torch.__version__
     if "a0" not in version and "+git" not in version and "dev" not in version:
         return ""
@@ -143,11 +143,11 @@ def _development_digest() -> str:
     return f" sources {state.hexdigest()[:16]}"
 
 
-def of_a_worker(modules: Mapping[str, str] | None = None) -> Any:
-    """The environment that a worker must run in; ``modules``: what its graph's custom ops come with."""
+def interpreter_of_a_worker(modules: Mapping[str, str] | None = None) -> Any:
+    """The interpreter that a worker must run in; ``modules``: those of its graph's custom ops."""
     from precompiled import wire
 
-    return wire.Environment(
+    return wire.Interpreter(
         executable=sys.executable,
         prefix=sys.prefix,
         python=platform.python_version(),
@@ -159,7 +159,7 @@ def of_a_worker(modules: Mapping[str, str] | None = None) -> Any:
 
 
 def likely_device() -> str:
-    """Where a graph of which nothing is known will run: a program that has touched its GPU means to use it."""
+    """Where a graph that is not traced yet will probably run: on the GPU in a process that has used one."""
     return device_of_a_worker("cuda:0") if torch.cuda.is_initialized() else "cpu"
 
 

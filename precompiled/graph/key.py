@@ -2,7 +2,7 @@
 
 The key is the SHA-256 over the format versions and the program's bytes, section by section. Everything that the worker
 sees is in those bytes, so equal keys mean equal compiles. The components are kept in the artifact's manifest, so that
-the nearest entry to a miss is found without reading every graph (cli/explain.py).
+the nearest graph to a miss is found without reading every graph (cli/explain.py).
 
 No torch here: the command line reads programs too.
 """
@@ -19,7 +19,7 @@ from precompiled.store.artifact_format import FORMAT
 # What a key is made of, in this order (capture.py says what each holds).
 SECTIONS = ("graph", "inputs", "modes", "configs", "environment")
 
-# Raise it when the meaning of a program's bytes changes, or when what a worker makes of them does.
+# Raise it when the meaning of a program's bytes changes, or when a worker compiles them to something else.
 SCHEMA = 3
 # Sections that people can read are kept as text up to this size, the others as a digest.
 _READABLE = ("inputs", "modes", "environment")
@@ -31,14 +31,14 @@ def key(sections: Mapping[str, str]) -> str:
     state = hashlib.sha256(f"precompiled schema {SCHEMA} format {FORMAT}\n".encode())
     for name in SECTIONS:
         text = sections[name].encode()
-        # Lengths, so that no content of one section can pass for the start of the next.
+        # With lengths, so that the content of one section cannot be taken for the start of the next.
         state.update(f"{name} {len(text)}\n".encode())
         state.update(text)
     return state.hexdigest()
 
 
 def components(program_bytes: bytes) -> dict[str, str]:
-    """What the key was made of, by section: text where people can read it, else a digest."""
+    """The parts of the key, by section: text where people can read it, else a digest."""
     return components_of(json.loads(program_bytes))
 
 

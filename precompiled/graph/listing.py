@@ -1,8 +1,8 @@
 """A program in words: what `precompiled show` prints, and what graph/difference.py compares.
 
-From the plain data alone (codec.py, torch_internals/metadata.py): the command line knows no torch. An operation is
-``%3``, by its position in its graph. Raises TypeError, ValueError, KeyError, IndexError or AttributeError for data that
-is no program.
+Made from the plain data alone (codec.py, torch_internals/metadata.py): the command line imports no torch. An operation
+is ``%3``, by its position in its graph. Raises TypeError, ValueError, KeyError, IndexError or AttributeError for data
+that is no program.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-# What anything here raises for data that is no program: of a failure record, say, whose graph did not decode.
+# What functions here raise for data that is no program, as in a failure record whose graph did not decode.
 NOT_A_PROGRAM = (TypeError, ValueError, KeyError, IndexError, AttributeError)
 
 _BITS = re.compile(r"\d+")
@@ -19,7 +19,7 @@ _BITS = re.compile(r"\d+")
 
 @dataclass(frozen=True)
 class Place:
-    """Where an operation comes from: torch_internals/sources.py."""
+    """Where an operation comes from: torch_internals/source_lines.py."""
 
     file: str
     line: int
@@ -61,7 +61,7 @@ def operations(program: dict[str, Any]) -> list[Operation]:
 
 
 def place(program: dict[str, Any], graph: int, node: int) -> Place | None:
-    """Where a node comes from, if that was sent. It is beside the graph, so nothing of it is taken for granted."""
+    """The line of code of a node; None where it was not sent. It is not part of the key, so it may be anything."""
     try:
         numbers = program["about"]["nodes"][graph]
         if len(numbers) != len(program["graph"][graph]) or numbers[node] < 0:
@@ -97,12 +97,12 @@ def operation(node: list[Any]) -> str:
         before = f"{shown.pop(0)}.{before}"
     shown += [f"{name}={argument(value)}" for name, value in kwargs]
     if node[0] == "f" and node[1][0] == "kernel":
-        shown += [f"{name}={argument(value)}" for name, value in node[1][4]]  # what is compiled into it
+        shown += [f"{name}={argument(value)}" for name, value in node[1][4]]  # constants of a user's kernel
     return f"{before}({', '.join(shown)})" + "".join(f", annotated {argument(item)}" for item in annotations)
 
 
 def operator(node: list[Any]) -> str:
-    """What a node calls."""
+    """The name of the function or method that a node calls."""
     if node[0] in ("p", "g"):
         return {"p": "input", "g": "graph"}[node[0]]
     if node[0] == "o":
@@ -181,7 +181,7 @@ def sizes(values: list[Any]) -> str:
 
 
 def tensor(item: dict[str, Any]) -> str:
-    """An input on one line; what is as usual is left out."""
+    """An input on one line, without what is the same for most inputs."""
     if "size" in item:
         return f"a size, {size(item['size'])}"
     if "subclass" in item:
@@ -202,7 +202,7 @@ def tensor(item: dict[str, Any]) -> str:
 
 
 def is_contiguous(shape: list[Any], stride: list[Any]) -> bool:
-    """Whether these are the strides that a new tensor of the shape has; symbolic sizes are taken on trust."""
+    """Whether a new tensor of the shape has these strides; symbolic ones are taken to be so."""
     if not all(type(value) is int for value in (*shape, *stride)):
         return True
     expected = 1

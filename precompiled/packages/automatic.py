@@ -1,7 +1,7 @@
-"""Packages without being asked: what Dynamo traces is published, and found again before the next process traces it.
+"""Automatic packages: what Dynamo traces is published, and used by later processes instead of a trace.
 
-``find`` is asked at each frame that Dynamo has no code for, ``traced`` is told what came of those that it had to trace.
-Whatever is in doubt ends in tracing as usual, with a reason: ``reports()`` has them all.
+Dynamo calls ``find`` at each frame that it has no code for, and ``traced`` after it had to trace one. Where a package
+may not be right, Dynamo traces as usual, and the frame's report says why: ``reports`` has one for each frame.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from precompiled.graph import capture
 from precompiled.packages import audit, graphs, requirements
 from precompiled.packages.describe import difference
 from precompiled.packages.describe.codes import code_digest
+from precompiled.packages.describe.descriptions import Descriptions
 from precompiled.packages.describe.errors import Mismatch, NotPortable
-from precompiled.packages.describe.identity import Descriptions
 from precompiled.packages.dynamo import (
     dynamo_frames,
     dynamo_state,
@@ -35,16 +35,16 @@ from precompiled.packages.dynamo import (
     trace_recording,
 )
 from precompiled.packages.dynamo.frame_entry import Frame, Graph, Traced
-from precompiled.packages.program import Program
 from precompiled.packages.publisher import Publisher
+from precompiled.packages.source_files import SourceFiles
 from precompiled.store import package_format as fmt
 from precompiled.store.packages import Entry, PackageStore
 from precompiled.torch_internals import collection
 
 log = logging.getLogger("precompiled.package")
 
-# Entries that are compared with a frame in full: a function that is called with ever new values must not make each of
-# its traces slower by all that were before. Dynamo itself gives up after 8 (recompile_limit).
+# Entries that are compared with a frame in full: where a function is called with ever new values, each trace would be
+# slower than the one before. Dynamo itself gives up after 8 (recompile_limit).
 MAX_TRIED = 16
 
 
@@ -52,9 +52,9 @@ MAX_TRIED = 16
 class FunctionReport:
     """What became of one frame that Dynamo had no code for.
 
-    ``state``: "used" (from a package), "skipped" (a package says that it stays as it is), "recorded" (traced,
-    and kept), "traced" (and not kept: ``reason``), "audited" (traced, as a package says: packages/audit.py).
-    ``reasons``: why each entry that was there was not used.
+    ``state``: "used" (from a package), "skipped" (a package says that Dynamo leaves it as it is), "recorded" (traced,
+    and kept), "traced" (and not kept: ``reason``), "audited" (traced, with the same result as a package's:
+    packages/audit.py). ``reasons``: why each entry of the function was not used.
     """
 
     name: str  # module.qualified name
@@ -67,9 +67,7 @@ class FunctionReport:
 
 
 def switch_on() -> Automatic:
-    """Have Dynamo ask this process's packages before it traces; idempotent. Raises NotPortable where this torch lacks
-    what is needed.
-    """
+    """Have Dynamo ask this process's packages before it traces; idempotent. Raises NotPortable on an unfit torch."""
     packages = PROCESS.packages
     if packages is None:
         PROCESS.packages = packages = Automatic()
@@ -78,8 +76,8 @@ def switch_on() -> Automatic:
     return packages
 
 
-class Accepted(NamedTuple):
-    """An entry that is for a frame: what gives it to Dynamo, and what takes back all that was done so far."""
+class VerifiedEntry(NamedTuple):
+    """An entry that is for a frame. ``install`` gives it to Dynamo; ``discard`` takes back all that was done so far."""
 
     install: Callable[[], Any]
     discard: Callable[[], None]
@@ -87,19 +85,19 @@ class Accepted(NamedTuple):
 
 @dataclass
 class _Looked:
-    """What a look for a frame's entry came to, for when the frame is traced."""
+    """The result of a search for a frame's entry, for the trace that may follow."""
 
-    frame: Callable[[], Frame | None] = lambda: None  # weak: it holds what the user's frame holds
-    # Both from before the trace, which may change some of it.
+    frame: Callable[[], Frame | None] = lambda: None  # weak: a Frame holds the locals of the user's frame
+    # Both are from before the trace, which may change them.
     requires: dict[str, str] | None = None
-    sources: str = ""  # of the program
+    source_digest: str = ""  # of the process's source files; "": the entry is for any
     reasons: list[str] = field(default_factory=list)  # why no entry was used
-    audited: Entry | None = None  # the one that would have been, and is compared with the trace
-    refused: str | None = None  # why none may be
+    audited: Entry | None = None  # the entry that would have been used, to be compared with the trace
+    refused: str | None = None  # why no entry of the function may be used
 
 
 class _Made(NamedTuple):
-    """An entry, before it is written."""
+    """The parts of an entry that is to be published."""
 
     header: fmt.Header
     about: fmt.About
@@ -109,18 +107,18 @@ class _Made(NamedTuple):
 class Automatic:
     """The packages of this process (process.Packages, dynamo/dynamo_frames.Packages).
 
-    ``reports``: one for every frame with tensors that Dynamo met while packages were on.
+    ``reports``: one for each frame with tensors that Dynamo had no code for while packages were on.
     """
 
     def __init__(self) -> None:
         self.reports: list[FunctionReport] = []
         self.publisher = Publisher()
-        self._program = Program()
+        self._source_files = SourceFiles()
         self._counter = 0
         self._looked = _Looked()
-        self._audits: bool | None = None  # whether this process is one of those that trace and compare
-        self._read: dict[str, Entry] = {}  # by name: what was read and verified once
-        # Given by load_package(check_source=False): by module, qualified name and fullgraph=, whatever the code is.
+        self._audits: bool | None = None  # whether this process traces nevertheless, and compares; None: not drawn yet
+        self._read: dict[str, Entry] = {}  # name -> an entry that was read and verified
+        # From load_package(check_source=False): by module, qualified name and fullgraph=, for any code.
         self.unchecked: dict[tuple[str, str, bool], list[Entry]] = {}
 
     def switch_off(self) -> None:
@@ -141,7 +139,7 @@ class Automatic:
     # ------------------------------------------------------------------ using
 
     def find(self, frame: Frame) -> Any:
-        """What Dynamo would get from a trace, or None: then it traces. Raises in strict mode only."""
+        """What Dynamo would get from a trace; None: it must trace. Raises in strict mode only."""
         started = time.perf_counter()
         session: sessions.Session | None = None
         self._looked = looked = _Looked(weakref.ref(frame))
@@ -150,16 +148,16 @@ class Automatic:
             if _is_off(session):
                 return None
             with collection.seldom():
-                looked.sources = self._sources(session)
+                looked.source_digest = self._source_digest(session)
                 looked.requires = requirements.requirements(frame.options)
                 if session.recorder is not None:
-                    return None  # a watch's capture is there to trace
+                    return None  # a watch's capture always traces
                 found = self._find(session, frame, looked)
         except Exception as error:
             if session is not None and session.settings.strict and not isinstance(error, NotPortable):
                 raise
             code = code_of(error, "package-internal-error")
-            if session is not None and not isinstance(error, NotPortable):  # which the trace finds too, and counts
+            if session is not None and not isinstance(error, NotPortable):  # NotPortable is counted after the trace
                 session.ledger.count_reason("not_kept", code)
             log.info("no package for %s.%s (%s)", frame.module, frame.qualname, code, exc_info=True)
             looked.reasons.append(f"{code}: {error}")
@@ -173,12 +171,12 @@ class Automatic:
         session.ledger.count(untraced=1)
         return result
 
-    def _sources(self, session: sessions.Session) -> str:
-        """The program that an entry is for; "" for any. Raises NotPortable where it must be known, and is not."""
+    def _source_digest(self, session: sessions.Session) -> str:
+        """Of the source files that an entry is for; "" for any. Raises NotPortable where it is needed and not known."""
         if session.recorder is not None or session.settings.packages == "off":
-            return ""  # a watch was told to leave packages for others; what a loaded file has is for whoever loads it
+            return ""  # a watch makes packages for any program; so does whoever loads a package file
         try:
-            return self._program.digest()
+            return self._source_files.digest()
         except NotPortable:
             if session.settings.packages == "program":
                 raise
@@ -191,8 +189,8 @@ class Automatic:
             return None
         described = Descriptions()
         tried = 0
-        programs = None if session.settings.packages == "function" else ("", looked.sources)
-        for entry, check_source in self._entries(store, frame, programs, looked.reasons):
+        source_digests = None if session.settings.packages == "function" else ("", looked.source_digest)
+        for entry, check_source in self._entries(store, frame, source_digests, looked.reasons):
             try:
                 requirements.check(entry.header.requires, looked.requires or {})
                 if (differs := installing.passed_over(entry.header.locals, frame)) is not None:
@@ -201,40 +199,41 @@ class Automatic:
                 if tried > MAX_TRIED:
                     looked.reasons.append(f"none of the {MAX_TRIED} newest entries is for this call")
                     return None
-                accepted = self._accept(session, entry, frame, described, check_source=check_source)
+                verified = self._verify(session, entry, frame, described, check_source=check_source)
                 if check_source and self._is_audited(session, entry, frame):
-                    accepted.discard()
+                    verified.discard()
                     looked.audited = entry
                     return None
-                result = accepted.install()
-            except (Mismatch, NotPortable, StoreError) as reason:  # what has no description here had one there
+                result = verified.install()
+            except (Mismatch, NotPortable, StoreError) as reason:  # NotPortable: an object has no description here
                 place = _place(entry, reason.guard) if isinstance(reason, Mismatch) else ""
                 looked.reasons.append(f"{reason}{difference.at(place)}")
                 log.info("%s.%s: %s", frame.module, frame.qualname, reason)
                 continue
             store.touch(entry)
-            if check_source:  # else it is of another source than a save would say, and not in the store
+            if check_source:  # else the entry is of another source, and not in the store: it cannot be saved
                 dynamo_frames.entries_of(frame.owner).append((entry.header.function, entry.name))
             state = "skipped" if entry.header.kind == "skipped" else "used"
             return result, FunctionReport(f"{frame.module}.{frame.qualname}", state, guards=entry.header.guards)
         return None
 
     def _entries(
-        self, store: PackageStore, frame: Frame, programs: tuple[str, ...] | None, reasons: list[str]
+        self, store: PackageStore, frame: Frame, source_digests: tuple[str, ...] | None, reasons: list[str]
     ) -> Iterator[tuple[Entry, bool]]:
-        """Those of a frame's function, newest first, and whether their sources count. ``programs``: None for all.
+        """Entries of a frame's function, newest first, and whether their source is checked.
 
-        What says that the frame stays as it is comes last: with other values it may have been compiled.
+        ``source_digests``: of which source files; None: of any. Entries of skipped frames come last: with other values
+        the frame may have been compiled.
         """
         function = _function_key(frame)
         skipped = []
         for name in store.names(function):
             try:
                 entry = self._read.get(name)
-                if programs is not None:
-                    # By its first line alone: other programs' may be many, and each is as large as this one's.
-                    program = entry.header.sources if entry is not None else store.sources(function, name)
-                    if program not in programs:
+                if source_digests is not None:
+                    # Only the first line is read: entries of other programs may be many, and large.
+                    made_in = entry.header.sources if entry is not None else store.source_digest(function, name)
+                    if made_in not in source_digests:
                         reasons.append("the program had other source files when it was traced")
                         continue
                 if entry is None:
@@ -254,14 +253,14 @@ class Automatic:
             yield entry, True
 
     def _is_audited(self, session: sessions.Session, entry: Entry, frame: Frame) -> bool:
-        """Whether the frame is traced all the same. A later trace may know which sizes change: it is another one."""
+        """Whether the frame is traced nevertheless. Not at a later trace, which may know which sizes change."""
         if self._audits is None:
             self._audits = audit.is_drawn(session.settings.package_audit)
         return self._audits and entry.header.first and frame.first
 
-    def _accept(
+    def _verify(
         self, session: sessions.Session, entry: Entry, frame: Frame, described: Descriptions, *, check_source: bool
-    ) -> Accepted:
+    ) -> VerifiedEntry:
         self._counter += 1
         number = self._counter
 
@@ -270,8 +269,8 @@ class Automatic:
 
         if entry.header.kind == "skipped":
             stays = installing.skipped(frame, entry_codec.decode(entry.body, name), name)
-            return Accepted(lambda: stays, lambda: None)
-        # First of all, since it is a look: guards that are made for an artifact that is not there are made for nothing.
+            return VerifiedEntry(lambda: stays, lambda: None)
+        # First, since it is cheap: without the artifacts, there is no use in making guards.
         artifacts = {key: session.store.lookup(key) for key in entry.header.artifacts}
         missing = next((key for key, found in artifacts.items() if not found), None)
         if missing is not None:
@@ -285,22 +284,22 @@ class Automatic:
         def use() -> Any:
             with installing.or_discarded(body, frame, name):
                 result = install([function for function, _calls in loaded], body, name)
-            for _function, calls in loaded:  # not before: now it is used
+            for _function, calls in loaded:  # counted now that the entry is used
                 session.ledger.add(calls)
                 session.ledger.count(hits=1, saved_s=calls.report.saved_s)
             return result
 
-        return Accepted(use, lambda: installing.discard(body, frame, name))
+        return VerifiedEntry(use, lambda: installing.discard(body, frame, name))
 
     def ended(self) -> None:
-        """A frame was served, or traced. Never raises."""
-        self._program.leave_out()
+        """Called after a frame was served or traced. Never raises."""
+        self._source_files.leave_out()
 
     # ------------------------------------------------------------------ recording
 
     def traced(self, frame: Frame, traced: Traced) -> None:
-        """Keep what came of a trace, or compare it. Never raises."""
-        # It was not looked for where nothing can be kept: under a torch function mode.
+        """Publish the result of a trace, or compare it with the audited entry. Never raises."""
+        # ``find`` was not called where nothing can be kept: under a torch function mode.
         looked = self._looked if self._looked.frame() is frame else _Looked()
         report = FunctionReport(f"{frame.module}.{frame.qualname}", "recorded", reasons=tuple(looked.reasons))
         try:
@@ -314,12 +313,13 @@ class Automatic:
             store, before = PackageStore(session.store.root), looked.audited
             try:
                 if looked.requires is None:
-                    looked.sources, looked.requires = self._sources(session), requirements.requirements(frame.options)
+                    looked.source_digest = self._source_digest(session)
+                    looked.requires = requirements.requirements(frame.options)
                 complete = self._entry(frame, traced, looked, report)
                 if before is not None:
                     made = complete()
             except NotPortable as reason:
-                if before is not None and reason.code != "package-graph":  # which may be this host's trouble
+                if before is not None and reason.code != "package-graph":  # that may be a problem of this host
                     raise audit.refuse(store, before.header, f"it cannot be kept ({reason.code}: {reason})") from reason
                 raise
             if before is not None:
@@ -331,13 +331,13 @@ class Automatic:
             if session.settings.packages == "off":
                 raise NotPortable("packages are not recorded (PRECOMPILED_PACKAGES=program does)", code="package-off")
             self._publish(store, complete, frame, report)
-        except Exception as error:  # noqa: BLE001 - the trace went well; keeping it is our own affair
+        except Exception as error:  # noqa: BLE001 - the trace succeeded: an error of ours must not reach the user
             self._not_kept(report, error)
 
     def _entry(
         self, frame: Frame, traced: Traced, looked: _Looked, report: FunctionReport
     ) -> Callable[[], _Made]:
-        """What makes an entry of a trace: that holds nothing of the user's. Both raise NotPortable."""
+        """A function that makes an entry of a trace, and holds no object of the user's. Both raise NotPortable."""
         if traced.body is not None:
             trace_recording.check_bytecode(traced, frame)
         if traced.problem is not None:
@@ -345,7 +345,7 @@ class Automatic:
         header = fmt.Header(
             _function_key(frame), frame.module, frame.qualname, code_digest(frame.code), frame.one_graph,
             "compiled" if traced.skip is None else "skipped", looked.requires or {},
-            first=frame.first, sources=looked.sources,
+            first=frame.first, sources=looked.source_digest,
         )  # fmt: skip
         if traced.skip is not None:
             report.message = traced.skip
@@ -356,16 +356,16 @@ class Automatic:
             data = entry_codec.encode(left, traced.names)
             header = replace(header, meaning=hashlib.sha256(data).hexdigest())
             return lambda: _Made(header, fmt.About(reason=reason), data)
-        # Not ``traced``, which holds what the trace read.
+        # Not ``traced``, which holds objects that the trace has read.
         body, names, about, locals_ = traced.body, traced.names, traced.about, traced.locals
         assert body is not None
         report.guards = len(body.guards.guards)
 
         def complete() -> _Made:
-            program = frame_entry.program(body, names)
+            bytecode = frame_entry.bytecode_digest(body, names)
             whole = replace(
                 header, artifacts=[graph.key for graph in body.graphs], locals=locals_, guards=report.guards,
-                program=program, meaning=frame_entry.meaning(body, about, program),
+                program=bytecode, meaning=frame_entry.meaning(body, about, bytecode),
             )  # fmt: skip
             return _Made(whole, about, entry_codec.encode(body, names))
 
@@ -373,7 +373,7 @@ class Automatic:
 
     def _not_kept(self, report: FunctionReport, error: Exception) -> None:
         report.state, report.reason, report.message = "traced", code_of(error, "package-internal-error"), str(error)
-        with suppress(Exception):  # settings that cannot be read: torch.compile goes on without us
+        with suppress(Exception):  # settings may be unreadable: torch.compile goes on without us
             sessions.current().ledger.count_reason("not_kept", report.reason)
         log.info("%s is not kept (%s): %s", report.name, report.reason, error)
 
@@ -382,7 +382,7 @@ class Automatic:
     ) -> None:
         entries = dynamo_frames.entries_of(frame.owner)
 
-        def write() -> None:  # also what makes it bytes, which takes longer: the first call waits for neither
+        def write() -> None:  # also pickles the entry, which takes longer: the first call waits for neither
             made = complete()
             entries.append((made.header.function, store.publish(made.header, made.about.to_bytes(), made.body)))
 
@@ -390,12 +390,12 @@ class Automatic:
 
 
 def _is_off(session: sessions.Session) -> bool:
-    """Since the hook was installed: settings are read anew."""
+    """Whether packages were switched off since the hook was installed: settings are read again."""
     return session.settings.mode == "off" or os.environ.get("PRECOMPILED") == "0"
 
 
 def _place(entry: Entry, guard: int | None) -> str:
-    """The user's line that a guard came from, where that is known."""
+    """The user's line of code that a guard came from; "" where it is not known."""
     try:
         return "" if guard is None else fmt.About.parse(entry.about).guards[guard].place
     except (StoreError, IndexError):
@@ -407,6 +407,6 @@ def _function_key(frame: Frame) -> str:
 
 
 def decoded(entry: Entry) -> frame_entry.Body:
-    """What an entry holds, under the names of no process. Its digest is verified; its pickle is code."""
+    """The body of an entry, under the names of no process. Its digest is verified; its pickle is code."""
     body: frame_entry.Body = entry_codec.decode(entry.body, lambda placeholder: f"__precompiled_0_{placeholder}")
     return body

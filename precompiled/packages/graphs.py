@@ -1,4 +1,4 @@
-"""The graphs of an entry as callables, from their artifacts: what the bytecode of a package calls."""
+"""The graphs of an entry as callables, from their artifacts: the bytecode of an entry calls these."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from precompiled.graph import capture
 from precompiled.packages.describe.errors import Mismatch
 from precompiled.packages.dynamo import dynamo_state
 from precompiled.packages.dynamo.frame_entry import Graph
-from precompiled.store.artifacts import Entry as ArtifactEntry
+from precompiled.store.artifacts import Artifact
 from precompiled.torch_internals import codec, stand_in, user_modules
 from precompiled.torch_internals.sizes import guard_check
 
 
 def load(
-    session: sessions.Session, graph: Graph, entries: list[ArtifactEntry]
+    session: sessions.Session, graph: Graph, artifacts: list[Artifact]
 ) -> tuple[Callable[..., Any], GraphCalls]:
-    """The callable of a graph, from its artifacts. Raises Mismatch where it is not for here, and StoreError."""
+    """The callable of a graph, from its artifacts. Raises StoreError, and Mismatch where the graph is not for here."""
     state = dynamo_state.modes_of_a_compile(graph.device == "cpu")
     changed = [name for name in state if state[name] != graph.modes.get(name)]
     if changed:
@@ -35,51 +35,51 @@ def load(
     for module, digest in graph.modules.items():
         try:
             user_modules.import_modules(module, digest)
-        except (Exception, SystemExit) as error:  # whatever the user's module raises
+        except (Exception, SystemExit) as error:  # the user's module raises anything
             raise Mismatch(f"its operators are others here: {error}") from error
     started = time.perf_counter()
     calls = GraphCalls(GraphReport(id=uuid.uuid4().hex, name=graph.name, key=graph.key))
-    whole = next((entry for entry in entries if not entry.manifest.guards), None)
+    whole = next((artifact for artifact in artifacts if not artifact.manifest.guards), None)
     if whole is not None:
         function = counting(calls, loading.load(session.store, whole, graph.modes, cudagraphs=graph.cudagraphs))
     else:
-        function = _dispatched(session, graph, entries, calls)
-    calls.loaded("package", time.perf_counter() - started, (whole or entries[0]).manifest.compile_s)
+        function = _dispatched(session, graph, artifacts, calls)
+    calls.loaded("package", time.perf_counter() - started, (whole or artifacts[0]).manifest.compile_s)
     return function, calls
 
 
 def _dispatched(
-    session: sessions.Session, graph: Graph, entries: list[ArtifactEntry], calls: GraphCalls
+    session: sessions.Session, graph: Graph, artifacts: list[Artifact], calls: GraphCalls
 ) -> Callable[..., Any]:
-    """A graph whose artifacts are for some sizes: as after a swap, others run eager and are asked for.
+    """A graph whose artifacts are for some sizes: as after a swap, calls with others run eager, and submit a variant.
 
-    All that an eager run needs is made now: once Dynamo has the graph, a call must not fail because an artifact was
-    evicted, or a source edited.
+    The eager run is made ready now: once Dynamo has the graph, a call must not fail because an artifact was evicted, or
+    a source edited.
     """
-    kept = program_of(session, entries[0])
+    kept = program_of(session, artifacts[0])
     program = capture.restored(kept, graph.modes, graph.device, graph.cudagraphs, graph.size_inputs, graph.modules)
     about = kept.get(capture.ABOUT)
     submitter = Submitter(session, calls, lambda: json.dumps(about) if about else "")
     if session.settings.mode != "lookup":
-        session.begin_daemon()  # so that nobody waits for its start when a size is asked for
+        session.begin_daemon()  # so that a later submit need not wait for its start
 
     def request(sizes: list[int]) -> None:
         if session.settings.mode != "lookup" and session.daemon_problem() is None:
             submitter.request_variant(program, dispatch, sizes)
 
     dispatch = Dispatch(calls, eager_of(kept), graph.size_inputs, request)
-    for entry in entries:
-        function = loading.load(session.store, entry, graph.modes, cudagraphs=graph.cudagraphs)
-        dispatch.serve_with(function, guard_check(entry.manifest.guards))
+    for artifact in artifacts:
+        function = loading.load(session.store, artifact, graph.modes, cudagraphs=graph.cudagraphs)
+        dispatch.serve_with(function, guard_check(artifact.manifest.guards))
     return dispatch.call
 
 
-def program_of(session: sessions.Session, entry: ArtifactEntry) -> dict[str, Any]:
-    """What an artifact was compiled from, parsed; raises StoreError where it does not say so."""
-    data = session.store.read_program(entry)
+def program_of(session: sessions.Session, artifact: Artifact) -> dict[str, Any]:
+    """The program that an artifact was compiled from, parsed; raises StoreError where it has none."""
+    data = session.store.read_program(artifact)
     if data is None:
         raise StoreError(
-            f"the artifact {entry.manifest.key[:12]} is for some sizes, and does not say what it was compiled from",
+            f"the artifact {artifact.manifest.key[:12]} is for some sizes, and does not say what it was compiled from",
             "Save the package again",
             code="artifact-program",
         )
@@ -87,5 +87,5 @@ def program_of(session: sessions.Session, entry: ArtifactEntry) -> dict[str, Any
 
 
 def eager_of(program: dict[str, Any]) -> stand_in.StandIn:
-    """What runs a program eager."""
+    """A stand-in for a program."""
     return stand_in.StandIn(codec.decode(program["graph"]))

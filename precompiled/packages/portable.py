@@ -1,7 +1,7 @@
-"""One file with all that a compiled function needs: saved here, loaded on another host of the same kind.
+"""Package files: all that a compiled function needs, saved here, loaded on another host of the same kind.
 
-Loading verifies (portable_format.read), compares, and publishes entries and artifacts to the store of this process, by
-the way that everything takes; the calls are then served as those of automatic packages are.
+A load verifies (portable_format.read), compares, and publishes entries and artifacts to the store of this process, as
+a worker and a trace would; calls are then served as with automatic packages.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from precompiled.store import package_format as fmt
 from precompiled.store.packages import Entry, PackageStore
 from precompiled.version import VERSION
 
-# What is said of a difference, in order: the first that differs.
+# Requirement -> how an error names a difference. The first one in this order that differs is named.
 _NAMED = {
     "torch": "another torch", "python": "another Python", "machine": "another kind of machine", "cpu": "another CPU",
     "gpu": "another GPU", "devices": "another GPU", "triton": "another triton",
@@ -65,7 +65,7 @@ def save(compiled: Any, path: str | Path) -> None:
         )
     members: dict[str, bytes] = {}
     for entry in entries:
-        header = dataclasses.replace(entry.header, sources="")  # whoever loads it says that it is for the program
+        header = dataclasses.replace(entry.header, sources="")  # whoever loads the file decides for which program
         name, content = fmt.seal(header, fmt.About.parse(entry.about).without_places().to_bytes(), entry.body)
         members[f"entries/{entry.header.function}/{name}"] = content
     for key in dict.fromkeys(key for entry in entries for key in entry.header.artifacts):
@@ -78,7 +78,7 @@ def save(compiled: Any, path: str | Path) -> None:
         for artifact in artifacts:
             folder = f"artifacts/{key}.{artifact.slot}"
             files = session.store.read_files(artifact)
-            # Its program has lines of the user's code: only where it is what runs at sizes that no artifact serves.
+            # The program has lines of the user's code: only where it is needed, for sizes that no artifact serves.
             if artifact.manifest.guards and artifact_format.PROGRAM in artifact.manifest.files:
                 files |= session.store.read_some(artifact, [artifact_format.PROGRAM])
             manifest = dataclasses.replace(
@@ -120,7 +120,7 @@ def load(compiled: Any, path: str | Path, *, check_source: bool = True) -> int:
             _check_inlined(entries, Path(path))
         session = sessions.current()
         _publish_artifacts(session, members)
-    except (CorruptArtifact, ValueError, KeyError) as error:  # also members that are named otherwise than ours
+    except (CorruptArtifact, ValueError, KeyError) as error:  # the last two: members with other names
         said = error.message if isinstance(error, CorruptArtifact) else f"it has other members than a package: {error}"
         raise PackageError(f"{path}: {said}", "Save it again", code="package-corrupt") from error
     packages = automatic.switch_on()
@@ -134,7 +134,7 @@ def load(compiled: Any, path: str | Path, *, check_source: bool = True) -> int:
     return len(entries)
 
 
-# Compared at each call, not when a file is loaded.
+# Requirements that are compared at each call, not when a file is loaded.
 _OF_A_CALL = ("device", "module hooks", "forward-mode level")
 
 
@@ -166,7 +166,7 @@ def _check_inlined(entries: list[Entry], path: Path) -> None:
         if entry.header.kind == "compiled":
             try:
                 body = automatic.decoded(entry)
-            except Mismatch:  # a module that the function's call will import: all is compared there once more
+            except Mismatch:  # the function's call will import a module; then all is compared again
                 continue
             changed = installing.changed_source(body.inlined)
             if changed is not None:
@@ -193,6 +193,6 @@ def _publish_artifacts(session: sessions.Session, members: dict[str, bytes]) -> 
             name: artifact_format.digest(data) for name, data in files.items()
         }:
             raise CorruptArtifact(f"the artifact {key[:12]} does not match its manifest")
-        present = {(entry.manifest.guards, entry.manifest.tier) for entry in session.store.lookup(key)}
+        present = {(there.manifest.guards, there.manifest.tier) for there in session.store.lookup(key)}
         if (manifest.guards, manifest.tier) not in present:
             session.store.publish(artifact_format.Payload(manifest, files))

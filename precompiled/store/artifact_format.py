@@ -1,12 +1,11 @@
-"""The format of what lies in the store (version 3).
+"""The format of artifacts and failure records in the store (version 3).
 
 Grammar::
 
-    store       = root "/artifacts/" entry*   root "/tmp/" *   root "/quarantine/" *
-    entry       = artifact | failure
+    store       = root "/artifacts/" (artifact | failure)*   root "/tmp/" *   root "/quarantine/" *
     artifact    = directory "<key>.<slot>"    slot: 0 .. MAX_VARIANTS-1, claimed by the rename that publishes it
                     "manifest.json"           Manifest, as JSON; its "digest" is over itself with digest = ""
-                    "entry.bin"               the pickled compile result (torch_internals/load.py)
+                    "entry.bin"               AOTAutograd's bundle: the pickled compile result (torch_internals/load.py)
                     "native/<sha256>.so"      C++ kernels: extension modules, several in a file
                     "program.json.gz"         what it was compiled from, for people: no load reads it
     failure     = file "<key>.failed"         Failure, as JSON
@@ -18,7 +17,7 @@ Version history:
     2   program.json.gz; failure records keep their program
     3   a file in native/ holds many kernels; Manifest.kernels
 
-A reader refuses every other version (it is a miss, never an error): there is no migration, artifacts are recompiled.
+A reader takes every other version for a miss: there is no migration, graphs are compiled again.
 Plain json and dataclasses, not msgspec: a hit is served before msgspec would be imported (13 to 26 ms).
 """
 
@@ -37,13 +36,13 @@ from precompiled.core.errors import CorruptArtifact
 FORMAT = 3
 MAX_VARIANTS = 16
 MANIFEST = "manifest.json"
-ENTRY = "entry.bin"
+BUNDLE = "entry.bin"
 NATIVE = "native"
 PROGRAM = "program.json.gz"
 MAX_MANIFEST_BYTES = 4 << 20
 # One file of an artifact; graphs with large lifted constants stay far below.
 MAX_FILE_BYTES = 4 << 30
-# The program in a failure record, which a client reads whole where it meets the graph.
+# The program in a failure record: a client that looks the graph up reads the whole record.
 MAX_FAILURE_PROGRAM_BYTES = 1 << 20
 
 _KEY = re.compile(r"[0-9a-f]{64}")
@@ -79,7 +78,7 @@ class Manifest:
 
     key: str
     name: str  # what people call the graph
-    components: dict[str, str]  # the parts the key was made of, readable
+    components: dict[str, str]  # the parts of the key, readable
     environment: dict[str, str]  # interpreter, torch, triton
     device: str  # "cpu" or "cuda"
     guards: str  # expression over the symbolic sizes, "" when there are none
@@ -89,7 +88,7 @@ class Manifest:
     compiled_by: dict[str, str]  # version, uid, pid, host
     tier: str = "default"
     has_backward: bool = False
-    kernels: dict[str, str] = field(default_factory=dict)  # of each by its name: the digest of its file in native/
+    kernels: dict[str, str] = field(default_factory=dict)  # name of a kernel -> the digest of its file in native/
     format: int = FORMAT
     digest: str = ""
 
@@ -109,9 +108,9 @@ class Failure:
     created: float  # seconds since the epoch
     ttl_s: float
     compile_s: float = 0.0
-    # For readers of before decision 0018, which stayed eager at any other word. Clients compile in process, and see.
+    # For clients from before decision 0018, which stay eager at any other word. Later ones compile in process.
     advice: str = "inline"
-    program: str = ""  # base64 of what an artifact has as program.json.gz; "" where that is too large
+    program: str = ""  # base64 of the content of a program.json.gz; "" where that is too large
     format: int = FORMAT
 
     def expired(self, now: float) -> bool:
@@ -131,7 +130,7 @@ def seal(manifest: Manifest) -> bytes:
 
 
 def open_manifest(data: bytes, key: str) -> Manifest:
-    """Parse and check ``manifest.json``; raises CorruptArtifact, and nothing else, for anything that is off."""
+    """Parse and check ``manifest.json``; raises CorruptArtifact, and nothing else, where it is not valid."""
     manifest = _parse(data, Manifest, key)
     files: dict[str, FileRecord] = {}
     try:
@@ -151,8 +150,8 @@ def open_manifest(data: bytes, key: str) -> Manifest:
         raise CorruptArtifact(f"the manifest cannot be sealed again: {error}") from error
     if sealed != data:
         raise CorruptArtifact("the manifest does not match its own digest")
-    if ENTRY not in files:
-        raise CorruptArtifact(f"the manifest names no {ENTRY}")
+    if BUNDLE not in files:
+        raise CorruptArtifact(f"the manifest names no {BUNDLE}")
     return manifest
 
 
@@ -161,7 +160,7 @@ def encode_failure(failure: Failure) -> bytes:
 
 
 def open_failure(data: bytes, key: str) -> Failure:
-    """Parse a failure record; raises CorruptArtifact for anything that is off."""
+    """Parse a failure record; raises CorruptArtifact where it is not valid."""
     failure = _parse(data, Failure, key)
     if not all(isinstance(value, (int, float)) for value in (failure.created, failure.ttl_s)):
         raise CorruptArtifact("the failure record's times are not numbers")
@@ -169,14 +168,14 @@ def open_failure(data: bytes, key: str) -> Failure:
 
 
 def pack_program(program: bytes) -> bytes:
-    """The contents of ``program.json.gz``: the same for the same program."""
+    """The content of ``program.json.gz``: equal for equal programs."""
     import gzip
 
     return gzip.compress(program, compresslevel=6, mtime=0)
 
 
 def unpack_program(data: bytes) -> bytes:
-    """What was packed; raises CorruptArtifact for anything that is no such file."""
+    """The program that was packed; raises CorruptArtifact where ``data`` is none."""
     import gzip
     import zlib
 
@@ -187,13 +186,13 @@ def unpack_program(data: bytes) -> bytes:
 
 
 def program_for_failure(program: bytes) -> str:
-    """``Failure.program``."""
+    """The value of ``Failure.program``."""
     packed = pack_program(program)
     return base64.b64encode(packed).decode() if len(packed) <= MAX_FAILURE_PROGRAM_BYTES else ""
 
 
 def program_of_failure(failure: Failure) -> bytes | None:
-    """What the record keeps of the graph; None where that is nothing. Raises CorruptArtifact for anything odd."""
+    """The program in a failure record; None where it has none. Raises CorruptArtifact where it cannot be read."""
     if not failure.program:
         return None
     try:

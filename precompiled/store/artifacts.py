@@ -1,7 +1,7 @@
 """The store: lookup, atomic publish, quarantine, eviction.
 
-Names appear in ``artifacts/`` by rename only, so a reader sees a whole entry or none (a directory scan that met other
-writers' temporary files cost 512 GPUs a run: pytorch#172144). Flat, so that one inotify watch sees everything.
+Names appear in ``artifacts/`` by rename only, so a reader sees a whole artifact or none (a directory scan that met
+other writers' temporary files cost 512 GPUs a run: pytorch#172144). Flat, so that one inotify watch sees everything.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from precompiled.store import scratch, trust
 from precompiled.store.packages import PackageStore, temporary_name
 
 FAILED_SUFFIX = ".failed"
-# A hit marks its entry as used at most this often: a step loop must not turn into a stream of metadata writes.
+# A hit marks its artifact as used at most this often: a loop of steps must not write metadata all the time.
 TOUCH_INTERVAL_S = 60.0
-# What a writer that died left in tmp/ is removed after this.
+# Files that a dead writer left in tmp/ are removed after this.
 TMP_MAX_AGE_S = 3600.0
-# Quarantined entries are for somebody to look at; after this nobody will.
+# Quarantined files are for people to look at; after this they are removed.
 QUARANTINE_MAX_AGE_S = 7 * 86400.0
 QUARANTINE_SHARE = 1 / 10
-# What Dynamo traced, for later processes (store/packages.py): small beside the artifacts that it leads to.
+# Packages (store/packages.py): small beside the artifacts of their graphs.
 PACKAGES_SHARE = 1 / 10
 
 
 @dataclass(frozen=True)
-class Entry:
+class Artifact:
     """One artifact in the store."""
 
     path: Path
@@ -50,13 +50,13 @@ class Entry:
 class Evicted:
     """What an eviction removed."""
 
-    entries: int
+    artifacts: int
     bytes: int
-    packages: int = 0  # entries of packages, whose bytes do not count here
+    packages: int = 0  # entries of packages; ``bytes`` is without them
 
 
 def full(key: str) -> StoreError:
-    """What is raised for a further variant where no slot is left."""
+    """The error for a further variant where no slot is left."""
     return StoreError(f"all {fmt.MAX_VARIANTS} variants of {key[:12]} are taken", code="too-many-variants")
 
 
@@ -71,20 +71,20 @@ class Store:
 
     # ------------------------------------------------------------------ reading
 
-    def lookup(self, key: str) -> list[Entry]:
+    def lookup(self, key: str) -> list[Artifact]:
         """All variants of ``key``, by slot, with checked manifests; their files are checked when they are read.
 
-        An entry that is corrupt is put into quarantine and left out. Raises UntrustedStore when the store itself, or
-        an entry of the key, could have been written by somebody else.
+        A corrupt artifact is put into quarantine and left out. Raises UntrustedStore when the store itself, or an
+        artifact of the key, could have been written by another user.
         """
         _check_key(key)
-        found: list[Entry] = []
+        found: list[Artifact] = []
         try:
             with _reading(self.root), self._artifacts_fd() as artifacts_fd:
                 for slot in range(fmt.MAX_VARIANTS):
                     name = f"{key}.{slot}"
                     try:
-                        found.append(self._read_entry(name, key, artifacts_fd))
+                        found.append(self._read_artifact(name, key, artifacts_fd))
                     except FileNotFoundError:
                         continue
                     except CorruptArtifact as error:
@@ -94,7 +94,7 @@ class Store:
         return found
 
     def failure(self, key: str, now: float | None = None) -> fmt.Failure | None:
-        """The failure record of ``key``, if there is one and it still counts."""
+        """The failure record of ``key``, if there is one that has not expired."""
         _check_key(key)
         name = key + FAILED_SUFFIX
         try:
@@ -108,56 +108,56 @@ class Store:
             return None
         return None if failure.expired(time.time() if now is None else now) else failure
 
-    def read_files(self, entry: Entry) -> dict[str, bytes]:
+    def read_files(self, artifact: Artifact) -> dict[str, bytes]:
         """The checked contents of all files of an artifact that a load needs, by name.
 
-        Raises CorruptArtifact (and puts the entry into quarantine) when a file is missing, short or altered;
-        UntrustedStore when somebody else could have written it; FileNotFoundError when the entry was evicted.
+        Raises CorruptArtifact (and puts the artifact into quarantine) when a file is missing, short or altered;
+        UntrustedStore when another user could have written it; FileNotFoundError when the artifact was evicted.
         """
-        # What it was compiled from is for people: reading and hashing it would only make a hit slower.
-        return self.read_some(entry, [name for name in entry.manifest.files if name != fmt.PROGRAM])
+        # The program is for people: to read and hash it would only make a hit slower.
+        return self.read_some(artifact, [name for name in artifact.manifest.files if name != fmt.PROGRAM])
 
-    def read_program(self, entry: Entry) -> bytes | None:
-        """What an artifact was compiled from, checked as any of its files; None where it was published without."""
-        if fmt.PROGRAM not in entry.manifest.files:
+    def read_program(self, artifact: Artifact) -> bytes | None:
+        """The program that an artifact was compiled from, checked as any of its files; None where it has none."""
+        if fmt.PROGRAM not in artifact.manifest.files:
             return None
-        return fmt.unpack_program(self.read_some(entry, [fmt.PROGRAM])[fmt.PROGRAM])
+        return fmt.unpack_program(self.read_some(artifact, [fmt.PROGRAM])[fmt.PROGRAM])
 
-    def read_some(self, entry: Entry, names: list[str]) -> dict[str, bytes]:
-        """The checked contents of files of an artifact, as they lie there; raises as ``read_files``."""
+    def read_some(self, artifact: Artifact, names: list[str]) -> dict[str, bytes]:
+        """The checked contents of these files of an artifact; raises as ``read_files``."""
         contents: dict[str, bytes] = {}
         with (
             _reading(self.root),
             self._artifacts_fd() as artifacts_fd,
-            trust.open_directory(entry.path.name, artifacts_fd, shown=str(entry.path)) as entry_fd,
+            trust.open_directory(artifact.path.name, artifacts_fd, shown=str(artifact.path)) as artifact_fd,
         ):
             try:
                 for name in names:
-                    contents[name] = self._read_checked(entry, name, entry.manifest.files[name], entry_fd)
+                    contents[name] = self._read_checked(artifact, name, artifact.manifest.files[name], artifact_fd)
             except CorruptArtifact as error:
                 # Evicted since the lookup, and its slot taken by a sound artifact: a miss, and nothing to quarantine.
-                if self._replaced(entry, artifacts_fd):
-                    raise FileNotFoundError(f"{entry.path} was evicted") from error
-                self.quarantine(entry.path, str(error))
+                if self._replaced(artifact, artifacts_fd):
+                    raise FileNotFoundError(f"{artifact.path} was evicted") from error
+                self.quarantine(artifact.path, str(error))
                 raise
         return contents
 
-    def touch(self, entry: Entry) -> None:
+    def touch(self, artifact: Artifact) -> None:
         """Mark as used now, for eviction by least recent use; best effort (the store may be read-only)."""
         with suppress(OSError):
-            if time.time() - entry.path.stat().st_mtime > TOUCH_INTERVAL_S:
-                os.utime(entry.path)
+            if time.time() - artifact.path.stat().st_mtime > TOUCH_INTERVAL_S:
+                os.utime(artifact.path)
 
-    def entries(self) -> Iterator[Entry]:
+    def all_artifacts(self) -> Iterator[Artifact]:
         """Every readable artifact, in no order."""
         for name in self._names():
             key, _, slot = name.rpartition(".")
             if slot.isdigit() and fmt.is_key(key):
-                entry = None
+                artifact = None
                 with suppress(StoreError, OSError), self._artifacts_fd() as artifacts_fd:
-                    entry = self._read_entry(name, key, artifacts_fd)
-                if entry is not None:
-                    yield entry
+                    artifact = self._read_artifact(name, key, artifacts_fd)
+                if artifact is not None:
+                    yield artifact
 
     def is_empty(self) -> bool:
         """Whether there is no artifact at all: then a graph that is being traced will be a miss."""
@@ -168,7 +168,7 @@ class Store:
             return True
 
     def failures(self) -> Iterator[fmt.Failure]:
-        """Every failure record that still counts, in no order."""
+        """Every failure record that has not expired, in no order."""
         for name in self._names():
             key = name.removesuffix(FAILED_SUFFIX)
             if key != name and fmt.is_key(key):
@@ -195,7 +195,7 @@ class Store:
                 code="store-unwritable",
             ) from error
 
-    def publish(self, payload: fmt.Payload) -> Entry:
+    def publish(self, payload: fmt.Payload) -> Artifact:
         """Make an artifact visible, whole and durable, in the first free slot of its key.
 
         When another writer has published the same variant meanwhile, that one stays and is returned. Raises StoreError
@@ -206,7 +206,7 @@ class Store:
         key = manifest.key
         _check_key(key)
         sealed = fmt.seal(manifest)
-        # What no reader would accept (a file name, a size) is refused before it takes a slot.
+        # A manifest that no reader would accept (a file name, a size) is refused before it takes a slot.
         manifest = fmt.open_manifest(sealed, key)
         if len(sealed) > fmt.MAX_MANIFEST_BYTES or any(item.bytes > fmt.MAX_FILE_BYTES for item in files.values()):
             raise StoreError(f"the artifact of {key[:12]} is larger than readers accept", code="too-large")
@@ -223,7 +223,7 @@ class Store:
             for slot in range(fmt.MAX_VARIANTS):
                 target = self.artifacts / f"{key}.{slot}"
                 try:
-                    os.rename(directory, target)  # fails when the slot holds an entry: a directory that is not empty
+                    os.rename(directory, target)  # fails when the slot holds an artifact: a directory that is not empty
                 except OSError as error:
                     if os.path.lexists(target):
                         if (other := self._same_variant(target, manifest)) is not None:
@@ -232,7 +232,7 @@ class Store:
                     raise StoreError(f"{target} cannot be published: {error}", code="store-unwritable") from error
                 durable.sync_directory(self.artifacts)
                 self.forget_failure(key)
-                return Entry(target, manifest)
+                return Artifact(target, manifest)
         raise full(key)
 
     def publish_failure(self, failure: fmt.Failure) -> None:
@@ -253,7 +253,7 @@ class Store:
             (self.artifacts / (key + FAILED_SUFFIX)).unlink()
 
     def quarantine(self, path: Path, reason: str) -> None:
-        """Move an entry out of the readers' way, for somebody to look at; best effort (the store may be read-only)."""
+        """Move an artifact or failure record out of the readers' way, for people to look at; best effort."""
         target = self.quarantined / f"{path.name}.{temporary_name()}"
         with suppress(OSError):
             self.quarantined.mkdir(mode=0o700, exist_ok=True)
@@ -272,7 +272,7 @@ class Store:
         return removed
 
     def clear(self) -> Evicted:
-        """Remove every artifact, failure record, package, quarantined entry and temporary file."""
+        """Remove every artifact, failure record, package, quarantined file and temporary file."""
         removed = Evicted(0, 0, PackageStore(self.root).clear())
         for name in self._names():
             path = self.artifacts / name
@@ -290,8 +290,8 @@ class Store:
     def evict(self, max_bytes: int, max_inodes: int) -> Evicted:
         """Remove least recently used artifacts until both budgets hold.
 
-        And what counts no more: leftovers of dead writers, expired failure records, old quarantined entries, old files
-        of the workers' cache. What stays of the last two counts towards ``max_bytes``, up to their shares of it.
+        Also remove leftovers of dead writers, expired failure records, and old files of the quarantine and of the
+        workers' cache. The files that stay of these two count towards ``max_bytes``, up to their shares of it.
         """
         self._sweep(self.tmp, TMP_MAX_AGE_S)
         self._sweep(self.quarantined, QUARANTINE_MAX_AGE_S)
@@ -334,28 +334,29 @@ class Store:
         except (FileNotFoundError, NotADirectoryError, PermissionError):
             return []
 
-    def _read_entry(self, name: str, key: str, artifacts_fd: int) -> Entry:
+    def _read_artifact(self, name: str, key: str, artifacts_fd: int) -> Artifact:
         path = self.artifacts / name
-        with trust.open_directory(name, artifacts_fd, shown=str(path)) as entry_fd:
+        with trust.open_directory(name, artifacts_fd, shown=str(path)) as artifact_fd:
             try:
-                data = trust.read_file(fmt.MANIFEST, entry_fd, fmt.MAX_MANIFEST_BYTES, shown=str(path / fmt.MANIFEST))
+                shown = str(path / fmt.MANIFEST)
+                data = trust.read_file(fmt.MANIFEST, artifact_fd, fmt.MAX_MANIFEST_BYTES, shown=shown)
             except FileNotFoundError as error:
-                if not _is_at(entry_fd, path):
+                if not _is_at(artifact_fd, path):
                     raise
                 raise CorruptArtifact(f"{path} has no {fmt.MANIFEST}") from error
-        return Entry(path, fmt.open_manifest(data, key))
+        return Artifact(path, fmt.open_manifest(data, key))
 
-    def _read_checked(self, entry: Entry, name: str, record: fmt.FileRecord, entry_fd: int) -> bytes:
-        shown = str(entry.path / name)
+    def _read_checked(self, artifact: Artifact, name: str, record: fmt.FileRecord, artifact_fd: int) -> bytes:
+        shown = str(artifact.path / name)
         try:
             if "/" in name:
                 directory, _, file_name = name.partition("/")
-                with trust.open_directory(directory, entry_fd, shown=str(entry.path / directory)) as directory_fd:
+                with trust.open_directory(directory, artifact_fd, shown=str(artifact.path / directory)) as directory_fd:
                     data = trust.read_file(file_name, directory_fd, fmt.MAX_FILE_BYTES, shown=shown)
             else:
-                data = trust.read_file(name, entry_fd, fmt.MAX_FILE_BYTES, shown=shown)
+                data = trust.read_file(name, artifact_fd, fmt.MAX_FILE_BYTES, shown=shown)
         except FileNotFoundError as error:
-            if not _is_at(entry_fd, entry.path):
+            if not _is_at(artifact_fd, artifact.path):
                 raise
             raise CorruptArtifact(f"{shown} is missing") from error
         if len(data) != record.bytes:
@@ -366,7 +367,7 @@ class Store:
 
     @contextmanager
     def _temporary_directory(self) -> Iterator[Path]:
-        """A directory in ``tmp/``: discarded unless it was renamed away."""
+        """A directory in ``tmp/``, removed at the end unless it was renamed."""
         directory = self.tmp / temporary_name()
         try:
             directory.mkdir(mode=0o700)
@@ -379,39 +380,40 @@ class Store:
         finally:
             _remove_tree(directory)
 
-    def _same_variant(self, path: Path, manifest: fmt.Manifest) -> Entry | None:
-        """The entry at ``path``, when it is the variant that ``manifest`` is about."""
+    def _same_variant(self, path: Path, manifest: fmt.Manifest) -> Artifact | None:
+        """The artifact at ``path``, when it is the variant that ``manifest`` is about."""
         try:
             with self._artifacts_fd() as artifacts_fd:
-                entry = self._read_entry(path.name, manifest.key, artifacts_fd)
+                artifact = self._read_artifact(path.name, manifest.key, artifacts_fd)
         except (StoreError, OSError):
             return None
-        same = (entry.manifest.guards, entry.manifest.tier) == (manifest.guards, manifest.tier)
-        return entry if same else None
+        same = (artifact.manifest.guards, artifact.manifest.tier) == (manifest.guards, manifest.tier)
+        return artifact if same else None
 
-    def _replaced(self, entry: Entry, artifacts_fd: int) -> bool:
-        """Whether the slot of ``entry`` is empty by now, or holds another artifact."""
+    def _replaced(self, artifact: Artifact, artifacts_fd: int) -> bool:
+        """Whether the slot of ``artifact`` is empty by now, or holds another artifact."""
         try:
-            return self._read_entry(entry.path.name, entry.manifest.key, artifacts_fd).manifest != entry.manifest
+            there = self._read_artifact(artifact.path.name, artifact.manifest.key, artifacts_fd)
+            return there.manifest != artifact.manifest
         except FileNotFoundError:
             return True
         except StoreError:
             return False
 
     def _quarantine_unless_newer(self, path: Path, error: CorruptArtifact) -> None:
-        # Another format is not corruption: the version of us that wrote it reads it still.
+        # Another format is not corruption: the version of precompiled that wrote it can read it.
         if error.code != "artifact-format":
             self.quarantine(path, str(error))
 
     def _remove_path(self, path: Path) -> Evicted:
-        # Renamed away first: a reader sees a whole entry or none. One that has opened it already reads on.
+        # Renamed first: a reader sees a whole artifact or none. A reader that has opened it already reads on.
         grave = self.tmp / temporary_name()
         try:
             size, _inodes = _weigh(path)
             self.tmp.mkdir(mode=0o700, exist_ok=True)
             os.rename(path, grave)
         except OSError:
-            return Evicted(0, 0)  # somebody else was quicker
+            return Evicted(0, 0)  # another process has removed it
         _remove_tree(grave)
         return Evicted(1, size)
 
@@ -420,7 +422,7 @@ class Store:
             for child in directory.iterdir():
                 with suppress(OSError):
                     status = child.lstat()
-                    # ctime too: a rename into quarantine keeps mtime, which says when the entry was last used.
+                    # ctime too: a rename into quarantine keeps mtime, which says when the artifact was last used.
                     if time.time() - max(status.st_mtime, status.st_ctime) > max_age_s:
                         _remove_tree(child)
 
@@ -433,16 +435,16 @@ class Store:
                         self.forget_failure(key)
 
     def _shrink_quarantine(self, max_bytes: int) -> int:
-        """Remove the oldest quarantined entries; how much of ``max_bytes`` is used now."""
-        entries: list[tuple[float, int, Path]] = []
+        """Remove the oldest quarantined files; how much of ``max_bytes`` is used now."""
+        quarantined: list[tuple[float, int, Path]] = []
         with suppress(OSError):
             for child in self.quarantined.iterdir():
                 with suppress(OSError):
                     status = child.lstat()
                     size = _weigh(child)[0] if stat.S_ISDIR(status.st_mode) else status.st_size
-                    entries.append((status.st_ctime, size, child))  # ctime: when it was renamed to here
-        total = sum(size for _, size, _ in entries)
-        for _since, size, path in sorted(entries):
+                    quarantined.append((status.st_ctime, size, child))  # ctime: when it was quarantined
+        total = sum(size for _, size, _ in quarantined)
+        for _since, size, path in sorted(quarantined):
             if total <= max_bytes:
                 break
             _remove_tree(path)
@@ -451,14 +453,14 @@ class Store:
 
 
 def _check_key(key: str) -> None:
-    """A key becomes a file name, so nothing else may pass for one."""
+    """Raise StoreError where ``key`` is none: it becomes a file name."""
     if not fmt.is_key(key):
         raise StoreError(f"{key!r} is not a key", code="bad-key")
 
 
 @contextmanager
 def _reading(root: Path) -> Iterator[None]:
-    """What the file system refuses is a StoreError; that something is absent is the caller's affair."""
+    """Raise StoreError for errors of the file system, but for FileNotFoundError, which the caller handles."""
     try:
         yield
     except FileNotFoundError:
@@ -472,9 +474,9 @@ def _reading(root: Path) -> Iterator[None]:
 
 
 def _is_at(directory_fd: int, path: Path) -> bool:
-    """Whether the open directory is still the one at ``path``; if not it was evicted: a miss, and no corruption.
+    """Whether the open directory is still the one at ``path``; if not, it was evicted: a miss, and no corruption.
 
-    By inode: another entry may have been published at the path since, and must not be blamed.
+    By inode: another artifact may have been published at the path since.
     """
     try:
         there = os.lstat(path)
@@ -485,11 +487,11 @@ def _is_at(directory_fd: int, path: Path) -> bool:
 
 
 def _plus(left: Evicted, right: Evicted) -> Evicted:
-    return Evicted(left.entries + right.entries, left.bytes + right.bytes, left.packages + right.packages)
+    return Evicted(left.artifacts + right.artifacts, left.bytes + right.bytes, left.packages + right.packages)
 
 
 def _remove_tree(path: Path) -> None:
-    """Best effort: what stays is swept later."""
+    """Remove a tree, best effort: what stays is swept later."""
     with suppress(OSError):
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path, ignore_errors=True)

@@ -5,13 +5,13 @@ Grammar::
     store    = root "/packages/" function*     beside "artifacts/"
     function = directory "<function>"          64 hexadecimal digits: function_key()
     refused  = file "refused"                  the function's packages are out of use: function and reason, in JSON
-    entry    = file "<digest>.entry"           SHA-256 of the file's content: what is checked before anything is decoded
+    entry    = file "<digest>.entry"           SHA-256 of the file's content: checked before anything is decoded
     content  = header "\\n" about "\\n" body   header: one line of JSON (Header), read at each lookup; about: one
                                                line of JSON (About), for people; body: a pickle
                                                (packages/dynamo/entry_codec.py)
 
-An entry is what Dynamo made of one frame under one set of guards; a function with several has several files. Writers
-never change a file, so several of them cannot lose each other's entries, and equal entries have one name.
+An entry is what Dynamo made of one frame under one set of guards; a function with several sets has several files.
+Writers never change a file, so they cannot lose each other's entries, and equal entries have one name.
 
 Version history:
 
@@ -19,7 +19,7 @@ Version history:
     2   about; meaning
     3   first; program
     4   guards on types say what a decorator was made with; Seen.wholes
-    5   what is noted of sets; all defaults of functions
+    5   facts about sets; all defaults of functions
     6   sources
 """
 
@@ -38,9 +38,9 @@ from precompiled.store.artifact_format import canonical, digest
 FORMAT = 8
 SUFFIX = ".entry"
 MAX_ENTRY_BYTES = 256 << 20
-# Entries of one function that are kept; many, since some functions are part of every model (decorators of libraries).
+# Entries that one function may have; many, since some functions are part of every model (decorators of libraries).
 MAX_ENTRIES = 256
-# Entries that are equal but for the program that they were made in: of a library's function that is part of several.
+# Entries that may differ in ``sources`` alone: a library's function is part of several programs.
 MAX_PROGRAMS = 32
 
 _NAME = re.compile(r"[0-9a-f]{64}\.entry")
@@ -48,7 +48,7 @@ _NAME = re.compile(r"[0-9a-f]{64}\.entry")
 
 @dataclass(frozen=True)
 class Header:
-    """What can be read of an entry without running its code. No times, no process ids: equal entries are one."""
+    """Facts about an entry that are read without running its code. No times, no process ids: equal entries are one."""
 
     function: str  # the key of the function: the name of the directory
     module: str
@@ -56,25 +56,25 @@ class Header:
     code: str  # digest of its code
     one_graph: bool  # fullgraph=True
     kind: str  # "compiled" or "skipped"
-    # What must be equal in the process that uses it: name -> text or digest. Their names are what people are shown.
+    # Facts that must be equal in the process that uses the entry: name -> text or digest. People are shown the names.
     requires: dict[str, str] = field(default_factory=dict)
     artifacts: list[str] = field(default_factory=list)  # keys of the graphs' artifacts
-    # Of the locals that have guards: what a look tells without decoding the body (guard_facts.quick_fingerprint).
+    # Of the locals that have guards: fingerprints, to compare without decoding the body (guard_facts).
     locals: dict[str, str] = field(default_factory=dict)
     guards: int = 0
-    # Digest of what the entry says and does, without places: an edit that moves lines makes another file of it.
+    # Digest of what the entry guards on and does, without lines of code: an edit that moves lines keeps it.
     meaning: str = ""
-    program: str = ""  # digest of what it does alone: the bytecode, and what that finds in its globals
-    # Digest of the sources of the program that it was made in (packages/program.py); "" where it is for any program.
+    program: str = ""  # bytecode digest: of the bytecode, and of what Dynamo put into its globals
+    # Digest of the source files of the process that made it (packages/source_files.py); "": for any process.
     sources: str = ""
-    # Traced before any other call of the function had told Dynamo which sizes change (packages/audit.py).
+    # Whether it was traced before another call could tell Dynamo which sizes change (packages/audit.py).
     first: bool = False
     format: int = FORMAT
 
 
 @dataclass(frozen=True)
 class Told:
-    """One guard, for people. ``fact``: what was described at its source; ``place``: the user's line of code."""
+    """One guard, for people. ``fact``: the description of what is at its source; ``place``: the user's line of code."""
 
     source: str
     kind: str
@@ -85,26 +85,26 @@ class Told:
 
 @dataclass(frozen=True)
 class About:
-    """What an entry was made for, to be shown and compared without running any of it."""
+    """What an entry guards on, to be shown and compared without running any of it."""
 
     guards: list[Told] = field(default_factory=list)
     inlined: list[list[str]] = field(default_factory=list)  # [module and name, digest of its code]
-    sizes: dict[str, Any] = field(default_factory=dict)  # source of a tensor -> its sizes, None where any
+    sizes: dict[str, Any] = field(default_factory=dict)  # source of a tensor -> its sizes, None for any size
     state: str = ""  # Dynamo's global state
-    seen: list[list[Any]] = field(default_factory=list)  # what has no guard (packages/dynamo/unguarded.py)
-    reason: str = ""  # of a frame that stays as it is
+    seen: list[list[Any]] = field(default_factory=list)  # facts without a guard (packages/dynamo/unguarded.py)
+    reason: str = ""  # of a skipped frame: why Dynamo left it as it is
 
     def without_places(self) -> About:
-        """Nothing of the user's source but names: of a file that goes to other hosts."""
+        """The same without the user's lines of code, for a file that goes to other hosts."""
         return dataclasses.replace(self, guards=[dataclasses.replace(guard, place="") for guard in self.guards])
 
     def to_bytes(self) -> bytes:
-        # As canonical(), but that what has no JSON is in a fact, only to be compared.
+        # As canonical(), but with the repr of values that have no JSON: facts are only compared.
         return json.dumps(dataclasses.asdict(self), sort_keys=True, separators=(",", ":"), default=repr).encode()
 
     @staticmethod
     def parse(data: bytes) -> About:
-        """Raises CorruptArtifact."""
+        """The inverse of ``to_bytes``. Raises CorruptArtifact."""
         try:
             raw = json.loads(data)
             return About(**{**raw, "guards": [Told(**guard) for guard in raw["guards"]]})
@@ -128,7 +128,7 @@ def seal(header: Header, about: bytes, body: bytes) -> tuple[str, bytes]:
 
 
 def open_entry(name: str, content: bytes, function: str) -> tuple[Header, bytes, bytes]:
-    """Header, about and body of a file's content; raises CorruptArtifact unless it is what its name says."""
+    """Header, about and body of a file's content; raises CorruptArtifact unless its name is its digest."""
     if not is_name(name) or digest(content) != name.removesuffix(SUFFIX):
         raise CorruptArtifact(f"the package entry {name[:16]} does not match its digest", code="package-corrupt")
     line, _, rest = content.partition(b"\n")
@@ -140,7 +140,7 @@ def open_entry(name: str, content: bytes, function: str) -> tuple[Header, bytes,
 
 
 def parse_header(line: bytes) -> Header:
-    """The header that an entry's first line is; raises CorruptArtifact."""
+    """The header in an entry's first line; raises CorruptArtifact."""
     try:
         raw = json.loads(line)
         if raw.get("format") != FORMAT:
@@ -157,7 +157,7 @@ def seal_refusal(header: Header, reason: str) -> bytes:
 
 
 def open_refusal(content: bytes) -> dict[str, str]:
-    """``function`` and ``reason``; what cannot be read takes them out of use as well."""
+    """``function`` and ``reason``; an unreadable file takes the packages out of use as well."""
     try:
         raw = json.loads(content)
         return {"function": str(raw["function"]), "reason": str(raw["reason"])}

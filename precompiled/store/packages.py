@@ -1,4 +1,4 @@
-"""Packages in the store: entries of a function, found, published and removed; the trust rules of artifacts.
+"""Packages in the store: entries of a function are found, published and removed, by the trust rules of artifacts.
 
 No locks and no merging: an entry is a file of its own, named by its content, and appears by rename.
 """
@@ -37,7 +37,7 @@ class Entry:
 
 
 def temporary_name() -> str:
-    """Of a file or folder in ``tmp/``."""
+    """A name for a file or folder in ``tmp/``."""
     return f"{os.getpid()}-{os.urandom(8).hex()}"
 
 
@@ -50,12 +50,12 @@ class PackageStore:
         self.tmp = self.root / "tmp"
 
     def names(self, function: str) -> list[str]:
-        """Files of a function's entries, newest first; [] where there is none. Raises UntrustedStore."""
+        """Names of a function's entries, newest first; [] where there is none. Raises UntrustedStore."""
         try:
             with self._function_fd(function) as fd:
                 found = []
                 for name in filter(fmt.is_name, os.listdir(fd)):
-                    with suppress(FileNotFoundError):  # evicted meanwhile: the others are still there
+                    with suppress(FileNotFoundError):  # it was evicted meanwhile; the others are listed
                         found.append((-os.stat(name, dir_fd=fd, follow_symlinks=False).st_mtime, name))
                 return [name for _newest, name in sorted(found)]
         except FileNotFoundError:
@@ -74,8 +74,8 @@ class PackageStore:
             raise
         return Entry(path, header, about, body)
 
-    def sources(self, function: str, name: str) -> str:
-        """The program that an entry says it is of, unverified; "" where it says none. Raises FileNotFoundError."""
+    def source_digest(self, function: str, name: str) -> str:
+        """``Header.sources`` of an entry, unverified; "" for any source files. Raises FileNotFoundError."""
         header = _header(self.packages / function / name)
         return header.sources if header is not None else ""
 
@@ -118,7 +118,7 @@ class PackageStore:
         return name
 
     def touch(self, entry: Entry) -> None:
-        """Mark as used, at most once a minute."""
+        """Mark an entry as used, at most once a minute."""
         with suppress(OSError):
             if time.time() - entry.path.stat().st_mtime > 60.0:
                 os.utime(entry.path)
@@ -132,7 +132,7 @@ class PackageStore:
                         yield self.read(function, name)
 
     def remove(self, function: str) -> int:
-        """Remove a function's entries; how many there were."""
+        """Remove a function's entries; returns how many."""
         removed = 0
         directory = self.packages / function
         for name in list(os.listdir(directory)) if directory.is_dir() else []:
@@ -144,11 +144,11 @@ class PackageStore:
         return removed
 
     def clear(self) -> int:
-        """Remove all; how many entries there were."""
+        """Remove all entries; returns how many."""
         return sum(self.remove(function) for function in self._functions())
 
     def shrink(self, max_bytes: int) -> int:
-        """Remove least recently used entries until ``max_bytes`` hold; bytes of what stays."""
+        """Remove least recently used entries until ``max_bytes`` hold; returns the bytes of those that stay."""
         files = sorted(self._files(), key=lambda item: item[0])
         total = sum(size for _used, size, _path in files)
         for _used, size, path in files:
@@ -163,13 +163,13 @@ class PackageStore:
         return total
 
     def _files(self) -> list[tuple[float, int, Path]]:
-        """When it was used, bytes, and path of each entry."""
+        """Time of the last use, bytes, and path of each entry."""
         found = []
         for function in self._functions():
             with suppress(OSError):
                 for item in os.scandir(self.packages / function):
                     if item.name == REFUSED:
-                        continue  # for good, however long it is ago
+                        continue  # refusals stay for good
                     with suppress(OSError):
                         status = item.stat(follow_symlinks=False)
                         found.append((status.st_mtime, status.st_size, Path(item.path)))
@@ -190,7 +190,7 @@ class PackageStore:
 
     @contextmanager
     def _written(self, function: str) -> Iterator[Path]:
-        """The directory of a function, made where it is missing; raises StoreError for all that the disk says."""
+        """The directory of a function, made where it is missing; raises StoreError for errors of the file system."""
         directory = self.packages / function
         try:
             for place in (self.root, self.tmp, self.packages, directory):
@@ -207,7 +207,7 @@ class PackageStore:
             ) from error
 
     def _write(self, target: Path, content: bytes) -> None:
-        """Whole and durable, or not at all."""
+        """Write a file, whole and durable, or not at all."""
         with durable.replacing(target, 0o600, temporary=self.tmp / temporary_name()) as file:
             file.write(content)
         durable.sync_directory(target.parent)
@@ -222,21 +222,21 @@ class PackageStore:
             yield fd
 
     def _keep_newest(self, header: fmt.Header, written: str) -> None:
-        """Of entries that mean the same, lines of code aside, the newest; of all, so many as lookups may read."""
+        """Of entries that mean the same, keep the newest of each program; of all, MAX_ENTRIES. Remove the others."""
         alike = replace(header, sources="")
-        programs = {header.sources}
+        source_digests = {header.sources}
         others = []
         with suppress(StoreError, OSError):
             others = [name for name in self.names(header.function) if name != written]
         for number, name in enumerate(others, 1):
             path = self.packages / header.function / name
-            with suppress(OSError):  # gone already, and its neighbours are not
+            with suppress(OSError):  # it is removed already
                 if number >= fmt.MAX_ENTRIES:
                     path.unlink()
                 elif (other := _header(path)) is not None and replace(other, sources="") == alike and header.meaning:
-                    if other.sources in programs or len(programs) >= fmt.MAX_PROGRAMS:
+                    if other.sources in source_digests or len(source_digests) >= fmt.MAX_PROGRAMS:
                         path.unlink()
-                    programs.add(other.sources)
+                    source_digests.add(other.sources)
 
     def _quarantine(self, path: Path) -> None:
         with suppress(OSError):
@@ -246,7 +246,7 @@ class PackageStore:
 
 
 def _header(path: Path) -> fmt.Header | None:
-    """What an entry's first line says, unverified."""
+    """The header in an entry's first line, unverified; None where it is none."""
     with open(path, "rb") as file, suppress(CorruptArtifact):
         return fmt.parse_header(file.readline())
     return None

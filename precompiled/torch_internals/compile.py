@@ -1,6 +1,6 @@
 """In a worker: from a program's graph and inputs to the pickled result of AOTAutograd and Inductor.
 
-Runs torch's own ``compile_fx``, so what comes out is what plain ``torch.compile`` runs. AOTAutograd's *bundled* entry
+torch's own ``compile_fx`` is run, so the compiled code is that of plain ``torch.compile``. AOTAutograd's *bundle*
 (torch/_functorch/_aot_autograd/aot_autograd_result.py) holds forward, backward and the runtime wrappers.
 
 Private names: torch._inductor.compile_fx.compile_fx, torch._inductor.config.compile_threads,
@@ -42,10 +42,10 @@ from precompiled.torch_internals.sizes import evaluate, produced_guards
 
 
 @dataclass(frozen=True)
-class Compiled:
-    """``entry``: the pickled result. ``native``: its C++ kernels."""
+class CompileResult:
+    """What ``compile_graph`` gives. ``bundle``: AOTAutograd's, pickled. ``native``: the C++ kernels that it calls."""
 
-    entry: bytes
+    bundle: bytes
     native: Native
     has_backward: bool
     guards: str
@@ -62,8 +62,8 @@ class _ExampleValues(torch.fx.Interpreter):
 
 @contextmanager
 def _gives_memory_back() -> Iterator[None]:
-    """What a compile made is collected at its end (docs/decisions/0014). And an idle worker keeps nothing but its
-    context on the GPU: what autotuning allocated is for the user's programs.
+    """Collect a compile's objects at its end (docs/decisions/0014), and free the GPU memory that autotuning has
+    allocated: it is for the user's programs.
     """
     try:
         yield
@@ -76,30 +76,30 @@ def _gives_memory_back() -> Iterator[None]:
 @_gives_memory_back()
 def compile_graph(
     module: torch.fx.GraphModule, inputs: dict[str, Any], hints: list[int], floats: list[float]
-) -> Compiled:
+) -> CompileResult:
     """Compile forward and, where an input requires grad, backward. Raises what torch raises, or CompileFailed.
 
     The caller has applied the program's modes and configuration.
     """
     context = TracingContext(metadata.new_fake_mode())
-    with tracing(context), _serializable(), kernel_units.recorded() as recorder:
+    with tracing(context), _serializable(), kernel_units.collected() as collector:
         compiled, symints = _compile(module, inputs, hints, floats, context)
         _refuse_input_guards(context)
         serialize = getattr(compiled, "serialize", None)
         if serialize is None:
             raise CompileFailed("torch gave a result that cannot be kept", code="not-serializable")
-        entry = serialize()
-        # They are checked by us, in the client, against its own sizes (torch_internals/sizes.py).
-        guards, entry.guards_expr = produced_guards(symints, _values(inputs, hints)), None
+        bundle = serialize()
+        # The client checks the guards itself, against the sizes of its call (torch_internals/sizes.py).
+        guards, bundle.guards_expr = produced_guards(symints, _values(inputs, hints)), None
     shares = any("shares" in item for item in inputs["args"])
-    if shares and any(info.mutates_data or info.mutates_metadata for info in entry.runtime_metadata.input_info):
-        # What AOTAutograd makes of that depends on which input is a view of which, and Dynamo does not guard on it.
+    if shares and any(info.mutates_data or info.mutates_metadata for info in bundle.runtime_metadata.input_info):
+        # AOTAutograd's result depends on which input is a view of which, on which Dynamo does not guard.
         raise CompileFailed("an input that is changed shares its memory with another", code="aliased-mutation")
     try:
-        pickled = pickle.dumps(entry)
+        pickled = pickle.dumps(bundle)
     except Exception as error:
         raise CompileFailed(f"the result cannot be pickled: {error}", code="not-serializable") from error
-    return Compiled(pickled, recorder.native(), entry.compiled_bw is not None, guards)
+    return CompileResult(pickled, collector.native(), bundle.compiled_bw is not None, guards)
 
 
 def _refuse_input_guards(context: TracingContext) -> None:
@@ -109,7 +109,7 @@ def _refuse_input_guards(context: TracingContext) -> None:
 
 
 def compile_here(program: dict[str, Any]) -> tuple[Callable[..., Any], str]:
-    """In a client, when the daemon will not have the graph: compile it for this process, and keep nothing.
+    """In a client that gets no artifact: compile a program for this process alone.
 
     Returns the callable and the guards on its sizes (sizes.guard_check). Raises what torch raises, or CompileFailed.
     """
@@ -120,7 +120,7 @@ def compile_here(program: dict[str, Any]) -> tuple[Callable[..., Any], str]:
         configs.applied(program["configs"], threads),
         tracing(context),
         around.ours(),
-        # With the backward: what it adds to the guards must be known before the first call.
+        # With the backward: the guards that it adds must be known before the first call.
         torch._functorch.config.patch(force_non_lazy_backward_lowering=True),
     ):
         compiled, symints = _compile(
@@ -141,14 +141,14 @@ def _compile(
     floats: list[float],
     context: TracingContext,
 ) -> tuple[Any, list[torch.SymInt]]:
-    """What compile_fx gives, and the symbolic sizes among its inputs."""
+    """The result of compile_fx, and the symbolic sizes among its inputs."""
     mode = context.fake_mode
     assert mode is not None
     sizes = metadata.size_maker(inputs, hints, floats, mode)
-    # On inputs of its own: a graph that changes an input's metadata in place must not change what is compiled.
+    # On other inputs than the compile: a graph may change an input's metadata in place.
     assert mode.shape_env is not None
-    # The sizes that only a run knows (nonzero, item) get their symbols anew when AOTAutograd traces. With Python's
-    # dispatcher, as Dynamo does it: some operators take symbolic sizes in their Python decomposition only.
+    # Sizes that only a run knows (nonzero, item) get new symbols when AOTAutograd traces. With Python's dispatcher, as
+    # in Dynamo: some operators take symbolic sizes in their Python decomposition only.
     with mode, enable_python_dispatcher(), mode.shape_env.ignore_fresh_unbacked_symbols():
         _ExampleValues(module).run(*metadata.make_inputs(inputs, sizes, mode))
     made = metadata.make_inputs(inputs, sizes, mode)
@@ -157,7 +157,7 @@ def _compile(
     try:
         compiled = compile_fx(module, made)
     except TensorifyScalarRestartAnalysis as error:
-        # It would fix the floats of the next graph; in a client, what Dynamo itself has noted there stays.
+        # Else the floats of the next graph would be fixed, too; entries of Dynamo's own, in a client, stay.
         TensorifyState.force_specializations = fixed
         raise CompileFailed("it holds for one value of a float argument only", code="fixed-float") from error
     if sizes.fixed_floats():
@@ -168,7 +168,7 @@ def _compile(
 def _dress_as_dynamos(
     module: torch.fx.GraphModule, inputs: list[torch.Tensor], described_inputs: list[dict[str, Any]]
 ) -> None:
-    """Give the module what AOTAutograd reads to know a Dynamo graph (frontend_utils._try_get_metadata_from_dynamo)."""
+    """Set the attributes by which AOTAutograd knows a Dynamo graph (frontend_utils._try_get_metadata_from_dynamo)."""
     module.meta["dynamo_compile_id"] = "precompiled"
     module._param_name_to_source = {}
     placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
@@ -181,7 +181,7 @@ def _dress_as_dynamos(
 
 @contextmanager
 def _serializable() -> Iterator[None]:
-    """AOTAutograd keeps its result in one piece, backward included, whatever its own cache key would refuse."""
+    """Have AOTAutograd make one bundle, backward included, also of graphs that its own cache would refuse."""
     write = AOTAutogradCache._write_to_local_cache
     with torch._functorch.config.patch(
         enable_autograd_cache=True,
@@ -191,7 +191,7 @@ def _serializable() -> Iterator[None]:
         autograd_cache_allow_custom_autograd_functions=True,
         strict_autograd_cache=False,
     ):
-        # Its own copy on disk would be under a random name (bypass_autograd_cache_key), to be found by nobody.
+        # Its own copy on disk would have a random name (bypass_autograd_cache_key), and never be found.
         AOTAutogradCache._write_to_local_cache = staticmethod(lambda key, content: None)
         try:
             yield

@@ -1,8 +1,8 @@
 """Custom operators of Python modules: which module defines one, and a digest of its sources.
 
-A worker imports the module to have the operator. What is compiled depends on its fake kernel and its backward, which
+A worker imports the module that defines an operator. Compiled code depends on its fake kernel and its backward, which
 can change under an unchanged graph (pytorch#144344, #160472): the sources' digest is in the key, and in the worker's
-environment, so that a worker which has imported an older source never sees the graph.
+wire.Interpreter, so that a worker which has imported an older source never gets the graph.
 
 Private names: torch._library.custom_ops.OPDEFS, torch._library.custom_ops.CustomOpDef.{_init_fn, _abstract_fn,
 _setup_context_fn, _backward_fn, _backend_fns}, torch._library.simple_registry.singleton.find,
@@ -18,14 +18,14 @@ import torch
 from torch._library import custom_ops, simple_registry
 
 from precompiled.core.errors import Bypass
-from precompiled.torch_internals.user_modules import sources_digest
+from precompiled.torch_internals.user_modules import modules_digest
 
 
 def defining_module(op: torch._ops.OpOverload) -> tuple[str, str]:
-    """The module that an operator comes with, and the digest of its sources. Raises Bypass where there is none."""
+    """The module that defines an operator, and the digest of its sources. Raises Bypass where there is none."""
     name = op._schema.name
     functions = _functions(name, op._overloadname)
-    # Some are wrapped by torch: what they wrap is among them too.
+    # torch wraps some functions; the wrapped ones are among them, too.
     modules = sorted({f.__module__ for f in functions if not f.__module__.startswith("torch.")})
     if not modules:
         raise Bypass(f"the custom op {name} has no Python definition that a worker could import", code="custom-op")
@@ -35,11 +35,11 @@ def defining_module(op: torch._ops.OpOverload) -> tuple[str, str]:
             "Move it to a module that can be imported",
             code="custom-op-in-main",
         )
-    return ",".join(modules), sources_digest(modules)
+    return ",".join(modules), modules_digest(modules)
 
 
 def _functions(name: str, overload: str) -> Iterator[Callable[..., Any]]:
-    """Everything in Python that is known to be registered for an operator."""
+    """The Python functions that are registered for an operator, as far as they can be found."""
     definition = custom_ops.OPDEFS.get(name)
     if definition is not None:
         yield definition._init_fn

@@ -1,8 +1,8 @@
-"""In a worker: the C++ kernels of a graph, built a wrapper's at a time instead of one by one.
+"""In a worker: the C++ kernels of a graph, all those of a wrapper built together instead of one by one.
 
-Nearly all that a compiler does for one of Inductor's kernels it does for the header that all of them include, even
-where that is precompiled. So the kernels of a wrapper become one translation unit, or a few, each in a namespace of its
-own. Header, flags and machine code of a kernel are those of torch's own build (docs/decisions/0015).
+A compiler spends nearly all of its time on the header that Inductor's kernels include, even where that is precompiled.
+So the kernels of a wrapper become one translation unit, or a few, each kernel in a namespace of its own. Header, flags
+and machine code of a kernel are those of torch's own build (docs/decisions/0015).
 
 Private names: torch._inductor.codecache.CppPythonBindingsCodeCache.{load_pybinding, load_async, _load_library_inner,
 entry_function, cache}, torch._inductor.async_compile.AsyncCompile.submit, torch._inductor.config.compile_threads,
@@ -29,24 +29,24 @@ from torch._inductor.cpp_builder import is_gcc
 from precompiled.core.errors import CorruptArtifact
 from precompiled.torch_internals.kernels import handled, kernel_name, load_kernel, module_name
 
-# With fewer in a unit, a further compiler beside it costs more than it saves. With more, one takes much memory.
+# With fewer kernels in a unit, a further compiler costs more than it saves. With more, one takes too much memory.
 MIN_KERNELS, MAX_KERNELS = 8, 64
-# From a size on that no kernel alone has, GCC inlines up to a share of the unit only: kernels were three times slower.
+# Above a size that no single kernel has, GCC limits inlining to a share of the unit: kernels were three times slower.
 _NO_LIMIT = ("--param large-unit-insns=1000000",)
-# GCC inlines a large function where it is called once, and not where it is called by several kernels of a unit.
+# GCC inlines a large function that is called once, and not one that several kernels of a unit call.
 _LARGE = re.compile(r"\btranspose_mxn\b")
 
 
 @dataclass(frozen=True)
 class Native:
-    """``files``: the contents of each ``.so``, by their SHA-256. ``kernels``: in which of them each kernel is."""
+    """Built kernels. ``files``: SHA-256 -> contents of a ``.so``. ``kernels``: name of a kernel -> its ``.so``."""
 
     files: dict[str, bytes]
     kernels: dict[str, str]
 
 
 class _Text(CppPythonBindingsCodeCache):
-    """Builds nothing: the "kernel" is what torch would give to the compiler, the functions for Python included."""
+    """Builds nothing: the "kernel" is the text that torch would compile, with the functions for Python."""
 
     @classmethod
     def load_async(cls, main_code: str, *_: Any, **_options: Any) -> Callable[[], ModuleType]:
@@ -56,7 +56,7 @@ class _Text(CppPythonBindingsCodeCache):
 
 
 class _Build(CppPythonBindingsCodeCache):
-    """Torch's way to the compiler: its flags, its precompiled header, its cache of files. Loads nothing."""
+    """Builds as torch does, with its flags, its precompiled header and its cache of files. Loads nothing."""
 
     cache: ClassVar[dict[str, Any]] = {}  # not the one of CppPythonBindingsCodeCache, whose entries are modules
 
@@ -66,24 +66,24 @@ class _Build(CppPythonBindingsCodeCache):
 
 
 class _Kernel:
-    """What a wrapper gets for a kernel. Not one of Inductor's futures, which the wrapper would wait for."""
+    """The callable that a wrapper gets for a kernel. Not one of Inductor's futures: the wrapper would wait for it."""
 
-    def __init__(self, recorder: Recorder, argtypes: list[str], source: str) -> None:
-        self._recorder = recorder
+    def __init__(self, collector: KernelCollector, argtypes: list[str], source: str) -> None:
+        self._collector = collector
         self.name = kernel_name(argtypes, source)
         self.joins = _joins(source)
         self.text: str = _Text.load_pybinding(argtypes, source)
 
     def __call__(self, *args: Any) -> Any:
-        return self._recorder.loaded(self.name)(*args)
+        return self._collector.loaded(self.name)(*args)
 
 
 _DIRECTIVE = re.compile(r"^[ \t]*#[ \t]*(.*?)[ \t]*$", re.MULTILINE)
 
 
 def _joins(source: str) -> bool:
-    """Whether a kernel can be in a unit with others: nothing in it is for the preprocessor but the common header, and
-    it would be compiled there as it is alone.
+    """Whether a kernel can be in a unit with others: it has no preprocessor directive but that of the common header,
+    and would be compiled to the same code.
     """
     if _LARGE.search(source):
         return False
@@ -94,18 +94,18 @@ def _joins(source: str) -> bool:
 def unit_text(kernels: Sequence[_Kernel]) -> str:
     """One translation unit with ``kernels``, each an extension module of its own (kernels.module_name)."""
     if len(kernels) == 1:
-        # As torch has it: whatever it includes or defines is its own affair.
+        # As torch builds it, whatever it includes or defines.
         (kernel,) = kernels
         return f"#define PyInit_kernel PyInit_{module_name(kernel.name)}\n{kernel.text}"
     includes: dict[str, None] = {}
     parts = []
     for kernel in kernels:
         lines = kernel.text.splitlines()
-        # Within a namespace they would declare their contents there.
+        # Within a namespace, an include would declare its names there.
         includes |= dict.fromkeys(line.strip() for line in lines if line.lstrip().startswith("#include"))
         own = "\n".join(line for line in lines if not line.lstrip().startswith("#include"))
         name = module_name(kernel.name)
-        # C has one name for all namespaces.
+        # These two have C linkage, for which namespaces do not count.
         renamed = [("kernel", name), ("PyInit_kernel", f"PyInit_{name}")]
         parts += [f"#define {old} {new}" for old, new in renamed]
         parts += [f"namespace unit_{name} {{", own, "}"]
@@ -114,7 +114,7 @@ def unit_text(kernels: Sequence[_Kernel]) -> str:
 
 
 class _Unit:
-    """Kernels that are built together; in other threads, where Inductor may have some."""
+    """Kernels that are built together; in other threads, where Inductor's configuration allows some."""
 
     def __init__(self, kernels: Sequence[_Kernel]) -> None:
         self.kernels = kernels
@@ -124,23 +124,23 @@ class _Unit:
         self._built = _Build.load_async(unit_text(kernels), "cpu", submit_fn=submit, extra_flags=flags)
 
     def path(self) -> Path:
-        """The ``.so``. Waits for the compiler; raises what it said."""
+        """The ``.so``. Waits for the compiler; raises its error."""
         return Path(self._built().path)
 
 
-class Recorder:
-    """The kernels of the wrappers that are executed while ``recorded`` is open.
+class KernelCollector:
+    """Collects and builds the kernels of the wrappers that are executed while ``collected`` is open.
 
-    Inductor waits for a graph's kernels where it executes the graph's wrapper. Here those of the forward are built
-    while the backward is being lowered, and what the compiler fails with comes out of ``native``.
+    Inductor waits for a graph's kernels where it executes the graph's wrapper. Here the kernels of the forward are
+    built while the backward is being lowered; ``native`` raises the errors of the compiler.
     """
 
     def __init__(self) -> None:
-        _Build.cache.clear()  # a compiler that was killed is asked again; what was built is found in its file
+        _Build.cache.clear()  # after a killed compiler, build again; what was built is found on disk
         self._kernels: dict[str, _Kernel] = {}
         self._waiting: list[_Kernel] = []
         self._units: list[_Unit] = []
-        self._files: dict[str, tuple[Path, str]] = {}  # of each kernel that is built: its .so, and that one's SHA-256
+        self._files: dict[str, tuple[Path, str]] = {}  # name of a built kernel -> its .so, and that one's SHA-256
 
     def kernel(self, argtypes: list[str], source: str) -> _Kernel:
         kernel = _Kernel(self, argtypes, source)
@@ -150,26 +150,26 @@ class Recorder:
         return self._kernels[kernel.name]
 
     def all_named(self, compiler: AsyncCompile | None = None) -> None:
-        """Start the compilers for what has come since the last time."""
+        """Start the compilers for the kernels that were named since the last call."""
         joining = [kernel for kernel in self._waiting if kernel.joins]
         self._units += [_Unit([kernel]) for kernel in self._waiting if not kernel.joins]
         self._units += [_Unit(part) for part in divided(joining, torch._inductor.config.compile_threads or 1)]
         self._waiting = []
 
     def loaded(self, name: str) -> Callable[..., Any]:
-        """The kernel, callable; waits for what is being built."""
+        """The kernel, callable; waits until it is built."""
         self._build()
         path, digest = self._files[name]
         kernel: Callable[..., Any] = load_kernel(name, path, digest)
         return kernel
 
     def native(self) -> Native:
-        """All of it. Waits for the compilers; raises what one of them said, and ImportError for what does not load."""
+        """All built kernels. Waits for the compilers; raises their errors, ImportError where a .so does not load."""
         self._build()
         for name in self._kernels:
             try:
                 self.loaded(name)
-            except CorruptArtifact as error:  # it is none yet
+            except CorruptArtifact as error:  # there is no artifact yet
                 raise ImportError(str(error)) from error
         files = {digest: path.read_bytes() for path, digest in self._files.values()}
         return Native(files, {name: digest for name, (_, digest) in self._files.items()})
@@ -184,7 +184,7 @@ class Recorder:
             except Exception as error:
                 if len(unit.kernels) == 1:
                     raise
-                # Perhaps they do not bear each other, or the memory was not enough: one by one, as torch builds them.
+                # Perhaps the kernels conflict, or there was too little memory: build one by one, as torch does.
                 said = f"{type(error).__name__}: ...{str(error)[-2000:]}"  # for the worker's log
                 sys.stderr.write(f"{len(unit.kernels)} kernels are built one by one: {said}\n")
                 units = [*(_Unit([kernel]) for kernel in unit.kernels), *units]
@@ -194,7 +194,7 @@ class Recorder:
 
 
 def divided(kernels: Sequence[Any], threads: int) -> Iterator[Sequence[Any]]:
-    """Into units: one for each thread where there is enough for it, and none too large."""
+    """Divide kernels into units: one for each thread where there are MIN_KERNELS for it; none over MAX_KERNELS."""
     count = max(min(threads, len(kernels) // MIN_KERNELS), -(-len(kernels) // MAX_KERNELS), 1)
     for number in range(count):
         part = kernels[number::count]
@@ -203,7 +203,7 @@ def divided(kernels: Sequence[Any], threads: int) -> Iterator[Sequence[Any]]:
 
 
 @contextmanager
-def recorded() -> Iterator[Recorder]:
-    recorder = Recorder()
-    with handled(recorder):
-        yield recorder
+def collected() -> Iterator[KernelCollector]:
+    collector = KernelCollector()
+    with handled(collector):
+        yield collector

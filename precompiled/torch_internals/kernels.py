@@ -1,12 +1,12 @@
-"""Inductor's C++ kernels: the seam where they are built, and how a client maps those of an artifact.
+"""Inductor's C++ kernels: a handler for the call that builds them, and how a client maps those of an artifact.
 
 Each kernel is a plain extension module, built from the source that Inductor's generated wrapper passes to
-``AsyncCompile.cpp_pybinding(argtypes, source)`` when it is executed. That call is where this file sits: in a worker it
-collects the sources (kernel_units.py), in a client it maps the ``.so`` of the artifact from the hash of the source,
+``AsyncCompile.cpp_pybinding(argtypes, source)`` when it is executed. This file replaces that method: in a worker a
+handler collects the sources (kernel_units.py), in a client one maps the artifact's ``.so`` by the hash of the source,
 so that no compiler, no probe of vector units and no precompiled header is run (docs/decisions/0003).
 
 Triton kernels come with the pickled result (torch/_inductor/triton_bundler.py). ``AsyncCompile.triton`` asks for its
-pool of processes before it looks at what is there already, and asking starts one: not while an artifact is loaded.
+pool of processes before it looks for built kernels, and that starts a pool: prevented while an artifact is loaded.
 
 Private names: torch._inductor.async_compile.AsyncCompile.{cpp_pybinding, wait, use_process_pool},
 torch._C._dynamo.guards._torchinductor_pyobject_tensor_data_ptr. Checked on 2.11.0, 2.13.0, 2.15.0. The kernels read the
@@ -36,7 +36,7 @@ from precompiled.core.errors import CorruptArtifact
 _SLOT = "_torchinductor_pyobject_tensor_data_ptr"
 _VARIABLE = "_TORCHINDUCTOR_PYOBJECT_TENSOR_DATA_PTR"
 
-# .handler: what cpp_pybinding and wait do in this thread; absent: what torch does. .alone: no pool of processes.
+# .handler: gets cpp_pybinding and wait in this thread; without one, torch does. .alone: no pool of processes.
 _current = threading.local()
 _original: Callable[..., Any] = AsyncCompile.cpp_pybinding
 _original_wait: Callable[..., None] = AsyncCompile.wait
@@ -45,7 +45,7 @@ _install_lock = threading.Lock()
 
 
 class Handler(Protocol):
-    """What is done with the kernels of the wrappers that this thread executes."""
+    """Gets the kernels of the wrappers that this thread executes."""
 
     def kernel(self, argtypes: list[str], source: str) -> Any:
         """The kernel, callable with its arguments."""
@@ -55,23 +55,23 @@ class Handler(Protocol):
 
 
 def kernel_name(argtypes: list[str], source: str) -> str:
-    """The name of a kernel: the SHA-256 of what it is built from."""
+    """The name of a kernel: the SHA-256 of its types and source."""
     return hashlib.sha256(json.dumps([list(argtypes), source]).encode()).hexdigest()
 
 
 def module_name(kernel: str) -> str:
-    """Of the extension module that holds it, in a file that holds several; in C, half a digest tells them apart."""
+    """The name of a kernel's extension module, in a file that holds several: a C name, with half of the digest."""
     return f"kernel_{kernel[:32]}"
 
 
-def _dispatch(self: AsyncCompile, argtypes: list[str], source_code: str) -> Any:
+def _cpp_pybinding(self: AsyncCompile, argtypes: list[str], source_code: str) -> Any:
     handler: Handler | None = getattr(_current, "handler", None)
     if handler is None:
         return _original(self, argtypes, source_code)
     return handler.kernel(argtypes, source_code)
 
 
-def _dispatch_wait(self: AsyncCompile, scope: dict[str, Any]) -> None:
+def _wait(self: AsyncCompile, scope: dict[str, Any]) -> None:
     handler: Handler | None = getattr(_current, "handler", None)
     if handler is not None:
         handler.all_named(self)
@@ -84,11 +84,11 @@ def _use_process_pool() -> bool:
 
 @contextmanager
 def handled(handler: Handler, *, alone: bool = False) -> Iterator[None]:
-    """In this thread, ``handler`` has the kernels. ``alone``: nor does anything here start a pool of processes."""
+    """In this thread, ``handler`` gets the kernels. ``alone``: and no pool of processes is started."""
     with _install_lock:
-        if AsyncCompile.cpp_pybinding is not _dispatch:
-            AsyncCompile.cpp_pybinding = _dispatch
-            AsyncCompile.wait = _dispatch_wait
+        if AsyncCompile.cpp_pybinding is not _cpp_pybinding:
+            AsyncCompile.cpp_pybinding = _cpp_pybinding
+            AsyncCompile.wait = _wait
             AsyncCompile.use_process_pool = staticmethod(_use_process_pool)
     before = getattr(_current, "handler", None), getattr(_current, "alone", False)
     _current.handler, _current.alone = handler, alone
@@ -106,23 +106,23 @@ class _Mapped:
         name = kernel_name(argtypes, source)
         file = self.files.get(name)
         if file is None:
-            # Building it here would start a compiler in a client and hide that the artifact is not self-contained.
+            # To build it would start a compiler in a client, and hide that the artifact is incomplete.
             raise CorruptArtifact(f"the artifact lacks the native code of the kernel {name[:12]}")
         return load_kernel(name, *file)
 
     def all_named(self, compiler: AsyncCompile) -> None:
-        """Nothing is being built."""
+        """Do nothing: no kernel is being built."""
 
 
 def mapped(files: Mapping[str, tuple[Path, str]]) -> AbstractContextManager[None]:
     """In this thread, serve kernels from ``files``: kernel name to a ``.so`` and its SHA-256, which was checked.
 
-    A kernel that is not there is an error.
+    Raises CorruptArtifact for a kernel that is not in ``files``.
     """
     return handled(_Mapped(files), alone=True)
 
 
-# By kernel, and the SHA-256 of the .so: one source has several, by the compiler's flags.
+# By the kernel's name and the .so's SHA-256: one source has several .so, by the compiler's flags.
 _loaded: dict[tuple[str, str], Any] = {}
 
 
@@ -132,8 +132,8 @@ def load_kernel(name: str, path: Path, digest: str) -> Any:
     if known is not None:
         return known
     os.environ[_VARIABLE] = str(getattr(torch._C._dynamo.guards, _SLOT))
-    # The import system derives the function that makes the module from the last part of the name. A file of several is
-    # mapped once: the loader knows it by its inode.
+    # The import system derives the name of the init function from the last part of the module's. A file with several
+    # modules is mapped once: the loader knows it by its inode.
     spec = importlib.util.spec_from_file_location(f"precompiled.native_{digest}.{module_name(name)}", path)
     if spec is None or spec.loader is None:
         raise CorruptArtifact(f"{path} is no extension module")

@@ -1,7 +1,7 @@
 """In a client: from an artifact's files to the callable that plain ``torch.compile`` would have made.
 
-AOTAutograd's own ``wrap_post_compile`` puts the wrappers back; only the two steps that would start a compiler or write
-to Inductor's cache are replaced: the wrapper's module is executed from memory and its kernels are mapped from the
+AOTAutograd's own ``wrap_post_compile`` makes the runtime wrappers; only the two steps that would start a compiler or
+write to Inductor's cache are replaced: the generated module is executed from memory and its kernels are mapped from the
 artifact (kernels.py).
 
 Private names: torch._functorch._aot_autograd.aot_autograd_result.BundledAOTAutogradResult.{compiled_fw, compiled_bw,
@@ -29,36 +29,36 @@ from torch._guards import TracingContext, tracing
 from precompiled.torch_internals import kernels, metadata, modes
 
 
-def load_entry(
-    entry_bytes: bytes, native: Mapping[str, tuple[Path, str]], captured_modes: Mapping[str, Any], *,
+def load_bundle(
+    pickled: bytes, native: Mapping[str, tuple[Path, str]], program_modes: Mapping[str, Any], *,
     cudagraphs: bool, name: str,
 ) -> Callable[..., Any]:  # fmt: skip
     """The compiled callable: takes the graph's inputs, returns its outputs as a tuple.
 
-    ``native``: of each kernel, by name, the file that holds it, and that file's SHA-256.
-    ``entry_bytes`` is unpickled, which runs code: the caller has checked where it comes from (store/trust.py).
-    ``captured_modes`` are restored around the load: it reads thread-local state, and may run in another thread.
+    ``native``: name of a kernel -> the file that holds it, and that file's SHA-256.
+    ``pickled`` is unpickled, which runs code: the caller has checked where it comes from (store/trust.py).
+    ``program_modes`` are restored around the load: it reads thread-local state, and may run in another thread.
     """
     from torch._inductor.cudagraph_utils import BoxedDeviceIndex
     from torch._inductor.utils import BoxedBool
 
-    entry = pickle.loads(entry_bytes)
-    # The worker compiled the backward before it was called, so it may overwrite what the forward saved for it. Plain
-    # torch.compile compiles it when it is called first, and then it may not, where that call retains the graph: a
-    # program that always does runs there. So such a call gets copies, and AOTAutograd's refusal has no cause.
-    donated = entry.runtime_metadata.bw_donated_idxs or []
-    entry.runtime_metadata.bw_donated_idxs = []
-    for part, label, overwritten in ((entry.compiled_fw, "forward", []), (entry.compiled_bw, "backward", donated)):
+    bundle = pickle.loads(pickled)
+    # The worker compiled the backward ahead of its first call, so it may overwrite what the forward has saved. Plain
+    # torch.compile compiles it at its first call; where that call retains the graph, the backward must not overwrite.
+    # So a call here that retains the graph gets copies, and AOTAutograd has no reason to refuse it.
+    donated = bundle.runtime_metadata.bw_donated_idxs or []
+    bundle.runtime_metadata.bw_donated_idxs = []
+    for part, label, overwritten in ((bundle.compiled_fw, "forward", []), (bundle.compiled_bw, "backward", donated)):
         if part is not None:
             part.result.after_deserialization = types.MethodType(
                 _executes_in_memory(f"<precompiled {name} {label}>", overwritten), part.result
             )
-    # A context of its own: what is loaded must not depend on the frame that Dynamo is compiling just now.
+    # A context of its own: the load must not depend on the frame that Dynamo is compiling just now.
     context = TracingContext(metadata.new_fake_mode())
-    with modes.thread_local(captured_modes), tracing(context), kernels.mapped(native):
-        boxed = entry.wrap_post_compile(
+    with modes.thread_local(program_modes), tracing(context), kernels.mapped(native):
+        boxed = bundle.wrap_post_compile(
             [],
-            entry.sanitized_aot_config,
+            bundle.sanitized_aot_config,
             {
                 "cudagraphs": BoxedBool(cudagraphs),
                 "boxed_forward_device_index": BoxedDeviceIndex(None),
@@ -73,7 +73,7 @@ def load_entry(
 
 
 def _on_copies(call: Callable[..., Any], overwritten: list[int]) -> Callable[..., Any]:
-    """``call``, for a backward that overwrites these of its arguments."""
+    """``call``, a backward that overwrites these arguments, on copies of them where the graph is retained."""
 
     def backward(args: list[Any]) -> Any:
         if torch._C._autograd._get_current_graph_task_keep_graph():
@@ -91,10 +91,10 @@ def _on_copies(call: Callable[..., Any], overwritten: list[int]) -> Callable[...
 
 def _executes_in_memory(filename: str, overwritten: list[int]) -> Callable[..., str]:
     def after_deserialization(graph: Any, constants: Any) -> str:
-        """In place of CompiledFxGraph's own, which writes to Inductor's cache and imports from there."""
+        """Instead of CompiledFxGraph's own method, which writes to Inductor's cache and imports from it."""
         module = types.ModuleType(f"precompiled_wrapper_{graph.cache_key}")
         module.__file__ = filename
-        # So that tracebacks and profilers show the lines.
+        # So that tracebacks and profilers show lines of the code.
         linecache.cache[filename] = (len(graph.source_code), None, graph.source_code.splitlines(True), filename)
         exec(compile(graph.source_code, filename, "exec"), vars(module))
         vars(module).update(constants.unwrap(graph))  # after the code, as PyCodeCache.load_by_key_path does

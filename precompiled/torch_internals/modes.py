@@ -1,4 +1,4 @@
-"""The state around a graph: captured in the client, restored around the compile in the worker and around the load.
+"""The state around a graph: read in the client, restored around the compile in the worker and around the load.
 
 Thread-local state (grad mode, inference mode, autocast) is restored wherever an artifact is compiled or loaded, since
 both read it. Process-wide state (determinism, threads, precision) is restored in the worker only: in a client it is
@@ -25,8 +25,8 @@ from torch._functorch._aot_autograd import utils as aot_utils
 from precompiled.core.errors import Bypass
 
 
-def capture(uses_cpu: bool) -> dict[str, Any]:
-    """All of it, as plain data. ``uses_cpu``: Inductor bakes the number of threads into CPU kernels only.
+def read(uses_cpu: bool) -> dict[str, Any]:
+    """The state as it is now, as plain data. ``uses_cpu``: Inductor bakes the number of threads into CPU kernels only.
 
     Raises Bypass for hooks on saved tensors that AOTAutograd would trace into the graph.
     """
@@ -44,7 +44,7 @@ def capture(uses_cpu: bool) -> dict[str, Any]:
         "grad": torch.is_grad_enabled(),
         "inference": torch.is_inference_mode_enabled(),
         "autocast": autocast,
-        # Also where it is off: a graph may switch it on, and say no dtype.
+        # Also where autocast is off: a graph may switch it on without a dtype.
         "autocast_dtypes": {
             device: str(torch.get_autocast_dtype(device)).removeprefix("torch.")
             for device in torch._C._autocast_supported_devices()
@@ -82,7 +82,7 @@ _REDUCED_PRECISION = ("allow_fp16_reduced_precision_reduction", "allow_bf16_redu
 
 
 def _legacy_matmul_precision() -> str | None:
-    """None once somebody has used the newer ``fp32_precision``: the older getter raises from then on."""
+    """None where the program has used the newer ``fp32_precision``: the older getter raises from then on."""
     try:
         return torch.get_float32_matmul_precision()
     except RuntimeError:
@@ -91,7 +91,7 @@ def _legacy_matmul_precision() -> str | None:
 
 @contextmanager
 def thread_local(modes: Mapping[str, Any]) -> Iterator[None]:
-    """Grad mode, inference mode and autocast as captured, in this thread."""
+    """Set grad mode, inference mode and autocast as ``modes`` says, in this thread."""
     with ExitStack() as stack:
         stack.enter_context(torch.inference_mode(modes["inference"]))
         stack.enter_context(torch.set_grad_enabled(modes["grad"]))
@@ -115,8 +115,8 @@ def thread_local(modes: Mapping[str, Any]) -> Iterator[None]:
 
 @contextmanager
 def process_wide(modes: Mapping[str, Any]) -> Iterator[None]:
-    """Everything else as captured, in this process. For workers, which compile one graph at a time."""
-    before = capture(uses_cpu=True)
+    """Set everything else as ``modes`` says, in this process. For workers, which compile one graph at a time."""
+    before = read(uses_cpu=True)
     _set(modes)
     try:
         if modes["default_device"] is None:
@@ -130,7 +130,7 @@ def process_wide(modes: Mapping[str, Any]) -> Iterator[None]:
 
 @contextmanager
 def set_back_after_an_error() -> Iterator[None]:
-    """What a graph may set in its midst: grad mode, the attention backends in their order, autocast."""
+    """After an error, restore what a graph may set: grad mode, the attention backends in their order, autocast."""
     grad, attention = torch.is_grad_enabled(), torch.nn.attention._cur_sdpa_kernel_backends(with_priority=True)
     devices = torch._C._autocast_supported_devices()
     autocast = [(device, torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)) for device in devices]

@@ -1,9 +1,8 @@
-"""Modules of the user's that a worker imports: what a graph needs of them, by name, and a digest of their sources.
+"""Modules of the user that a worker imports: the names that a graph needs from them, and a digest of their sources.
 
-The sources are the modules' own files and, of the user's own, the files of the modules that those import or refer to,
-with the values that are set in them now (user_values.py). An installed package's other files are left out:
-they change with a new installation, not with an edit. Torch's own code is named without a digest: its version is in the
-key.
+The sources are the modules' own files and, of the user's own modules, the files of those that they import or refer to,
+with the values that are set in them now (user_values.py). An installed package's other files are left out: they change
+with a new installation, not with an edit. Torch's own code is named without a digest: the key has its version.
 
 No private names. Checked on 2.11.0, 2.13.0, 2.15.0.
 """
@@ -29,28 +28,28 @@ from precompiled.core.files import process_start, saved
 from precompiled.core.names import object_at
 from precompiled.torch_internals import user_values
 
-# Not as in core.files, which knows more places: a digest in the key depends on it, in clients as in workers.
+# Not as in core.files, which knows more places: a digest in the key depends on these, in clients and in workers.
 _INSTALLED = tuple(
     str(Path(sysconfig.get_paths()[name]).resolve()) for name in ("stdlib", "platstdlib", "purelib", "platlib")
 )
 
-# Something at the top level of a module: module, qualified name, digest of the sources ("" for torch's own).
+# A function or class at the top level of a module: module, qualified name, digest of the sources ("" for torch's own).
 Name = list[str]
 
 
 def name_of(thing: Any, module: str | None = None, qualname: str | None = None, *, code: str) -> Name:
-    """How a worker finds a function or class. Raises Bypass (``code``) for one that an import does not lead to.
+    """How a worker finds a function or class. Raises Bypass (``code``) where an import does not lead to it.
 
-    ``module`` and ``qualname``: for what does not say so itself.
+    ``module`` and ``qualname``: for an object without these attributes.
     """
     module, qualname = module or thing.__module__, qualname or thing.__qualname__
     if module == "__main__" or object_at(module, qualname) is not thing:
         raise Bypass(f"{qualname} cannot be imported from {module}", "Move it to the top level of a module", code=code)
-    return [module, qualname, "" if module.split(".")[0] == "torch" else sources_digest([module], code=code)]
+    return [module, qualname, "" if module.split(".")[0] == "torch" else modules_digest([module], code=code)]
 
 
 def find(name: Name) -> Any:
-    """What ``name_of`` named; raises ValueError, ImportError or AttributeError where it is not that any more."""
+    """The object that ``name_of`` named; raises ValueError, ImportError or AttributeError where it has changed."""
     module, qualname, digest = name
     if digest:
         import_modules(module, digest)
@@ -59,12 +58,12 @@ def find(name: Name) -> Any:
     return attrgetter(qualname)(importlib.import_module(module))
 
 
-def sources_digest(modules: list[str], *, code: str = "custom-op") -> str:
-    """SHA-256 over the sources and the values in them; raises Bypass (``code``) for a module without sources."""
+def modules_digest(modules: list[str], *, code: str = "custom-op") -> str:
+    """SHA-256 over their sources and the values in them; raises Bypass (``code``) for a module without sources."""
     state = hashlib.sha256()
     for path, name in sorted(_source_files(modules, code).items()):
         if saved(os.path.abspath(getattr(sys.modules.get(name), "__file__", None) or path)) > process_start():
-            # What is loaded here may be the old source: nobody can tell, so nothing is named after the new one.
+            # This process may have loaded the old source or the new one, so there is no digest of what it has loaded.
             raise Bypass(f"{path.name} was saved after this process started", code="custom-op-edited")
         # Not the path: two checkouts of one project may share artifacts.
         state.update(f"{path.name}\n".encode())
@@ -75,7 +74,7 @@ def sources_digest(modules: list[str], *, code: str = "custom-op") -> str:
 
 
 def _source_files(modules: list[str], code: str) -> dict[Path, str]:
-    """The files, and the module that each is."""
+    """Source file -> its module."""
     files: dict[Path, str] = {}
     waiting = list(modules)
     seen: set[str] = set()
@@ -105,7 +104,7 @@ def _file_of(name: str) -> Path | None:
 
 
 def _spec(name: str) -> ModuleSpec | None:
-    """Also of a module that only a function imports, which has not run yet; nothing is imported for our sake."""
+    """The spec of a module, also of one that is not imported yet; nothing is imported for it."""
     if name in sys.modules:
         return sys.modules[name].__spec__
     parent = name.rpartition(".")[0]
@@ -121,8 +120,8 @@ def _spec(name: str) -> ModuleSpec | None:
 
 @cache
 def _imported(path: Path, saved: int, name: str) -> set[str]:
-    """What a source imports, at any depth; names of modules, and perhaps of what is in them."""
-    del saved  # for the cache: another source by then
+    """The names that a source imports, at any depth: of modules, and perhaps of objects in them."""
+    del saved  # part of the cache's key: the source may change
     try:
         tree = ast.parse(path.read_bytes())
     except (SyntaxError, ValueError):
@@ -150,17 +149,17 @@ def _referred(module: ModuleType | None) -> set[str]:
             found = value.__name__ if issubclass(type(value), ModuleType) else getattr(value, "__module__", None)
         except Exception:  # noqa: BLE001 - a proxy, whose attributes are code of the user's
             continue
-        # A package has an attribute for each of its modules that anybody has imported: here others than in a worker.
+        # A package has an attribute for each of its modules that is imported: in a worker these may be others.
         if isinstance(found, str) and not found.startswith(f"{module.__name__}."):
             names.add(found)
     return names
 
 
 def import_modules(names: str, digest: str) -> None:
-    """In a worker: import what ``defining_module`` named; raises ValueError when its sources are others by now."""
+    """In a worker: import the modules that ``defining_module`` named; raises ValueError where their sources differ."""
     modules = names.split(",")
     for name in modules:
         importlib.import_module(name)
-    here = sources_digest(modules)
+    here = modules_digest(modules)
     if here != digest:
         raise ValueError(f"the sources of {names}, or values that are set in them, are not those of the capture")

@@ -1,7 +1,7 @@
 """One capture: a fresh process of the user's interpreter, in a session of its own, with limits.
 
-A capture is nothing but a client: it submits graphs over the socket as every program does. What it tells us comes as
-datagrams (precompiled/client/recorder.py); its output is a pipe, whose last part is what people see of a crash.
+A capture is a client: it submits graphs over the socket as every program does. It tells the watcher by datagrams
+(precompiled/client/recorder.py); its output goes to a pipe, whose last part people are shown after a crash.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from precompiled.core.paths import CAPTURE_VARIABLE
 
 TAIL_BYTES = 64 << 10
 ERROR_CHARS = 8000
-NICENESS = "5"  # the programs that run go first, but somebody waits for this as well
+NICENESS = "5"  # the programs that run go first, but the user waits for a capture as well
 MEMORY_LOOK_S = 0.1  # between two looks at the memory: a process can fill a gigabyte in less than a second
-TREE_LOOK_S = 1.0  # between two looks for its processes, which read all of the host's
+TREE_LOOK_S = 1.0  # between two looks for its processes, each of which reads all processes of the host
 SETTLE_S = 10.0  # how long other ranks may take after the first has settled
 GUARD = Path(__file__).with_name("guard.py")
 
 
 @dataclass
-class Graph:
-    """As told by the capture; ``state`` as in wire.WatchedGraph. ``slots``: the variants that were there before."""
+class CapturedGraph:
+    """A graph as its capture tells of it; ``state`` as in wire.WatchedGraph. ``slots``: its variants at that time."""
 
     id: str
     name: str
@@ -56,7 +56,7 @@ class End:
 
 
 class Capture:
-    """Raises OSError when it cannot be started."""
+    """The process of a capture, and what it has told. To make one raises OSError where it cannot be started."""
 
     def __init__(
         self, token: str, registration: wire.Registration, runtime_dir: Path, report_path: str, memory_limit: int,
@@ -66,8 +66,8 @@ class Capture:
         self.registration = registration
         self.memory_limit = registration.memory_limit_bytes or memory_limit
         self.started = time.monotonic()
-        self.graphs: dict[str, Graph] = {}  # by id
-        self.sources: dict[str, str] = {}  # path -> digest as it was read; "": to be taken
+        self.graphs: dict[str, CapturedGraph] = {}  # by id
+        self.sources: dict[str, str] = {}  # path -> digest of what the capture has read; "": not taken yet
         self.written: set[str] = set()
         self.packages: set[str] = set()  # functions whose packages it has written
         self.end: End | None = None
@@ -80,7 +80,7 @@ class Capture:
         self._tail = bytearray()
         self.output_ended = False
         self._status: int | None = None
-        held, self._hold = os.pipe()  # the guard holds the other end's death
+        held, self._hold = os.pipe()  # when this end is closed, the guard ends the capture
         self.output, writing = os.pipe()
         try:
             self._popen = subprocess.Popen(
@@ -103,14 +103,14 @@ class Capture:
     # ------------------------------------------------ what it says
 
     def told(self, message: Mapping[str, Any]) -> None:
-        """A datagram of this capture's."""
+        """Take a datagram of this capture."""
         match message:
             case {"event": "files", "files": dict(files)}:
                 self.sources.update({str(path): str(digest) for path, digest in files.items()})
             case {"event": "graph", "id": str(id), "pid": int(pid)}:
                 self._capturing.add(pid)
                 self._settled.discard(pid)
-                self.graphs[id] = Graph(
+                self.graphs[id] = CapturedGraph(
                     id, str(message.get("name", ""))[:200], str(message.get("key", ""))[:200],
                     str(message.get("state", "")), str(message.get("reason", ""))[:1000],
                     tuple(int(slot) for slot in message.get("slots", ())), bool(message.get("dynamic")),
@@ -132,7 +132,7 @@ class Capture:
                                [str(path) for path in message.get("missing", ())][:50])  # fmt: skip
 
     def read_output(self) -> None:
-        """Keep the tail."""
+        """Read the output, and keep its tail."""
         try:
             data = os.read(self.output, 1 << 16)
         except BlockingIOError:
@@ -144,11 +144,11 @@ class Capture:
     # ------------------------------------------------ how it goes
 
     def look(self) -> None:
-        """Note whether it has exited. Before its reports are read: so all of them are, before ``check`` says why."""
+        """Note whether it has exited. Called before its reports are read, so that ``check`` knows all of them."""
         self._status = self._popen.poll()
 
     def check(self, now: float) -> End | None:
-        """Its end, once there is one."""
+        """How it has ended, or is to be ended; None while it runs on."""
         if self.end is None:
             self.end = self._limits(now)
         if self.end is None and self._status is not None:
@@ -199,8 +199,8 @@ class Capture:
     # ------------------------------------------------ its end
 
     def close(self) -> None:
-        """End whatever is left of it, and wait until it is gone."""
-        # Not reaped before, unless by poll(): then its group may still have members, and the number is not reused.
+        """Kill the processes that are left of it, and wait until they are gone."""
+        # Nothing but poll() has reaped it: while its group has members, the kernel does not use its pid again.
         members = processes.kill_tree(self._popen.pid, self._ps)
         self._popen.wait()
         psutil.wait_procs(members, 2.0)
@@ -216,7 +216,7 @@ def command(registration: wire.Registration, real: str) -> list[str]:
 
 
 def variables(registration: wire.Registration, runtime_dir: Path, token: str, report_path: str) -> dict[str, str]:
-    """The user's own environment, with the hook on, and told that it is a capture."""
+    """The user's own environment variables, with the hook on, and the one that says that it is a capture."""
     found = {name: value for name, value in registration.variables.items() if name != "PRECOMPILED"}
     if registration.kind == "run":
         found = python_path.with_hook(found)
@@ -235,4 +235,4 @@ def report_path(runtime_dir: Path) -> Path:
     return runtime_dir / "watch"
 
 
-assert len("watch") <= len(paths.SOCKET_NAME)  # so its path is no longer than the daemon's socket's, which was checked
+assert len("watch") <= len(paths.SOCKET_NAME)  # so that its path fits as the daemon's socket's does, which was checked

@@ -1,8 +1,8 @@
-"""When to look at the sources: inotify through watchdog, of their directories; and polling where there is none.
+"""When to look at the sources: inotify, through watchdog, on their directories; polling where there is none.
 
-An event is a hint and no more: what has changed is what files.py finds. Directories are watched, not files: editors
-that save by rename leave a watch on the old file behind. Events can be lost (a full queue, a directory that is
-replaced), so the watcher looks by itself as well: every SWEEP_S, or POLL_S where events are known to be missing.
+An event is a hint only: files.py finds what has changed. Directories are observed, not files: an editor that saves by
+rename leaves an inotify watch on the old file behind. Events can be lost (a full queue, a directory that is replaced),
+so the watcher looks without them as well: every SWEEP_S, or POLL_S where events are known to be missing.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ REMOTE = frozenset({"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph",
 
 
 class Hints:
-    """``on_hint`` is called in watchdog's threads, when a watched path may have changed."""
+    """``on_hint`` is called in watchdog's threads, when an observed path may have changed."""
 
     def __init__(self, on_hint: Callable[[], None]) -> None:
         self._on_hint = on_hint
         self._observer: Any = None
-        self._watched: dict[str, tuple[tuple[int, int], Any]] = {}  # directory -> its inode, watchdog's watch
+        self._observed: dict[str, tuple[tuple[int, int], Any]] = {}  # directory -> its inode, watchdog's watch
         self._paths: frozenset[str] = frozenset()
         self._gone: set[str] = set()  # directories that were deleted or moved; their inodes may be used again
         self._retry_at = 0.0
@@ -42,10 +42,10 @@ class Hints:
 
     @property
     def interval_s(self) -> float:
-        """Between two looks without a hint."""
+        """Seconds between two looks without a hint."""
         return POLL_S if self.problem else SWEEP_S
 
-    def watch(self, paths: set[str], now: float) -> None:
+    def observe(self, paths: set[str], now: float) -> None:
         """Hint at changes of these files from now on. Called at every look: a directory may have been replaced."""
         self._paths = frozenset(paths)
         wanted = {}
@@ -54,18 +54,18 @@ class Hints:
             try:
                 status = os.stat(directory)
             except OSError:
-                continue  # until it is back, looks find what is in it
+                continue  # it is gone: until it is back, only looks find changes in it
             if self._is_remote(directory):
                 problem = f"{directory} is on a network file system"
                 continue
             wanted[directory] = (status.st_dev, status.st_ino)
         gone, self._gone = self._gone, set()
         for directory in [
-            name for name, (inode, _) in self._watched.items() if wanted.get(name) != inode or name in gone
+            name for name, (inode, _) in self._observed.items() if wanted.get(name) != inode or name in gone
         ]:
-            _, watch = self._watched.pop(directory)
+            _, watch = self._observed.pop(directory)
             self._drop(watch)
-        missing = wanted.keys() - self._watched.keys()
+        missing = wanted.keys() - self._observed.keys()
         if missing and (not self.problem or now >= self._retry_at):
             problem = self._add(missing, wanted) or problem
             if problem:
@@ -90,15 +90,15 @@ class Hints:
                     observer.daemon = True
                     observer.start()
                     self._observer = observer
-                self._watched[directory] = (inodes[directory], self._observer.schedule(handler, directory))
+                self._observed[directory] = (inodes[directory], self._observer.schedule(handler, directory))
             except OSError as error:
                 # ENOSPC: max_user_watches; EMFILE: max_user_instances, or descriptors.
                 return (
-                    f"{len(directories - self._watched.keys())} directories of sources have no inotify watch "
+                    f"{len(directories - self._observed.keys())} directories of sources have no inotify watch "
                     f"({error.strerror or error}): files are looked at every {POLL_S} s. Raise "
                     "fs.inotify.max_user_watches and fs.inotify.max_user_instances"
                 )
-            except Exception as error:  # watchdog's own state: the looks go on without it
+            except Exception as error:  # of watchdog's own state: the looks go on without events
                 log.exception("no watch on %s", directory)
                 return f"watchdog does not watch {directory} ({error}): files are looked at every {POLL_S} s"
         return ""
@@ -107,7 +107,7 @@ class Hints:
         try:
             self._observer.unschedule(watch)
         except (KeyError, OSError):
-            pass  # it has ended with its directory
+            pass  # the inotify watch has ended with its directory
 
     def _is_remote(self, directory: str) -> bool:
         found = self._remote.get(directory)
@@ -116,9 +116,9 @@ class Hints:
         return found
 
     def _saw(self, event: FileSystemEvent) -> None:
-        """In a thread of watchdog's."""
+        """Take an event, in a thread of watchdog's."""
         if event.event_type in ("opened", "closed_no_write"):
-            return  # also our own reading
+            return  # our own reading of a file gives such events, too
         if event.is_directory and event.event_type in ("deleted", "moved"):
             self._gone = {*self._gone, str(event.src_path)}
         if event.is_directory or str(event.src_path) in self._paths or str(event.dest_path or "") in self._paths:
@@ -134,7 +134,7 @@ class _Handler(FileSystemEventHandler):
 
 
 class _Overflow(logging.Handler):
-    """watchdog (7) only logs that the kernel's queue was full (watchdog#654): then look at everything."""
+    """Hints when the kernel's queue was full, which watchdog (7) only logs (watchdog#654)."""
 
     def __init__(self, on_hint: Callable[[], None]) -> None:
         super().__init__(logging.WARNING)

@@ -1,8 +1,7 @@
-"""What survives a restart: one file a watch, ``<cache_dir>/watch/<id>.json``, replaced by a rename.
+"""Watches on disk, for the next daemon: one file for each, ``<cache_dir>/watch/<id>.json``, replaced by a rename.
 
-It holds the registration, with its whole environment, and what the last good capture found. It names commands that are
-run: so it is read only from a directory and a file that nobody else can write, as everything that is executed
-(precompiled/store/trust.py).
+A file holds the registration, with all its environment variables, and what the last good capture found. Its command is
+run: so it is read only where no other user can write to the file or its directory (precompiled/store/trust.py).
 """
 
 from __future__ import annotations
@@ -46,13 +45,13 @@ class Record(msgspec.Struct):
 
 
 def identify(registration: wire.Registration) -> str:
-    """The same watch, registered again, has the same id."""
+    """The id of a registration: the same for the same watch, registered again."""
     named = [registration.kind, registration.executable, registration.directory, *registration.command]
     return hashlib.sha256("\0".join(named).encode()).hexdigest()[:8]
 
 
 def any_registered(cache_dir: Path) -> bool:
-    """Whether there is anything to load."""
+    """Whether there is a watch to load."""
     try:
         return any(name.endswith(".json") for name in os.listdir(cache_dir / DIRECTORY))
     except OSError:
@@ -64,7 +63,7 @@ class Registry:
         self._root = cache_dir / DIRECTORY
 
     def load(self) -> Iterator[tuple[str, Record]]:
-        """All that can be read and trusted; what cannot is named in the log, and left where it is."""
+        """All watches that can be read and trusted; the others are named in the log, and left where they are."""
         try:
             names = sorted(name for name in os.listdir(self._root) if name.endswith(".json"))
         except FileNotFoundError:
@@ -82,7 +81,7 @@ class Registry:
                 log.error("the watch in %s is left out: %s", self._root / name, error)
 
     def save(self, id: str, record: Record) -> None:
-        """Raises OSError or StoreError."""
+        """Write a watch to disk. Raises OSError or StoreError."""
         self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
         trust.check_stat(os.lstat(self._root), str(self._root), directory=True)
         with durable.replacing(self._root / f"{id}.json", 0o600) as file:

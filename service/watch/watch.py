@@ -1,4 +1,4 @@
-"""One watch: its registration, its sources, its captures, and how it stands."""
+"""One watch: its registration, its sources, its captures and its status."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from precompiled.service.watch.capture import Capture, End, Graph
+from precompiled.service.watch.capture import Capture, CapturedGraph, End
 from precompiled.service.watch.files import ABSENT, Files, saved_at
 from precompiled.service.watch.plan import Plan
 from precompiled.service.watch.registry import Good, Record
@@ -26,10 +26,10 @@ ENDED_BADLY = ("failed", "quarantined", "dropped")
 
 @dataclass
 class Outcome:
-    """What a capture found, until the next good one takes its place."""
+    """What the last good capture found."""
 
     sources: dict[str, str]
-    graphs: dict[str, Graph]  # by id
+    graphs: dict[str, CapturedGraph]  # by id
     fake: bool = False
     note: str = ""
     complete: bool = False
@@ -41,7 +41,7 @@ class Outcome:
 
 @dataclass
 class Tools:
-    """What the loop lends to its watches."""
+    """Functions of the watcher that its watches call."""
 
     files: Files
     begin_capture: Callable[[Watch], Capture]  # raises OSError
@@ -64,10 +64,10 @@ class Watch:
     capture_s: float = 0.0
     captures: int = 0
     real: str = ""  # why the last capture needed real tensors
-    _expected: dict[str, str] = field(default_factory=dict)  # what the last capture has seen of the sources
-    _awaited: dict[str, str] = field(default_factory=dict)  # id -> key: submitted, and not ended
+    _expected: dict[str, str] = field(default_factory=dict)  # path of a source -> digest, as known
+    _awaited: dict[str, str] = field(default_factory=dict)  # id of a submit -> key, until its job has ended
     _verifications: int = 0
-    _written: set[str] = field(default_factory=set)  # by its own captures: no sources
+    _written: set[str] = field(default_factory=set)  # files that its own captures write: they are no sources
 
     # ------------------------------------------------ sources
 
@@ -80,10 +80,10 @@ class Watch:
         return " ".join(self.registration.command)
 
     def named_files(self) -> list[str]:
-        """What the registration itself names: files that it was told of, and the arguments of a run that are files."""
+        """Files that the registration names: its ``files``, and the arguments of a run that are files."""
         found = list(self.registration.files)
         if self.registration.kind == "run":
-            # The program itself is no source: another interpreter is another environment.
+            # Not the command itself: graphs of another interpreter have other keys.
             for argument in self.registration.command[1:]:
                 for text in (argument, argument.partition("=")[2]):
                     path = os.path.normpath(os.path.join(self.registration.directory, text))
@@ -92,13 +92,14 @@ class Watch:
         return [path for path in found if path not in self._written]
 
     def restore(self, record: Record, is_there: Callable[[str], bool]) -> None:
-        """After a restart: what was captured counts while nothing has changed and every artifact is there."""
+        """After a restart: take the last good capture, where no source has changed and every artifact is there."""
         good = record.good
         if good is None:
             self.plan.begin(time.monotonic())
             return
         graphs = {
-            f"{number}": Graph(str(number), g.name, g.key, g.state, g.reason) for number, g in enumerate(good.graphs)
+            str(number): CapturedGraph(str(number), graph.name, graph.key, graph.state, graph.reason)
+            for number, graph in enumerate(good.graphs)
         }
         self.good = Outcome(good.sources, graphs, good.fake, good.note, good.complete, good.packages)
         self.edited, self.edited_at = good.edited, good.edited_at
@@ -112,12 +113,12 @@ class Watch:
             self.plan.begin(time.monotonic())
 
     def look(self, now: float) -> bool:
-        """Compare the sources with what was captured; whether something has changed."""
+        """Compare the sources with the digests that are known; whether one has changed."""
         changed = self.tools.files.changed(self._expected)
         if not changed:
             return False
         self._note_edit(changed)
-        # From here on this is what is known: the next difference is the next edit.
+        # Known from here on: the next difference is the next edit.
         self._expected.update({path: self.tools.files.digest(path) for path in changed})
         if self.plan.edited(now):
             log.info("watch %s: %s was saved again, its capture is ended", self.id, self.edited)
@@ -131,11 +132,11 @@ class Watch:
     # ------------------------------------------------ captures
 
     def tick(self, now: float) -> bool:
-        """Begin what is due; whether anything has changed."""
+        """Begin a capture where one is due; whether the status has changed."""
         if not self.plan.is_due(now):
             return False
         if self.good is not None and self.good.complete and not self.tools.files.changed(self.good.sources):
-            # Changed and changed back, a checkout for instance: what was captured is still so.
+            # A source was changed and changed back (a checkout, for instance): the last good capture holds.
             self.plan.unneeded()
             self._expected = dict(self.good.sources)
             self.error = ""
@@ -158,7 +159,7 @@ class Watch:
         log.info("watch %s: capture %d begins (%s)", self.id, self.captures, self.edited or "first")
 
     def check(self, now: float) -> bool:
-        """Whether the capture under way has ended."""
+        """End the capture under way where that is due; whether it has ended."""
         if self.capture is None:
             return False
         end = self.capture.check(now)
@@ -172,7 +173,7 @@ class Watch:
         else:
             self._went_well(capture, end)
         self.tools.save(self)
-        self.look(now)  # a source that was saved between its reading and now
+        self.look(now)  # a source may have been saved since the capture has read it
         return True
 
     def _drop_capture(self) -> Capture:
@@ -180,12 +181,12 @@ class Watch:
         assert capture is not None
         self.capture = None
         capture.close()
-        # Whatever it has submitted is ours to cancel, as soon as it is known not to be wanted.
+        # Its submits are kept, to be cancelled when the next good capture does not want them.
         self._awaited.update({g.id: g.key for g in capture.graphs.values() if g.state == "compiling"})
         return capture
 
     def told(self, message: Mapping[str, Any]) -> None:
-        """A report of the capture under way."""
+        """Take a report of the capture under way."""
         assert self.capture is not None
         self.capture.told(message)
         for path in self.capture.written - self._written:
@@ -214,7 +215,7 @@ class Watch:
         sources.update(self._digests(capture))
         self.good = Outcome(sources, capture.graphs, end.fake, end.note, packages=len(capture.packages))
         self._expected = dict(sources)
-        # What earlier captures have asked for: what of it is still wanted, this one has asked for as well.
+        # Submits of earlier captures alone: what of theirs is still wanted, this capture has submitted as well.
         obsolete = [id for id in self._awaited if id not in capture.graphs]
         if obsolete:
             self.tools.cancel(obsolete)
@@ -225,7 +226,7 @@ class Watch:
     # ------------------------------------------------ jobs
 
     def job_ended(self, key: str, state: str, why: str) -> bool:
-        """The daemon's word; whether it was one of ours."""
+        """Take a job's end, as the daemon tells it; whether a graph of this watch waited for it."""
         graphs = self._open_graphs(key)
         if not graphs:
             return False
@@ -238,7 +239,7 @@ class Watch:
         return True
 
     def look_in(self, names: Callable[[str], set[str]]) -> bool:
-        """The store's word, should the daemon's have been lost; ``names``: its entries of a key."""
+        """Look for artifacts, should the daemon's message be lost; ``names``: gives the names in the store of a key."""
         found = False
         for graph in list(self._open_graphs(None)):
             slots = {name.rpartition(".")[2] for name in names(graph.key)} - {str(slot) for slot in graph.slots}
@@ -250,7 +251,7 @@ class Watch:
     def waits_for_jobs(self) -> bool:
         return bool(self._open_graphs(None))
 
-    def _open_graphs(self, key: str | None) -> list[Graph]:
+    def _open_graphs(self, key: str | None) -> list[CapturedGraph]:
         held = [
             *(self.good.graphs.values() if self.good else ()),
             *(self.capture.graphs.values() if self.capture else ()),
@@ -258,7 +259,7 @@ class Watch:
         return [graph for graph in held if graph.state == "compiling" and (key is None or graph.key == key)]
 
     def _settle(self) -> None:
-        """Nothing is compiling any more: ready, unless a variant's guards are still to be tried."""
+        """Where no graph is compiling any more: be ready, or capture again to try the guards of new variants."""
         good = self.good
         if good is None or good.complete or any(graph.state == "compiling" for graph in good.graphs.values()):
             return
@@ -266,8 +267,8 @@ class Watch:
         if any(graph.dynamic and graph.state == "ready" for graph in good.graphs.values()) and (
             self._verifications < MAX_VERIFICATIONS
         ):
-            # The sizes of a graph are guarded by what its compile found; a call that fails these guards asks for
-            # another variant, or is traced anew. Only another capture shows whether the next run does.
+            # A compile adds guards on the sizes of its graph; a call that fails them asks for another variant, or is
+            # traced anew. Only another capture shows whether a call of the next run does.
             self._verifications += 1
             self.plan.begin(time.monotonic())
             return
@@ -324,8 +325,8 @@ class Watch:
         )  # fmt: skip
 
 
-def entries_of(artifacts: Path) -> Callable[[str], set[str]]:
-    """The names in a store's directory, read once, by key."""
+def store_names(artifacts: Path) -> Callable[[str], set[str]]:
+    """Gives the names in a store's directory that are of a key; the directory is read once, at the first call."""
     names: Mapping[str, Any] | None = None
 
     def of(key: str) -> set[str]:

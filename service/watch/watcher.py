@@ -1,4 +1,4 @@
-"""The loop: the daemon's requests, hints about files, captures' reports; one thread, and nothing in it waits."""
+"""The watcher's loop over requests of the daemon, hints and reports of captures: one thread, which never blocks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from precompiled.service.watch.capture import Capture
 from precompiled.service.watch.files import Files
 from precompiled.service.watch.hints import Hints
 from precompiled.service.watch.registry import MAX_WATCHES, Record, Registry, identify
-from precompiled.service.watch.watch import Tools, Watch, entries_of
+from precompiled.service.watch.watch import Tools, Watch, store_names
 
 from precompiled import wire
 from precompiled.core.errors import PrecompiledError, WireError
@@ -34,12 +34,12 @@ CHECK_S = 0.1  # between two looks at captures under way
 STORE_S = 1.0  # between two looks at the store while compiles are awaited
 TELL_S = 0.05  # between two reports to the daemon
 HINT_S = 0.02  # after a hint: a burst of events is one look
-IDLE_S = 60.0  # without any watch
+IDLE_S = 60.0  # between two looks without any watch
 CAPTURES = 2  # at the same time
 
 
 class Watcher:
-    """``open``, then ``run`` until the daemon goes, then ``close``."""
+    """All watches. ``open``, then ``run`` until the daemon's stream ends, then ``close``."""
 
     def __init__(self, control: socket.socket, runtime_dir: Path, cache_dir: Path) -> None:
         self._channel = Channel(control, wire.ToWatcher)
@@ -66,13 +66,13 @@ class Watcher:
         signal.signal(signal.SIGTERM, self._on_signal)
         signal.set_wakeup_fd(self._writing, warn_on_full_buffer=False)
         path = capturing.report_path(self._runtime_dir)
-        path.unlink(missing_ok=True)  # a dead watcher's: the daemon has one at a time
+        path.unlink(missing_ok=True)  # of a watcher that has died: a daemon has one at a time
         self._reports.bind(str(path))
         self._reports.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
         for id, record in self._registry.load():
             watch = Watch(id, record.registration, self._tools)
             self._watches[id] = watch
-            names = entries_of(Path(record.registration.store) / "artifacts")
+            names = store_names(Path(record.registration.store) / "artifacts")
             watch.restore(record, lambda key, names=names: bool(names(key)))  # type: ignore[misc]
             log.info("watch %s: %s", id, watch.name)
 
@@ -81,7 +81,7 @@ class Watcher:
             self._round()
 
     def close(self) -> None:
-        """End the captures. What they have submitted goes on: the next watcher captures again what was not ready."""
+        """End the captures. Their jobs go on; the next watcher captures again what was not ready."""
         for watch in self._watches.values():
             watch.close(cancel=False)
         self._hints.close()
@@ -93,11 +93,11 @@ class Watcher:
         self._stopping = True
 
     def _poke(self) -> None:
-        """From any thread."""
+        """Wake the loop, from any thread."""
         try:
             os.write(self._writing, b"h")
         except BlockingIOError:
-            pass  # full of pokes
+            pass  # the pipe is full: the loop wakes all the same
 
     # ------------------------------------------------ the loop
 
@@ -128,7 +128,7 @@ class Watcher:
             self._look(now)
         for watch in self._watches.values():
             if watch.check(now):
-                self._changed, self._look_at = True, 0.0  # it has told which files are to be watched
+                self._changed, self._look_at = True, 0.0  # its capture has told which files are sources
             if len(list(self._captures())) < CAPTURES:
                 self._changed |= watch.tick(now)
         if now >= self._store_at:
@@ -163,20 +163,20 @@ class Watcher:
             self._look_at = min(self._look_at, time.monotonic() + HINT_S)
 
     def _look(self, now: float) -> None:
-        """Compare all sources with what was captured."""
+        """Have every watch compare its sources with the digests that it knows."""
         for watch in self._watches.values():
             self._changed |= watch.look(now)
         paths = {path for watch in self._watches.values() for path in watch.sources}
         self._files.keep(paths)
         before = self._hints.problem
-        self._hints.watch(paths, now)
+        self._hints.observe(paths, now)
         self._changed |= before != self._hints.problem
         self._look_at = time.monotonic() + (self._hints.interval_s if self._watches else IDLE_S)
 
     def _look_into_stores(self) -> None:
         for watch in self._watches.values():
             if watch.waits_for_jobs:
-                self._changed |= watch.look_in(entries_of(Path(watch.registration.store) / "artifacts"))
+                self._changed |= watch.look_in(store_names(Path(watch.registration.store) / "artifacts"))
 
     # ------------------------------------------------ captures
 
@@ -199,7 +199,7 @@ class Watcher:
                 log.warning("a report that is none: %r", data[:100])
                 continue
             for watch in self._watches.values():
-                if watch.capture is not None and watch.capture.token == token:  # one that was ended may have left some
+                if watch.capture is not None and watch.capture.token == token:  # an ended capture may have left some
                     watch.told(message)
                     self._changed = True
 

@@ -13,7 +13,7 @@ from support_host import TIMEOUT_S, Host
 
 from precompiled import wire
 from precompiled.client import connection
-from precompiled.graph.environment import of_a_worker
+from precompiled.graph.environment import interpreter_of_a_worker
 
 MLP = {"model": "mlp", "training": True}
 
@@ -103,7 +103,7 @@ def test_a_graph_that_does_not_decode_is_refused_with_a_reason(shared_host: Host
     link = connection.Connection(shared_host.settings)
     try:
         message = wire.Submit(
-            id=key[:8], key=key, store=str(shared_host.store.root), environment=of_a_worker(), device="cpu"
+            id=key[:8], key=key, store=str(shared_host.store.root), environment=interpreter_of_a_worker(), device="cpu"
         )
         link.submit(message, blob, lambda reply: refused.put(reply) if isinstance(reply, wire.Rejected) else None)
         assert refused.get(timeout=TIMEOUT_S).code in ("bad-message", "compile-failed")

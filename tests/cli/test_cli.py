@@ -59,7 +59,7 @@ def store(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Store
             key=key, name="Model.forward [0/0]", components={"graph": "g1"}, environment={"torch": "2.13.0"},
             device="cpu", guards=guards, files={}, compile_s=12.5, created=time.time() - 100, compiled_by={"pid": "7"},
         )  # fmt: skip
-        found.publish(fmt.Payload(manifest, {fmt.ENTRY: b"x" * 2048}))
+        found.publish(fmt.Payload(manifest, {fmt.BUNDLE: b"x" * 2048}))
     found.publish_failure(fmt.Failure(KEYS[2], "Bad.forward", "compile-failed", "[red]it broke[/red]", time.time(), 60))
     return found
 
@@ -318,7 +318,7 @@ def test_ls_of_nothing(environment: dict[str, str]) -> None:
 def test_ls_says_what_it_leaves_out(store: Store) -> None:
     (store.artifacts / f"{KEYS[1]}.0" / fmt.MANIFEST).write_text("{}")
     result = invoke("ls")
-    assert "1 entries cannot be read" in result.stderr and KEYS[1][:12] not in result.stdout
+    assert "1 artifact cannot be read" in result.stderr and KEYS[1][:12] not in result.stdout
 
 
 def test_a_store_that_others_may_write_is_refused(store: Store) -> None:
@@ -331,7 +331,7 @@ def test_show(store: Store) -> None:
     found = answer("show", KEYS[0][:8])
     assert found["key"] == KEYS[0] and [item["guards"] for item in found["variants"]] == ["s0 < 5", "s0 > 4"]
     assert found["variants"][1]["slot"] == 1 and found["variants"][1]["components"] == {"graph": "g1"}
-    assert found["variants"][0]["files"][fmt.ENTRY]["bytes"] == 2048 and found["failure"] is None
+    assert found["variants"][0]["files"][fmt.BUNDLE]["bytes"] == 2048 and found["failure"] is None
     text = invoke("show", KEYS[0]).output
     assert "s0 > 4" in text and "artifact 1" in text and "2.13.0" in text
     assert answer("show", KEYS[2])["failure"]["reason"] == "compile-failed"

@@ -18,7 +18,7 @@ from precompiled.cli import app
 from precompiled.graph import key
 from precompiled.store import artifact_format as fmt
 from precompiled.store import package_format
-from precompiled.store.artifacts import Entry, Store
+from precompiled.store.artifacts import Artifact, Store
 from precompiled.store.packages import PackageStore
 
 NOW = time.time()
@@ -38,13 +38,13 @@ def key_of(label: str) -> str:
     return fmt.digest(label.encode())
 
 
-def publish(store: Store, label: str, program: dict[str, Any], age_s: float, **fields: Any) -> Entry:
+def publish(store: Store, label: str, program: dict[str, Any], age_s: float, **fields: Any) -> Artifact:
     data = json.dumps(program, separators=(",", ":")).encode()
     manifest = fmt.Manifest(
         key=key_of(label), name="forward [0/0]", components=key.components(data), environment={"torch": "2.13.0"},
         device="cpu", guards="", files={}, compile_s=12.5, created=NOW - age_s, compiled_by={"pid": "7"},
     )  # fmt: skip
-    files = {fmt.ENTRY: b"x" * 100, fmt.PROGRAM: fmt.pack_program(data)}
+    files = {fmt.BUNDLE: b"x" * 100, fmt.PROGRAM: fmt.pack_program(data)}
     if fields.pop("without", False):
         del files[fmt.PROGRAM]
     return store.publish(fmt.Payload(dataclasses.replace(manifest, **fields), files))

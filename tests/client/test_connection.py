@@ -18,7 +18,7 @@ from support_daemon import TIMEOUT_S, DaemonUnderTest, alive, graph, running_dae
 
 from precompiled import wire
 from precompiled.client.ask import request
-from precompiled.client.connection import Connection, _Pending
+from precompiled.client.connection import Connection, _Submit
 from precompiled.client.link import daemon_reachable
 from precompiled.core.errors import DaemonError
 
@@ -195,7 +195,7 @@ def test_a_process_may_end_without_a_word(tmp_path: Path, reachable: bool) -> No
         "import sys; from pathlib import Path; from precompiled import wire\n"
         "from precompiled.client.connection import Connection; from precompiled.core.config import Settings\n"
         "c = Connection(Settings(runtime_dir=Path(sys.argv[1]), autostart=False))\n"
-        "e = wire.Environment('/bin/false', '/', '3', '2', '', {})\n"
+        "e = wire.Interpreter('/bin/false', '/', '3', '2', '', {})\n"
         "c.submit(wire.Submit('i', 'k', '/s', e, 'cpu'), b'g', print)\n"
         "c.flush(0.3)\n"
     )
@@ -242,7 +242,7 @@ def test_forks_while_the_thread_is_at_work(daemon: DaemonUnderTest) -> None:
         "from precompiled.client.connection import Connection; from precompiled.core.config import Settings\n"
         "c = Connection(Settings(runtime_dir=Path(sys.argv[1]), autostart=False))\n"
         "from precompiled import wire\n"
-        "e = wire.Environment(sys.argv[2], '/', '3', '2', '', {})\n"
+        "e = wire.Interpreter(sys.argv[2], '/', '3', '2', '', {})\n"
         "def submit(n): c.submit(wire.Submit(f'{os.getpid()}-{n}', f'k{os.getpid()}-{n}', sys.argv[3], e, 'cpu'),\n"
         '    b\'{"do": "exists"}\', lambda r: None)\n'
         "submit(0)\n"
@@ -355,7 +355,7 @@ def test_a_refusal_of_what_could_not_be_read_is_told_to_what_was_sent_last(
     assert connection.flush(TIMEOUT_S)
     sent = daemon.submit()
     with connection._changed:  # the thread cannot send it meanwhile
-        connection._pending[sent.id] = _Pending(sent, b"", unsent, state="sent")
+        connection._submits[sent.id] = _Submit(sent, b"", unsent, state="sent")
     connection._replied(wire.Rejected("bad-message", "It cannot be read", "Report it"))
     assert accepted.codes() == []
     assert [(reply.code, reply.id) for reply in unsent.all] == [("bad-message", sent.id)]

@@ -81,7 +81,7 @@ def test_an_interpreter_that_is_none_is_no_trouble(tmp_path: Path) -> None:
         connection = Connection(daemon.settings)
         try:
             connection.expect(wire.Expect(daemon.environment(), "cuda:GPU-of-nobody"))
-            connection.expect(wire.Expect(wire.Environment("python", "/", "3", "2", "", {}), "cpu"))
+            connection.expect(wire.Expect(wire.Interpreter("python", "/", "3", "2", "", {}), "cpu"))
             connection.submit(daemon.submit(), graph(), lambda reply: None)
             wait_until(lambda: daemon.stats().compiled == 1)
         finally:

@@ -74,7 +74,7 @@ def plant(here: ThisProcess, **changes: Any) -> tuple[Store, Path]:
     manifest = fmt.Manifest(key=key, name="double", components={"graph": "x"}, environment={}, device="cpu", guards="",
                             files={}, compile_s=1.0, created=1.0, compiled_by={}, **changes)  # fmt: skip
     store = here.session.store
-    return store, store.publish(fmt.Payload(manifest, {fmt.ENTRY: b"no pickle of torch's"})).path
+    return store, store.publish(fmt.Payload(manifest, {fmt.BUNDLE: b"no pickle of torch's"})).path
 
 
 def is_made_anew(here: ThisProcess, code: str) -> None:
@@ -94,7 +94,7 @@ def test_an_artifact_that_torch_cannot_load(here: ThisProcess) -> None:
 @pytest.mark.reason("artifact-corrupt")
 def test_an_artifact_that_was_altered(here: ThisProcess) -> None:
     store, path = plant(here)
-    (path / fmt.ENTRY).write_bytes(b"no pickle of torch'Z")
+    (path / fmt.BUNDLE).write_bytes(b"no pickle of torch'Z")
     is_made_anew(here, "artifact-corrupt")
     assert "digest" in next(store.quarantined.glob("*.reason")).read_text()
 
@@ -368,7 +368,7 @@ def test_a_child_of_a_fork_asks_in_its_own_name(tmp_path: Path) -> None:
 
         def in_the_child() -> dict[str, Any]:
             compiled(X)
-            return {"awaited": list(here.session.pending._awaited), "submitted": list(here.session.connection._pending)}
+            return {"awaited": list(here.session.pending._awaited), "submitted": list(here.session.connection._submits)}
 
         found = forked(in_the_child, tmp_path / "child.json")
         (own,) = found["awaited"]
@@ -438,7 +438,7 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonUnderTest
 
 @contextmanager
 def with_daemon(daemon: DaemonUnderTest, monkeypatch: pytest.MonkeyPatch, **settings: str) -> Iterator[ThisProcess]:
-    monkeypatch.setattr(environment, "of_a_worker", lambda modules=None: daemon.environment())
+    monkeypatch.setattr(environment, "interpreter_of_a_worker", lambda modules=None: daemon.environment())
     settings = {"PRECOMPILED_MODE": "eager", "PRECOMPILED_RUNTIME_DIR": str(daemon.runtime_dir), **settings}
     with this_process(settings) as here:
         yield here
@@ -519,7 +519,7 @@ def test_an_artifact_whose_guards_cannot_be_evaluated_serves_nobody(monkeypatch:
                                     device="cpu", guards="L['t4'] == 5", files={}, compile_s=1.0, created=1.0,
                                     compiled_by={})  # fmt: skip
             store.prepare()
-            store.publish(fmt.Payload(manifest, {fmt.ENTRY: b"never loaded"}))
+            store.publish(fmt.Payload(manifest, {fmt.BUNDLE: b"never loaded"}))
 
         monkeypatch.setattr(type(here.session.connection), "submit", published)
         for _ in range(2):

@@ -103,7 +103,7 @@ def test_a_copied_artifact_is_one_to_every_reader(tmp_path: Path) -> None:
     store = Store(tmp_path / "store")
     entry = store.publish(Payload(manifest, {"entry.bin": b"entry", f"native/{'1' * 64}.so": b"code"}))
     keys = copies(store, entry, 5)
-    assert len(set(keys)) == 5 == len(list(store.entries()))
+    assert len(set(keys)) == 5 == len(list(store.all_artifacts()))
     for key in keys:
         (found,) = store.lookup(key)
         assert store.read_files(found) == {"entry.bin": b"entry", f"native/{'1' * 64}.so": b"code"}

@@ -66,7 +66,8 @@ def test_a_model_swaps_in_and_hits_in_the_next_process(
     spec = {"model": model, "training": training, "device": "cuda"}
     first, _second = swapped_then_hit(shared_host, tmp_path, spec)
     keys = {graph["key"] for graph in first["reports"]}
-    assert {entry.manifest.device for entry in shared_host.store.entries() if entry.manifest.key in keys} == {"cuda"}
+    manifests = [artifact.manifest for artifact in shared_host.store.all_artifacts()]
+    assert {manifest.device for manifest in manifests if manifest.key in keys} == {"cuda"}
 
 
 def test_user_triton_kernels(shared_host: Host, tmp_path: Path) -> None:
@@ -190,7 +191,7 @@ def test_a_compile_leaves_nothing_in_the_allocator(tmp_path: Path, monkeypatch: 
         configs.applied(program["configs"], 1),
     ):
         compiled = compile_graph(codec.decode(program["graph"]), program["inputs"], program["hints"])
-    assert compiled.entry
+    assert compiled.bundle
     assert torch.cuda.memory_reserved() <= before
 
 

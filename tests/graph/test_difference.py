@@ -166,7 +166,7 @@ def test_every_section_of_the_key_is_compared() -> None:
 def test_every_mode_says_what_sets_it() -> None:
     from precompiled.torch_internals import modes
 
-    captured = modes.capture(uses_cpu=True)
+    captured = modes.read(uses_cpu=True)
     assert {*captured, "groups"} == set(difference._SET_BY)
     lists = {name: len(value) for name, value in captured.items() if isinstance(value, list)}
     assert {name: len(parts) for name, parts in difference._PARTS.items()} == lists

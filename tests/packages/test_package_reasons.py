@@ -28,8 +28,8 @@ from precompiled import packages
 from precompiled.core.errors import CorruptArtifact, PackageError, StoreError
 from precompiled.packages import automatic, graphs, portable_format, requirements
 from precompiled.packages.describe.codes import code_digest
+from precompiled.packages.describe.descriptions import Descriptions
 from precompiled.packages.describe.errors import NotPortable
-from precompiled.packages.describe.identity import Descriptions
 from precompiled.packages.dynamo import dynamo_frames, guard_facts, lazy_switch
 from precompiled.store import artifact_format
 from precompiled.store import package_format as fmt
@@ -260,7 +260,7 @@ def test_an_artifact_for_some_sizes_without_its_program(here: ThisProcess) -> No
         compile_s=1.0, created=0.0, compiled_by={},
     )  # fmt: skip
     store = here.session.store
-    without = store.publish(artifact_format.Payload(manifest, {artifact_format.ENTRY: b"e"}))
+    without = store.publish(artifact_format.Payload(manifest, {artifact_format.BUNDLE: b"e"}))
     # Before Dynamo has the graph: then it traces, and no call fails at another size.
     with pytest.raises(StoreError, match=r"does not say what it was compiled from\. Save the package again") as raised:
         graphs.program_of(here.session, without)

@@ -120,7 +120,7 @@ def test_an_interpreter_that_never_gets_ready(daemon: DaemonUnderTest) -> None:
 @pytest.mark.reason("cannot-start")
 @pytest.mark.parametrize("executable", ["/nonexistent/python", "/etc/passwd", "/"])
 def test_an_interpreter_that_is_none(daemon: DaemonUnderTest, executable: str) -> None:
-    environment = wire.Environment(executable, "/", "3.11", "2.13", "", {})
+    environment = wire.Interpreter(executable, "/", "3.11", "2.13", "", {})
     message = daemon.submit(environment=environment)
     with raw_client(daemon.settings) as client:
         client.submit(message, graph())
@@ -408,7 +408,7 @@ def test_a_system_daemons_workers_are_their_clients() -> None:
         directory.chmod(0o755)
         daemon = DaemonUnderTest(directory)
         plain = directory / "plain"
-        environment = wire.Environment(str(plain), "/", "3", "2", "", {"X": "the user's", "HOME": "/elsewhere"})
+        environment = wire.Interpreter(str(plain), "/", "3", "2", "", {"X": "the user's", "HOME": "/elsewhere"})
         message = wire.Submit("id", "key", str(daemon.store / str(uid)), environment, "cpu")
         plain.write_text(
             PLAIN_WORKER.format(

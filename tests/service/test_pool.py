@@ -173,7 +173,7 @@ def test_a_worker_gives_way_until_its_time_has_come(tmp_path: Path) -> None:
     now = 100.0
     pool = Pool(system=False, job_memory_bytes=1 << 40, devices=known([]), clock=lambda: now)
     try:
-        environment = wire.Environment(str(interpreter), "/", "", "", "", {})
+        environment = wire.Interpreter(str(interpreter), "/", "", "", "", {})
         pool.start(StartWorker(1, os.getuid(), os.getgid(), environment, "cpu", yields_until=104.0))
         autogroup = Path(f"/proc/{pool.statuses(None)[0].pid}/autogroup")
         if not autogroup.exists():
@@ -197,7 +197,7 @@ def test_orphans_that_end_by_themselves_are_reaped_and_nobody_else(tmp_path: Pat
         os.mkfifo(tmp_path / name)
     pool = Pool(system=False, job_memory_bytes=1 << 40, devices=known([]))
     try:
-        environment = wire.Environment(str(interpreter), "/", "", "", "", {})
+        environment = wire.Interpreter(str(interpreter), "/", "", "", "", {})
         pool.start(StartWorker(1, os.getuid(), os.getgid(), environment, "cpu"))
         orphan = int((tmp_path / "pid").read_text())
         worker = pool.statuses(None)[0].pid
@@ -242,7 +242,7 @@ def test_a_worker_that_closes_its_stream_and_does_not_leave_is_ended(tmp_path: P
     now = 100.0
     pool = Pool(system=False, job_memory_bytes=1 << 40, devices=known([]), clock=lambda: now)
     try:
-        environment = wire.Environment(str(interpreter), "/", "", "", "", {})
+        environment = wire.Interpreter(str(interpreter), "/", "", "", "", {})
         pool.start(StartWorker(1, os.getuid(), os.getgid(), environment, "cpu"))
         (pid,) = (status.pid for status in pool.statuses(None))
         while pool.statuses(None)[0].state != "stopping":
@@ -268,7 +268,7 @@ def test_a_worker_that_no_descriptors_are_left_for(monkeypatch: pytest.MonkeyPat
     def none_left(*_: object) -> None:
         raise OSError(24, "Too many open files")
 
-    environment = wire.Environment(sys.executable, sys.prefix, "3", "2", "", {})
+    environment = wire.Interpreter(sys.executable, sys.prefix, "3", "2", "", {})
     order = StartWorker(1, os.getuid(), os.getgid(), environment, "cpu")
     for name in ("socket.socketpair", "os.pipe"):
         with monkeypatch.context() as patch:

@@ -34,8 +34,8 @@ from precompiled import wire
 _ids = itertools.count()
 
 
-def environment(name: str = "a") -> wire.Environment:
-    return wire.Environment(f"/{name}/python", f"/{name}", "3.11", "2.13", "", {"PATH": "/bin"})
+def interpreter(name: str = "a") -> wire.Interpreter:
+    return wire.Interpreter(f"/{name}/python", f"/{name}", "3.11", "2.13", "", {"PATH": "/bin"})
 
 
 class Host:
@@ -56,14 +56,14 @@ class Host:
             id=values.pop("id", f"id{next(_ids)}"),
             key=key,
             store="/store",
-            environment=environment(env),
+            environment=interpreter(env),
             device=values.pop("device", "cpu"),
             **values,
         )
         return self.tell(Submitted(b"client-" + message.id.encode(), uid, uid, message, blob))
 
     def expect(self, *, uid: int = 1, env: str = "a", device: str = "cpu") -> list[Any]:
-        return self.tell(Expected(uid, uid, environment(env), device))
+        return self.tell(Expected(uid, uid, interpreter(env), device))
 
     def only(self, kind: type, said: list[Any] | None = None) -> Any:
         found = [item for item in (self.said if said is None else said) if isinstance(item, kind)]
@@ -171,7 +171,7 @@ def test_a_job_goes_its_way() -> None:
     assert host.reply(host.done(run)).state == "published"
     assert (host.counted("submitted"), host.counted("compiled"), host.counted("compile_s")) == (1, 1, 1.0)
     assert not host.scheduler.jobs
-    assert [step.split()[0] for _, step in host.scheduler.finished[0].story] == ["submit", "dispatch", "publish"]
+    assert [step.split()[0] for _, step in host.scheduler.finished[0].story] == ["submit", "assign", "publish"]
 
 
 def test_the_cores_are_shared_by_the_compiles_that_run_or_could() -> None:
@@ -378,7 +378,7 @@ def test_the_least_recently_used_idle_worker_makes_room() -> None:
     # Its slot is kept for the newcomer: a job that could run at once does not slip in.
     assert not [item for item in host.submit("k2", env="b") if isinstance(item, RunJob)]
     start = host.only(StartWorker, host.tell(WorkerGone(old, "evicted")))
-    assert start.environment == environment("c")
+    assert start.interpreter == interpreter("c")
     assert new in host.scheduler.workers
 
 
@@ -425,7 +425,7 @@ def test_a_recycled_worker_costs_no_other_environment_its_own(processes: int, at
         assert not [item for item in said if isinstance(item, StartWorker)], "there is no place for it yet"
         said = host.tell(WorkerGone(number, "recycled"))
     start = host.only(StartWorker, said)
-    assert start.environment == environment("a") and other in host.scheduler.workers
+    assert start.interpreter == interpreter("a") and other in host.scheduler.workers
     assert host.only(RunJob, host.tell(WorkerReady(start.worker))).job.key == "next"
 
 
@@ -466,8 +466,8 @@ def test_events_of_unknown_workers_are_nothing() -> None:
 
 
 def _job(state: str) -> Job:
-    message = wire.Submit("i", "k", "/s", environment(), "cpu")
-    return Job(1, 1, 1, message, b"", module.Seat.of(1, message), False, state=state)
+    message = wire.Submit("i", "k", "/s", interpreter(), "cpu")
+    return Job(1, 1, 1, message, b"", module.Seat.of(1, "cpu", interpreter()), False, state=state)
 
 
 TRIGGERS = sorted({trigger for _, trigger in module._JOB_MOVES})
@@ -490,8 +490,7 @@ def test_the_table_of_transitions_is_all_there_is(state: str, trigger: str) -> N
 
 @pytest.mark.reason("scheduler")
 def test_a_wrong_worker_transition_is_an_error_with_its_story() -> None:
-    message = wire.Submit("i", "k", "/s", environment(), "cpu")
-    worker = Worker(1, module.Seat.of(1, message), environment())
+    worker = Worker(1, module.Seat.of(1, "cpu", interpreter()), interpreter())
     with pytest.raises(SchedulerError, match="cannot done when it is starting") as caught:
         worker.move("done", 1.0)
     assert caught.value.code == "scheduler"
@@ -623,13 +622,13 @@ class AnyHistory(RuleBasedStateMachine):
     )
     def submit(self, key: str, uid: int, env: str, waiting: bool) -> None:
         self.number += 1
-        message = wire.Submit(f"i{self.number}", key, "/s", environment(env), "cpu", waiting=waiting)
+        message = wire.Submit(f"i{self.number}", key, "/s", interpreter(env), "cpu", waiting=waiting)
         self.uid_of_id[message.id] = uid
         self.carry_out(Submitted(b"c", uid, uid, message, b"g"))
 
     @rule(uid=st.integers(1, 3), env=st.sampled_from("xy"))
     def expect(self, uid: int, env: str) -> None:
-        self.carry_out(Expected(uid, uid, environment(env), "cpu"))
+        self.carry_out(Expected(uid, uid, interpreter(env), "cpu"))
 
     @precondition(lambda self: self.open)
     @rule(data=st.data())

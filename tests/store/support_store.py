@@ -17,7 +17,7 @@ def payload(key: str = KEY, guards: str = "", size: int = 100, tier: str = "defa
         key=key, name="Model.forward [0/0]", components={"graph": "abc"}, environment={"torch": "2.13.0"}, device="cpu",
         guards=guards, files={}, compile_s=1.5, created=time.time(), compiled_by={"pid": "1"}, tier=tier,
     )  # fmt: skip
-    return fmt.Payload(manifest, {fmt.ENTRY: b"e" * size, LIBRARY: b"\x7fELF" + b"n" * size})
+    return fmt.Payload(manifest, {fmt.BUNDLE: b"e" * size, LIBRARY: b"\x7fELF" + b"n" * size})
 
 
 def failure(key: str = KEY, created: float | None = None, ttl_s: float = 60.0) -> fmt.Failure:

@@ -19,7 +19,7 @@ from precompiled.core.errors import CorruptArtifact, PrecompiledError, StoreErro
 from precompiled.store import artifact_format as fmt
 from precompiled.store import artifacts as store_module
 from precompiled.store import scratch
-from precompiled.store.artifacts import Entry, Store
+from precompiled.store.artifacts import Artifact, Store
 
 spawn = multiprocessing.get_context("spawn")
 
@@ -30,8 +30,8 @@ spawn = multiprocessing.get_context("spawn")
 def test_nothing_is_created_by_reading(store: Store) -> None:
     assert store.lookup(KEY) == []
     assert store.failure(KEY) is None
-    assert list(store.entries()) == [] and list(store.failures()) == []
-    assert store.clear().entries == 0 and store.evict(0, 0).entries == 0
+    assert list(store.all_artifacts()) == [] and list(store.failures()) == []
+    assert store.clear().artifacts == 0 and store.evict(0, 0).artifacts == 0
     assert not store.root.exists()
 
 
@@ -43,7 +43,7 @@ def test_published_artifact_is_found_and_read_whole(store: Store) -> None:
     assert store.read_files(found) == sent.files
     assert found.manifest.bytes == sum(map(len, sent.files.values()))
     assert store.lookup(OTHER) == []
-    assert [entry.path.name for entry in store.entries()] == [f"{KEY}.0"]
+    assert [artifact.path.name for artifact in store.all_artifacts()] == [f"{KEY}.0"]
     assert os.listdir(store.tmp) == []
 
 
@@ -53,12 +53,12 @@ def _with_program(program: bytes = b'{"graph":[]}') -> fmt.Payload:
 
 
 def test_the_program_is_kept_and_no_load_reads_it(store: Store) -> None:
-    entry = store.publish(_with_program())
-    assert store.read_program(entry) == b'{"graph":[]}'
-    (entry.path / fmt.PROGRAM).write_bytes(b"spoiled")
-    assert store.read_files(entry) == payload().files and store.lookup(KEY) == [entry]
+    artifact = store.publish(_with_program())
+    assert store.read_program(artifact) == b'{"graph":[]}'
+    (artifact.path / fmt.PROGRAM).write_bytes(b"spoiled")
+    assert store.read_files(artifact) == payload().files and store.lookup(KEY) == [artifact]
     with pytest.raises(CorruptArtifact):
-        store.read_program(entry)
+        store.read_program(artifact)
     assert store.lookup(KEY) == [] and len(_quarantined(store)) == 1
     assert store.read_program(store.publish(payload())) is None
 
@@ -98,7 +98,7 @@ def test_variants_take_slots_in_order(store: Store) -> None:
     for slot in range(3):
         assert store.publish(payload(guards=f"s0 > {slot}")).slot == slot
     store.publish(payload(guards="s0 > 0", tier="max-autotune"))
-    assert [(entry.slot, entry.manifest.guards) for entry in store.lookup(KEY)] == [
+    assert [(artifact.slot, artifact.manifest.guards) for artifact in store.lookup(KEY)] == [
         (0, "s0 > 0"), (1, "s0 > 1"), (2, "s0 > 2"), (3, "s0 > 0"),
     ]  # fmt: skip
 
@@ -107,7 +107,7 @@ def test_a_freed_slot_is_taken_again(store: Store) -> None:
     for guards in ("a", "b"):
         store.publish(payload(guards=guards))
     shutil.rmtree(store.artifacts / f"{KEY}.0")
-    assert [entry.slot for entry in store.lookup(KEY)] == [1]
+    assert [artifact.slot for artifact in store.lookup(KEY)] == [1]
     assert store.publish(payload(guards="c")).slot == 0
 
 
@@ -214,39 +214,39 @@ def _quarantined(store: Store) -> list[str]:
 
 def _refused(store: Store) -> None:
     """The artifact of KEY is not served, is in quarantine with a reason, and can be published anew."""
-    entries = store.lookup(KEY)
-    for entry in entries:
+    artifacts = store.lookup(KEY)
+    for artifact in artifacts:
         with pytest.raises(CorruptArtifact):
-            store.read_files(entry)
+            store.read_files(artifact)
     assert store.lookup(KEY) == []
     [name] = _quarantined(store)
     assert (store.quarantined / f"{name}.reason").read_text().strip()
-    entry = store.publish(payload())
-    assert entry.slot == 0 and store.read_files(entry) == payload().files
+    artifact = store.publish(payload())
+    assert artifact.slot == 0 and store.read_files(artifact) == payload().files
 
 
-@pytest.mark.parametrize("file", [fmt.MANIFEST, fmt.ENTRY, LIBRARY])
+@pytest.mark.parametrize("file", [fmt.MANIFEST, fmt.BUNDLE, LIBRARY])
 @pytest.mark.parametrize("position", [0, 50, -1])
 def test_a_flipped_bit_is_refused(store: Store, file: str, position: int) -> None:
     _flip(store.publish(payload()).path / file, position)
     _refused(store)
 
 
-@pytest.mark.parametrize("file", [fmt.MANIFEST, fmt.ENTRY, LIBRARY])
+@pytest.mark.parametrize("file", [fmt.MANIFEST, fmt.BUNDLE, LIBRARY])
 @pytest.mark.parametrize("length", [0, 1, 99])
 def test_a_truncated_file_is_refused(store: Store, file: str, length: int) -> None:
     os.truncate(store.publish(payload()).path / file, length)
     _refused(store)
 
 
-@pytest.mark.parametrize("file", [fmt.MANIFEST, fmt.ENTRY, LIBRARY])
+@pytest.mark.parametrize("file", [fmt.MANIFEST, fmt.BUNDLE, LIBRARY])
 def test_an_appended_file_is_refused(store: Store, file: str) -> None:
     with open(store.publish(payload()).path / file, "ab") as appended:
         appended.write(b"\0")
     _refused(store)
 
 
-@pytest.mark.parametrize("file", [fmt.MANIFEST, fmt.ENTRY, LIBRARY, "native"])
+@pytest.mark.parametrize("file", [fmt.MANIFEST, fmt.BUNDLE, LIBRARY, "native"])
 def test_a_missing_file_is_refused(store: Store, file: str) -> None:
     path = store.publish(payload()).path / file
     shutil.rmtree(path) if path.is_dir() else path.unlink()
@@ -279,7 +279,7 @@ def test_what_is_no_manifest_is_corrupt_and_nothing_else(data: bytes) -> None:
 @pytest.mark.parametrize("value", ['"x"', "[]", "{}", "1", "null", "[" * 400 + "]" * 400])
 @pytest.mark.parametrize("name", ["files", "components", "created", "digest"])
 def test_a_manifest_with_a_field_of_another_kind_is_corrupt_and_nothing_else(name: str, value: str) -> None:
-    sealed = fmt.seal(dataclasses.replace(payload().manifest, files={fmt.ENTRY: fmt.FileRecord(1, "0")}))
+    sealed = fmt.seal(dataclasses.replace(payload().manifest, files={fmt.BUNDLE: fmt.FileRecord(1, "0")}))
     import json
 
     fields = {key: json.dumps(item) for key, item in json.loads(sealed).items()} | {name: value}
@@ -297,7 +297,7 @@ def test_one_corrupt_variant_does_not_hide_the_others(store: Store) -> None:
     for guards in ("a", "b", "c"):
         store.publish(payload(guards=guards))
     _flip(store.artifacts / f"{KEY}.1" / fmt.MANIFEST, 10)
-    assert [entry.manifest.guards for entry in store.lookup(KEY)] == ["a", "c"]
+    assert [artifact.manifest.guards for artifact in store.lookup(KEY)] == ["a", "c"]
 
 
 @pytest.mark.reason("artifact-format")
@@ -322,10 +322,10 @@ def test_quarantine_works_where_its_directory_is_gone(store: Store) -> None:
 
 
 def test_evicted_between_lookup_and_read_is_a_miss(store: Store) -> None:
-    [entry] = [store.publish(payload())]
+    [artifact] = [store.publish(payload())]
     store.remove(KEY)
     with pytest.raises(FileNotFoundError):
-        store.read_files(entry)
+        store.read_files(artifact)
 
 
 def test_replaced_between_lookup_and_read_is_a_miss_and_the_new_one_stays(store: Store) -> None:
@@ -372,41 +372,41 @@ def test_a_corrupt_failure_record_goes_into_quarantine(store: Store, data: bytes
 # ---------------------------------------------------------------- eviction and removal
 
 
-def _use(entry: Entry, when: float) -> None:
-    os.utime(entry.path, (when, when))
+def _use(artifact: Artifact, when: float) -> None:
+    os.utime(artifact.path, (when, when))
 
 
 def test_eviction_takes_what_was_used_longest_ago(store: Store) -> None:
     keys = [fmt.digest(bytes([number])) for number in range(4)]
-    entries = [store.publish(payload(key)) for key in keys]
-    for entry, age in zip(entries, (10, 400, 200, 300), strict=True):
-        _use(entry, time.time() - age)
-    store.touch(entries[1])  # used now: the oldest becomes the youngest
+    artifacts = [store.publish(payload(key)) for key in keys]
+    for artifact, age in zip(artifacts, (10, 400, 200, 300), strict=True):
+        _use(artifact, time.time() - age)
+    store.touch(artifacts[1])  # used now: the oldest becomes the youngest
     total = sum(file.stat().st_size for file in store.artifacts.rglob("*") if file.is_file())
     removed = store.evict(total // 2 + 10, 1000)
-    assert removed.entries == 2 and removed.bytes > 400
-    assert {entry.manifest.key for entry in store.entries()} == {keys[0], keys[1]}
+    assert removed.artifacts == 2 and removed.bytes > 400
+    assert {artifact.manifest.key for artifact in store.all_artifacts()} == {keys[0], keys[1]}
     assert os.listdir(store.tmp) == []
-    assert store.evict(total, 1000).entries == 0
+    assert store.evict(total, 1000).artifacts == 0
 
 
 def test_eviction_by_inodes(store: Store) -> None:
     first, second = store.publish(payload(KEY)), store.publish(payload(OTHER))
     _use(first, time.time() - 100)
-    assert store.evict(1 << 40, 7).entries == 1
-    assert list(store.entries()) == [second]
+    assert store.evict(1 << 40, 7).artifacts == 1
+    assert list(store.all_artifacts()) == [second]
 
 
 def test_touch_writes_seldom(store: Store) -> None:
-    entry = store.publish(payload())
+    artifact = store.publish(payload())
     recent = time.time() - store_module.TOUCH_INTERVAL_S / 2
-    _use(entry, recent)
-    store.touch(entry)
-    assert entry.path.stat().st_mtime == pytest.approx(recent)
+    _use(artifact, recent)
+    store.touch(artifact)
+    assert artifact.path.stat().st_mtime == pytest.approx(recent)
 
 
 def test_eviction_sweeps_what_counts_no_more(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    entry = store.publish(payload())
+    artifact = store.publish(payload())
     (store.tmp / "dead-writer").mkdir()
     (store.tmp / "dead-writer" / "entry.bin").write_bytes(b"half")
     (store.tmp / "dead-file").write_bytes(b"half")
@@ -414,7 +414,7 @@ def test_eviction_sweeps_what_counts_no_more(store: Store, monkeypatch: pytest.M
     expired = fmt.digest(b"expired")
     store.publish_failure(failure(expired, created=time.time() - 100, ttl_s=1))
     (store.quarantined / "old").write_text("x")
-    assert store.evict(1 << 40, 1000).entries == 0
+    assert store.evict(1 << 40, 1000).artifacts == 0
     assert len(os.listdir(store.tmp)) == 2 and os.listdir(store.quarantined) == ["old"]
     assert {item.key for item in store.failures()} == {OTHER}
     assert not (store.artifacts / f"{expired}.failed").exists()
@@ -423,7 +423,7 @@ def test_eviction_sweeps_what_counts_no_more(store: Store, monkeypatch: pytest.M
     monkeypatch.setattr(store_module.time, "time", lambda: later)
     store.evict(1 << 40, 1000)
     assert os.listdir(store.tmp) == [] and os.listdir(store.quarantined) == []
-    assert list(store.entries()) == [entry]
+    assert list(store.all_artifacts()) == [artifact]
 
 
 def _scratch(store: Store, name: str, age_s: float, size: int = 1000) -> Path:
@@ -489,10 +489,10 @@ def test_artifacts_the_cache_and_the_quarantine_share_one_budget(store: Store) -
     for age, key in zip((200, 100), keys, strict=True):
         _use(store.publish(payload(key)), time.time() - age)
     total = sum(file.stat().st_size for file in store.artifacts.rglob("*") if file.is_file())
-    assert store.evict(total, 1000).entries == 0
+    assert store.evict(total, 1000).artifacts == 0
     running = _scratch(store, "running", 0.0, 100 * total)
-    assert store.evict(total, 1000).entries == 1, "its share is taken from the artifacts, but no more than that"
-    assert [entry.manifest.key for entry in store.entries()] == keys[1:] and running.exists()
+    assert store.evict(total, 1000).artifacts == 1, "its share is taken from the artifacts, but no more than that"
+    assert [artifact.manifest.key for artifact in store.all_artifacts()] == keys[1:] and running.exists()
 
 
 def test_eviction_does_not_follow_links(store: Store, tmp_path: Path) -> None:
@@ -509,7 +509,7 @@ def test_eviction_does_not_follow_links(store: Store, tmp_path: Path) -> None:
 def test_removal_works_without_tmp(store: Store) -> None:
     store.publish(payload())
     store.tmp.rmdir()
-    assert store.evict(0, 0).entries == 1 and list(store.entries()) == []
+    assert store.evict(0, 0).artifacts == 1 and list(store.all_artifacts()) == []
 
 
 def test_remove_takes_all_of_one_key_also_what_cannot_be_trusted(store: Store) -> None:
@@ -519,7 +519,7 @@ def test_remove_takes_all_of_one_key_also_what_cannot_be_trusted(store: Store) -
     store.publish_failure(failure())
     _flip(store.artifacts / f"{KEY}.1" / fmt.MANIFEST, 3)
     (store.artifacts / f"{KEY}.2").chmod(0o777)
-    assert store.remove(KEY).entries == 3
+    assert store.remove(KEY).artifacts == 3
     assert os.listdir(store.artifacts) == [kept.path.name]
 
 
@@ -528,7 +528,7 @@ def test_clear_takes_everything(store: Store) -> None:
     store.publish_failure(failure(OTHER))
     store.quarantine(store.publish(payload(OTHER)).path, "for a test")
     (store.tmp / "left").write_text("x")
-    assert store.clear().entries == 1
+    assert store.clear().artifacts == 1
     for directory in (store.artifacts, store.tmp, store.quarantined):
         assert os.listdir(directory) == []
 
@@ -557,11 +557,12 @@ def test_concurrent_publishers(store: Store, same: bool) -> None:
         process.join(120)
         assert process.exitcode == 0
     for number in range(count):
-        entries = store.lookup(fmt.digest(bytes([number])))
-        assert [entry.slot for entry in entries] == list(range(1 if same else writers))
-        assert {entry.manifest.guards for entry in entries} == ({""} if same else {str(n) for n in range(writers)})
-        for entry in entries:
-            store.read_files(entry)
+        artifacts = store.lookup(fmt.digest(bytes([number])))
+        assert [artifact.slot for artifact in artifacts] == list(range(1 if same else writers))
+        expected = {""} if same else {str(number) for number in range(writers)}
+        assert {artifact.manifest.guards for artifact in artifacts} == expected
+        for artifact in artifacts:
+            store.read_files(artifact)
     assert os.listdir(store.tmp) == [] and os.listdir(store.quarantined) == []
 
 
@@ -579,9 +580,9 @@ def test_a_reader_sees_a_whole_entry_or_none(store: Store) -> None:
     reads = 0
     while writer.is_alive():
         store.failure(KEY)
-        for entry in store.lookup(KEY):
+        for artifact in store.lookup(KEY):
             try:
-                store.read_files(entry)
+                store.read_files(artifact)
                 reads += 1
             except FileNotFoundError:
                 pass
@@ -626,19 +627,19 @@ def test_a_writer_killed_at_any_point_leaves_a_whole_store(tmp_path: Path, monke
                 os._exit(0)
         _, status = os.waitpid(child, 0)
 
-        entries = store.lookup(KEY)
-        assert all(store.read_files(entry) == payload().files for entry in entries)
-        assert entries or store.failure(KEY) is not None, "neither the artifact nor the record that it replaces"
+        artifacts = store.lookup(KEY)
+        assert all(store.read_files(artifact) == payload().files for artifact in artifacts)
+        assert artifacts or store.failure(KEY) is not None, "neither the artifact nor the record that it replaces"
         assert os.listdir(store.quarantined) == []
         store.publish(payload())  # who comes next is not disturbed
-        assert [entry.slot for entry in store.lookup(KEY)] == [0]
+        assert [artifact.slot for artifact in store.lookup(KEY)] == [0]
         with monkeypatch.context() as patched:
             later = time.time() + store_module.TMP_MAX_AGE_S + 10
             patched.setattr(store_module.time, "time", lambda later=later: later)
             store.evict(1 << 40, 1000)
         assert os.listdir(store.tmp) == []
 
-        outcomes.add(bool(entries))
+        outcomes.add(bool(artifacts))
         if os.WIFEXITED(status):
             break
         step += 1
@@ -670,7 +671,7 @@ def test_an_unreadable_store_is_a_store_error_for_another_user(tmp_path: Path) -
                 except PrecompiledError as error:
                     if error.code != expected or not error.action:
                         code = 2
-            assert list(store.entries()) == [] and store.evict(0, 0).entries == 0
+            assert list(store.all_artifacts()) == [] and store.evict(0, 0).artifacts == 0
         except BaseException:
             code = 3
         finally:

@@ -32,7 +32,7 @@ def _refused(store: Store) -> UntrustedStore:
 
 
 PLACES = [".", "artifacts", f"artifacts/{KEY}.0", f"artifacts/{KEY}.0/native"]
-FILES = [f"artifacts/{KEY}.0/{name}" for name in (fmt.MANIFEST, fmt.ENTRY, LIBRARY)]
+FILES = [f"artifacts/{KEY}.0/{name}" for name in (fmt.MANIFEST, fmt.BUNDLE, LIBRARY)]
 
 
 @pytest.mark.parametrize("mode", [0o020, 0o002])

@@ -73,7 +73,7 @@ socket = zmq.Context().socket(zmq.DEALER)
 socket.linger = 0
 socket.rcvtimeo = 30_000
 socket.connect("ipc:///run/precompiled/socket")
-environment = wire.Environment(
+environment = wire.Interpreter(
     executable=sys.executable, prefix=sys.prefix, python=platform.python_version(), torch=metadata.version("torch"),
     triton="", variables={"PATH": os.environ["PATH"]},
 )

@@ -67,17 +67,17 @@ def sources() -> list[tuple[list[str], str]]:
 @pytest.mark.slow  # each kernel of a corpus is compiled twice
 @pytest.mark.skipif(not is_gcc() or not shutil.which("objdump"), reason="compares what GCC makes, by objdump")
 def test_the_machine_code_is_that_of_kernels_built_alone(sources: list[tuple[list[str], str]]) -> None:
-    recorder = kernel_units.Recorder()
+    collector = kernel_units.KernelCollector()
     for argtypes, source in sources:
-        recorder.kernel(argtypes, source)
-    native = recorder.native()
+        collector.kernel(argtypes, source)
+    native = collector.native()
     assert len(native.kernels) == len({kernels.kernel_name(*item) for item in sources}) >= 15
     assert len(native.files) < len(native.kernels)
     compared = 0
     for argtypes, source in sources:
         alone = Path(CppPythonBindingsCodeCache.load_pybinding(argtypes, source).__self__.__file__)
         name = kernels.kernel_name(argtypes, source)
-        together = recorder.loaded(name).__self__.__file__
+        together = collector.loaded(name).__self__.__file__
         expected = of_the_kernel(alone, "kernel")
         assert expected == of_the_kernel(Path(together), kernels.module_name(name))
         compared += len(expected)
@@ -99,14 +99,14 @@ def plain(value: int, extra: str = "") -> tuple[list[str], str]:
 
 
 def built(*items: tuple[list[str], str]) -> tuple[kernel_units.Native, list[float]]:
-    """All of them by one recorder, and what each writes."""
-    recorder = kernel_units.Recorder()
-    named = [recorder.kernel(*item) for item in items]
-    recorder.all_named()
+    """All of them by one collector, and what each writes."""
+    collector = kernel_units.KernelCollector()
+    named = [collector.kernel(*item) for item in items]
+    collector.all_named()
     out = torch.zeros(len(items))
     for number, kernel in enumerate(named):
         kernel(out[number:])
-    return recorder.native(), out.tolist()
+    return collector.native(), out.tolist()
 
 
 def test_a_kernel_with_directives_of_its_own_is_built_alone() -> None:
@@ -124,12 +124,12 @@ def test_kernels_that_do_not_bear_each_other_are_built_one_by_one(capfd: pytest.
 
 
 def test_what_the_compiler_says_of_one_of_them_is_raised() -> None:
-    recorder = kernel_units.Recorder()
+    collector = kernel_units.KernelCollector()
     for item in (plain(1), plain(2, "no C++")):
-        recorder.kernel(*item)
-    recorder.all_named()
+        collector.kernel(*item)
+    collector.all_named()
     with pytest.raises(Exception, match="no C\\+\\+") as caught:
-        recorder.native()
+        collector.native()
     assert type(caught.value).__name__ == "CppCompileError"
 
 

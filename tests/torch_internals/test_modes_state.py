@@ -18,9 +18,9 @@ from precompiled.torch_internals import configs, modes
 
 @pytest.fixture(autouse=True)
 def state_is_left_as_found() -> Iterator[None]:
-    before = modes.capture(uses_cpu=True)
+    before = modes.read(uses_cpu=True)
     yield
-    assert modes.capture(uses_cpu=True) == before
+    assert modes.read(uses_cpu=True) == before
 
 
 def captured_under(*contexts: Any) -> dict[str, Any]:
@@ -30,7 +30,7 @@ def captured_under(*contexts: Any) -> dict[str, Any]:
         for context in contexts:
             stack.enter_context(context)
         # Through JSON, as it travels.
-        return dict(json.loads(json.dumps(modes.capture(uses_cpu=True))))
+        return dict(json.loads(json.dumps(modes.read(uses_cpu=True))))
 
 
 @contextmanager
@@ -59,14 +59,14 @@ def test_thread_local_state_is_restored_in_another_thread(name: str) -> None:
 
     def load() -> None:
         with modes.thread_local(wanted):
-            seen.append(modes.capture(uses_cpu=True))
-        seen.append(modes.capture(uses_cpu=True))
+            seen.append(modes.read(uses_cpu=True))
+        seen.append(modes.read(uses_cpu=True))
 
     thread = threading.Thread(target=load)
     thread.start()
     thread.join()
     assert json.loads(json.dumps(seen[0])) == wanted
-    assert seen[1] == modes.capture(uses_cpu=True)
+    assert seen[1] == modes.read(uses_cpu=True)
 
 
 def test_a_mode_that_is_on_here_and_was_off_there_is_switched_off() -> None:
@@ -91,23 +91,23 @@ CHANGES: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("name", CHANGES)
 def test_process_wide_state_is_applied_for_one_compile_and_set_back(name: str) -> None:
-    before = modes.capture(uses_cpu=True)
+    before = modes.read(uses_cpu=True)
     wanted = {**before, **CHANGES[name]}
     with modes.process_wide(wanted):
-        assert modes.capture(uses_cpu=True) == wanted
-    assert modes.capture(uses_cpu=True) == before
+        assert modes.read(uses_cpu=True) == wanted
+    assert modes.read(uses_cpu=True) == before
 
 
 def test_process_wide_state_is_set_back_after_an_error() -> None:
-    before = modes.capture(uses_cpu=True)
+    before = modes.read(uses_cpu=True)
     with pytest.raises(ZeroDivisionError), modes.process_wide({**before, "default_dtype": "float64"}):
         raise ZeroDivisionError
-    assert modes.capture(uses_cpu=True) == before
+    assert modes.read(uses_cpu=True) == before
 
 
 def test_the_threads_of_a_gpu_graph_are_nobodys_business() -> None:
     before = torch.get_num_threads()
-    wanted = modes.capture(uses_cpu=False)
+    wanted = modes.read(uses_cpu=False)
     assert wanted["threads"] == 0
     with modes.process_wide(wanted):
         assert torch.get_num_threads() == before

@@ -12,7 +12,7 @@ import torch
 from support_graphs import captured
 
 from precompiled.graph import capture, key, listing
-from precompiled.torch_internals import sources
+from precompiled.torch_internals import source_lines
 
 X = torch.randn(4, 6)
 
@@ -32,7 +32,7 @@ def branches(x: torch.Tensor) -> torch.Tensor:
 
 
 def shown(found: Any) -> list[listing.Operation]:
-    program = capture.parse(found.program.to_bytes(about=sources.about(found.module)))
+    program = capture.parse(found.program.to_bytes(about=source_lines.about(found.module)))
     return listing.operations(program)
 
 
@@ -50,7 +50,7 @@ def test_graphs_inside_of_operators_are_numbered_as_the_codec_does() -> None:
     found = captured(branches, X)
     lengths = [len(graph) for graph in json.loads(found.program.sections["graph"])]
     assert len(lengths) == 3
-    assert [len(nodes) for nodes in json.loads(sources.about(found.module))["nodes"]] == lengths
+    assert [len(nodes) for nodes in json.loads(source_lines.about(found.module))["nodes"]] == lengths
     inner = [item for item in shown(found) if item.graph and ("sin" in item.text or "cos" in item.text)]
     assert len(inner) == 2 and all(item.place and "torch.cond" in item.place.code for item in inner)
 
@@ -58,13 +58,13 @@ def test_graphs_inside_of_operators_are_numbered_as_the_codec_does() -> None:
 def test_inputs_have_dynamos_names() -> None:
     program = capture.parse(captured(Net(), X).program.to_bytes())
     assert listing.input_name(program, 0) == ""
-    names = json.loads(sources.about(captured(Net(), X).module))["inputs"]
+    names = json.loads(source_lines.about(captured(Net(), X).module))["inputs"]
     assert len(names) == 3 and any("weight" in name for name in names) and "L_x_" in names
 
 
 def test_the_key_ignores_them() -> None:
     found = captured(Net(), X)
-    with_, without = found.program.to_bytes(about=sources.about(found.module)), found.program.to_bytes()
+    with_, without = found.program.to_bytes(about=source_lines.about(found.module)), found.program.to_bytes()
     assert with_ != without and key.components(with_) == key.components(without)
     assert {**capture.parse(with_), "about": 0} == {**capture.parse(without), "about": 0}
 
@@ -74,7 +74,7 @@ def test_an_odd_trace_is_no_trouble(trace: Any) -> None:
     found = captured(Net(), X)
     for node in found.module.graph.nodes:
         node.meta["stack_trace"] = trace
-    text = sources.about(found.module)
+    text = source_lines.about(found.module)
     assert text == "" or json.loads(text)
     capture.parse(found.program.to_bytes(about=text))
 
@@ -86,12 +86,12 @@ def test_whatever_is_raised_is_no_trouble(monkeypatch: pytest.MonkeyPatch) -> No
         raise RuntimeError("no such file system")
 
     monkeypatch.setattr(linecache, "getline", broken)
-    assert sources.about(found.module) == ""
+    assert source_lines.about(found.module) == ""
 
 
 def test_lines_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     found = captured(Net(), X)
     monkeypatch.setattr(linecache, "getline", lambda *arguments: "x" * 100_000)
-    assert len(sources.about(found.module)) < 10_000
-    monkeypatch.setattr(sources, "MAX_CHARS", 10)
-    assert sources.about(found.module) == ""
+    assert len(source_lines.about(found.module)) < 10_000
+    monkeypatch.setattr(source_lines, "MAX_CHARS", 10)
+    assert source_lines.about(found.module) == ""

@@ -72,29 +72,29 @@ COVERED = {
 @pytest.mark.parametrize("what", COVERED)
 def test_a_change_is_another_digest(project: Path, what: str) -> None:
     importlib.import_module("pc_main")
-    before = user_modules.sources_digest(["pc_main"])
-    assert user_modules.sources_digest(["pc_main"]) == before
+    before = user_modules.modules_digest(["pc_main"])
+    assert user_modules.modules_digest(["pc_main"]) == before
     COVERED[what](project)
-    assert user_modules.sources_digest(["pc_main"]) != before
+    assert user_modules.modules_digest(["pc_main"]) != before
 
 
 def test_what_it_does_not_import_does_not_matter(project: Path) -> None:
     importlib.import_module("pc_main")
-    before = user_modules.sources_digest(["pc_main"])
+    before = user_modules.modules_digest(["pc_main"])
     edit("pc_stranger")(project)
-    assert user_modules.sources_digest(["pc_main"]) == before
+    assert user_modules.modules_digest(["pc_main"]) == before
 
 
 def test_a_save_after_the_start_of_the_process_is_refused(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     importlib.import_module("pc_main")
     now = time.time()
     monkeypatch.setattr(user_modules, "process_start", lambda: now + 0.02)
-    user_modules.sources_digest(["pc_main"])
+    user_modules.modules_digest(["pc_main"])
     while time.time() < now + 0.04:  # the clock of files goes by ticks
         pass
     (project / "pc_values.py").write_text("FACTOR = 4.0\n")
     with pytest.raises(Bypass) as refused:
-        user_modules.sources_digest(["pc_main"])
+        user_modules.modules_digest(["pc_main"])
     assert refused.value.code == "custom-op-edited"
 
 
@@ -108,9 +108,9 @@ def test_what_else_of_a_package_is_imported_does_not_matter(project: Path) -> No
     """A worker imports what it needs; the program had imported more of the same package."""
     write(project / "pc_main.py", "from pc_package import sibling\n")
     importlib.import_module("pc_main")
-    before = user_modules.sources_digest(["pc_main"])
+    before = user_modules.modules_digest(["pc_main"])
     importlib.import_module("pc_package.lazy")
-    assert user_modules.sources_digest(["pc_main"]) == before
+    assert user_modules.modules_digest(["pc_main"]) == before
 
 
 OPERATOR = """
@@ -172,5 +172,5 @@ def test_what_is_registered_counts_with_what_it_holds(project: Path, way: str) -
     found = []
     for by in (2.0, 3.0, 2.0):
         module.register(way, by)
-        found.append(user_modules.sources_digest(["pc_registered"]))
+        found.append(user_modules.modules_digest(["pc_registered"]))
     assert found[0] == found[2] != found[1]

@@ -47,7 +47,7 @@ def test_one_daemon_serves_two_environments_at_the_same_time(host: Host, python_
     for worker in workers:
         assert psutil.Process(worker.pid).cmdline()[0] == pythons[worker.torch.partition("+")[0]]
     assert host.stats().compiled == 2
-    made_by = {entry.manifest.key: entry.manifest.environment["torch"] for entry in host.store.entries()}
+    made_by = {entry.manifest.key: entry.manifest.environment["torch"] for entry in host.store.all_artifacts()}
     assert {version: made_by[key].partition("+")[0] for version, key in keys.items()} == {v: v for v in keys}
 
     for version, python in pythons.items():

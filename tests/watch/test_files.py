@@ -87,7 +87,7 @@ def listener() -> Iterator[Listener]:
 def test_hints_come_for_saves_of_any_kind(listener: Listener, tmp_path: Path) -> None:
     path = tmp_path / "a.py"
     path.write_text("one")
-    listener.hints.watch({str(path)}, time.monotonic())
+    listener.hints.observe({str(path)}, time.monotonic())
     assert listener.hints.problem == ""
     path.write_text("two")
     listener.expect()
@@ -106,7 +106,7 @@ def test_a_directory_that_is_replaced_is_watched_again(listener: Listener, tmp_p
     path = directory / "a.py"
     directory.mkdir()
     path.write_text("one")
-    listener.hints.watch({str(path)}, time.monotonic())
+    listener.hints.observe({str(path)}, time.monotonic())
     shutil.rmtree(directory)
     listener.expect()
     directory.mkdir()
@@ -114,7 +114,7 @@ def test_a_directory_that_is_replaced_is_watched_again(listener: Listener, tmp_p
     deadline = time.monotonic() + TIMEOUT_S
     number = 0
     while True:
-        listener.hints.watch({str(path)}, time.monotonic())  # as every look does; the deletion may not be known yet
+        listener.hints.observe({str(path)}, time.monotonic())  # as every look does; the deletion may not be known yet
         listener.hinted.clear()
         path.write_text(str(number := number + 1))
         if listener.hinted.wait(0.2):
@@ -137,12 +137,12 @@ paths = {f"{sys.argv[1]}/{n}/a.py" for n in range(5)}
 for path in paths:
     Path(path).parent.mkdir()
     Path(path).touch()
-hints.watch(paths, 0.0)
+hints.observe(paths, 0.0)
 assert "no inotify watch" in hints.problem and hints.interval_s == POLL_S, hints.problem
-hints.watch(paths, 1.0)
+hints.observe(paths, 1.0)
 assert hints.problem, "it is not forgotten between two tries"
 limit.write_text("100")
-hints.watch(paths, 100.0)
+hints.observe(paths, 100.0)
 assert hints.problem == "" and hints.interval_s == SWEEP_S, hints.problem
 hints.close()
 print("done")

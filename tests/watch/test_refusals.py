@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from precompiled.service.watch.registry import MAX_WATCHES, Good, Record, Registry, identify
-from precompiled.service.watching import Watching
+from precompiled.service.watcher_link import WatcherLink
 from support_daemon import TIMEOUT_S, DaemonUnderTest, running_daemon
 
 from precompiled import wire
@@ -111,61 +111,61 @@ def registration(target: str) -> wire.Registration:
     )
 
 
-def answer(watching: Watching, request: wire.Watch | wire.Unwatch) -> Any:
+def answer(link: WatcherLink, request: wire.Watch | wire.Unwatch) -> Any:
     """As the daemon's loop asks: the watcher is a process of its own."""
-    watching.ask(b"peer", request)
-    while not watching.replies:
+    link.ask(b"peer", request)
+    while not link.replies:
         poll = select.poll()
-        for fd, events in watching.fds().items():
+        for fd, events in link.fds().items():
             poll.register(fd, events)
         assert poll.poll(TIMEOUT_S * 1000), "the watcher says nothing"
-        watching.check()
-    ((peer, reply),) = watching.replies
-    watching.replies = []
+        link.check()
+    ((peer, reply),) = link.replies
+    link.replies = []
     assert peer == b"peer"
     return reply
 
 
 @pytest.fixture
-def watching(tmp_path: Path) -> Iterator[Watching]:
+def link(tmp_path: Path) -> Iterator[WatcherLink]:
     for name in ("run", "cache"):
         (tmp_path / name).mkdir(mode=0o700)
-    found = Watching(tmp_path / "run", tmp_path / "cache")
+    found = WatcherLink(tmp_path / "run", tmp_path / "cache")
     yield found
     found.close()
     assert os.listdir(tmp_path / "run") == []
 
 
 @pytest.mark.reason("too-many-watches")
-def test_there_is_an_end_to_watches(watching: Watching, tmp_path: Path) -> None:
+def test_there_is_an_end_to_watches(link: WatcherLink, tmp_path: Path) -> None:
     registry = Registry(tmp_path / "cache")
     for number in range(MAX_WATCHES):  # all of them ready: nothing is captured
         known = registration(f"known:f{number}")
         registry.save(identify(known), Record(known, Good({}, [], True, complete=True)))
-    reply = answer(watching, wire.Watch(registration("one:more")))
+    reply = answer(link, wire.Watch(registration("one:more")))
     assert isinstance(reply, wire.Rejected) and reply.code == "too-many-watches"
     assert f"there are {MAX_WATCHES} watches" in reply.message and "--remove" in reply.action
     assert len(list(registry.load())) == MAX_WATCHES, "none of them is lost"
     known = identify(registration("known:f0"))
-    assert answer(watching, wire.Unwatch([known])) == wire.Watching([known])
+    assert answer(link, wire.Unwatch([known])) == wire.Watching([known])
 
 
 @pytest.mark.reason("watch-not-saved")
-def test_a_watch_that_cannot_be_kept(watching: Watching, tmp_path: Path) -> None:
+def test_a_watch_that_cannot_be_kept(link: WatcherLink, tmp_path: Path) -> None:
     """It is not watched at all: it would be lost with the daemon, and nobody would know."""
     directory = tmp_path / "cache" / "watch"
     directory.mkdir()
     directory.chmod(0o777)
-    untrusted = answer(watching, wire.Watch(registration("a:b")))
+    untrusted = answer(link, wire.Watch(registration("a:b")))
     directory.rmdir()
     directory.touch()
-    impossible = answer(watching, wire.Watch(registration("a:b")))
+    impossible = answer(link, wire.Watch(registration("a:b")))
     for reply, why in ((untrusted, "others"), (impossible, "File exists")):
         assert isinstance(reply, wire.Rejected) and reply.code == "watch-not-saved"
         assert "the watch cannot be saved" in reply.message and why in reply.message
         assert "precompiled doctor" in reply.action
     known = identify(registration("a:b"))
-    assert answer(watching, wire.Unwatch([known])) == wire.Watching([])
+    assert answer(link, wire.Unwatch([known])) == wire.Watching([])
 
 
 @pytest.mark.reason("no-watcher")
@@ -174,14 +174,14 @@ def test_a_watch_that_cannot_be_kept(watching: Watching, tmp_path: Path) -> None
     [("/no/such/python", "the watcher cannot be started"), (shutil.which("false"), "the watcher ended unexpectedly")],
 )
 def test_a_watcher_that_does_not_come_up(
-    watching: Watching, monkeypatch: pytest.MonkeyPatch, executable: str, said: str
+    link: WatcherLink, monkeypatch: pytest.MonkeyPatch, executable: str, said: str
 ) -> None:
     monkeypatch.setattr(sys, "executable", executable)
-    reply = answer(watching, wire.Watch(registration("a:b")))
+    reply = answer(link, wire.Watch(registration("a:b")))
     assert isinstance(reply, wire.Rejected) and reply.code == "no-watcher"
     assert said in reply.message and reply.action
-    assert said in watching.degraded[0], "`status` says it, too"
-    assert watching.next_wake(0.0) is not None, "it is tried again"
+    assert said in link.degraded[0], "`status` says it, too"
+    assert link.next_wake(0.0) is not None, "it is tried again"
 
 
 # ---------------------------------------------------------------- a capture

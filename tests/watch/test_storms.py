@@ -121,12 +121,12 @@ def test_a_checkout_that_touches_5000_files_and_back(project: Project, watch: st
 def test_a_watched_file_is_deleted_and_restored(project: Project, watch: str) -> None:
     path = project.directory / "model.py"
     text = path.read_text()
-    entries = {entry.path.name for entry in project.host.store.entries()}
+    entries = {entry.path.name for entry in project.host.store.all_artifacts()}
     path.unlink()
     failed = project.until(watch, lambda w: w.state == "failed")
     assert "No module named 'model'" in failed.error
     assert failed.edited == str(path)
-    assert {entry.path.name for entry in project.host.store.entries()} == entries, "what was compiled stays"
+    assert {entry.path.name for entry in project.host.store.all_artifacts()} == entries, "what was compiled stays"
     submitted = project.host.stats().submitted
     since = time.time() - 0.1
     path.write_text(text)

@@ -1,7 +1,7 @@
-"""What differs between two calls that packages tell apart, in words for people.
+"""How two calls differ that packages tell apart, in words for people.
 
-``fact``: two descriptions at one guard (identity.py makes them); ``entries``: two entries of one function, by what they
-say of themselves (package_format.About). Needs no torch, and runs nothing of an entry.
+``fact`` compares two descriptions at one guard (descriptions.py makes them); ``entries`` two entries of one function,
+by their package_format.About. Needs no torch, and runs no code of an entry.
 """
 
 from __future__ import annotations
@@ -12,31 +12,31 @@ from typing import Any
 from precompiled.store.package_format import About, Header
 
 MAX_CHARS = 120
-# Of what guard_facts describes a tensor by, in its order.
+# The parts of a tensor's description, in the order of guard_facts.
 TENSOR = ("class", "dtype", "device", "layout", "requires_grad", "dispatch keys", "dimension marks", "memory",
           "is_leaf", "aligned", "is a view", "is a parameter", "is a buffer")  # fmt: skip
-_PARTS = ("", "", "", "code", "defaults", "keyword defaults", "closure")  # of what _CODE_OF begins
+_PARTS = ("", "", "", "code", "defaults", "keyword defaults", "closure")  # of a description by _CODE_OF
 LENGTHS = ("SEQUENCE_LENGTH", "TUPLE_ITERATOR_LEN", "EMPTY_NN_MODULE_HOOKS_DICT")
 _CODE_OF = ("class", "function", "code of")
 
 
 @dataclass(frozen=True)
 class Difference:
-    """``what`` differs; both values of it where they say something."""
+    """``what`` differs; with both values where they help people."""
 
     what: str
     here: str = ""
     before: str = ""
 
     def said(self, before: str) -> str:
-        """``before``: when or where the other value was."""
+        """The difference as a sentence. ``before``: when or where the other value was."""
         if not self.here and not self.before:
             return self.what
         return f"{f'{self.what} ' if self.what else ''}{self.here} here, {self.before} {before}"
 
 
 def fact(kind: str, here: Any, before: Any) -> Difference:
-    """``kind``: of the guard (a method of Dynamo's GuardBuilder). The first thing that differs in its fact."""
+    """The first difference between two facts of one guard. ``kind``: the guard's (a method of GuardBuilder)."""
     if kind == "TENSOR_MATCH" and _alike(here, before) and here[0] != before[0]:
         index = _first(here[0], before[0])
         if index is not None and TENSOR[index] == "memory":
@@ -55,9 +55,9 @@ def fact(kind: str, here: Any, before: Any) -> Difference:
 
 
 def entries(one: tuple[Header, About], other: tuple[Header, About]) -> list[str]:
-    """In what the calls differ that two entries of a function are for: "here" is the first of them, "there" the other.
+    """How the calls differ that two entries of a function are for: "here" is the first entry, "there" the other.
 
-    [] where no guard tells that both have.
+    [] where no guard that both have differs.
     """
     (header, here), (other_header, there) = one, other
     found = [
@@ -65,7 +65,7 @@ def entries(one: tuple[Header, About], other: tuple[Header, About]) -> list[str]
         for name in sorted({*header.requires, *other_header.requires})
         if header.requires.get(name) != other_header.requires.get(name)
     ]
-    # One name has several where functions are defined inside of it.
+    # A name has several codes where functions are defined inside of a function.
     codes, other_codes = _by_name(here.inlined), _by_name(there.inlined)
     found += [f"the source of {name} is another" for name in codes if codes[name] != other_codes.get(name, codes[name])]
     facts = {(guard.source, guard.kind, guard.parameters): guard.fact for guard in there.guards}
@@ -91,7 +91,7 @@ def entries(one: tuple[Header, About], other: tuple[Header, About]) -> list[str]
 
 
 def of_sizes(here: Any, before: Any) -> Difference:
-    """Of a tensor; None: of any number, or any."""
+    """The difference of two tensors' sizes; None: of any number of dimensions, or any size."""
     return Difference("sizes", _sizes(here), _sizes(before))
 
 
@@ -107,7 +107,7 @@ def _sizes(size: Any) -> str:
 
 
 def at(place: str) -> str:
-    """Where in the user's source, to go behind a sentence."""
+    """The place in the user's source, as the end of a sentence."""
     return f" ({place})" if place else ""
 
 
@@ -148,7 +148,7 @@ def _both(what: str, here: Any, before: Any) -> Difference:
 
 
 def _shown(value: Any) -> str:
-    """A description of a value ([type, repr]) as the value; anything else as it is; not too long."""
+    """A description of a value ([type, repr]) as the value, any other as it is; shortened."""
     plain = isinstance(value, list) and len(value) == 2 and all(isinstance(item, str) for item in value)
     if plain and value[0] in ("bool", "int", "float", "complex", "str", "bytes", "NoneType"):
         text = value[1]

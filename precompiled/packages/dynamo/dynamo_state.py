@@ -24,14 +24,14 @@ import torch.utils._device
 from torch._dynamo.utils import maybe_disable_inference_mode
 from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 
+from precompiled.packages.describe.descriptions import Descriptions
 from precompiled.packages.describe.errors import Mismatch, NotPortable
-from precompiled.packages.describe.identity import Descriptions
 from precompiled.torch_internals import modes
 
 _GLOBAL_HOOKS = (
     "_global_forward_hooks", "_global_forward_pre_hooks", "_global_backward_hooks", "_global_backward_pre_hooks",
 )  # fmt: skip
-# Where files are, what is logged, and after how many recompiles Dynamo gives up.
+# Settings of where files are, of what is logged, and of after how many recompiles Dynamo gives up.
 _IRRELEVANT = frozenset(
     {"base_dir", "debug_dir_root", "log_file_name", "verbose", "repro_after", "repro_level", "_save_config_ignore",
      "recompile_limit", "accumulated_recompile_limit", "cache_size_limit", "accumulated_cache_size_limit",
@@ -40,25 +40,25 @@ _IRRELEVANT = frozenset(
 
 
 def is_inductors(path: str) -> bool:
-    """Whether a module's file is what Inductor has made of a graph."""
-    # Not its cache_dir(), which makes the directory and sets the variable.
+    """Whether a module's file is code that Inductor has generated."""
+    # Not by Inductor's cache_dir(), which makes the directory and sets the variable.
     directory = os.environ.get("TORCHINDUCTOR_CACHE_DIR") or default_cache_dir()
     folder, _, name = path.removeprefix(os.path.join(os.path.abspath(directory), "")).partition(os.sep)
-    return len(folder) == 2 and name[1:3] == folder  # codecache.get_path: the directory may be anybody's
+    return len(folder) == 2 and name[1:3] == folder  # codecache.get_path; others' files may be in it
 
 
 def process_state() -> dict[str, str]:
-    """What a trace depends on without a guard of its own, beside the modes and the configuration."""
+    """State of the process that a trace depends on without a guard, beside the modes and the configuration."""
     from torch.nn.modules import module
 
     return {
         "device": str(torch.utils._device.CURRENT_DEVICE),
-        # What torch.cuda.is_available(), device_count() and so on are in a trace: constants.
+        # In a trace, torch.cuda.is_available(), device_count() and so on are constants.
         "current device": str(torch.cuda.current_device() if torch.cuda.is_initialized() else 0),
         "devices": ", ".join(torch.cuda.get_device_name(index) for index in range(_devices())) or "none",
         "module hooks": str([len(getattr(module, name, ())) for name in _GLOBAL_HOOKS]),
         "forward-mode level": str(torch.autograd.forward_ad._current_level),
-        # Constants of a trace as well; GlobalStateGuard looks at the types where autocast is on only.
+        # Constants of a trace as well; GlobalStateGuard checks the types only where autocast is on.
         "autocast types": ", ".join(str(torch.get_autocast_dtype(device)) for device in ("cpu", "cuda")),
         "digits": str(getattr(sys, "get_int_max_str_digits", int)()),
     }
@@ -73,7 +73,7 @@ def first_device() -> str:
 
 
 def mode_problem() -> NotPortable | None:
-    """Why no package is used or made, where a torch function mode or a functorch transform is active; else None."""
+    """Under a torch function mode or a functorch transform: the error, since no package is used or made; else None."""
     active = torch._C._len_torch_function_stack() or torch._functorch.pyfunctorch.retrieve_all_functorch_interpreters()
     return in_a_mode() if active else None
 
@@ -83,7 +83,7 @@ def in_a_mode() -> NotPortable:
 
 
 def global_state() -> str:
-    """Grad mode, autocast, precision, threads, and so on, as Dynamo has them."""
+    """Grad mode, autocast, precision, threads, and so on, as Dynamo guards on them."""
     return str(torch._C._dynamo.guards.GlobalStateGuard().__getstate__())
 
 
@@ -100,16 +100,16 @@ def restored_global_state(kept: str) -> Any:
 
 
 def trace_configuration() -> str:
-    """Digest of Dynamo's own settings: they decide what is traced, and how. Raises NotPortable for code among them."""
+    """Digest of Dynamo's own settings, which decide what is traced, and how. Raises NotPortable for code in them."""
     config = torch._dynamo.config
     values = config.save_config_portable(ignore_private_configs=False)
     described = Descriptions()
     shown = [[name, described.value(value)] for name, value in sorted(values.items()) if name not in _IRRELEVANT]
-    # Left out of save_config_portable; what they name is treated otherwise by a trace.
+    # save_config_portable leaves these out, but a trace treats the functions that they name in another way.
     for name in ("constant_functions", "skipfiles_inline_module_allowlist"):
         shown.append([name, sorted(repr(described.value(item)) for item in getattr(config, name, ()))])
-    # What users added to: torch.compiler.allow_in_graph, disallow_in_graph, ... have no other trace than these. Without
-    # what compiled autograd has allowed for each kind of node that it met: where nothing is traced, it meets none.
+    # Users add to these by torch.compiler.allow_in_graph, disallow_in_graph, and so on. Without the functions that
+    # compiled autograd allows for each kind of node that it meets: where nothing is traced, it meets none.
     compiled_autograd = sys.modules.get("torch._dynamo.compiled_autograd")
     nodes = {id(node) for node in vars(compiled_autograd.ops).values()} if compiled_autograd is not None else set()
     for name in ("_allowed_callable_ids", "_disallowed_callable_ids", "_nonstrict_trace_callable_ids",
@@ -123,11 +123,11 @@ def trace_configuration() -> str:
 
 
 def modes_of_a_compile(uses_cpu: bool) -> dict[str, Any]:
-    """The modes that a backend would be called in, were the frame traced: Dynamo makes no_grad of inference mode."""
+    """The modes in which a trace would call the backend: Dynamo makes no_grad of inference mode."""
     with maybe_disable_inference_mode():
-        return modes.capture(uses_cpu)
+        return modes.read(uses_cpu)
 
 
 def passing() -> bool:
-    """Whether frames may be left as they are for a reason that another run does not have."""
+    """Whether Dynamo may skip frames for a reason that holds for this run alone."""
     return bool(torch._dynamo.config.suppress_errors or os.environ.get("TORCHDYNAMO_DEBUG_FUNCTION"))

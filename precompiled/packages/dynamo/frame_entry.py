@@ -1,4 +1,7 @@
-"""What a package keeps of a frame, and what is known of a frame while Dynamo compiles it.
+"""The parts of an entry that come from a frame, and a frame and its trace while Dynamo compiles it.
+
+Entries are pickles: the names of ``Body``, ``SkippedFrame``, ``Graph``, ``guard_facts.Guards``, ``unguarded.Seen`` and
+of their fields, and of ``entry_codec._code``, lie in users' stores. To rename one needs another FORMAT of entries.
 
 Private names: torch._dynamo.convert_frame.has_tensor_in_frame. Checked on 2.11.0, 2.13.0, 2.15.0.
 """
@@ -23,13 +26,13 @@ from precompiled.packages.dynamo.trace_log import Asked, TraceLog
 from precompiled.packages.dynamo.unguarded import Seen
 from precompiled.store.package_format import About
 
-# Set on what backend.py gives to Dynamo: with which artifact a graph runs (a Graph below).
+# The attribute of the callables that backend.py gives to Dynamo which holds the graph's Graph (below).
 MARK = "_precompiled_graph"
 
 
 @dataclass(frozen=True)
 class Graph:
-    """A graph of an entry: what is needed to load its artifact."""
+    """A graph of an entry: all that is needed to load its artifact."""
 
     key: str
     name: str
@@ -49,18 +52,18 @@ class Frame:
     scope: dict[str, Any]
     one_graph: bool
     options: dict[str, Any]  # Inductor's, of torch.compile
-    owner: Any  # the backend object, of which each torch.compile() has its own
-    hooks: Any  # Dynamo's, of this call
-    state: Any  # Dynamo's, of this code object
-    first: bool  # Dynamo has nothing of it yet
+    owner: Any  # the backend object: each torch.compile() has its own
+    hooks: Any  # Dynamo's hooks of this call
+    state: Any  # Dynamo's state of this code object
+    first: bool  # Dynamo has no compiled code for it yet
 
     def scope_with(self, imports: dict[str, str], builtins_names: Iterable[str]) -> dict[str, Any]:
-        """Its globals, with what Dynamo puts there for its sources: modules by alias, and the builtins."""
+        """The frame's globals, with the names that Dynamo adds for its sources: aliases of modules, and builtins."""
         made = {alias: importlib.import_module(module) for alias, module in imports.items()}
         return {**self.scope, **made, **dict.fromkeys(builtins_names, vars(builtins))}
 
     def has_tensors(self) -> bool:
-        """Dynamo's own look at a frame before it traces it."""
+        """Whether Dynamo would trace the frame, by its own check."""
         proxy = types.SimpleNamespace(
             f_code=self.code, f_locals=self.local, f_globals=self.scope, f_builtins=self.scope.get("__builtins__")
         )
@@ -68,7 +71,7 @@ class Frame:
 
     @property
     def kinds(self) -> dict[str, type]:
-        """The types of its locals."""
+        """The types of the frame's locals."""
         return {name: kind_of(value) for name, value in self.local.items()}
 
     @property
@@ -82,22 +85,22 @@ class Frame:
 
 @dataclass
 class Body:
-    """What is kept of a frame that was compiled: the pickled part of an entry."""
+    """The pickled part of an entry, for a frame that was compiled."""
 
     guards: Guards
     unguarded: Seen
     code: types.CodeType
     imports: dict[str, str]  # alias in the globals -> module
-    # What else the bytecode finds in its globals: (name, kind, what).
+    # Other names in the globals that the bytecode uses: (name, kind, value or what stands for it).
     installed: list[tuple[str, str, Any]]
     inlined: list[tuple[list[Any], str]]  # place, digest of the code that must be there
     graphs: list[Graph]
-    assumed_constant: list[Asked]  # functions that were taken for constant: they are asked again
+    assumed_constant: list[Asked]  # functions that the trace took for constant: they are called again
 
 
 @dataclass
 class SkippedFrame:
-    """What is kept of a frame that stays as it is: what that was decided by."""
+    """The pickled part of an entry, for a frame that Dynamo left as it is: all on which that may depend."""
 
     reason: str
     locals: str  # digest of names and types
@@ -112,38 +115,38 @@ class SkippedFrame:
 
 @dataclass
 class Attempt:
-    """One attempt to trace a frame: the code that it met, and what it guards on."""
+    """One attempt to trace a frame: the code objects that it met, and its guards."""
 
     code: list[types.CodeType]
     imports: dict[str, str]
     builtins_name: str
-    guards: list[Any] = field(default_factory=list)  # at the attempt's end: 2.15 clears them when it was discarded
+    guards: list[Any] = field(default_factory=list)  # a copy: 2.15 clears those of a discarded attempt
 
 
 @dataclass
 class Traced:
-    """What one call of Dynamo's converter made."""
+    """The result of one call of Dynamo's converter."""
 
     body: Body | None = None
-    names: dict[str, str] = field(default_factory=dict)  # made up by this process -> what stands for them
-    locals: dict[str, str] = field(default_factory=dict)  # what a look tells of those with guards
+    names: dict[str, str] = field(default_factory=dict)  # a name that Dynamo made up in this process -> its placeholder
+    locals: dict[str, str] = field(default_factory=dict)  # fingerprints of the locals with guards
     about: About = field(default_factory=About)
     problem: NotPortable | None = None
     trace_log: TraceLog = field(default_factory=TraceLog)
-    # Dynamo begins anew where it finds that it must break the graph.
+    # Dynamo begins another attempt where it finds that it must break the graph.
     attempts: list[Attempt] = field(default_factory=list)
     skip: str | None = None  # why the frame runs as it is; None when it was compiled
 
     @property
     def imports(self) -> dict[str, str]:
-        """Modules by their alias in the globals; also what only an attempt that was given up had read through."""
+        """Alias in the globals -> module; also those of attempts that were given up."""
         return {alias: module for attempt in self.attempts for alias, module in attempt.imports.items()}
 
 
-def program(body: Body, names: Mapping[str, str]) -> str:
-    """Digest of what an entry does: its bytecode, and what that finds in its globals; graphs by their keys.
+def bytecode_digest(body: Body, names: Mapping[str, str]) -> str:
+    """Digest of an entry's bytecode, and of what Dynamo put into its globals; graphs count by their keys.
 
-    ``names``: those of this process -> what stands for them.
+    ``names``: made up in this process -> placeholder.
     """
     made = [body.code, *(what for _name, _kind, what in body.installed)]
     made = entry_codec.decode(entry_codec.encode(made, names), lambda placeholder: placeholder)
@@ -151,7 +154,7 @@ def program(body: Body, names: Mapping[str, str]) -> str:
     return hashlib.sha256(repr([shown, [graph.key for graph in body.graphs], body.imports]).encode()).hexdigest()
 
 
-def meaning(body: Body, about: About, program_: str) -> str:
-    """Digest of what an entry says and does, without files and lines."""
+def meaning(body: Body, about: About, bytecode: str) -> str:
+    """Digest of what an entry guards on and does, without lines of code. ``bytecode``: its ``bytecode_digest``."""
     asked = [repr(item) for item in body.assumed_constant]
-    return hashlib.sha256(repr([program_, asked]).encode() + about.without_places().to_bytes()).hexdigest()
+    return hashlib.sha256(repr([bytecode, asked]).encode() + about.without_places().to_bytes()).hexdigest()

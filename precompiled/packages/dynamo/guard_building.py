@@ -1,6 +1,6 @@
 """The guards of an entry, made on a live frame: by Dynamo's own GuardBuilder, once all facts (guard_facts.py) agree.
 
-So they are the guards that tracing here would have made, those on identity included, and none is dropped.
+So they are the guards that a trace would have made here, those on identity included, and none is dropped.
 
 Private names: torch._dynamo.guards.{CheckFunctionManager, GuardBuilder}, torch._guards.{Guard, GuardsSet,
 TracingContext, tracing}, torch._dynamo.output_graph.{OutputGraphCommon, OutputGraphGuardsState},
@@ -23,14 +23,14 @@ from torch._dynamo.output_graph import OutputGraphCommon, OutputGraphGuardsState
 from torch._guards import Guard, GuardsSet, TracingContext, tracing
 from torch.utils._ordered_set import OrderedSet
 
+from precompiled.packages.describe.descriptions import Descriptions
 from precompiled.packages.describe.errors import Mismatch
-from precompiled.packages.describe.identity import Descriptions
 from precompiled.packages.dynamo import dynamo_state, guard_facts
 from precompiled.packages.dynamo.guard_facts import Guards, Reader
 
 
 class Rebuilder:
-    """The guards of one entry, on a live frame."""
+    """Makes the guards of one entry on a live frame."""
 
     def __init__(self, kept: Guards, code: types.CodeType, local: dict[str, Any], scope: dict[str, Any]) -> None:
         self._kept = kept
@@ -40,7 +40,7 @@ class Rebuilder:
         self.reader = Reader(local, scope)
 
     def verify(self, described: Descriptions, *, check_source: bool = True) -> None:
-        """Raise Mismatch unless all that the guards are about is here what it was there.
+        """Raise Mismatch unless every fact of the guards holds in this process.
 
         ``check_source=False``: digests of code may differ.
         """
@@ -53,7 +53,7 @@ class Rebuilder:
                 raise Mismatch(f"{source.name} has other keys here, or in another order")
 
     def build(self, fail: Callable[..., None] | None) -> Any:
-        """The guard manager, as CheckFunctionManager makes it; raises Mismatch when it does not accept the frame."""
+        """Dynamo's guard manager; raises Mismatch when it does not accept the frame."""
         kept = self._kept
         guards = [
             Guard(source, functools.partial(getattr(GuardBuilder, kind), **parameters) if parameters
@@ -62,7 +62,7 @@ class Rebuilder:
         ]  # fmt: skip
         shapes = kept.shapes
         if shapes is not None and not shapes.python_fallback:
-            # Its C++ would be compiled now: the expression in Python says the same.
+            # The expression in Python instead of the C++, which would be compiled now.
             shapes = dataclasses.replace(shapes, python_fallback=True)
         state = OutputGraphGuardsState(
             local_scope=self._local,
@@ -80,11 +80,11 @@ class Rebuilder:
             name_of_builtins_dict_key_in_fglobals=kept.builtins_name,
             **kept.extra,
         )
-        # A context with nothing in it: some guards ask it for constants that a trace made.
+        # An empty context: some guards ask the context for constants that a trace made.
         with (
             tracing(TracingContext(None)),
             torch._C.DisableTorchFunction(),
-        ):  # as Dynamo does; not around the check, which is of the state as it is
+        ):  # as Dynamo does; not around manager.check, which is about the present state
             manager = CheckFunctionManager(
                 self._code, OutputGraphCommon(state), None, fail, None, shape_code_parts=shapes
             ).guard_manager
@@ -95,7 +95,7 @@ class Rebuilder:
         return manager
 
     def mark_static(self) -> None:
-        """Mark parameters as a trace does: compiled autograd, and other frames, see it in later graphs' inputs."""
+        """Mark parameters as a trace does: compiled autograd, and traces of other frames, look for these marks."""
         for source in self._kept.static:
             value = guard_facts.value_at(source, self.reader)
             if getattr(value, guard_facts.STATIC, None) is None:

@@ -1,12 +1,12 @@
 """Dynamo's guards of one frame: described when they are made, and made again in another process.
 
-Upstream saves pickled copies of what the guards are about, and rebuilds them from these copies; guards on identity
-cannot be saved so and are dropped. Here nothing of the user's is saved. A guard is its *source*
-(``L['self'].training``), its kind, and a description of what was found there (describe/identity.py). In the later
-process the frame is live: each source is read, what is found is described again, and only when all descriptions agree
-are the guards made again (guard_building.py).
+Upstream saves pickled copies of the guarded values, and makes the guards from these copies; guards on identity cannot
+be saved so and are dropped. Here no object of the user's is saved. A guard is its *source* (``L['self'].training``),
+its kind, and a description of the value there (describe/descriptions.py). In the later process the frame is live: the
+value at each source is described again, and only when all descriptions agree are the guards made
+(guard_building.py).
 
-What has no description, or a kind that is not known here, raises NotPortable.
+A value without a description, or a guard of an unknown kind, raises NotPortable.
 
 Private names: torch._dynamo.guards.{GuardBuilder, convert_int_to_concrete_values, _get_closure_vars},
 torch._dynamo.source.LocalSource, torch._guards.Guard, torch._C._dispatch_keys, torch.utils._pytree.{tree_map,
@@ -40,14 +40,14 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes, is_traceable_wrapper_subclass
 
 from precompiled.core.files import innermost_users, is_torchs
-from precompiled.packages.describe import difference, identity
+from precompiled.packages.describe import descriptions, difference
 from precompiled.packages.describe.codes import code_digest
+from precompiled.packages.describe.descriptions import Descriptions
 from precompiled.packages.describe.errors import Mismatch, NotPortable
-from precompiled.packages.describe.identity import Descriptions
 from precompiled.packages.dynamo import dynamo_state
 from precompiled.store.package_format import About, Told
 
-# Their meaning is in the state around the frame or in their parameters; nothing is read from their source.
+# Kinds that depend on the state around the frame or on their parameters; no value is read from their source.
 NO_FACT = frozenset(
     {"GRAD_MODE", "DETERMINISTIC_ALGORITHMS", "GLOBAL_STATE", "FSDP_TRAINING_STATE", "SHAPE_ENV", "DEFAULT_DEVICE",
      "TORCH_FUNCTION_STATE", "AUTOGRAD_SAVED_TENSORS_HOOKS", "FUNCTORCH_STACK_MATCH", "DUPLICATE_INPUT", "DUAL_LEVEL",
@@ -67,7 +67,7 @@ _HOOKS = (
     "_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks", "_state_dict_hooks",
 )  # fmt: skip
 _HOOKS_WITH = ("_forward_hooks_with_kwargs", "_forward_hooks_always_called", "_forward_pre_hooks_with_kwargs")
-# Compared by C, on the values themselves, with no guard but the one on their types.
+# Dynamo guards on the types of these only, and compares the values in C.
 _NATIVE = (bytes, bytearray, datetime.date, datetime.time, datetime.timedelta, datetime.tzinfo, decimal.Decimal)
 _PARAMETERS = {"attr", "key", "source_b", "recompile_hint", "invert"}
 _MADE_UP = re.compile(r"__builtins_dict__\w*|__precompiled_\w+|___module_\w+|___unnamed_scope\w+|_\d{6,}_c\d+")
@@ -76,7 +76,7 @@ _ALIGNMENT = 16  # bytes: torch/_inductor/utils.py, ALIGNMENT
 WHEN = "when it was traced"
 STATIC = "_dynamo_static_input_type"
 _ITEMS = re.compile(r", |[{}]")
-# Identities, and how often the interpreter has changed any dictionary so far.
+# Ids, and versions of dictionaries.
 _NUMBERS = re.compile(r"0x[0-9a-f]+|\b\d{7,}\b|(?<=\) == )\d+$")
 
 
@@ -85,10 +85,10 @@ GuardFact = tuple[Any, str, dict[str, Any], Any]  # source, kind, parameters, fa
 
 @dataclasses.dataclass
 class Guards:
-    """The guards of one entry, as they are kept."""
+    """The guards of one entry, as they are pickled."""
 
     guards: list[GuardFact]
-    key_order: list[tuple[Any, Any]]  # what was gone through, and in which order it was
+    key_order: list[tuple[Any, Any]]  # source of a container that the trace iterated over, its keys in order
     sizes: dict[Any, dict[str, Any]]
     aotautograd: list[Any]
     shapes: Any  # ShapeCodeParts
@@ -96,11 +96,11 @@ class Guards:
     builtins_name: str | None
     extra: dict[str, Any]  # fields that only some versions have
     codes: str  # digest of the guards' own expressions
-    static: list[Any]  # sources of the tensors that a trace marks as of one address: parameters
+    static: list[Any]  # sources of the tensors that a trace marks as static (parameters)
 
 
-def capture(builder: Any, guards: list[Guard], output: Any, shapes: Any, described: Descriptions) -> Guards:
-    """What Dynamo guards on now. Reads only; raises NotPortable."""
+def describe(builder: Any, guards: list[Guard], output: Any, shapes: Any, described: Descriptions) -> Guards:
+    """The guards that Dynamo has made, with what is at their sources now. Changes nothing; raises NotPortable."""
     if output.export or output.functorch_layers or output.torch_function_mode_stack:
         raise dynamo_state.in_a_mode()
     return Guards(
@@ -128,7 +128,7 @@ def capture(builder: Any, guards: list[Guard], output: Any, shapes: Any, describ
 
 
 def facts(guards: Iterable[Guard], reader: Any, described: Descriptions) -> list[GuardFact]:
-    """What is at the sources of guards. ``reader``: a GuardBuilder, or a Reader. Raises NotPortable."""
+    """Describe the values at the guards' sources. ``reader``: a GuardBuilder, or a Reader. Raises NotPortable."""
     kept: list[GuardFact] = []
     for guard in guards:
         kind, parameters = _how(guard)
@@ -141,7 +141,7 @@ def facts(guards: Iterable[Guard], reader: Any, described: Descriptions) -> list
 
 
 def compare(kept: list[GuardFact], reader: Reader, described: Descriptions, *, check_source: bool = True) -> None:
-    """Raise Mismatch unless at every source there is what was there; ``check_source=False``: code may be another."""
+    """Raise Mismatch unless every fact holds here; ``check_source=False``: digests of code may differ."""
     described.recount()
     for number, (source, kind, parameters, fact) in enumerate(kept):
         if kind in NO_FACT:
@@ -150,7 +150,7 @@ def compare(kept: list[GuardFact], reader: Reader, described: Descriptions, *, c
         try:
             found = _fact(kind, parameters, guard, reader, described)
             if kind == "TENSOR_MATCH" and isinstance(reader.get(guard), FakeTensor):
-                # Described as what it stands for, which is for a watch to record: compiled code wants memory.
+                # A fake tensor is described as a real one, for a watch to record; but compiled code needs memory.
                 raise Mismatch(f"{source.name} is a fake tensor")
         except Mismatch:
             raise
@@ -161,18 +161,18 @@ def compare(kept: list[GuardFact], reader: Reader, described: Descriptions, *, c
 
 
 def compare_values(kept: list[GuardFact], reader: Reader) -> None:
-    """The same of constants alone, and of those that can be read already: raise Mismatch where one is another."""
+    """As ``compare``, of constants alone, and without those that cannot be read yet."""
     described = Descriptions()
     for number, (source, kind, _parameters, fact) in enumerate(kept):
         if kind in _VALUES:
             with contextlib.suppress(NotPortable):
                 found = described.value(value_at(source, reader))
-                if found != fact[: len(found)]:  # which has the number of a set
+                if found != fact[: len(found)]:  # a set's fact has its number as well
                     raise Mismatch(f"{source.name}: {difference.fact(kind, found, fact).said(WHEN)}", number)
 
 
 def about(guards: list[Guard], kept: Guards, inlined: list[tuple[list[Any], str]], seen: list[list[Any]]) -> About:
-    """The same, for people, under the names of no process."""
+    """The guards for people, under the names of no process."""
     return About(
         guards=[
             Told(_name(source), kind, ", ".join(f"{name}={_name(value)}" for name, value in sorted(parameters.items())),
@@ -199,7 +199,7 @@ def _place(guard: Guard) -> str:
 
 
 def quick_fingerprint(value: Any) -> str:
-    """What can be told of a local at once: enough to pass over most entries that are for other calls."""
+    """A fingerprint of a local that costs little: enough to pass over most entries for other calls."""
     if isinstance(value, torch.Tensor):
         return f"{kind_of(value).__qualname__} {value.dtype} {value.dim()}"
     if isinstance(value, types.FunctionType):
@@ -208,7 +208,7 @@ def quick_fingerprint(value: Any) -> str:
 
 
 def guarded_locals(guards: list[Guard]) -> list[str]:
-    """Names of the locals whose types are guarded, so that another type is another entry's."""
+    """Names of the locals whose types are guarded, so that an entry is for one type."""
     kinds = {"TYPE_MATCH", "TENSOR_MATCH", "CLOSURE_MATCH", "CONSTANT_MATCH", "EQUALS_MATCH"}
     return sorted(
         {
@@ -244,7 +244,7 @@ def _concrete(value: Any) -> Any:
 
 
 def _how(guard: Guard) -> tuple[str, dict[str, Any]]:
-    """The GuardBuilder method that makes it, and what it is called with."""
+    """A guard's kind (the GuardBuilder method that makes it), and its parameters."""
     make = guard.create_fn
     parameters: dict[str, Any] = {}
     if isinstance(make, functools.partial):
@@ -256,7 +256,7 @@ def _how(guard: Guard) -> tuple[str, dict[str, Any]]:
     if getattr(GuardBuilder, kind, None) is not make:
         raise NotPortable(f"the guard {guard.name} is made by {kind}", code="package-guard")
     if kind == "TENSOR_MATCH":
-        parameters.pop("value", None)  # a weak reference to what its source leads to
+        parameters.pop("value", None)  # a weak reference to the value at its source
     unknown = set(parameters) - _PARAMETERS
     if unknown:
         raise NotPortable(f"the guard {kind} on {guard.name} takes {', '.join(sorted(unknown))}", code="package-guard")
@@ -266,7 +266,7 @@ def _how(guard: Guard) -> tuple[str, dict[str, Any]]:
 def _fact(kind: str, parameters: dict[str, Any], guard: Guard, builder: Any, described: Descriptions) -> Any:
     if kind in NO_FACT:
         return None
-    if kind == "HASATTR" and "attr" not in parameters:  # 2.11: it is the last part of the source
+    if kind == "HASATTR" and "attr" not in parameters:  # 2.11: the attribute is the last part of the source
         source = guard.originating_source
         base = getattr(source, "base", None)
         if base is None or not hasattr(source, "member"):
@@ -274,12 +274,12 @@ def _fact(kind: str, parameters: dict[str, Any], guard: Guard, builder: Any, des
         return hasattr(value_at(base, builder), source.member)
     value = builder.get(guard)
     if kind in _VALUES:
-        # Two sets of equal content may be told apart by what is added to one.
+        # Two sets of equal content differ where the frame adds to one of them.
         return [*described.value(value), described.number(value)] if type(value) is set else described.value(value)
-    if isinstance(value, (inspect.Signature, inspect.Parameter)):  # what is read of it is not guarded
+    if isinstance(value, (inspect.Signature, inspect.Parameter)):  # reads of its attributes have no guards
         return [described.thing(value), described.number(value)]
-    if kind == "CLOSURE_MATCH" and isinstance(value, types.FunctionType):  # which is a guard on its __code__
-        if is_torchs(value.__code__.co_filename):  # of one code there may be many: boolean_dispatch's
+    if kind == "CLOSURE_MATCH" and isinstance(value, types.FunctionType):  # a guard on the function's __code__
+        if is_torchs(value.__code__.co_filename):  # many functions may have one code: those of boolean_dispatch
             return [described.function(value), described.number(value)]
         return [described.code_of(value), described.number(value), described.classes_in(value)]
     if kind in _THINGS:
@@ -307,13 +307,13 @@ def _fact(kind: str, parameters: dict[str, Any], guard: Guard, builder: Any, des
 
 
 def order_of(value: Any, source: Any, described: Descriptions) -> Any:
-    """The keys or items of what a trace went through. Those of a module's ``__dict__`` have no guard of Dynamo's."""
+    """The keys or items of a container that a trace iterated over, where Dynamo has no guard on them."""
     if isinstance(value, (set, frozenset)):
         if not all(isinstance(item, (int, float, complex, type(None))) for item in value) and len(value) > 1:
             raise NotPortable(f"{source.name} is a set, whose order is another one in each process",
                               "Use a tuple where the order matters", code="package-set-order")  # fmt: skip
         return [described.value(item) for item in value]
-    # Keys of other dictionaries have guards of their own; copyreg's table has others in each process.
+    # Keys of other dictionaries have guards; copyreg's table has other keys in each process.
     return list(value) if source.name.endswith(".__dict__") else None
 
 
@@ -325,13 +325,13 @@ def _tensor(value: Any, described: Descriptions) -> Any:
     return [
         described.a_class(kind_of(value)), str(value.dtype), str(value.device), str(value.layout), value.requires_grad,
         repr(_dispatch_keys(value)), marks, _memory(value, described), value.is_leaf, _is_aligned(value),
-        # By an attribute of the tensor, not its class alone. A watch's fake parameter has it as well.
+        # An attribute of the tensor, not only its class, tells a parameter. A watch's fake parameter has it, too.
         value._is_view(), isinstance(value, torch.nn.Parameter), isinstance(value, torch.nn.Buffer),
     ]  # fmt: skip
 
 
 def _is_aligned(value: torch.Tensor) -> bool:
-    """Inductor trusts that a parameter stays as aligned as it was (compile_fx.py, copy_misaligned_inputs)."""
+    """Whether a tensor is aligned: Inductor trusts that parameters stay so (compile_fx.py, copy_misaligned_inputs)."""
     if value.layout is not torch.strided:
         return True
     offset = value.storage_offset()
@@ -339,8 +339,8 @@ def _is_aligned(value: torch.Tensor) -> bool:
 
 
 def _memory(value: torch.Tensor, described: Descriptions) -> list[int]:
-    """Which it is, and where in it. Inputs that share memory are another graph than those that do not, and so are those
-    that overlap; Dynamo has no guard on it.
+    """The number of a tensor's memory, and the offset in it. Inputs that share memory, or overlap, give another graph,
+    and Dynamo does not guard on that.
     """
     if value.layout is not torch.strided:
         return [-1, 0]
@@ -349,7 +349,7 @@ def _memory(value: torch.Tensor, described: Descriptions) -> list[int]:
 
 
 def _registered(kind: type) -> Any:
-    """How pytree takes an object of this class apart: a trace asks, and does not guard on the answer."""
+    """How pytree flattens objects of this class: a trace depends on it without a guard."""
     node = pytree.SUPPORTED_NODES.get(kind)
     if node is None:
         return "constant" if kind in pytree.CONSTANT_NODES else None
@@ -358,11 +358,11 @@ def _registered(kind: type) -> Any:
             for function in functions]  # fmt: skip
 
 
-identity.registered = _registered
+descriptions.registered = _registered
 
 
 def kind_of(value: Any) -> type:
-    """Its type; of a fake tensor that of what it stands for: a watch traces with these, and runs use what it kept."""
+    """A value's type; of a fake tensor the real one's: a watch traces with fake tensors, and runs use its entries."""
     if isinstance(value, FakeTensor):
         return torch.nn.Parameter if isinstance(value, torch.nn.Parameter) else value.pytype or torch.Tensor
     return type(value)
@@ -374,17 +374,17 @@ def _dispatch_keys(value: torch.Tensor) -> Any:
     if value.dispatch_keys is not None:
         return value.dispatch_keys
     with _disable_current_modes(), torch.inference_mode(value.is_inference()):
-        # What is odd about its own (a conjugate view) is found out by the run: its tensor has another set.
+        # Not of a tensor with further keys (a conjugate view): the run's tensor has these, so the entry is not used.
         return torch._C._dispatch_keys(torch.empty(0, dtype=value.dtype, device=value.device, layout=value.layout))
 
 
 def _ordered(marks: Any) -> Any:
-    """A set in an order that does not depend on the addresses that its items hash by (``_DimRange(0, None, None)``)."""
+    """A set in an order that does not depend on addresses, by which its items hash (``_DimRange(0, None, None)``)."""
     return sorted(map(repr, marks)) if isinstance(marks, (set, frozenset)) else repr(marks)
 
 
 def _names(value: Any) -> list[str]:
-    """The names of an object's attributes: what one has not got may come from elsewhere, ``__getattr__`` for one."""
+    """The names of an object's attributes: others may be found elsewhere, by ``__getattr__`` for one."""
     if isinstance(value, (type, types.ModuleType)):
         return []
     names = {str(name) for name in getattr(value, "__dict__", ())}
@@ -395,7 +395,7 @@ def _names(value: Any) -> list[str]:
 
 
 def _within(value: Any, described: Descriptions) -> Any:
-    """What Dynamo reads of an object by itself, with no guard but the one on its type: a decorator's mode."""
+    """Describe what Dynamo reads from an object with no guard but that on its type: a decorator's mode, for one."""
     if isinstance(value, types.MethodType):
         of = value.__self__
         return ["method", described.attribute(value.__func__), described.a_class(type(of)), _within(of, described)]
@@ -413,14 +413,14 @@ def _within(value: Any, described: Descriptions) -> Any:
 
 
 def _hooks(value: Any, described: Descriptions) -> Any:
-    """A module's hooks: Dynamo leaves them unguarded, but a trace with another hook is another trace."""
+    """Describe a module's hooks, on which a trace depends without a guard."""
     if not isinstance(value, torch.nn.Module):
         return None
     state = vars(value)
     found: dict[str, Any] = {
         name: [described.value(hook) for hook in hooks.values()] for name in _HOOKS if (hooks := state.get(name))
     }  # fmt: skip
-    for name in _HOOKS_WITH:  # by number: of which of them it is so
+    for name in _HOOKS_WITH:  # the numbers of the hooks that are in it
         if ids := state.get(name):
             of = state["_forward_pre_hooks" if "_pre_" in name else "_forward_hooks"]
             found[name] = [number for number, id in enumerate(of) if id in ids]
@@ -428,20 +428,20 @@ def _hooks(value: Any, described: Descriptions) -> Any:
 
 
 def codes_digest(guards: list[Guard]) -> str:
-    """Digest of what the guards say of themselves, without identities: a check on our own descriptions."""
+    """Digest of the guards' own expressions, without ids: a check on our descriptions."""
     lines = set()
     for guard in guards:
         for code in guard.code_list or ():
-            # Not the type that is shown behind: it may be a code object, with its file and line.
+            # Without the type at the end: it may be a code object, with its file and line.
             shown = _NUMBERS.sub("#", _MADE_UP.sub("@", code.partition(", type=")[0]))
-            if "{" in shown:  # a set's items, in the order of their addresses: pytree's BUILTIN_TYPES has a function
+            if "{" in shown:  # items of a set, whose order depends on addresses (as in pytree's BUILTIN_TYPES)
                 shown = ", ".join(sorted(_ITEMS.split(shown)))
             lines.add(f"{guard.create_fn_name()} {shown}")
     return hashlib.sha256("\n".join(sorted(lines)).encode()).hexdigest()
 
 
 class Reader:
-    """Values at sources, as GuardBuilder.get reads them."""
+    """Reads values at sources, as GuardBuilder.get does."""
 
     def __init__(self, local: dict[str, Any], scope: dict[str, Any]) -> None:
         import builtins
@@ -455,9 +455,9 @@ class Reader:
 
 
 def value_at(source: Any, reader: Any) -> Any:
-    """``reader``: a GuardBuilder, or a Reader. Raises NotPortable for what cannot be read, or not any more."""
+    """The value at a source. ``reader``: a GuardBuilder, or a Reader. Raises NotPortable where it cannot be read."""
     try:
-        return reader.get(Guard(source, GuardBuilder.TYPE_MATCH))  # which kind it is of plays no part in it
+        return reader.get(Guard(source, GuardBuilder.TYPE_MATCH))  # its kind has no effect here
     except Exception as error:
         raise NotPortable(f"{source.name} cannot be read: {type(error).__name__}: {error}",
                           code="package-guard") from error  # fmt: skip

@@ -1,8 +1,8 @@
-"""An entry of a package on a live frame: is it for this call, and what Dynamo gets for it.
+"""An entry of a package on a live frame: whether it is for this call, and what Dynamo gets for it.
 
-What is found is given back as the ``GuardedCode`` that tracing would have given. It lands in Dynamo's own cache, so
-that recompile limits, the match of backends, ``torch.compiler.reset`` and explanations of failed guards are its own.
-Upstream's second table (``_load_precompile_entry``) is not used.
+Dynamo gets the ``GuardedCode`` that a trace would have given, and puts it into its own cache, so that it does recompile
+limits, the match of backends, ``torch.compiler.reset`` and explanations of failed guards itself. Upstream's second
+table (``_load_precompile_entry``) is not used.
 
 Private names: torch._dynamo.convert_frame.{get_compile_id, input_codes, output_codes, orig_code_map},
 torch._dynamo.types.{GuardedCode, ConvertFrameReturn, ConvertFrameReturn.skip_reason (2.13, 2.15), wrap_guarded_code},
@@ -28,8 +28,8 @@ from torch._dynamo.utils import CleanupHook, CleanupManager
 from torch._guards import CompileContext, compile_context
 
 from precompiled.core.names import object_at
+from precompiled.packages.describe.descriptions import Descriptions
 from precompiled.packages.describe.errors import Mismatch
-from precompiled.packages.describe.identity import Descriptions
 from precompiled.packages.describe.places import codes_at, locals_digest
 from precompiled.packages.dynamo import dynamo_state, guard_facts, unguarded
 from precompiled.packages.dynamo.frame_entry import Body, Frame, SkippedFrame
@@ -38,7 +38,7 @@ from precompiled.packages.dynamo.guard_facts import GuardFact, quick_fingerprint
 
 
 def passed_over(locals_: dict[str, str], frame: Frame) -> str | None:
-    """Why an entry cannot be for this frame, by a look at its locals; None when it may be."""
+    """Why an entry cannot be for this frame, by the fingerprints of its locals; None when it may be."""
     for name, before in locals_.items():
         here = quick_fingerprint(frame.local[name]) if name in frame.local else "absent"
         if here != before:
@@ -49,7 +49,7 @@ def passed_over(locals_: dict[str, str], frame: Frame) -> str | None:
 def usable(
     body: Body, frame: Frame, described: Descriptions, name: Callable[[str], str], *, check_source: bool = True
 ) -> Rebuilder:
-    """Check all that an entry took for granted against the live frame; raises Mismatch with the first difference."""
+    """Compare all that an entry depends on with the live frame; raises Mismatch with the first difference."""
     modules = [what for _name, kind, what in body.installed if kind == "module"]
     modules += [module for module, *_asked in body.assumed_constant]
     _import([*body.imports.values(), *modules], body.inlined, body.guards.guards, frame)
@@ -62,18 +62,20 @@ def usable(
         for module, qualname, values, named, before in body.assumed_constant:
             try:
                 now = Descriptions().value(object_at(module, qualname)(*values, **named))
-            except Exception as error:  # it is gone, or what it asks: other entries may be for this call
+            except Exception as error:  # the function, or what it needs, is gone: other entries may be for this call
                 raise Mismatch(f"{module}.{qualname} raises {type(error).__name__}: {error}") from error
             if now != before:
                 raise Mismatch(f"{module}.{qualname} gives {now}, and gave {before} when it was traced")
-        installed.clear()  # they stay
+        installed.clear()  # the names stay in the globals
     return rebuilder
 
 
 def _import(
     modules: Iterable[str], inlined: Iterable[tuple[list[Any], str]], guards: list[GuardFact], frame: Frame
 ) -> None:
-    """Import what a trace has imported, unless its values already say that this call would not have come there."""
+    """Import the modules that a trace has imported, unless guards on values say already that the entry is not for this
+    call.
+    """
     absent = {*modules, *(place[0] for place, _digest in inlined)} - sys.modules.keys()
     if not absent:
         return
@@ -81,14 +83,14 @@ def _import(
     for module in sorted(absent):
         try:
             importlib.import_module(module)
-        except (Exception, SystemExit) as error:  # whatever the module raises: a trace raises it too, or is not there
+        except (Exception, SystemExit) as error:  # the module raises anything
             raise Mismatch(f"{module} cannot be imported: {type(error).__name__}: {error}") from error
 
 
 def rebuilt(
     frame: Frame, rebuilder: Rebuilder
 ) -> Callable[[list[Callable[..., Any]], Body, Callable[[str], str]], Any]:
-    """Build the guards; what comes back gives Dynamo the entry, once the callables of its graphs are there.
+    """Build the guards; returns a function that gives Dynamo the entry, with the callables of its graphs.
 
     Raises Mismatch when the guards do not accept the frame.
     """
@@ -112,7 +114,7 @@ def rebuilt(
                 cleanups.append(CleanupHook.create(frame.scope, alias, _resume(what, frame.scope, alias)))
             elif kind == "resume code":
                 cleanups.append(CleanupHook.create(frame.scope, alias, what))
-            else:  # put there for the guards already
+            else:  # ``_aliases`` has put it there for the guards
                 cleanups.append(CleanupHook.create(frame.scope, alias, frame.scope.pop(alias)))
         code = body.code
         convert_frame.input_codes.add(frame.code)
@@ -126,17 +128,17 @@ def rebuilt(
 
 
 def _resume(code: types.CodeType, scope: dict[str, Any], name: str) -> Callable[..., Any]:
-    """As OutputGraph.install_resume_function_global makes it."""
+    """A resume function, as OutputGraph.install_resume_function_global makes it."""
     if not code.co_freevars:
         return types.FunctionType(code, scope, name)
 
-    # Called with the closure; in C, so that no frame of ours turns up at Dynamo's door.
+    # Called with the closure; in C, so that Dynamo meets no frame of ours.
     return functools.partial(types.FunctionType, code, scope, name, None)
 
 
 @contextlib.contextmanager
 def _aliases(body: Body, scope: dict[str, Any], name: Callable[[str], str]) -> Iterator[list[str]]:
-    """The modules and the builtins under the names that the sources use; taken away again when it comes to nothing."""
+    """Put modules and builtins into the globals under the names that sources use; removed again after an error."""
     wanted: dict[str, Any] = {}
     for alias, module in body.imports.items():
         wanted[alias] = importlib.import_module(module)
@@ -164,7 +166,7 @@ def _aliases(body: Body, scope: dict[str, Any], name: Callable[[str], str]) -> I
 
 @contextlib.contextmanager
 def or_discarded(body: Body, frame: Frame, name: Callable[[str], str]) -> Iterator[None]:
-    """``discard`` where something is raised: a guard that does not accept the call, an artifact that does not load."""
+    """Call ``discard`` after an error: guards that do not accept the call, an artifact that does not load."""
     try:
         yield
     except BaseException:
@@ -173,14 +175,14 @@ def or_discarded(body: Body, frame: Frame, name: Callable[[str], str]) -> Iterat
 
 
 def discard(body: Body, frame: Frame, name: Callable[[str], str]) -> None:
-    """Take back what ``usable`` put into the frame's globals for an entry; modules under Dynamo's own names stay."""
+    """Remove the names that ``usable`` put into the frame's globals for an entry; Dynamo's aliases of modules stay."""
     for placeholder, kind, _what in body.installed:
         if kind in ("builtins", "module", "scope"):
             frame.scope.pop(name(placeholder), None)
 
 
 def skipped(frame: Frame, kept: SkippedFrame, name: Callable[[str], str]) -> ConvertFrameReturn:
-    """What Dynamo answers for a frame that stays as it is; raises Mismatch where it may not."""
+    """Dynamo's result for a frame that an entry says to skip; raises Mismatch where the entry is not for this call."""
     _import(kept.imports.values(), kept.inlined, kept.guards, frame)
     if (changed := changed_source(kept.inlined)) is not None:
         raise Mismatch(f"the source of {changed} has changed")
@@ -195,7 +197,7 @@ def skipped(frame: Frame, kept: SkippedFrame, name: Callable[[str], str]) -> Con
 
 
 def left_alone(frame: Frame, reason: str) -> ConvertFrameReturn:
-    """What Dynamo answers for a frame that it does not trace."""
+    """Dynamo's result for a frame that it does not trace."""
     with contextlib.suppress(Exception):
         convert_frame.input_codes.add(frame.code)
     result = ConvertFrameReturn()
@@ -205,7 +207,7 @@ def left_alone(frame: Frame, reason: str) -> ConvertFrameReturn:
 
 
 def changed_source(inlined: Iterable[tuple[list[Any], str]]) -> str | None:
-    """What a trace met and has another source by now; None when nothing has."""
+    """A function that the trace inlined and whose source has changed; None where there is none."""
     for place, digest in inlined:
         if digest not in codes_at(place):
             return f"{place[0]}.{'.'.join(place[1])}"

@@ -1,18 +1,18 @@
-"""What a trace reads, noted while it does: whatever of it leaves no guard is described by unguarded.py.
+"""Notes what a trace reads: reads without a guard are described by unguarded.py.
 
 Dynamo guards on most of what it finds, and rarely on what it does not find. Nothing here may raise into a trace, which
 is the user's. Noted are
 
-- every value that becomes a variable (``VariableBuilder._wrap``), by its source: of some it takes for granted that they
-  stay (C descriptors, classes in closures, what is behind a module of the standard library: os.environ);
-- the attributes that it asks for, where it asks whether there is one, and where there was none;
-- the keys that a dictionary did not have;
-- of what a trace had all of: the text of an object, the names in a module, the keys of a dictionary that it changes,
-  which its bytecode writes back as it knew them;
-- what it made of things that have no source, being a class's or a function's own: nothing of these is guarded;
-- which object it found under several sources: of all but the first it may take no further notice;
-- what it had computed by functions that it takes for constant: importlib.util.find_spec, importlib.metadata.version,
-  and those under torch._dynamo.assume_constant_result.
+- every value that becomes a variable (``VariableBuilder._wrap``), by its source: of some, Dynamo takes for granted that
+  they stay (C descriptors, classes in closures, objects in modules of the standard library: os.environ);
+- attributes, where Dynamo asks whether there is one, and where there is none;
+- keys that a dictionary does not have;
+- reads of a whole: the text of an object, the names in a module, the keys of a dictionary that the frame changes, and
+  that its bytecode writes back;
+- values without a source, of a class or a function: Dynamo does not guard on them;
+- objects that it finds under several sources: on all sources but the first it may have no guards;
+- results of functions that it takes for constant: importlib.util.find_spec, importlib.metadata.version, and functions
+  under torch._dynamo.assume_constant_result.
 
 Private names: torch._dynamo.variables.builder.{VariableBuilder._wrap, VariableBuilder.__call__,
 SourcelessBuilder.create}, torch._dynamo.variables.lazy.LazyVariableTracker.{original_value, original_source},
@@ -49,17 +49,17 @@ from torch._dynamo.variables.user_defined import UserDefinedObjectVariable
 
 from precompiled.core.names import object_at
 from precompiled.packages.describe.codes import code_digest
+from precompiled.packages.describe.descriptions import ATOMS, Descriptions
 from precompiled.packages.describe.errors import NotPortable
-from precompiled.packages.describe.identity import ATOMS, Descriptions
 from precompiled.packages.describe.places import codes_at
 from precompiled.packages.dynamo import untraced
 from precompiled.packages.dynamo.trace_log import TraceLog
 
 _READS = ("var_getattr", "tp_getattro_impl")
-# Of 2.15, of 2.13, of 2.11: there repr() is what later versions have for messages alone.
+# repr() in 2.15, in 2.13, and in 2.11, after which debug_repr is for messages alone.
 _REPR = next(name for name in ("tp_repr_impl", "repr_impl", "debug_repr") if name in vars(ConstDictVariable))
 _ALL_OF_IT = (_REPR, "as_python_constant")
-# Objects whose identity is no matter, or that are described with all that they are.
+# Types of objects whose identity does not matter, or is part of their description.
 _NEVER_ONE = (*ATOMS, tuple, frozenset, slice, range, type, types.ModuleType, types.FunctionType, types.MethodType,
               types.BuiltinFunctionType, types.CodeType)  # fmt: skip
 HAS = "the key"
@@ -68,7 +68,7 @@ _OF_THE_INSTALLATION = (importlib.util.find_spec, importlib.metadata.version)
 
 
 def wrap(now: Callable[[], TraceLog | None]) -> Callable[[], None]:
-    """Note what this thread's traces read into ``now()``, where that is not None; gives what ends that."""
+    """Note what this thread's traces read in ``now()``, where it is not None; returns a function that ends this."""
     ends: list[Callable[[], None]] = []
 
     def replace(owner: Any, name: str, with_: Callable[[Any, Any], Any]) -> None:
@@ -102,7 +102,7 @@ def wrap(now: Callable[[], TraceLog | None]) -> Callable[[], None]:
     replace(dynamo_functions.SkipFunctionVariable, "call_function", _called)
     for owner, name, with_ in untraced.replacements():
         replace(owner, name, with_)
-    BuiltinVariable.call_function_handler_cache.clear()  # it has kept what was replaced
+    BuiltinVariable.call_function_handler_cache.clear()  # it holds methods that were replaced
     if hasattr(dynamo_functions, "invoke_and_store_as_constant"):
         replace(dynamo_functions, "invoke_and_store_as_constant", _assumed)
 
@@ -132,7 +132,7 @@ def _built(original: Callable[..., Any], now: Callable[[], TraceLog | None]) -> 
 
 
 def _met(original: Callable[..., Any], now: Callable[[], TraceLog | None]) -> Callable[..., Any]:
-    """One object under a second source is the first one's variable, often without a guard (guards.make_dupe_guard)."""
+    """An object under a second source gets the first one's variable, often without a guard (guards.make_dupe_guard)."""
 
     def __call__(self: Any, value: Any) -> Any:
         noted = now()
@@ -150,7 +150,7 @@ def _met(original: Callable[..., Any], now: Callable[[], TraceLog | None]) -> Ca
 
 
 def _looked_at(original: Callable[..., Any], now: Callable[[], TraceLog | None]) -> Callable[..., Any]:
-    """A function that is looked up in a set is compared as it is, and becomes no variable where it is not in it."""
+    """A function that is looked up in a set is compared as it is, and becomes no variable where it is not found."""
 
     def original_value(self: Any) -> Any:
         noted = now()
@@ -168,13 +168,13 @@ def _looked_up(original: Callable[..., Any], now: Callable[[], TraceLog | None])
         source = getattr(self, "source", None)
         if noted is not None and source is not None:
             with noted.looking():
-                # What is found in a dictionary has a source, and a guard; in a set it is at another place each time.
+                # A key that is found in a dictionary has a source, and a guard; an item of a set has no fixed position.
                 if found and not issubclass(self.python_type(), (set, frozenset)):
                     return found
                 key = untraced.constant(key)
                 if is_plain(key):
                     noted.keys.append((source, key))
-                elif isinstance(key, (type, types.FunctionType)):  # others that come and go say nothing of it
+                elif isinstance(key, (type, types.FunctionType)):  # other keys that come and go do not count
                     noted.wholes.append((source, f"{HAS} {key.__module__}.{key.__qualname__}"))
                 else:
                     noted.wholes.append((source, "keys"))
@@ -205,7 +205,7 @@ def _changed(original: Callable[..., Any], now: Callable[[], TraceLog | None]) -
 
 def _all_keys(original: Callable[..., Any], now: Callable[[], TraceLog | None]) -> Callable[..., Any]:
     def as_python_constant(self: Any, *args: Any, **kwargs: Any) -> Any:
-        found = original(self, *args, **kwargs)  # raises where it is none
+        found = original(self, *args, **kwargs)  # raises where it is no constant
         noted = now()
         if noted is not None and self.source is not None:
             noted.wholes.append((self.source, "keys"))
@@ -225,7 +225,7 @@ def _all_names(original: Callable[..., Any], now: Callable[[], TraceLog | None])
 
 
 def _as_text(original: Callable[..., Any], now: Callable[[], TraceLog | None]) -> Callable[..., Any]:
-    """``str(self.head)``: torch runs ``__repr__`` of all that is in it."""
+    """``str(self.head)``: torch runs ``__repr__`` of all objects in it."""
 
     def call_str(self: Any, tx: Any, arg: Any, *args: Any, **kwargs: Any) -> Any:
         noted = now()
@@ -280,7 +280,7 @@ def _subscripted(original: Callable[..., Any], now: Callable[[], TraceLog | None
 
 
 def _called(original: Callable[..., Any], now: Callable[[], TraceLog | None]) -> Callable[..., Any]:
-    """``is_xxx_available()`` in a forward, and a package that is installed later."""
+    """``is_xxx_available()`` in a forward: the package may be installed later."""
 
     def call_function(self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
         noted = now()
@@ -293,7 +293,7 @@ def _called(original: Callable[..., Any], now: Callable[[], TraceLog | None]) ->
                 noted.asked[repr((function.__module__, function.__qualname__, values))] = (
                     function.__module__, function.__qualname__, values, {}, Descriptions().value(function(*values)),
                 )  # fmt: skip
-            except Exception as reason:  # noqa: BLE001 - whatever it raises, it raises in the trace as well
+            except Exception as reason:  # noqa: BLE001 - the trace gets the same error
                 noted.problem = NotPortable(f"{function.__qualname__}: {reason}")
         return original(self, tx, args, kwargs)
 
@@ -301,7 +301,7 @@ def _called(original: Callable[..., Any], now: Callable[[], TraceLog | None]) ->
 
 
 def _assumed(original: Callable[..., Any], now: Callable[[], TraceLog | None]) -> Callable[..., Any]:
-    """What a function under assume_constant_result gave is in the trace without a guard: it is asked again later."""
+    """A result of a function under assume_constant_result has no guard: the function is called again later."""
 
     def invoke_and_store_as_constant(tx: Any, fn: Any, name: str, args: Any, kwargs: Any) -> Any:
         noted = now()

@@ -1,8 +1,8 @@
-"""What is kept of a frame that Dynamo traces, read while it does.
+"""Records the parts of an entry while Dynamo traces a frame.
 
-It is read in ``CheckFunctionManager.serialize_guards``, the one place where Dynamo holds everything at once: the built
-guards with their values, and the expressions of symbolic sizes (``save_guards``). What led there and leaves no guard is
-noted on the way: the code that each attempt met, and what it read (trace_patches.py).
+Guards, their values and the expressions of symbolic sizes are read in ``CheckFunctionManager.serialize_guards``, the
+one place where Dynamo holds all of them (``save_guards``). Facts without a guard are noted before: the code that each
+attempt met, and what it read (trace_patches.py).
 
 Private names: torch._dynamo.convert_frame.{CheckFunctionManager.serialize_guards, DynamoOutput.build_guards},
 torch._dynamo.output_graph.OutputGraph.{installed_globals, import_sources, name_of_builtins_dict_key_in_fglobals,
@@ -25,8 +25,8 @@ from typing import Any
 from torch._dynamo import convert_frame, output_graph
 
 from precompiled.packages.describe.codes import code_digest
+from precompiled.packages.describe.descriptions import Descriptions
 from precompiled.packages.describe.errors import NotPortable
-from precompiled.packages.describe.identity import Descriptions
 from precompiled.packages.describe.places import Places, locals_digest
 from precompiled.packages.dynamo import dynamo_state, guard_facts, trace_patches, unguarded
 from precompiled.packages.dynamo.frame_entry import MARK, Attempt, Body, Frame, Graph, SkippedFrame, Traced
@@ -41,7 +41,7 @@ _ends: list[Callable[[], None]] = []
 
 
 def install() -> None:
-    """Notice what Dynamo traces while ``tracing``; idempotent."""
+    """Record what Dynamo traces while ``tracing``; idempotent."""
     if _ends:
         return
     _replace(convert_frame.DynamoOutput, "build_guards", _recorded)
@@ -52,7 +52,7 @@ def install() -> None:
 
 
 def remove() -> None:
-    """Give Dynamo its own back; idempotent."""
+    """Give Dynamo its own functions back; idempotent."""
     while _ends:
         _ends.pop()()
 
@@ -64,13 +64,13 @@ def _replace(owner: Any, name: str, wrap: Callable[[Any], Any]) -> None:
 
 
 def is_tracing() -> bool:
-    """Whether a trace of this thread is being noticed: Dynamo's converters call each other."""
+    """Whether this thread records a trace already: Dynamo's converters call each other."""
     return getattr(_now, "traced", None) is not None
 
 
 @contextlib.contextmanager
 def tracing(problem: NotPortable | None) -> Iterator[Traced]:
-    """While Dynamo traces a frame; ``problem``: why nothing of it can be kept, where that is known already."""
+    """Record while Dynamo traces a frame; ``problem``: why it cannot be kept, where that is known already."""
     _now.traced = Traced(problem=problem)
     try:
         yield _now.traced
@@ -133,7 +133,7 @@ class _Recording(convert_frame.CheckFunctionManager):  # type: ignore[misc, unus
             _record(traced, builder, sorted_guards, output_graph, self.shape_code_parts)
         except NotPortable as reason:
             traced.problem = reason
-        except Exception as error:  # noqa: BLE001 - a trace that went well must not fail on our account
+        except Exception as error:  # noqa: BLE001 - an error of ours must not make a good trace fail
             traced.problem = NotPortable(f"{type(error).__name__}: {error}", code="package-internal-error")
         return b""
 
@@ -146,8 +146,8 @@ def _record(traced: Traced, builder: Any, guards: Any, output: Any, shapes: Any)
         kind, what = _installed(name, output.global_scope[name], output.global_scope, graphs)
         traced.names[name] = f"{kind.replace(' ', '_')}{len(traced.names)}"
         installed.append((traced.names[name], kind, what))
-    kept = guard_facts.capture(builder, guards, output, shapes, described)
-    inlined = sources(traced, builder.f_code, places)
+    kept = guard_facts.describe(builder, guards, output, shapes, described)
+    inlined = inlined_code(traced, builder.f_code, places)
     known = {digest for _place, digest in inlined}
     codes = {code_digest(code): code for code in output.tracing_context.traced_code}
     root = code_digest(builder.f_code)
@@ -156,7 +156,7 @@ def _record(traced: Traced, builder: Any, guards: Any, output: Any, shapes: Any)
             continue
         unguarded.check_code(code)
         if unguarded.is_standard(code.co_filename):
-            continue  # as it is in this Python, which the environment says
+            continue  # it belongs to this version of Python, which the entry requires
         if digest not in known and digest not in described.covered:
             raise NotPortable(
                 f"{getattr(code, 'co_qualname', code.co_name)} was inlined, and no name leads to its code",
@@ -175,12 +175,12 @@ def _record(traced: Traced, builder: Any, guards: Any, output: Any, shapes: Any)
 
 
 def _in_order(name: str) -> list[Any]:
-    """The ninth graph before the tenth: how many a process had before is not a part of an entry."""
+    """A key that sorts the ninth graph before the tenth: their numbers differ from process to process."""
     return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", name)]
 
 
 def _installed(name: str, value: Any, scope: dict[str, Any], graphs: list[Graph]) -> tuple[str, Any]:
-    """What Dynamo put into the frame's globals, as something that can be put there again."""
+    """Kind and data of a value that Dynamo put into the frame's globals, so that it can be put there again."""
     if value is vars(builtins):
         return "builtins", None
     graph = getattr(value, MARK, None)
@@ -206,10 +206,10 @@ def _installed(name: str, value: Any, scope: dict[str, Any], graphs: list[Graph]
     raise NotPortable(f"Dynamo put a {type(value).__qualname__} into the globals ({name})", code="package-global")
 
 
-def sources(traced: Traced, root: types.CodeType, places: Places) -> list[tuple[list[Any], str]]:
-    """Where all code is found that any attempt met: it decided where the graph breaks, and what is left alone.
+def inlined_code(traced: Traced, root: types.CodeType, places: Places) -> list[tuple[list[Any], str]]:
+    """Places and digests of all code that any attempt met: it may decide where a graph breaks, and what is skipped.
 
-    What no name leads to is left out here; ``_record`` refuses it where it is part of the result.
+    Code without a place is left out here; ``_record`` refuses it where it is part of the result.
     """
     own = code_digest(root)
     codes = {code_digest(code): code for attempt in traced.attempts for code in attempt.code}
@@ -218,7 +218,7 @@ def sources(traced: Traced, root: types.CodeType, places: Places) -> list[tuple[
 
 
 def check_bytecode(traced: Traced, frame: Frame) -> None:
-    """Refuse what reads a global that neither the program has nor we can put there (``alpha_1``), or has an address."""
+    """Refuse bytecode that reads a global which is only in this process (``alpha_1``), or has an address in it."""
     assert traced.body is not None
     written = {name for attempt in traced.attempts for code in attempt.code for name in code.co_names}
     known = {*traced.names, *traced.body.imports, *written, *frame.code.co_names, *vars(builtins)}
@@ -228,7 +228,7 @@ def check_bytecode(traced: Traced, frame: Frame) -> None:
         said = f"the bytecode has an address of this process in it: {addresses[0]!r}"
         traced.problem = NotPortable(said, code="package-id")
     elif any(item.opname == "BUILD_SET" and (item.arg or 0) > 1 for item in dis.get_instructions(traced.body.code)):
-        # A set of the user's that the frame has changed. No wrong result comes of it, but a false alarm of an audit.
+        # A set of the user's that the frame has changed. Results would be right, but an audit would refuse them.
         said = "the frame changes a set, which its bytecode makes again in the order of this process"
         traced.problem = NotPortable(said, code="package-set-order")
     else:
@@ -240,7 +240,7 @@ def check_bytecode(traced: Traced, frame: Frame) -> None:
 
 
 def left(frame: Frame, traced: Traced) -> SkippedFrame:
-    """What a frame that stays as it is depends on: a value may have decided it. Raises NotPortable."""
+    """An entry's body for a skipped frame: all on which the skip may depend. Raises NotPortable."""
     if traced.trace_log.problem is not None:
         raise traced.trace_log.problem
     if traced.trace_log.asked:
@@ -263,7 +263,7 @@ def left(frame: Frame, traced: Traced) -> SkippedFrame:
         reason=traced.skip or "",
         locals=locals_digest(frame.kinds),
         tensors=frame.has_tensors(),
-        inlined=sources(traced, frame.code, places),
+        inlined=inlined_code(traced, frame.code, places),
         imports=imports,
         builtins_names=[traced.names[name] for name in names],
         guards=facts,

@@ -1,7 +1,7 @@
-"""What a trace read and has no guard for, described; and compared later.
+"""What a trace read without a guard: described here, and compared in a later process.
 
-Within one process Dynamo may take for granted that a name stays unset, a class what it is. A package outlives the
-process. So whatever a trace read (trace_patches.py), and no guard is about, is described here, and what is read of the
+Within one process Dynamo may take for granted that a name stays unset, and that a class stays as it is. An entry
+outlives the process. So reads of a trace (trace_patches.py) for which it has no guard are described here, and so is the
 order of a dictionary or a set.
 
 Private names: torch._guards.Guard, torch._dynamo.source.{ConstDictKeySource,
@@ -32,8 +32,8 @@ from torch._guards import Guard
 from precompiled.core import files
 from precompiled.packages.describe import difference
 from precompiled.packages.describe.codes import codes_within, globals_read, read_by
+from precompiled.packages.describe.descriptions import ATOMS, MAX_DEPTH, OF_C, Descriptions
 from precompiled.packages.describe.errors import Mismatch, NotPortable
-from precompiled.packages.describe.identity import ATOMS, MAX_DEPTH, OF_C, Descriptions
 from precompiled.packages.describe.places import Places
 from precompiled.packages.dynamo.guard_facts import NO_FACT, WHEN, kind_of, value_at, without_code
 from precompiled.packages.dynamo.trace_log import TraceLog
@@ -49,17 +49,17 @@ _THINGS = (
 
 @dataclass
 class Seen:
-    """By source, or by module (None: the frame's own) and name."""
+    """Facts without a guard. In each tuple first the source, or the module (None: the frame's own) and the name."""
 
-    attributes: list[tuple[Any, str, bool]] = field(default_factory=list)  # whether it was there
-    keys: list[tuple[Any, Any, bool]] = field(default_factory=list)  # of a dictionary
-    values: list[tuple[Any, Any]] = field(default_factory=list)  # what has no guard
+    attributes: list[tuple[Any, str, bool]] = field(default_factory=list)  # name, whether there is one
+    keys: list[tuple[Any, Any, bool]] = field(default_factory=list)  # key of a dictionary, whether there is one
+    values: list[tuple[Any, Any]] = field(default_factory=list)  # description
     globals: list[tuple[str | None, str, Any]] = field(default_factory=list)
-    wholes: list[tuple[Any, str, Any]] = field(default_factory=list)  # what of it, and what that was
+    wholes: list[tuple[Any, str, Any]] = field(default_factory=list)  # "str", "dir", "keys" or HAS; its description
     same: list[list[Any]] = field(default_factory=list)  # sources of one and the same object
 
     def told(self) -> list[list[Any]]:
-        """For people, and to be compared: what, and what it was."""
+        """The facts for people, and to be compared: what it is about, and the description."""
         return [
             *([f"hasattr({source.name}, {name!r})", there] for source, name, there in self.attributes),
             *([f"{key!r} in {source.name}", there] for source, key, there in self.keys),
@@ -77,7 +77,7 @@ def seen(
     noted: TraceLog, guards: Iterable[Guard], codes: Iterable[types.CodeType], root: types.CodeType,
     scope: dict[str, Any], places: Places, reader: Any, described: Descriptions,
 ) -> Seen:  # fmt: skip
-    """What is to be kept. ``reader``: a GuardBuilder, or a Reader. Raises NotPortable."""
+    """The facts of a trace. ``reader``: a GuardBuilder, or a Reader. Raises NotPortable."""
     found = Seen()
     for source, name in _once(noted.attributes):
         found.attributes.append((source, name, _has(value_at(source, reader), name)))
@@ -90,7 +90,7 @@ def seen(
     several = [sources for _, sources in noted.met.values() if len(sources) > 1]
     found.same = [[one[name] for name in sorted(one)] for one in sorted(several, key=sorted)]
     _check_same(found.same, reader, NotPortable)
-    # What asks for no more than whether there is something, says nothing of what it is.
+    # A guard on whether there is an attribute does not guard on its value.
     guarded = {guard.name for guard in guards if guard.create_fn_name() not in ("HASATTR", *NO_FACT)}
     read = {source.name: source for source in noted.values}
     for name in sorted(read.keys() - guarded):
@@ -103,11 +103,11 @@ def seen(
             found.globals.append((None, name, fact))
     for code in codes:
         if code is root or files.is_torchs(code.co_filename) or is_standard(code.co_filename):
-            continue  # the environment says what is in there
+            continue  # an entry requires the version of torch and of Python
         module = places.module_of(code.co_filename)
         if module is not None:
             wanted |= {(module, name) for name in globals_read(code)}
-        else:  # a notebook's cell: in the same globals as the others
+        else:  # a notebook's cell: its globals are those of the frame
             for name in sorted(globals_read(code) - scope.keys()):
                 found.globals.append((None, name, _global(scope, name, described)))
     for module, name in sorted(wanted):
@@ -117,7 +117,7 @@ def seen(
 
 
 def compare(kept: Seen, scope: dict[str, Any], reader: Any, described: Descriptions, *, check_source: bool) -> None:
-    """Raise Mismatch unless all of it is so here, NotPortable for what cannot be described any more."""
+    """Raise Mismatch unless every fact holds here, NotPortable where a value cannot be described any more."""
     for module, name, fact in kept.globals:
         place = scope if module is None else vars(sys.modules[module]) if module in sys.modules else {}
         found = _global(place, name, described)
@@ -140,19 +140,23 @@ def compare(kept: Seen, scope: dict[str, Any], reader: Any, described: Descripti
 
 
 def _is_a_builtin(source: Any) -> bool:
-    """``G['__builtins_dict___3']['IndexError']``: under a name that is another at each attempt, and guarded or C."""
+    """Whether a source is as ``G['__builtins_dict___3']['IndexError']``: its name differs at each attempt,
+    and its value is guarded or of C.
+    """
     base = getattr(source, "base", None)
     return base is not None and re.fullmatch(r"G\['__builtins_dict__\w*'\]", base.name) is not None
 
 
 def _is_a_key_of_pythons(source: Any) -> bool:
-    """Of copyreg.dispatch_table, for one: imports add some to it, and what was looked up in it is noted by itself."""
+    """Whether a source is a key of a dictionary of Python's, as copyreg.dispatch_table: imports add keys to it, and
+    look-ups in it are noted by themselves.
+    """
     found = re.match(r"list\(dict\.keys\(G\['__import_(\w+?)(?:_dot_\w+)?'\]", source.name)
     return found is not None and found[1] in sys.stdlib_module_names
 
 
 def _is_in_a_set(source: Any) -> bool:
-    """An item, by its place in an order that is another one in each process; whether it is in there is noted."""
+    """Whether a source is an item of a set, by its position, which differs in each process; membership is noted."""
     return isinstance(source, NonSerializableSetGetItemSource)
 
 
@@ -162,7 +166,7 @@ def _once(items: Iterable[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
 
 
 def _unguarded(source: Any, value: Any, described: Descriptions) -> Any:
-    """What a value is by itself; what was read of its inside has a source of its own, and is noted under that."""
+    """Describe a value without its contents: what was read from inside of it has a source of its own."""
     kind = type(value)
     if isinstance(value, torch.Tensor):
         return described.a_class(kind_of(value))
@@ -177,12 +181,12 @@ def _unguarded(source: Any, value: Any, described: Descriptions) -> Any:
         return described.thing(value)
     if kind is dict and source.name.endswith(".__annotations__"):  # Dynamo drops its guards on their keys
         return [kind.__name__, [described.value(key) for key in value]]
-    # Not what an object holds: of os.environ that would be all variables, and all secrets, of a user.
+    # Without an object's contents: those of os.environ are all variables, and all secrets, of a user.
     return ["object", described.a_class(kind), len(value) if isinstance(value, (list, tuple)) else None]
 
 
 def _whole(value: Any, how: str, described: Descriptions) -> Any:
-    """What a trace has all of. A text is kept as a digest: it may show what is nobody's business."""
+    """Describe the text, the names or the keys of a value. A text is kept as a digest: it may hold private data."""
     if how == "keys":
         keys = [described.value(key) for key in value]
         return sorted(keys, key=repr) if isinstance(value, (set, frozenset)) else keys
@@ -209,9 +213,9 @@ def _check_same(same: list[list[Any]], reader: Any, refuse: type[Exception]) -> 
 
 
 def _check_made(value: Any, described: Descriptions, depth: int = 0) -> None:
-    """Refuse what is read through no source, and what the class or function that holds it is described without.
+    """Refuse a value without a source that the description of its class or function leaves out.
 
-    Descriptions.attribute: a module by its name, and by its type what has no description.
+    Descriptions.attribute describes a module by its name alone, and by its type alone an object without a description.
     """
     if type(value) in (tuple, list, dict, set, frozenset, collections.OrderedDict) and depth <= MAX_DEPTH:
         if type(value) is set and len(value) > 1 and not all(isinstance(item, (int, float)) for item in value):
@@ -229,25 +233,25 @@ def _check_made(value: Any, described: Descriptions, depth: int = 0) -> None:
 
 def _has(value: Any, name: str) -> bool:
     if isinstance(value, types.ModuleType):
-        return hasattr(value, name)  # as Dynamo asks it: it may be one that is loaded when asked for
+        return hasattr(value, name)  # as Dynamo does: a module may load an attribute when it is read
     missing = object()
-    found = inspect.getattr_static(value, name, missing)  # no property of the user's is run
+    found = inspect.getattr_static(value, name, missing)  # runs no property of the user's
     if isinstance(found, types.MemberDescriptorType):  # a slot, which may be empty
         try:
             found.__get__(value)
         except AttributeError:
             return False
-        except TypeError:  # asked of the class itself
+        except TypeError:  # ``value`` is the class itself
             return True
     return found is not missing
 
 
 def _global(scope: dict[str, Any], name: str, described: Descriptions) -> Any:
-    """["builtin"] where only the builtins have the name, the class where it names one, None for what has guards."""
+    """Describe a global: ["builtin"] where only the builtins have it; a class; None for others, which have guards."""
     if name not in scope:
         if not hasattr(builtins, name):
             return None
-        value = getattr(builtins, name)  # a program may have put its own there
+        value = getattr(builtins, name)  # a program may have replaced it
         return ["builtin"] if callable(value) else ["builtin", described.attribute(value)]
     value = scope[name]
     return described.a_class(value) if isinstance(value, type) else None
@@ -257,12 +261,12 @@ def _global(scope: dict[str, Any], name: str, described: Descriptions) -> Any:
 
 
 def globals_within(code: types.CodeType) -> set[str]:
-    """The same of code and of the functions inside of it."""
+    """The globals that code and the functions inside of it read."""
     return {name for inner in codes_within(code) for name in globals_read(inner)}
 
 
 def addresses_within(code: types.CodeType) -> list[str]:
-    """Texts in it that have an object's address: ``str()`` of a function, ``repr()`` of an object."""
+    """Constants of code that have an object's address in them: ``str()`` of a function, ``repr()`` of an object."""
     return [
         value for inner in codes_within(code) for value in inner.co_consts
         if isinstance(value, str) and _ADDRESS.search(value)
@@ -270,11 +274,11 @@ def addresses_within(code: types.CodeType) -> list[str]:
 
 
 def check_code(code: types.CodeType) -> None:
-    """Refuse what makes something of this process alone part of the trace. Raises NotPortable.
+    """Refuse code that makes data of this process alone part of the trace. Raises NotPortable.
 
     ``id()``, and ``hash()`` of texts and objects, are numbers of one process; a set of texts has another order in each;
-    what a storage says of itself has no guard. Not in the standard library or torch: there they are keys of memos
-    (inspect.unwrap, copy), and which object is which is described anyway (Descriptions.number).
+    reads of a storage have no guard. Not in the standard library or torch: there they are keys of memos
+    (inspect.unwrap, copy), and which objects are the same is described anyway (Descriptions.number).
     """
     if is_standard(code.co_filename) or files.is_torchs(code.co_filename):
         return
@@ -289,12 +293,12 @@ def check_code(code: types.CodeType) -> None:
     if "untyped_storage" in code.co_names:
         raise NotPortable(f"{code.co_name} asks for a tensor's storage", code="package-id")
     if _top_level(code.co_filename) in sys.stdlib_module_names:
-        # Dynamo takes it for the standard library's, and guards on none of its globals.
+        # Dynamo takes the file for the standard library's, and guards on none of its globals.
         raise NotPortable(f"{code.co_filename} has the name of a module of Python's", code="package-inlined")
 
 
 def _top_level(filename: str) -> str:
-    """The first part of the name that a file is imported by."""
+    """The first part of the name of a file's module."""
     places = [entry for entry in sys.path if entry and filename.startswith(entry.rstrip(os.sep) + os.sep)]
     if not places:
         return ""

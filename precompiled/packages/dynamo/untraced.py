@@ -1,7 +1,7 @@
-"""What Dynamo decides or computes while it traces by running the user's own code, or without a look: not kept.
+"""Refuses traces in which Dynamo runs code of the user's untraced, or reuses a trace without guards.
 
-Nothing of what such code reads is seen: the key of a ``max()``, the function that ``re.sub`` is given, a protocol's or
-a hook's part in ``isinstance()``, and a region that is taken for another (``nested_compile_region``).
+Reads of such code are not noted: the key of a ``max()``, a function that ``re.sub`` gets, a protocol or a hook that
+``isinstance()`` asks, a region that is taken for an earlier one (``nested_compile_region``).
 
 Private names: torch._dynamo.variables.lazy.LazyVariableTracker.{is_realized, realize, peek_value},
 torch._dynamo.variables.base.VariableTracker.{is_python_constant, as_python_constant},
@@ -28,16 +28,16 @@ from torch._dynamo.variables.builtin import BuiltinVariable
 from torch._dynamo.variables.lazy import LazyVariableTracker
 from torch._dynamo.variables.misc import ConstantLikeVariable
 
+from precompiled.packages.describe.descriptions import INSTALLATION, global_unseen
 from precompiled.packages.describe.errors import NotPortable
-from precompiled.packages.describe.identity import INSTALLATION, global_unseen
 from precompiled.packages.dynamo.trace_log import TraceLog
 
 
 def replacements() -> Iterator[tuple[Any, str, Callable[..., Any]]]:
-    """Owner, name, and what makes the wrapper of what stands there (trace_patches.wrap)."""
+    """Owner and name of a function of Dynamo's, and what makes its wrapper (trace_patches.wrap)."""
     for name in ("call_isinstance", "call_issubclass"):
         yield BuiltinVariable, name, _is_of
-    if not hasattr(BuiltinVariable, "_call_min_max_seq_with_key"):  # which is a trace of the key
+    if not hasattr(BuiltinVariable, "_call_min_max_seq_with_key"):  # that one traces the key
         yield BuiltinVariable, "call_function", _folded_by_a_key
     yield ConstantLikeVariable, "call_method", _folded
     yield dynamo_functions.SkipFunctionVariable, "call_function", _folded
@@ -46,14 +46,14 @@ def replacements() -> Iterator[tuple[Any, str, Callable[..., Any]]]:
 
 
 def _unlazy(variable: Any) -> Any:
-    """The value of a lazy variable, which is not made one by a look at it; of all others the variable."""
+    """The value of a lazy variable, without realizing it; any other variable as it is."""
     if isinstance(variable, LazyVariableTracker):
         return variable.realize() if variable.is_realized() else variable.peek_value()
     return variable
 
 
 def constant(key: Any) -> Any:
-    """Its value, where it is one; those within a partial are not made variables by a look at it."""
+    """The value of a constant, any other variable as it is; the arguments of a partial are not realized."""
     key = _unlazy(key)
     if not isinstance(key, VariableTracker) or isinstance(key, dynamo_functions.FunctoolsPartialVariable):
         return key
@@ -61,7 +61,7 @@ def constant(key: Any) -> Any:
 
 
 def _is_of(original: Callable[..., Any], now: Callable[[], TraceLog | None]) -> Callable[..., Any]:
-    """Refuse what decides isinstance() by more than classes: a protocol's look at an object, a hook that reads."""
+    """Refuse an isinstance() that not classes alone decide: a protocol looks at the object, a hook reads globals."""
 
     def call_isinstance(self: Any, tx: Any, arg: Any, kinds: Any, *args: Any, **kwargs: Any) -> Any:
         found = original(self, tx, arg, kinds, *args, **kwargs)
@@ -77,7 +77,7 @@ def _is_of(original: Callable[..., Any], now: Callable[[], TraceLog | None]) -> 
 
 
 def _classes(asked: Any) -> Iterator[Any]:
-    """Of tuples within tuples, and unions; what names such a class otherwise (typing.List) as that."""
+    """The classes in nested tuples and unions; for an alias (typing.List), its class."""
     origin = typing.get_origin(asked)
     if isinstance(asked, tuple) or origin in (typing.Union, types.UnionType):
         for item in asked if isinstance(asked, tuple) else typing.get_args(asked):
@@ -102,7 +102,7 @@ def _decides(kind: Any) -> str | None:
 
 
 def _is_function(variable: Any) -> bool:
-    """Whether it runs code of the user's when it is called."""
+    """Whether a call of the variable's value runs code of the user's."""
     variable = _unlazy(variable)
     if not isinstance(variable, VariableTracker):
         return _runs_code(variable)
@@ -118,10 +118,10 @@ def _runs_code(value: Any) -> bool:
 
 
 def _folded(original: Callable[..., Any], now: Callable[[], TraceLog | None]) -> Callable[..., Any]:
-    """``PATTERN.sub(function, text)``: Dynamo runs it all, the user's function too, and keeps the result."""
+    """``PATTERN.sub(function, text)``: Dynamo calls it with the user's function, and takes the result for constant."""
 
     def call(self: Any, tx: Any, *args: Any, **kwargs: Any) -> Any:
-        found = original(self, tx, *args, **kwargs)  # raises where the frame breaks, or is left alone
+        found = original(self, tx, *args, **kwargs)  # raises where the graph breaks, or the frame is skipped
         noted = now()
         if noted is not None:
             given = [*args, *kwargs.values()]
@@ -154,8 +154,8 @@ def _folded_by_a_key(original: Callable[..., Any], now: Callable[[], TraceLog | 
 
 
 def _stamped(original: Callable[..., Any], now: Callable[[], TraceLog | None]) -> Callable[..., Any]:
-    """``nested_compile_region``: a region that is like one before is not traced, and where it is of other objects (the
-    next layer), what says that they are alike has no guard.
+    """``nested_compile_region``: a region like an earlier one is not traced; where its objects are others (the next
+    layer), no guard says that they are alike.
     """
     regions = sys.modules[original.__module__]
 

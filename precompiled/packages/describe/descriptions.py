@@ -1,13 +1,13 @@
-"""What a function, class, module or value *is*, as plain data that means the same in another process.
+"""Descriptions of functions, classes, modules and values: plain data that means the same in another process.
 
-Dynamo guards on identity (``id(x) == 140...``) and on types, and takes the code of what it inlines as given: within one
-process that is sound, since neither changes without its guards seeing it. In another process the same has to be checked
-by content. So each object that a trace depended on is described here when it is recorded, and described again in the
-later process: equal descriptions, or the package is not used.
+Dynamo guards on identity (``id(x) == 140...``) and on types, and takes the code that it inlines as given: sound within
+one process, where its guards see a change. In another process content must be compared. So each object that a trace
+depends on is described when an entry is recorded, and again in the later process; where two descriptions differ, the
+entry is not used.
 
-Code counts by its digest (codes.py): moving a function is no change of it. Classes count with
-the code of all that they and their bases define, so that a method that was replaced is seen. A thing that has no
-description raises ``NotPortable``: nothing is left out silently.
+Code counts by its digest (codes.py): to move a function does not change it. Classes count with the code of all that
+they and their bases define, so that a replaced method is seen. An object that has no description raises
+``NotPortable``: none is left out silently.
 """
 
 from __future__ import annotations
@@ -35,27 +35,27 @@ from precompiled.packages.describe.errors import NotPortable
 MAX_DEPTH = 6  # of values inside of values
 MAX_ITEMS = 4096
 
-# Whose metaclasses (of enums, of TypedDict) say the same in each process of one environment.
+# Packages whose metaclasses (of enums, of TypedDict) are the same in each process of one environment.
 INSTALLATION = frozenset({"builtins", "torch", "typing_extensions", *sys.stdlib_module_names})
 OF_C = (types.MethodDescriptorType, types.WrapperDescriptorType, types.GetSetDescriptorType,
         types.MemberDescriptorType)  # fmt: skip
 ATOMS = (bool, int, float, complex, str, bytes, type(None), type(...), type(NotImplemented))
-# What it wraps is in its closure as well; the last is an id.
+# Attributes of a wrapper that its closure has as well; the last is an id.
 _OF_A_WRAPPER = frozenset(
     {"__wrapped__", "_torchdynamo_orig_callable", "_torchdynamo_inline", "_torchdynamo_wrapper_id"}
 )  # fmt: skip
-_OF_PYBIND = ("PyCapsule", "pybind11_detail_function_record")  # what a function of pybind11's is bound to
+_OF_PYBIND = ("PyCapsule", "pybind11_detail_function_record")  # types that a function of pybind11 is bound to
 _CONTAINERS = (
     tuple, list, dict, types.MappingProxyType, set, frozenset, slice, range, re.Pattern,
     collections.OrderedDict, collections.defaultdict, collections.deque,
 )  # fmt: skip
-# Written by the interpreter or by abc, different in each process or class body, and of no meaning to a trace.
+# The interpreter or abc writes these; they differ in each process or class body, and no trace depends on them.
 _NOT_OF_A_CLASS = frozenset(
     {"__dict__", "__weakref__", "__module__", "__doc__", "__qualname__", "__firstlineno__", "__static_attributes__",
      "_abc_impl", "__abstractmethods__", "__annotations__", "__annotate__", "__annotate_func__",
      "__annotations_cache__", "__parameters__", "__orig_bases__"}
 )  # fmt: skip
-# What an enum defines for itself, Dynamo runs when it folds a member into a text, or makes one of a value.
+# Functions of an enum that Dynamo runs when it makes a text of a member, or a member of a value.
 _RUN_BY_THE_INTERPRETER = ("_missing_", "__str__", "__repr__", "__format__")
 _OF_A_MEMBER = frozenset({"_value_", "_name_", "_sort_order_", "__objclass__", "name", "value"})
 
@@ -64,42 +64,42 @@ def _registered_nowhere(_kind: type) -> Any:
     return None
 
 
-# What torch's registries say of a class; guard_facts.py, which may know torch, sets it.
+# Describes how torch's registries treat a class; set by guard_facts.py, since this room imports no torch.
 registered: Callable[[type], Any] = _registered_nowhere
 
 
 class Descriptions:
-    """Descriptions of things, each made once: one object for one recording or one check.
+    """Makes descriptions, each once: one object for one recording or one check.
 
-    Not kept for longer: between two frames a program may replace a method.
+    Not for longer: between two frames a program may replace a method.
     """
 
     def __init__(self) -> None:
         self._classes: dict[type, list[Any]] = {}
-        # Of those, the ones whose descriptions do not depend on what was asked for before.
+        # The descriptions of classes that do not depend on what was described before.
         self._stable: dict[type, list[Any]] = {}
-        self._unfinished: set[int] = set()  # things that were met again while they were being described
+        self._unfinished: set[int] = set()  # ids of objects that were met again while they were being described
         self._functions: dict[int, list[Any]] = {}
         self._objects: dict[int, list[Any]] = {}
         self._numbers: dict[int, int] = {}
-        self._kept: list[Any] = []  # so that no id is used twice
+        self._kept: list[Any] = []  # objects that are kept alive, so that no id is used twice
         # Digests of the code that is part of some description.
         self.covered: set[str] = set()
 
     # ------------------------------------------------------------------ which is which
 
     def recount(self) -> None:
-        """Begin anew with all that depends on the order of asking, which is another one for another entry."""
+        """Forget what depends on the order of calls, which is another one for another entry."""
         self._numbers.clear()
         self._functions.clear()
         self._objects.clear()
         self._classes = dict(self._stable)
 
     def number(self, value: Any) -> int | None:
-        """The how-manieth object this is, in the order asked: which of them are one and the same, and which are not.
+        """The number of an object, in the order of calls: equal for one and the same object alone.
 
-        Two objects may have one description and still be told apart by a trace (``marker is MARKER``). None for
-        constants, whose identity is the interpreter's affair.
+        A trace may tell apart two objects that have one description (``marker is MARKER``). None for constants, whose
+        identity is up to the interpreter.
         """
         if type(value) in ATOMS or type(value) in (tuple, frozenset, slice, range):
             return None
@@ -107,13 +107,13 @@ class Descriptions:
         return self._numbers.setdefault(id(value), len(self._numbers))
 
     def memory(self, address: int) -> int:
-        """The how-manieth memory this is: which tensors share theirs. ``address``: of the storage, in this process."""
+        """The number of a storage, as of an object: equal for tensors that share memory. ``address``: the storage's."""
         return self._numbers.setdefault(~address, len(self._numbers))  # no id is negative
 
     # ------------------------------------------------------------------ values
 
     def value(self, value: Any, depth: int = 0) -> Any:
-        """A constant: what is compared is type and value."""
+        """Describe a constant by type and value."""
         kind = type(value)
         if kind in ATOMS:
             return [kind.__name__, repr(value)]
@@ -142,7 +142,7 @@ class Descriptions:
         return self.thing(value, depth)
 
     def thing(self, value: Any, depth: int = 0) -> Any:
-        """An object that is known by its identity."""
+        """Describe an object on whose identity Dynamo guards."""
         kind = type(value)
         if kind in ATOMS:
             return [kind.__name__, repr(value)]
@@ -207,7 +207,7 @@ class Descriptions:
 
     @staticmethod
     def _state(value: Any) -> dict[str, Any] | None:
-        """All that an object of a class statement holds; None where it may hold more than can be read."""
+        """The attributes and slots of an instance of a Python class; None where it may hold more than these."""
         state = dict(getattr(value, "__dict__", {}))
         if _holds_more(type(value)):
             return None
@@ -218,10 +218,10 @@ class Descriptions:
             for name in (slots,) if isinstance(slots, str) else tuple(slots):
                 if name not in ("__dict__", "__weakref__"):
                     state[name] = getattr(value, name, "absent")
-        return None if "_parameters" in state else state  # a module's tensors are no constants
+        return None if "_parameters" in state else state  # not of an nn.Module: its tensors are no constants
 
     def _named(self, value: Any) -> list[Any] | None:
-        """What C or torch made, and an import leads to: builtins, operators, dtypes, devices."""
+        """Describe an object of C or torch that an import leads to: builtins, operators, dtypes, devices."""
         kind = type(value)
         if kind.__module__.split(".")[0] == "torch":
             if kind.__name__ in ("dtype", "device", "layout", "memory_format", "Size"):
@@ -257,17 +257,17 @@ class Descriptions:
     # ------------------------------------------------------------------ code
 
     def code_of(self, function: types.FunctionType) -> list[Any]:
-        """Its place, its code and its defaults: where the closure has guards of its own.
+        """A function's place, code and defaults, where guards of its own are on its closure.
 
-        Defaults that are literals have none with torch._dynamo.config.skip_guards_on_constant_func_defaults (torch
-        2.11's way).
+        Defaults that are literals have no guards with torch._dynamo.config.skip_guards_on_constant_func_defaults (as
+        in torch 2.11).
         """
         defaults = dict(enumerate(function.__defaults__ or ())) | (function.__kwdefaults__ or {})
         given = {str(name): self.attribute(value) for name, value in defaults.items()}
         return ["code of", function.__module__, function.__qualname__, self._code(function.__code__), given]
 
     def function(self, function: types.FunctionType, depth: int = 0) -> list[Any]:
-        """Its place, its code, its defaults and what its closure holds."""
+        """A function's place, code, defaults, and the values in its closure."""
         known = self._functions.get(id(function))
         if known is not None:
             if len(known) == 4 and not is_torchs(function.__code__.co_filename):
@@ -275,7 +275,7 @@ class Descriptions:
             return known
         self._kept.append(function)
         shown: list[Any] = ["function", function.__module__, function.__qualname__, self._code(function.__code__)]
-        self._functions[id(function)] = list(shown)  # what its closure holds may hold it
+        self._functions[id(function)] = list(shown)  # values in its closure may lead back to it
         try:
             if not is_torchs(function.__code__.co_filename):
                 shown.append(self.value(function.__defaults__, depth + 1))
@@ -283,7 +283,7 @@ class Descriptions:
                 shown.append([self._cell(cell, depth) for cell in function.__closure__ or ()])
                 if held := {name: item for name, item in vars(function).items() if name not in _OF_A_WRAPPER}:
                     shown.append(self.attribute(held))
-            else:  # of torch's the environment says all, but for what it was given: what it wraps, in_dims of a vmap
+            else:  # torch's: the environment has its code; only its arguments differ (a wrapped function, in_dims)
                 shown.append([self._given(cell, depth) for cell in function.__closure__ or ()])
                 if held := {name: item for name, item in vars(function).items() if name not in _OF_A_WRAPPER}:
                     shown.append([[name, self.attribute(item)] for name, item in held.items()])
@@ -302,7 +302,7 @@ class Descriptions:
         return self.value(content, depth + 1)
 
     def classes_in(self, function: types.FunctionType) -> list[Any]:
-        """The classes that a closure holds, also within containers and objects: they have no guards."""
+        """The classes in a closure, also within containers and objects: they have no guards."""
         found: list[Any] = []
         seen: set[int] = set()
 
@@ -323,7 +323,7 @@ class Descriptions:
                     look(item, depth + 1)
 
         for cell in function.__closure__ or ():
-            with suppress(ValueError):  # an empty one
+            with suppress(ValueError):  # an empty cell
                 look(cell.cell_contents, 0)
         return found
 
@@ -333,10 +333,10 @@ class Descriptions:
         return code_digest(code)
 
     def a_class(self, kind: type) -> list[Any]:
-        """Its place, and what it and its bases define: code with defaults and closures, and values.
+        """A class's place, and all that it and its bases define: code with defaults and closures, and values.
 
-        All of it, since an object that a frame itself makes has no source, and what is read of it no guard but the one
-        on its class: ``Scale().factor`` is a constant of the trace.
+        All, since an object that the frame itself makes has no source, so that the only guard is that on its class:
+        ``Scale().factor`` is a constant of the trace.
         """
         known = self._classes.get(kind)
         if known is not None:
@@ -352,7 +352,7 @@ class Descriptions:
             if not self._unfinished:
                 self._stable[kind] = shown
         except BaseException:
-            del self._classes[kind]  # or it would be taken for a description, without what could not be described
+            del self._classes[kind]  # it is incomplete
             raise
         finally:
             self._unfinished |= outer
@@ -366,7 +366,7 @@ class Descriptions:
             _check_enum(kind)
         state.update(f"{registered(kind)}\n".encode())
         for base in kind.__mro__:
-            state.update(f"{base.__module__}.{base.__qualname__}\n".encode())  # also of one that defines nothing
+            state.update(f"{base.__module__}.{base.__qualname__}\n".encode())  # also of a base that defines nothing
             if base.__module__ == "builtins" or not _is_heap(base):
                 continue
             plain = not _is_torchs(base.__module__)
@@ -383,14 +383,14 @@ class Descriptions:
             if base.__module__.split(".")[0] not in INSTALLATION and (
                 {"__instancecheck__", "__subclasscheck__"} & vars(base).keys()
             ):
-                # A trace runs it, and keeps the answer; what it reads cannot be known.
+                # A trace runs these and keeps the result; what they read is not known.
                 raise NotPortable(f"the metaclass {name} decides what isinstance() says")
         return self.a_class(kind)
 
     def _member(self, value: Any, plain: bool) -> str:
-        """``plain``: not torch's, of which the environment says all but what was replaced in it."""
+        """Describe a member of a class. ``plain``: the class is not torch's, whose code the environment has."""
         if isinstance(value, types.FunctionType):
-            return str(self.function(value))  # of torch's file: its code alone
+            return str(self.function(value))  # of a function in a file of torch: its code alone
         if isinstance(value, DESCRIPTORS):
             inner = [getattr(value, name, None) for name in ("__func__", "fget", "fset", "fdel", "func")]
             codes = [
@@ -403,7 +403,7 @@ class Descriptions:
             bound = [self.attribute(getattr(value, name, None)) for name in ("args", "keywords")] if plain else []
             return f"{type(value).__name__} {codes} {bound}"
         if isinstance(value, type):
-            # Through a class without a source, all that is in this one is a constant of the trace.
+            # A class within a class that has no source: all that is in it is a constant of the trace.
             users = plain and value.__module__.split(".")[0] not in INSTALLATION
             return str(self.attribute(value)) if users else f"class {value.__module__}.{value.__qualname__}"
         wrapped = getattr(value, "__wrapped__", None) if type(value).__module__ == "functools" else None
@@ -412,8 +412,8 @@ class Descriptions:
         return str(self.attribute(value)) if plain else type(value).__qualname__
 
     def attribute(self, value: Any, depth: int = 0) -> Any:
-        """A value that a class or a closure holds: of what has no description (a lock, a logger) the type is all there
-        is, and of what holds such a thing, the rest. A trace that reads the thing itself is not kept (unguarded.py).
+        """Describe a value in a class or a closure. Where an object has no description (a lock, a logger), only its
+        type counts, and the rest of its container. A trace that reads such an object is not kept (unguarded.py).
         """
         try:
             return self.value(value, depth)
@@ -438,7 +438,7 @@ class Descriptions:
         return ["opaque", kind.__module__, kind.__qualname__]
 
     def _given(self, cell: types.CellType, depth: int) -> Any:
-        """What a closure holds of functions and constants."""
+        """Describe a closure's cell where it holds a function or a constant; None for other values."""
         try:
             held = cell.cell_contents
         except ValueError:
@@ -449,14 +449,14 @@ class Descriptions:
         return self.attribute(held, depth) if isinstance(held, given) else None
 
     def module(self, module: types.ModuleType) -> list[Any]:
-        """Its name. What is *in* it that a trace used has guards, and descriptions, of its own; whether its file is the
-        same is asked of the program (packages/program.py).
+        """A module's name. Objects *in* it that a trace used have guards, and descriptions, of their own; its file is
+        one of the process's source files (packages/source_files.py).
         """
         return ["module", module.__name__]
 
 
 def global_unseen(function: Any) -> str | None:
-    """A global that a function reads which the interpreter runs, and no trace goes through; None: it reads none."""
+    """A global that a function reads which the interpreter runs without a trace; None where it reads none."""
     if not isinstance(function, types.FunctionType):
         return None
     read = {name for code in codes_within(function.__code__) for name in globals_read(code)}
@@ -464,7 +464,7 @@ def global_unseen(function: Any) -> str | None:
 
 
 def _check_enum(kind: type) -> None:
-    """Refuse an enum whose own functions, which no trace goes through, read globals. Raises NotPortable."""
+    """Raise NotPortable for an enum whose own functions, which are run without a trace, read globals."""
     for base in kind.__mro__:
         if base.__module__.split(".")[0] in INSTALLATION:
             continue
@@ -482,8 +482,8 @@ def _is_heap(kind: type) -> bool:
 def _holds_more(kind: type) -> bool:
     """Whether instances have room for more than attributes and slots: a lock, a compiled regular expression.
 
-    Types of C extensions look like those of class statements otherwise. As object.__reduce_ex__(2) decides it
-    (CPython, Objects/typeobject.c: object_getstate_default).
+    Nothing else tells types of C extensions from Python classes. Computed as object.__reduce_ex__(2) does (CPython,
+    Objects/typeobject.c: object_getstate_default).
     """
     pointer = struct.calcsize("P")
     members = (member for base in kind.__mro__ for member in vars(base).values())

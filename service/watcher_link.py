@@ -1,7 +1,7 @@
-"""The daemon's side of the watcher (service/watch): starts it when there is something to watch, relays, restarts it.
+"""The daemon's side of the watcher (service/watch): starts it when there is a watch, relays, restarts it.
 
-A process of its own: it hashes files, takes bursts of events and supervises users' code, and the daemon's loop must not
-wait for any of that. It runs as the daemon's user, so only a daemon that is the user's own has one.
+The watcher is a process of its own: it hashes files, takes bursts of events and supervises users' code, and the
+daemon's loop must not wait for that. It runs as the daemon's user, so only a daemon of the user's own has one.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from precompiled.service.watch import registry
 from precompiled import wire
 from precompiled.core.errors import WireError
 
-log = logging.getLogger("precompiled.watching")
+log = logging.getLogger("precompiled.watcher_link")
 
 RESTART_MIN_S, RESTART_MAX_S = 0.5, 60.0  # between a watcher's end and the next one's start; doubles
-STEADY_S = 60.0  # after this, its end is an accident and not how it is
+STEADY_S = 60.0  # a watcher that ran for longer is restarted with the shortest pause
 STOP_S = 3.0
 
 REFUSED = wire.Rejected(
@@ -35,15 +35,15 @@ REFUSED = wire.Rejected(
 )
 
 
-class Watching:
-    """Used from the daemon's one thread."""
+class WatcherLink:
+    """The watcher, for the daemon; used from the daemon's one thread."""
 
     def __init__(self, runtime_dir: Path, cache_dir: Path) -> None:
         self._runtime_dir, self._cache_dir = runtime_dir, cache_dir
         self._popen: subprocess.Popen[bytes] | None = None
         self._channel: Channel | None = None
-        self._asked: dict[int, bytes] = {}  # number -> peer
-        self._curious: list[bytes] = []  # peers that asked for the watches before the watcher had told them
+        self._asked: dict[int, bytes] = {}  # number of a request -> peer
+        self._waiting_peers: list[bytes] = []  # that asked for the watches before the watcher had told them
         self._told_once = False
         self._number = 0
         self._started = 0.0
@@ -57,7 +57,7 @@ class Watching:
 
     @property
     def active(self) -> bool:
-        """Whether something is watched: a daemon that leaves when it idles stays for that."""
+        """Whether there are watches, or may be: then an idle daemon does not leave."""
         return bool(self.watches) or self._start_at is not None or (self._channel is not None and not self._told_once)
 
     @property
@@ -65,7 +65,7 @@ class Watching:
         return [*self._degraded, *([self._problem] if self._problem else [])]
 
     def ask(self, peer: bytes, request: wire.Watch | wire.Unwatch) -> None:
-        """Relay; the answer is in ``replies`` later."""
+        """Relay a request; its answer is in ``replies`` later."""
         if self._channel is None:
             self._start()
         if self._channel is None:
@@ -77,14 +77,14 @@ class Watching:
 
     def ask_for_watches(self, peer: bytes) -> None:
         """The answer is in ``replies``; later, where the watcher is just being started."""
-        self._curious.append(peer)
+        self._waiting_peers.append(peer)
         if self._told_once or not self.active:
             self._satisfy()
 
     def _satisfy(self) -> None:
         reply = wire.WatchesReply(self.watches, self.degraded)
-        self.replies += [(peer, reply) for peer in self._curious]
-        self._curious = []
+        self.replies += [(peer, reply) for peer in self._waiting_peers]
+        self._waiting_peers = []
 
     def job_ended(self, key: str, state: str, why: str) -> None:
         if self._channel is not None and self.watches:
@@ -101,7 +101,7 @@ class Watching:
         return None if self._start_at is None else max(0.0, self._start_at - now)
 
     def check(self) -> None:
-        """Take what it says; start it where it should run and does not."""
+        """Take the watcher's messages; start it where it should run and does not."""
         if self._channel is not None:
             self._channel.flush()
             try:
@@ -117,7 +117,7 @@ class Watching:
             self._start()
 
     def close(self) -> None:
-        """End it, and with it what it has started."""
+        """End the watcher, and with it the processes that it has started."""
         self._start_at = None
         if self._popen is None or self._channel is None:
             return
@@ -191,7 +191,7 @@ class Watching:
         self._pause = min(2 * self._pause, RESTART_MAX_S)
 
     def _kill(self) -> None:
-        """Its captures lead sessions of their own, and die with their guards: by its end, or here."""
+        """Kill the watcher's process tree. Captures lead sessions of their own, and end with their guards."""
         assert self._popen is not None
         processes.kill_tree(self._popen.pid, processes.find(self._popen.pid))
         self._popen.wait()

@@ -1,10 +1,10 @@
-"""Where each operation of a graph comes from: file, line, function and the line of code; for people, never for the key.
+"""The place of each operation of a graph: file, line, function and the line of code. For people; not part of the key.
 
-Collected when a graph is submitted, so that a hit does not pay for it, and sent beside the program
+Places are collected when a graph is submitted, so that a hit costs nothing, and sent beside the program
 (graph/capture.py, ``about``)::
 
     {"places": [[file, line, function, code], ...],     each place once
-     "nodes": [[place or -1, ...], ...],                one list a graph, numbered as codec.py does
+     "nodes": [[place or -1, ...], ...],                one list for each graph, in the order of codec.py
      "inputs": [name, ...]}                             Dynamo's names of the inputs
 
 Private names: torch.fx.Node.meta["stack_trace"]. Checked on 2.11.0, 2.13.0, 2.15.0. Read as the public
@@ -24,12 +24,12 @@ import torch.fx
 
 from precompiled.core.files import innermost_users
 
-log = logging.getLogger("precompiled.sources")
+log = logging.getLogger("precompiled.source_lines")
 
 # A line of generated code can be of any length.
 MAX_CODE_CHARS = 160
 MAX_NAME_CHARS = 500
-# Beside a graph, so it must stay small beside one; more than that is not sent.
+# Source lines must stay small beside their graph; longer ones are not sent.
 MAX_CHARS = 1 << 20
 
 _FRAME = re.compile(r'^  File "(.+)", line (\d+), in (.+)$', re.MULTILINE)
@@ -38,18 +38,18 @@ Place = tuple[str, int, str, str]
 
 
 def about(module: torch.fx.GraphModule) -> str:
-    """The JSON text; "" where it cannot be had. Never raises: a graph is sent with or without it."""
+    """The JSON text; "" where it cannot be made. Never raises: a graph is sent with or without it."""
     try:
         text = json.dumps(_collect(module), separators=(",", ":"))
         return text if len(text) <= MAX_CHARS else ""
-    except Exception:  # whatever is odd about these traces, the graph is not
+    except Exception:  # an odd stack trace must not keep the graph from being sent
         log.debug("no source lines for a graph", exc_info=True)
         return ""
 
 
 def _collect(module: torch.fx.GraphModule) -> dict[str, Any]:
     places: dict[Place, int] = {}
-    known: dict[str, int] = {}  # one trace is often that of several nodes
+    known: dict[str, int] = {}  # several nodes often have one stack trace
 
     def number(trace: str | None) -> int:
         if not trace:
@@ -65,7 +65,7 @@ def _collect(module: torch.fx.GraphModule) -> dict[str, Any]:
 
 
 def _graphs(module: torch.fx.GraphModule) -> list[torch.fx.GraphModule]:
-    """The graph and those that it holds, in the order in which codec.py numbers them."""
+    """The graph and its subgraphs, in the order in which codec.py numbers them."""
     found: dict[int, torch.fx.GraphModule] = {id(module): module}
     for node in module.graph.nodes:
         held = getattr(module, str(node.target), None) if node.op == "get_attr" else None

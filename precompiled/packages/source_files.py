@@ -1,13 +1,13 @@
-"""Which program this is, as text: a digest of the files of all modules that it has loaded.
+"""Which program runs in this process: a digest of the source files of all modules that it has loaded.
 
-What a package takes for granted beside its guards is compared value by value (packages/dynamo/unguarded.py), and no
-such list is known to be complete. Whatever an edit changes, it changes a file. So by default a package is used only in
-a process whose sources are those of the process that traced: what is left to the comparison is what the same program
-makes of other inputs (``packages = "function"`` leaves all of it to the comparison, decision 0017).
+What a package depends on beside its guards is compared value by value (packages/dynamo/unguarded.py), and no list of
+such values is known to be complete. But every edit changes a file. So by default a package is used only in a process
+whose source files are those of the process that traced; the comparison decides only about other inputs of the same
+program (with ``packages = "function"`` it decides about all, decision 0017).
 
 The user's own Python files count by their content, wherever they lie: a fresh checkout of the same text is the same
-program. Installed files count by place, size and time, as for Python's own bytecode. Python's library, torch and we
-ourselves are what an entry requires anyway.
+program. Installed files count by place, size and time, as for Python's own bytecode. Python's library, torch and
+precompiled are not counted: an entry requires their versions.
 """
 
 from __future__ import annotations
@@ -25,31 +25,31 @@ from precompiled.core import files
 from precompiled.packages.describe.errors import NotPortable
 from precompiled.packages.dynamo import dynamo_state
 
-LOOK_S = 1.0  # whether files were saved is looked at so often at most
-# What of these is loaded depends on whether something was traced or compiled here: torch and we, whose versions are in
-# an entry's environment, and what torch and we import for it.
+LOOK_S = 1.0  # between two looks whether files were saved
+# Not counted, since a trace or a compile loads more of their modules: torch and precompiled, whose versions are in an
+# entry's requirements, and what these import for it.
 _NOT_THE_PROGRAMS = frozenset(
     {"torch", "torchgen", "functorch", "triton", "sympy", "mpmath", "networkx", "jinja2", "markupsafe",
      "precompiled", "zmq", "msgspec", "psutil", "watchdog",
-     "__mp_main__"}  # the program, under the name that an import of multiprocessing gives it
+     "__mp_main__"}  # the main program, under multiprocessing's name
 )  # fmt: skip
 
 
-class Program:
-    """The sources of this process. One object for the process: what was loaded before it counts as it was then."""
+class SourceFiles:
+    """The source files of this process. One object per process: each file counts as it was when it was first seen."""
 
     def __init__(self) -> None:
-        self._own: dict[str, tuple[os.stat_result, str]] = {}  # file -> as it was read, digest of its content
-        self._files: dict[str, str] = {}  # module -> file, of the user's own
-        self._installed: dict[str, tuple[Any, ...]] = {}  # module -> file, size, time
-        self._aside: set[str] = set()  # modules that came while Dynamo or we were at work
-        self._seen: dict[str, int] = {}  # at the last look: module -> which object it was
-        self._problem: NotPortable | None = None  # what that look came to
+        self._own: dict[str, tuple[os.stat_result, str]] = {}  # file -> its status when read, digest of its content
+        self._files: dict[str, str] = {}  # module of the user's own -> file
+        self._installed: dict[str, tuple[Any, ...]] = {}  # installed module -> file, size, time
+        self._aside: set[str] = set()  # installed modules that a trace or a load has imported
+        self._seen: dict[str, int] = {}  # module -> id of its object, at the last look
+        self._problem: NotPortable | None = None  # the error of the last look
         self._looked, self._found = -math.inf, ""
-        self._asked = False  # since ``leave_out``
+        self._asked = False  # whether ``digest`` was called since ``leave_out``
 
     def digest(self) -> str:
-        """What must be equal. Raises NotPortable where it is not known: no file, or one saved since it was loaded."""
+        """Equal for equal source files. Raises NotPortable where they are not known: no file, or one that was saved."""
         self._asked = True
         main = _main()
         modules = dict(sys.modules)
@@ -64,20 +64,20 @@ class Program:
         if self._problem is not None:
             raise self._problem
         now = time.monotonic()
-        if now - self._looked > LOOK_S:  # a first call has many frames, and a program may have many files
+        if now - self._looked > LOOK_S:  # not at each frame: a first call has many, and a program may have many files
             own = [self._content(name, path) for name, path in self._files.items()]
             self._found = _sha256([main, sorted(own), sorted(self._installed.items())])
             self._looked = now
         return self._found
 
     def leave_out(self) -> None:
-        """What was loaded since ``digest`` is not the program's doing: tracing imports, and so does loading."""
-        if self._asked:  # else the program may have loaded it before a frame that was not looked for
-            self._aside |= {*list(sys.modules)} - self._seen.keys()  # of the user's own, all count
+        """Do not count installed modules that came since ``digest``: a trace or a load has imported them."""
+        if self._asked:  # else the program itself may have imported them
+            self._aside |= {*list(sys.modules)} - self._seen.keys()  # the user's own are counted nevertheless
         self._asked = False
 
     def _look(self, new: dict[str, ModuleType]) -> None:
-        """``new``: all, at first; then what came. There are thousands, of which few are the user's."""
+        """Sort ``new`` modules: all at first, later those that came. Of thousands, few are the user's."""
         self._files = {name: path for name, path in self._files.items() if name in self._seen and name not in new}
         for name, module in new.items():
             path = None if name.partition(".")[0] in _NOT_THE_PROGRAMS else _file_of(module)
@@ -93,7 +93,7 @@ class Program:
                 self._installed[name] = path, *_size_and_time(status)
 
     def _content(self, name: str, path: str) -> tuple[str, str]:
-        """The module's name and its file's digest, which is what was loaded: NotPortable where that is not certain."""
+        """The module's name, and its file's digest. Raises NotPortable where the file may not be what was loaded."""
         now = _status(path)
         read = self._own.get(path)
         if read is not None:
@@ -102,7 +102,7 @@ class Program:
             return name, read[1]
         if files.saved(path) > files.process_start():
             raise _saved(path)
-        if path.endswith(tuple(importlib.machinery.EXTENSION_SUFFIXES)):  # it may have any size
+        if path.endswith(tuple(importlib.machinery.EXTENSION_SUFFIXES)):  # it may have any size, so it is not read
             content = _sha256(_size_and_time(now))
         else:
             with open(path, "rb") as file:
@@ -116,7 +116,7 @@ def _saved(path: str) -> NotPortable:
 
 
 def _main() -> list[str]:
-    """What there is to say of a program that is no file."""
+    """The text of a main program without a file (``python -c``); [] where it has one. Raises NotPortable."""
     main = sys.modules.get("__main__")
     typed = sys.flags.inspect or sys.flags.interactive or hasattr(sys, "ps1")
     path = _file_of(main)
@@ -132,7 +132,7 @@ def _main() -> list[str]:
 
 
 def _file_of(module: ModuleType | None) -> str | None:
-    file = getattr(module, "__dict__", {}).get("__file__")  # not its __getattr__, which may import anything
+    file = getattr(module, "__dict__", {}).get("__file__")  # not by getattr: a module's __getattr__ may import anything
     return os.path.abspath(file) if isinstance(file, str) and not file.startswith("<") else None  # "<stdin>"
 
 
