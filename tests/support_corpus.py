@@ -36,10 +36,10 @@ TRACED = {
         # Their forwards come from packages. The graphs of backwards are made by compiled autograd itself, each time.
         ("compiled_autograd_plain", "compiled_autograd_sizes", "compiled_autograd_custom",
          "compiled_autograd_autocast_off_inside", "compiled_autograd_accumulation", "compiled_autograd_retained_graph",
-         "compiled_autograd_hooks", "compiled_autograd_module_hooks", "compiled_autograd_saved_tensor_hooks",
-         "compiled_autograd_by_configuration"),
+         "compiled_autograd_hooks", "compiled_autograd_module_hooks", "compiled_autograd_saved_tensor_hooks"),
         "package-graph",
     ),
+    "compiled_autograd_by_configuration": "package-mode",
 }  # fmt: skip
 
 

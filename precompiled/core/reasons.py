@@ -325,8 +325,9 @@ _TABLE = (
     _package("package-inlined", "code was inlined that no name leads to (a class made by `exec`)",
         "define it in a module"),
     _package("package-internal-error", "a bug of ours", "report it, with the log"),
-    _package("package-mode", "traced under a torch function mode, a functorch transform or `torch.export`",
-        "nothing yet"),
+    _package("package-mode",
+        "traced under a torch function mode, a functorch transform, `torch.export`, or "
+        "`torch._dynamo.config.compiled_autograd`", "nothing yet"),
     _package("package-not-portable",
         "an object that is known by its identity only (a lock, an object of a C extension); the message names the "
         "guard", "give it plain attributes, or compare by value"),

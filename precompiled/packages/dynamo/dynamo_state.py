@@ -73,7 +73,11 @@ def first_device() -> str:
 
 
 def mode_problem() -> NotPortable | None:
-    """Under a torch function mode or a functorch transform: the error, since no package is used or made; else None."""
+    """Under a mode that rules packages out: the error, since no package is used or made; else None."""
+    if torch._dynamo.config.compiled_autograd:
+        # Then Dynamo also looks at what compiled autograd itself runs in a backward, and the modules that this imports:
+        # where no trace came before, one began in the middle of an import that the trace needs, and failed.
+        return NotPortable("it is traced with torch._dynamo.config.compiled_autograd", code="package-mode")
     active = torch._C._len_torch_function_stack() or torch._functorch.pyfunctorch.retrieve_all_functorch_interpreters()
     return in_a_mode() if active else None
 
