@@ -25,7 +25,7 @@ class Settings:
 
     # -- clients
     mode: str = "eager"  # eager | wait | lookup | off
-    wait_s: float = 600.0  # mode "wait": seconds until a client gives up and runs eager
+    wait_s: float = 600.0  # until mode "wait" goes on eager, and until what must not run eager is compiled in process
     strict: bool = False  # raise NotServed instead of a bypass or a fallback (for tests)
     autostart: bool = True  # start a daemon on demand where none runs
     # Whether traces of Dynamo are kept, so that later processes skip tracing, too. "program": used where all source

@@ -1,4 +1,4 @@
-"""The only place that touches private torch names, one file per concern.
+"""With ``packages/dynamo``, the only place that touches private torch names; one file per concern.
 
 Each file says which private names it uses and on which versions they were checked. When one is missing or behaves
 otherwise, the graph at hand is bypassed with a reason; nothing here may make a user's program fail.
@@ -6,7 +6,7 @@ otherwise, the graph at hand is bypassed with a reason; nothing here may make a 
 
 from __future__ import annotations
 
-# The ends of the supported range, and the version that everything is developed on.
+# The ends of the supported range.
 OLDEST = (2, 11)
 NEWEST = (2, 15)
 
