@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -41,13 +40,6 @@ TRACED = {
     ),
     "compiled_autograd_by_configuration": "package-mode",
 }  # fmt: skip
-
-
-def rows() -> list[str]:
-    """The names of all rows, in the order of the files."""
-    defined = re.compile(r"^@row\ndef (\w+)", re.MULTILINE)
-    files = sorted((PROGRAM.parent / "corpus").glob("*.py"))
-    return [name for file in files for name in defined.findall(file.read_text())]
 
 
 def traced(answer: Answer) -> dict[str, list[Any]]:

@@ -35,7 +35,7 @@ TARGETS = {"kernels": "*.main.so*", "header": "*/precompiled_headers/*.gch*", "v
 
 
 @pytest.mark.skipif(not shutil.which("g++"), reason="a compiler stands in for g++")
-@pytest.mark.parametrize("what", TARGETS)
+@pytest.mark.parametrize("what", ["kernels", "header", pytest.param("vector-units", marks=pytest.mark.slow)])
 def test_what_a_killed_worker_was_building_is_built_anew(
     host: Host, what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -22,6 +22,7 @@ WAYS = {
     "inductor_compile": "direct-call",
     "compiled_autograd": "direct-call",
 }
+SLOW = ("aot_inductor", "aot_compile_of_a_module")
 
 
 def run(host: Host, way: str, **env: str) -> list[list[Any]]:
@@ -30,7 +31,9 @@ def run(host: Host, way: str, **env: str) -> list[list[Any]]:
 
 
 @pytest.mark.reason("ahead-of-time", "direct-call")
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    "way", [pytest.param(way, marks=[pytest.mark.slow] if way in SLOW else []) for way in WAYS]
+)
 def test_a_way_around_is_torchs_own_and_is_counted(shared_host: Host, way: str) -> None:
     before = shared_host.stats().bypassed.get(WAYS[way], 0)
     assert run(shared_host, way) == [["bypassed", "inline", WAYS[way]]]

@@ -105,6 +105,7 @@ def test_what_was_saved_since_it_was_loaded_has_no_package(shared_host: Host, fo
     assert run(shared_host, folder, PRECOMPILED_PACKAGES="function")[0] == "used"
 
 
+@pytest.mark.slow
 @pytest.mark.reason("package-program")
 def test_a_program_that_is_no_file(shared_host: Host, folder: Path) -> None:
     assert run(shared_host, folder, "-c", MAIN)[0] == "recorded"

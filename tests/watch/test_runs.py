@@ -85,6 +85,7 @@ def test_a_hyperparameter_that_changes_no_shape_is_captured_and_reused(project: 
     assert project.host.stats().submitted == submitted
 
 
+@pytest.mark.slow
 def test_one_that_changes_a_shape_is_compiled(project: Project, watch: str) -> None:
     since = time.time() - 0.1
     path = project.save("hparams.json", "16", "24")
