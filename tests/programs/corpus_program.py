@@ -2,8 +2,8 @@
 
 Usage: corpus_program.py [every-third] [NAME ...]. Prints a JSON object: per row the state, source, reason and key of
 each graph, how many graphs this process compiled itself, and, with packages on, what became of each frame. A row is
-called twice, before the swap and after it, with all its inputs; outputs, gradients of inputs and parameters, and what it did to its
-inputs are compared with eager's.
+called twice, before the swap and after it, with all its inputs; outputs, gradients of inputs and parameters, and what
+it did to its inputs are compared with eager's.
 """
 
 from __future__ import annotations
