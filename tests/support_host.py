@@ -155,6 +155,10 @@ class Host:
         self.clients.append(client)
         return client
 
+    def command(self, *arguments: str, cwd: Path | None = None, status: int = 0) -> str:
+        """What the command line prints."""
+        return self.program("-m", "precompiled", *arguments, cwd=cwd, forked=False).ended(status=status)
+
     def run(self, spec: Mapping[str, Any], env: Mapping[str, str] | None = None, python: str | None = None) -> Any:
         return self.start(spec, env, python).result()
 

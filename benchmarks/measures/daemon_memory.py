@@ -10,6 +10,9 @@ from benchmarks.harness.effort import QUICK, Effort, Say
 from benchmarks.harness.hosts import fresh_host
 from benchmarks.harness.result import Result
 
+# Idle is a length of time: what was freed at the end of a start, or of a compile, has gone back to the system by then.
+SETTLE_S = 2.0
+
 
 def daemon_memory(effort: Effort, say: Say) -> list[Result]:
     """(f) The daemon's resident memory, idle: after its start, and after a compile."""
@@ -18,10 +21,10 @@ def daemon_memory(effort: Effort, say: Say) -> list[Result]:
     for _ in range(effort.repeats):
         with fresh_host() as host:
             daemon = psutil.Process(host.start_daemon())
-            time.sleep(2.0)
+            time.sleep(SETTLE_S)
             fresh.append(daemon.memory_info().rss / 1e6)
             host.run(QUICK.spec(pending="wait"), hook=True)
-            time.sleep(2.0)
+            time.sleep(SETTLE_S)
             used.append(daemon.memory_info().rss / 1e6)
             say(f"{fresh[-1]:.1f} MB, after a compile {used[-1]:.1f} MB")
     result.raw = {"after its start (MB)": fresh, "after a compile (MB)": used}

@@ -21,6 +21,8 @@ Version history:
     4   guards on types say what a decorator was made with; Seen.wholes
     5   facts about sets; all defaults of functions
     6   sources
+    7   the keys of graphs changed: guards name each integer input, assertions are in the graph
+    8   the pickle's classes are in other modules
 """
 
 from __future__ import annotations

@@ -75,7 +75,7 @@ def test_without_any_daemon_it_is_plain_torch_with_one_warning(host: Host) -> No
         ("mlp", {"PRECOMPILED_RUNTIME_DIR": str(host.root / "file" / "run")}),
         ("mlp", {"PRECOMPILED_RUNTIME_DIR": "/" + "long/" * 40}),
     ):
-        client = host.start({"model": model}, env)
+        client = host.start({"model": model, "training": True}, env)
         result = client.result()
         assert {(graph["state"], graph["source"]) for graph in result["reports"]} == {("bypassed", "inline")}
         assert {graph["reason"] for graph in result["reports"]} <= {"no-daemon", "socket-path-too-long"}

@@ -10,11 +10,10 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
-from click.testing import CliRunner, Result
+from support_cli import answer, invoke
 
 from precompiled.cli import app, output
 from precompiled.core import config
@@ -62,16 +61,6 @@ def store(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Store
         found.publish(fmt.Payload(manifest, {fmt.BUNDLE: b"x" * 2048}))
     found.publish_failure(fmt.Failure(KEYS[2], "Bad.forward", "compile-failed", "[red]it broke[/red]", time.time(), 60))
     return found
-
-
-def invoke(*arguments: str) -> Result:
-    return CliRunner().invoke(app.cli, list(arguments), prog_name="precompiled")
-
-
-def answer(*arguments: str, status: int = 0) -> Any:
-    result = invoke(*arguments, "--json")
-    assert result.exit_code == status, result.output
-    return json.loads(result.stdout)
 
 
 # ---------------------------------------------------------------- all commands

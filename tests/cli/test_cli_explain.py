@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from support_cli import answer, invoke
 from support_programs import ARGS, NODES, PROGRAM, changed, everything, put
 
-from precompiled.cli import app
 from precompiled.graph import key
 from precompiled.store import artifact_format as fmt
 from precompiled.store import package_format
@@ -54,16 +53,6 @@ def publish_failure(store: Store, label: str, program: bytes, age_s: float) -> N
     kept = fmt.program_for_failure(program)
     record = fmt.Failure(key_of(label), "forward [0/0]", "compile-error", "it broke", NOW - age_s, 3600, program=kept)
     store.publish_failure(record)
-
-
-def invoke(*arguments: str) -> Result:
-    return CliRunner().invoke(app.cli, list(arguments), prog_name="precompiled")
-
-
-def answer(*arguments: str, status: int = 0) -> Any:
-    result = invoke(*arguments, "--json")
-    assert result.exit_code == status, result.output
-    return json.loads(result.stdout)
 
 
 CONSTANT = put(*NODES, 2, 2, 1, 3)

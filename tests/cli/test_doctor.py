@@ -9,10 +9,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
+from support_cli import answer, invoke
 
 from precompiled import wire
-from precompiled.cli import app, checks_daemon, checks_hook, checks_host, checks_store, doctor, probe, pth
+from precompiled.cli import checks_daemon, checks_hook, checks_host, checks_store, doctor, probe, pth
 from precompiled.cli.check import Check
 from precompiled.core import config, paths, python_path
 from precompiled.core.errors import DaemonError
@@ -278,13 +278,12 @@ def own_directories(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def test_exit_status(monkeypatch: pytest.MonkeyPatch, state: str, status: int) -> None:
     found = [Check("first", "ok", "[bold]fine[/bold]"), Check("second", state, "so", "do this")]  # type: ignore[arg-type]
     monkeypatch.setattr(doctor, "GROUPS", (lambda settings: iter(found),))
-    result = CliRunner().invoke(app.cli, ["doctor"])
+    result = invoke("doctor")
     assert result.exit_code == status and "-> do this" in result.output and "[bold]fine[/bold]" in result.output
     warnings = "1 warning." if state == "warn" else "0 warnings."
     assert result.output.endswith(f"\n2 checks, {int(state == 'fail')} failed, {warnings}\n")
-    result = CliRunner().invoke(app.cli, ["doctor", "--json"])
-    assert result.exit_code == status
-    assert json.loads(result.stdout)[1] == {"check": "second", "state": state, "message": "so", "action": "do this"}
+    second = answer("doctor", status=status)[1]
+    assert second == {"check": "second", "state": state, "message": "so", "action": "do this"}
 
 
 @pytest.mark.usefixtures("own_directories")

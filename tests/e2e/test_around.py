@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from support_host import TIMEOUT_S, Host
+from support_slow import everyday_or_slow
 
 PROGRAM = Path(__file__).parent.parent / "programs" / "around_program.py"
 WAYS = {
@@ -22,7 +23,7 @@ WAYS = {
     "inductor_compile": "direct-call",
     "compiled_autograd": "direct-call",
 }
-SLOW = ("aot_inductor", "aot_compile_of_a_module")
+SLOW = {"aot_inductor", "aot_compile_of_a_module"}
 
 
 def run(host: Host, way: str, **env: str) -> list[list[Any]]:
@@ -31,9 +32,7 @@ def run(host: Host, way: str, **env: str) -> list[list[Any]]:
 
 
 @pytest.mark.reason("ahead-of-time", "direct-call")
-@pytest.mark.parametrize(
-    "way", [pytest.param(way, marks=[pytest.mark.slow] if way in SLOW else []) for way in WAYS]
-)
+@pytest.mark.parametrize("way", everyday_or_slow(WAYS, WAYS.keys() - SLOW))
 def test_a_way_around_is_torchs_own_and_is_counted(shared_host: Host, way: str) -> None:
     before = shared_host.stats().bypassed.get(WAYS[way], 0)
     assert run(shared_host, way) == [["bypassed", "inline", WAYS[way]]]

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support_host import TIMEOUT_S, Host
+from support_host import Host
 
 PROGRAM = """\
 import json, sys
@@ -46,15 +44,6 @@ def run(host: Host, program: str, **variables: str) -> dict[str, Any]:
     return dict(graph)
 
 
-def command(host: Host, *arguments: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "precompiled", *arguments], env=host.environment(), capture_output=True, text=True,
-        check=False, timeout=TIMEOUT_S,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
 @pytest.mark.parametrize(
     ("old", "new", "section", "words"),
     [
@@ -75,12 +64,12 @@ def test_what_was_changed_is_named(
     assert old in PROGRAM
     graph = run(shared_host, PROGRAM.replace(old, new))
     assert graph["state"] == "compiled" and graph["source"] == "swap" and graph["key"] != base
-    text = command(shared_host, "explain", "--last")
+    text = shared_host.command("explain", "--last")
     assert all(part in text for part in words), text
-    found = json.loads(command(shared_host, "explain", "--last", "--json"))
+    found = json.loads(shared_host.command("explain", "--last", "--json"))
     assert found["key"] == graph["key"] and found["nearest"] is not None
     assert section in {change["section"] for change in found["changes"]}
-    assert json.loads(command(shared_host, "explain", graph["key"], "--json")) == found
+    assert json.loads(shared_host.command("explain", graph["key"], "--json")) == found
 
 
 def test_renaming_is_a_hit(shared_host: Host, base: str) -> None:
@@ -89,9 +78,9 @@ def test_renaming_is_a_hit(shared_host: Host, base: str) -> None:
 
 
 def test_show_has_the_lines(shared_host: Host, base: str) -> None:
-    text = command(shared_host, "show", base)
+    text = shared_host.command("show", base)
     assert "program.py:8, in scaled: hidden = x * 2.0\n" in text and "= operator.mul(%0, 2.0)" in text
-    nodes = json.loads(command(shared_host, "show", base, "--json"))["graph"]
+    nodes = json.loads(shared_host.command("show", base, "--json"))["graph"]
     sources = [node["source"] for node in nodes if "mul" in node["text"]]
     assert [Path(item["file"]).name for item in sources] == ["program.py"]
     kept = {path.name for path in (shared_host.store.artifacts / f"{base}.0").iterdir()}
@@ -108,7 +97,7 @@ def test_a_compile_that_fails_is_explained(shared_host: Host, base: str) -> None
     )  # fmt: skip
     graph = run(shared_host, program)
     assert graph["reason"] == "aliased-mutation"
-    found = json.loads(command(shared_host, "explain", "--last", "--json"))
+    found = json.loads(shared_host.command("explain", "--last", "--json"))
     assert found["state"] == "failed" and found["key"] == graph["key"] and found["nearest"] is not None
     assert any("y.add_(1)" in (node["source"] or {}).get("code", "")
-               for node in json.loads(command(shared_host, "show", graph["key"], "--json"))["graph"])  # fmt: skip
+               for node in json.loads(shared_host.command("show", graph["key"], "--json"))["graph"])  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import pytest
 from support_host import Host
+from support_slow import everyday_or_slow
 
 CASES = [("gpt2", False), ("gpt2", True), ("bert", True), ("resnet", False)]
 EVERYDAY = [("gpt2", True), ("resnet", False)]
@@ -12,10 +13,7 @@ EVERYDAY = [("gpt2", True), ("resnet", False)]
 
 @pytest.mark.parametrize(
     ("model", "training"),
-    [
-        pytest.param(*case, marks=[] if case in EVERYDAY else [pytest.mark.slow])
-        for case in CASES
-    ],
+    everyday_or_slow(CASES, EVERYDAY),
     ids=[f"{model}-{'train' if training else 'infer'}" for model, training in CASES],
 )
 def test_a_model_swaps_in_and_hits_in_the_next_process(shared_host: Host, model: str, training: bool) -> None:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import subprocess
 import sys
 from typing import Any
 
 import pytest
-from support_host import TIMEOUT_S, Host
+from support_host import Host
 from support_packages import run, write
 
 from precompiled.store.package_format import About
@@ -29,15 +28,6 @@ def traced_twice(shared_host: Host) -> Any:
     return shared_host, found
 
 
-def command_line(host: Host, *arguments: str, status: int = 0) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "precompiled", *arguments], env=host.environment(), capture_output=True, text=True,
-        timeout=TIMEOUT_S, check=False,
-    )  # fmt: skip
-    assert done.returncode == status, (done.stdout, done.stderr)
-    return done.stdout
-
-
 def test_the_process_says_which_guard_failed_and_where(traced_twice: Any) -> None:
     host, found = traced_twice
     (reasons,) = found["reasons"]
@@ -48,34 +38,34 @@ def test_the_process_says_which_guard_failed_and_where(traced_twice: Any) -> Non
 
 def test_explain_says_the_same_later(traced_twice: Any) -> None:
     host, _found = traced_twice
-    text = command_line(host, "explain", FUNCTION)
+    text = host.command("explain", FUNCTION)
     assert "L['self'].alpha: 3.0 here, 2.0 there" in text and f"{NAME}.py:" in text
-    document = json.loads(command_line(host, "explain", FUNCTION, "--json"))
+    document = json.loads(host.command("explain", FUNCTION, "--json"))
     assert len(document["others"]) == 1 and len(document["others"][0]["changes"]) == 1
 
 
 def test_show_has_the_entries_with_their_guards(traced_twice: Any) -> None:
     host, _found = traced_twice
-    document = json.loads(command_line(host, "show", FUNCTION, "--json"))
+    document = json.loads(host.command("show", FUNCTION, "--json"))
     assert [entry["kind"] for entry in document["entries"]] == ["compiled"] * 2
     for entry in document["entries"]:
         assert {"L['self'].alpha", "L['x']"} <= {guard["source"] for guard in entry["guards"]}
         (key,) = entry["graphs"]
-        assert json.loads(command_line(host, "show", key, "--json"))["packages"] == [FUNCTION]
-    assert "L['self'].alpha: CONSTANT_MATCH" in command_line(host, "show", FUNCTION)
+        assert json.loads(host.command("show", key, "--json"))["packages"] == [FUNCTION]
+    assert "L['self'].alpha: CONSTANT_MATCH" in host.command("show", FUNCTION)
 
 
 def test_ls_lists_functions(traced_twice: Any) -> None:
     host, _found = traced_twice
-    packages = {row["function"]: row["entries"] for row in json.loads(command_line(host, "ls", "--json"))["packages"]}
+    packages = {row["function"]: row["entries"] for row in json.loads(host.command("ls", "--json"))["packages"]}
     assert packages[FUNCTION] == 2
-    assert FUNCTION in command_line(host, "ls")
+    assert FUNCTION in host.command("ls")
 
 
 @pytest.mark.reason("no-such-function")
 def test_a_function_without_a_package_is_an_error_that_helps(traced_twice: Any) -> None:
     host, _found = traced_twice
-    error = json.loads(command_line(host, "explain", "Other.forward", "--json", status=1))["error"]
+    error = json.loads(host.command("explain", "Other.forward", "--json", status=1))["error"]
     assert error["code"] == "no-such-function"
     assert FUNCTION in error["action"]
 

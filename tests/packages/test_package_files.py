@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -146,12 +144,8 @@ def test_an_altered_file_is_refused(saved: Path, tmp_path: Path, where: float) -
     assert raised.value.code == "package-corrupt" and str(altered) in raised.value.message
 
 
-def test_inspect_shows_for_what_it_is(saved: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "precompiled", "package", "inspect", str(saved), "--json"],
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    shown = json.loads(done.stdout)
+def test_inspect_shows_for_what_it_is(shared_host: Host, saved: Path) -> None:
+    shown = json.loads(shared_host.command("package", "inspect", str(saved), "--json"))
     assert shown["function"] == "program.Net.forward"
     assert len(shown["artifacts"]) == 2
     assert shown["requires"]["torch"]

@@ -14,8 +14,9 @@ from packages.cases import USED
 from packages.cases.never_kept import NEVER
 from support_host import Host
 from support_packages import CASES, EVERYDAY, run, write
+from support_slow import everyday_or_slow
 
-TABLE = [pytest.param(name, marks=[] if name in (*EVERYDAY, *NEVER) else pytest.mark.slow) for name in CASES]
+TABLE = everyday_or_slow(CASES, (*EVERYDAY, *NEVER))
 
 
 def selected(request: pytest.FixtureRequest) -> list[str]:

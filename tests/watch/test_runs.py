@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
-from support_host import TIMEOUT_S, Host
+from support_host import Host
 from support_watch import Project, sources
 
 TRAIN = """
@@ -48,20 +46,15 @@ def project(shared_host: Host) -> Iterator[Project]:
     found.unwatch()
 
 
-def command_line(project: Project, *arguments: str, status: int = 0) -> Any:
-    done = subprocess.run(
-        [sys.executable, "-m", "precompiled", *arguments], cwd=project.directory, env=project.host.environment(),
-        capture_output=True, text=True, timeout=TIMEOUT_S, check=False,
-    )  # fmt: skip
-    assert done.returncode == status, (done.stdout, done.stderr)
-    return done
+def command_line(project: Project, *arguments: str) -> str:
+    return project.host.command(*arguments, cwd=project.directory)
 
 
 @pytest.fixture(scope="module")
 def watch(project: Project) -> str:
     """Through the command line, as people do it."""
-    done = command_line(project, "watch", "--once", "--json", "--", sys.executable, "train.py", "hparams.json")
-    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    said = command_line(project, "watch", "--once", "--json", "--", sys.executable, "train.py", "hparams.json")
+    lines = [json.loads(line) for line in said.splitlines()]
     assert {line["event"] for line in lines} == {"watch"}
     states = [line["state"] for line in lines]
     assert states[-1] == "ready" and "capturing" in states and "compiling" in states
@@ -99,7 +92,7 @@ def test_a_run_that_fails_shows_its_traceback(project: Project, watch: str) -> N
     project.save("train.py", "loss.backward()", "loss.backwards()")
     failed = project.until(watch, lambda w: w.state == "failed")
     assert "AttributeError" in failed.error and "Traceback" in failed.error and "train.py" in failed.error
-    listed = command_line(project, "watch", "--list").stdout
+    listed = command_line(project, "watch", "--list")
     assert "AttributeError" in listed
     since = time.time() - 0.1
     project.replace("train.py", before)
@@ -109,22 +102,19 @@ def test_a_run_that_fails_shows_its_traceback(project: Project, watch: str) -> N
 def test_the_last_run_is_watched(project: Project, watch: str) -> None:
     """It is taken with its own arguments, directory and environment."""
     project.run("train.py", "hparams.json", "3")
-    elsewhere = subprocess.run(
-        [sys.executable, "-m", "precompiled", "watch", "--last", "--once", "--json"], cwd="/",
-        env=project.host.environment(), capture_output=True, text=True, timeout=TIMEOUT_S, check=True,
-    )  # fmt: skip
-    last = json.loads(elsewhere.stdout.splitlines()[-1])
+    elsewhere = project.host.command("watch", "--last", "--once", "--json", cwd=Path("/"))
+    last = json.loads(elsewhere.splitlines()[-1])
     assert (last["state"], last["directory"], last["kind"]) == ("ready", str(project.directory), "run")
     assert last["name"].endswith("train.py hparams.json 3")
     assert last["reused"] == last["captured"] == 1
     # Listed and removed, by name and by id.
-    listed = json.loads(command_line(project, "watch", "--list", "--json").stdout)
+    listed = json.loads(command_line(project, "watch", "--list", "--json"))
     assert {w["id"] for w in listed["watches"]} >= {watch, last["id"]}
-    removed = json.loads(command_line(project, "watch", "--remove", last["id"], "--json").stdout)
+    removed = json.loads(command_line(project, "watch", "--remove", last["id"], "--json"))
     assert removed == {"removed": [last["id"]]}
     assert not project.record(last["id"]).exists()
-    missing = command_line(project, "watch", "--remove", last["id"], "--json", status=1)
-    assert json.loads(missing.stdout)["error"]["code"] == "no-such-watch"
+    missing = project.host.command(project, "watch", "--remove", last["id"], "--json", status=1)
+    assert json.loads(missing)["error"]["code"] == "no-such-watch"
 
 
 def test_what_a_run_writes_itself_is_no_source(project: Project) -> None:
@@ -144,7 +134,7 @@ def test_wrong_use_is_said(project: Project, tmp_path: Path) -> None:
         (["a:b", "--", "python"], 2), (["--remove"], 2), (["a:b", "--file", "not-there"], 2),
         (["--", "no-such-command"], 1),
     ):  # fmt: skip
-        command_line(project, "watch", *arguments, status=status)
+        project.host.command("watch", *arguments, cwd=project.directory, status=status)
 
 
 def test_entry_points_of_a_project(project: Project) -> None:
@@ -168,12 +158,7 @@ def two():
 def three():
     raise RuntimeError("not marked")
 """)
-    done = subprocess.run(
-        [sys.executable, "-m", "precompiled", "watch", "--once", "--json"], cwd=root / "pkg" / "deep",
-        env=project.host.environment(), capture_output=True, text=True, timeout=TIMEOUT_S, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, (done.stdout, done.stderr)
-    last = json.loads(done.stdout.splitlines()[-1])
+    last = json.loads(project.host.command("watch", "--once", "--json", cwd=root / "pkg" / "deep").splitlines()[-1])
     assert (last["directory"], last["captured"], last["ready"]) == (str(root), 2, 2)
     record = json.loads(project.record(last["id"]).read_text())
     assert str(root / "values.toml") in record["good"]["sources"]
@@ -193,12 +178,9 @@ def test_a_daemon_of_all_users_watches_for_nobody(host: Host) -> None:
     daemon = DaemonUnderTest(host.root / "system")
     try:
         daemon.start("--system")
-        done = subprocess.run(
-            [sys.executable, "-m", "precompiled", "watch", "a:b", "--json", "--runtime-dir", str(daemon.runtime_dir)],
-            env=host.environment(), capture_output=True, text=True, timeout=TIMEOUT_S, check=False,
-        )  # fmt: skip
-        error = json.loads(done.stdout)["error"]
-        assert (done.returncode, error["code"]) == (1, "watch-needs-own-daemon")
+        said = host.command("watch", "a:b", "--json", "--runtime-dir", str(daemon.runtime_dir), status=1)
+        error = json.loads(said)["error"]
+        assert error["code"] == "watch-needs-own-daemon"
         assert "serves all users" in error["message"] and "PRECOMPILED_RUNTIME_DIR" in error["action"]
     finally:
         daemon.cleanup()

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from support_host import TIMEOUT_S, Host
+from support_slow import everyday_or_slow
 from support_watch import Project, sources
 from test_files import in_own_user_namespace, needs_namespaces
 
@@ -145,9 +146,7 @@ BROKEN = {
 EVERYDAY = ("syntax", "memory")
 
 
-@pytest.mark.parametrize(
-    "what", [pytest.param(name, marks=[] if name in EVERYDAY else [pytest.mark.slow]) for name in BROKEN]
-)
+@pytest.mark.parametrize("what", everyday_or_slow(BROKEN, EVERYDAY))
 def test_broken_code_is_reported_and_contained_and_the_next_good_save_works(
     project: Project, watch: str, what: str
 ) -> None:
@@ -160,11 +159,7 @@ def test_broken_code_is_reported_and_contained_and_the_next_good_save_works(
     assert [graph.key for graph in failed.graphs] == [graph.key for graph in good.graphs], "the previous artifacts stay"
     if what in ("import", "syntax"):
         assert str(project.directory / "model.py") in failed.error, "where it is"
-    shown = subprocess.run(
-        [sys.executable, "-m", "precompiled", "status"], env=project.host.environment(), capture_output=True, text=True,
-        timeout=TIMEOUT_S, check=True,
-    ).stdout  # fmt: skip
-    assert said.partition(":")[0] in shown, "status shows it as well"
+    assert said.partition(":")[0] in project.host.command("status"), "status shows it as well"
     left = subprocess.run(["ps", "-eo", "pid,args"], capture_output=True, text=True, check=True).stdout
     assert "sleep 1009" not in left, "everything that it started is gone"
     since = time.time() - 0.1

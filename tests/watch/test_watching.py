@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import psutil
 import pytest
 from support_host import new_host
+from support_slow import everyday_or_slow
 from support_watch import PROJECT, Project, sources
 
 
@@ -45,12 +46,12 @@ EDITS = [
     ("ops.py", "grad * 1.0", "grad * 1.0 + 0.0"),
     ("config.json", '"width": 8', '"width": 16'),
 ]
-EVERYDAY = ("ops.py",)
 
 
 @pytest.mark.parametrize(
     ("name", "old", "new"),
-    [pytest.param(*edit, marks=[] if edit[0] in EVERYDAY else [pytest.mark.slow], id=edit[0]) for edit in EDITS],
+    everyday_or_slow(EDITS, EDITS[2:3]),
+    ids=[name for name, _, _ in EDITS],
 )
 def test_an_edit_is_compiled_before_the_next_run(project: Project, watch: str, name: str, old: str, new: str) -> None:
     before = project.until_ready(watch)

@@ -1,0 +1,17 @@
+"""Rows of a table: some everyday, the others for `make test-slow`."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable
+from typing import Any
+
+import pytest
+
+
+def everyday_or_slow(cases: Iterable[Any], everyday: Container[Any]) -> list[Any]:
+    """Parameters of a test; a tuple is one for each argument."""
+    rows = []
+    for case in cases:
+        marks = [] if case in everyday else [pytest.mark.slow]
+        rows.append(pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=marks))
+    return rows
