@@ -83,15 +83,35 @@ class Client:
         return "\n".join(["--- stdout", *self.lines, "--- stderr", *self.errors])
 
 
+_PREPARE = """
+import pathlib, sys
+from torch._inductor import codecache, cpu_vec_isa
+from precompiled.torch_internals import cpp_builds
+cpp_builds.use(pathlib.Path(sys.argv[1]))
+cpu_vec_isa.valid_vec_isa_list()
+codecache.CppPythonBindingsCodeCache.load_pybinding([], '''
+#include <torch/csrc/inductor/cpp_prefix.h>
+extern "C" void kernel() {}
+''')
+"""
+
+
 @functools.cache
-def _probes() -> Path:
-    """A cache of Inductor's with no more than its test programs for vector units: five seconds of a core."""
-    directory = tempfile.TemporaryDirectory(prefix="pc-probes-")
+def _prepared() -> Path:
+    """What a scratch directory has after its first kernel, without the kernel: ten seconds of a core for each host.
+
+    Inductor's test programs for vector units, and its precompiled header.
+    """
+    directory = tempfile.TemporaryDirectory(prefix="pc-prepared-")
     atexit.register(directory.cleanup)
-    program = "from torch._inductor.cpu_vec_isa import valid_vec_isa_list; valid_vec_isa_list()"
-    environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": directory.name}
-    support_zygote.start([sys.executable, "-c", program], environment, directory.name).wait(TIMEOUT_S)
+    command = [sys.executable, "-c", _PREPARE, directory.name]
+    assert support_zygote.start(command, dict(os.environ), directory.name).wait(TIMEOUT_S) == 0
     return Path(directory.name)
+
+
+def prepare(scratch: Path) -> None:
+    """Links, for the header has 150 MB; nobody writes into one of these files."""
+    shutil.copytree(_prepared(), scratch, copy_function=os.link, dirs_exist_ok=True)
 
 
 @dataclass
@@ -105,9 +125,9 @@ class Host:
 
     def __post_init__(self) -> None:
         self._before = self.served_by.stats() if self.served_by else wire.StatsReply()
-        shutil.copytree(_probes(), self.root / "inductor")
+        prepare(self.root / "inductor")
         if self.served_by is None:
-            shutil.copytree(_probes(), scratch.directory(self.store.root))
+            prepare(scratch.directory(self.store.root))
             self.store.root.chmod(0o700)
 
     @property

@@ -70,12 +70,12 @@ def test_a_killed_worker_is_replaced_and_its_job_published(host: Host) -> None:
 def test_without_any_daemon_it_is_plain_torch_with_one_warning(host: Host) -> None:
     """Directories that nobody can make, not even root: below /proc, and below a file."""
     (host.root / "file").touch()
-    for model, env in (
-        ("gpt2", {"PRECOMPILED_CACHE_DIR": "/proc/none/store", "PRECOMPILED_RUNTIME_DIR": "/proc/none/run"}),
-        ("mlp", {"PRECOMPILED_RUNTIME_DIR": str(host.root / "file" / "run")}),
-        ("mlp", {"PRECOMPILED_RUNTIME_DIR": "/" + "long/" * 40}),
+    for env in (
+        {"PRECOMPILED_CACHE_DIR": "/proc/none/store", "PRECOMPILED_RUNTIME_DIR": "/proc/none/run"},
+        {"PRECOMPILED_RUNTIME_DIR": str(host.root / "file" / "run")},
+        {"PRECOMPILED_RUNTIME_DIR": "/" + "long/" * 40},
     ):
-        client = host.start({"model": model, "training": True}, env)
+        client = host.start(MLP, env)
         result = client.result()
         assert {(graph["state"], graph["source"]) for graph in result["reports"]} == {("bypassed", "inline")}
         assert {graph["reason"] for graph in result["reports"]} <= {"no-daemon", "socket-path-too-long"}

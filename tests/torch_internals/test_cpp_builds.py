@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support_host import prepare
 from torch._inductor import codecache, cpp_builder, cpu_vec_isa
 from torch._inductor.exc import CppCompileError
 
@@ -129,6 +130,7 @@ def test_a_precompiled_header_that_was_removed_is_made_again(header: Path, suffi
 
 def test_flags_of_one_build_ask_for_no_header_of_their_own(place: Path) -> None:
     """Torch names a header by them and builds it without them: seconds of a core and 150 MB for the same again."""
+    prepare(place)
     for number, flags in enumerate(((), kernel_units._NO_LIMIT)):
         text = f"#include <torch/csrc/inductor/cpp_prefix.h>\nint number{number};\n"
         assert os.path.exists(kernel_units._Build.load_async(text, "cpu", extra_flags=flags)().path)

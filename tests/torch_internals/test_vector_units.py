@@ -23,6 +23,7 @@ with config.patch({"cpp.simdlen": 256}):
 """
 
 
+@pytest.mark.slow  # each unit's test program is compiled twice
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="NOT TESTED: VECTOR UNITS OF OTHER CPUS THAN X86-64")
 def test_the_same_unit_is_picked_and_a_width_that_is_asked_for_is_found(tmp_path: Path) -> None:
     environment = {"PATH": "/usr/local/bin:/usr/bin:/bin", "TORCHINDUCTOR_CACHE_DIR": str(tmp_path)}

@@ -113,7 +113,7 @@ def test_the_last_run_is_watched(project: Project, watch: str) -> None:
     removed = json.loads(command_line(project, "watch", "--remove", last["id"], "--json"))
     assert removed == {"removed": [last["id"]]}
     assert not project.record(last["id"]).exists()
-    missing = project.host.command(project, "watch", "--remove", last["id"], "--json", status=1)
+    missing = project.host.command("watch", "--remove", last["id"], "--json", status=1)
     assert json.loads(missing)["error"]["code"] == "no-such-watch"
 
 
