@@ -229,8 +229,9 @@ def test_a_daemon_killed_leaves_no_worker_and_its_place_is_free(tmp_path: Path) 
             wait_until(lambda: len(psutil.Process(worker.pid).children(recursive=True)) >= 4)
             daemon.stop(signal.SIGKILL)
             wait_until(lambda: not alive(worker.pid), "the worker ends")
-            plain = int(pids.read_text().split()[1])
+            of_own_session, plain = map(int, pids.read_text().split())
             wait_until(lambda: not alive(plain), "its compilers end")
+            os.killpg(of_own_session, signal.SIGKILL)  # which nobody is left to find
         assert not daemon_reachable(daemon.settings), "a socket without a daemon is not reachable"
         lock = Lock(daemon.runtime_dir / "lock")
         assert lock.acquire()

@@ -143,7 +143,7 @@ BROKEN = {
     "exit": ("import os\nprint('last words', flush=True)\nos._exit(7)\n", "exit status 7; its last words"),
     "hang": ("import time, subprocess\nsubprocess.Popen(['sleep', '1009'])\ntime.sleep(1009)\n", "within 90 s"),
 }
-EVERYDAY = ("syntax", "memory")
+EVERYDAY = ("syntax",)
 
 
 @pytest.mark.parametrize("what", everyday_or_slow(BROKEN, EVERYDAY))

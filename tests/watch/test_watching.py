@@ -80,6 +80,7 @@ def test_an_edit_elsewhere_captures_nothing_and_a_comment_finds_the_same_keys(pr
     assert project.host.stats().compiled == compiled
 
 
+@pytest.mark.slow
 def test_the_daemon_may_be_restarted_between_the_edit_and_the_run(project: Project, watch: str) -> None:
     """And it may be killed: what is registered is on disk, and the edit is found by the contents of the files."""
     host = project.host
