@@ -77,7 +77,7 @@ test-all: $(STAMP) ## Every suite that this machine can run, with the time of ea
 
 .PHONY: test-slow
 test-slow: $(STAMP) ## The tests that take minutes each
-	@$(BIN)/python -m pytest -m slow $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -p tests.lanes -n 2 -m slow $(PYTEST_ARGS)
 
 .PHONY: test-systemd
 test-systemd: $(STAMP) ## A real systemd, booted in a container (root; Debian: systemd-container)

@@ -13,6 +13,7 @@ from xdist.scheduler import LoadScopeScheduling
 
 # By the seconds that a run prints (``make test PYTEST_ARGS=--durations=0``): so the processes end together.
 LONGEST_FIRST = (
+    "tests/packages/test_package_soundness.py",  # of the slow ones
     "tests/e2e/test_corpus.py",
     "tests/packages/test_package_program.py",
     "tests/e2e/test_modes.py",
@@ -29,7 +30,6 @@ LONGEST_FIRST = (
     "tests/e2e/test_in_process.py",
     "tests/e2e/test_stand_in_contract.py",
     "tests/e2e/test_training_orders.py",
-    "tests/packages/test_package_soundness.py",
     "tests/graph/test_key_properties.py",
 )
 
