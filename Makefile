@@ -55,7 +55,7 @@ bench-scale: $(STAMP) ## How costs grow with artifacts, clients and jobs (about 
 	@$(BIN)/python -m benchmarks.scale $(ARGS)
 bench-watch: $(STAMP) ## Watch mode: from a save to ready, and the next run beside torch.compile's (minutes; ARGS=--help)
 	@$(BIN)/python -m benchmarks.watch $(ARGS)
-bench-packages: $(STAMP) ## Packages: the first call of a process that traces nothing (minutes; ARGS=--help)
+bench-packages: $(STAMP) ## Packages: the first call of a process that traces nothing (minutes; ARGS=--recording: that records)
 	@$(BIN)/python -m benchmarks.packages --first-call $(ARGS)
 
 .PHONY: architectures architectures-packages
@@ -82,6 +82,10 @@ test-slow: $(STAMP) ## The tests that take minutes each
 .PHONY: test-systemd
 test-systemd: $(STAMP) ## A real systemd, booted in a container (root; Debian: systemd-container)
 	@$(BIN)/python -m pytest -m systemd $(PYTEST_ARGS)
+
+.PHONY: ablation
+ablation: $(STAMP) ## Packages' soundness cases, without each kind of fact in turn (some minutes; ARGS=KIND ...)
+	@$(BIN)/python tests/package_ablation.py $(ARGS)
 
 .PHONY: fuzz
 fuzz: $(STAMP) ## Random programs with swaps at random points, beside plain torch.compile (ARGS=--help)

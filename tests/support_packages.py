@@ -36,14 +36,19 @@ def write(folder: Path, *, after: bool) -> None:
             (folder / f"{item.name}_helper.py").write_text(HEAD + textwrap.dedent(item.helper[after]))
 
 
-def run(host: Host, python: str, folder: Path, cases: list[str], *, audit: bool = False) -> dict[str, Any]:
-    """Run cases in one process; what became of each. ``audit``: trace what packages would be used for, and compare."""
+def run(
+    host: Host, python: str, folder: Path, cases: list[str], *, audit: bool = False, without: str = "nothing"
+) -> dict[str, Any]:
+    """Run cases in one process; what became of each. ``audit``: trace what packages would be used for, and compare.
+
+    ``without``: a kind of facts that is not compared (package_ablation.py).
+    """
     environment = {
         "PRECOMPILED_PACKAGES": "function",
         "PRECOMPILED_PACKAGE_AUDIT": str(int(audit)),
         "PRECOMPILED_MODE": "wait",
         "OMP_NUM_THREADS": "1",
     }
-    started = host.start({"folder": str(folder), "cases": cases}, environment, python, PROGRAM)
+    started = host.start({"folder": str(folder), "cases": cases, "without": without}, environment, python, PROGRAM)
     answer: dict[str, Any] = started.result(timeout_s=3 * TIMEOUT_S)
     return answer

@@ -1,7 +1,8 @@
 """Packages: a table of architectures, and the first call of the second process beside plain torch.compile's warm start.
 
-`python -m benchmarks.packages` (the table), `... --first-call` (the measure). Exit status 1 when a row is not
-as it should be (a frame was traced in the second process, or something differs from eager), or the goal is missed.
+`python -m benchmarks.packages` (the table), `... --first-call` and `... --recording` (the measures). Exit status 1 when
+a row is not as it should be (a frame was traced in the second process, or something differs from eager), or the goal is
+missed.
 """
 
 from __future__ import annotations
@@ -11,18 +12,27 @@ import statistics
 from benchmarks.architectures.rows import asked, conclude, rows_parser
 from benchmarks.harness.console import begin
 from benchmarks.harness.hosts import BenchmarkError
-from benchmarks.packages.first_call import GOAL, first_call
+from benchmarks.packages.first_call import GOAL, first_call, recording
 from benchmarks.packages.table import HEADERS, examine
 
 
 def main() -> int:
     parser = rows_parser("python -m benchmarks.packages", __doc__)
-    parser.add_argument("--first-call", action="store_true", help="the measure instead of the table")
-    parser.add_argument("--quick", action="store_true", help="a small model for --first-call: no figure to be quoted")
+    parser.add_argument("--first-call", action="store_true", help="the first call with a package, not the table")
+    parser.add_argument("--recording", action="store_true", help="what recording costs the first call, not the table")
+    parser.add_argument("--quick", action="store_true", help="a small model for a measure: no figure to be quoted")
     arguments = parser.parse_args()
     names = asked(parser, arguments)
     console, say = begin(200, stderr=arguments.json)
     try:
+        if arguments.recording:
+            ratios = recording(arguments.quick, say)
+            console.print(
+                f"first call that records, over one that does not: {statistics.median(ratios):.3f} "
+                f"({min(ratios):.3f} to {max(ratios):.3f}, {len(ratios)} pairs)",
+                highlight=False,
+            )
+            return 0
         if arguments.first_call:
             ratios = first_call(arguments.quick, say)
             median = statistics.median(ratios)
