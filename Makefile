@@ -72,8 +72,8 @@ test: lint ## Lint, then all everyday tests (CPU; no root)
 	@$(BIN)/python -m pytest -p tests.lanes -n 2 -m '$(NOT_EVERYDAY)' $(PYTEST_ARGS)
 
 .PHONY: test-all
-test-all: $(STAMP) ## Every suite that this machine can run, with the time of each (hours)
-	@$(BIN)/python tools/test_all.py
+test-all: $(STAMP) ## Every suite that this machine can run, with the time of each (ARGS=--without SUITE)
+	@$(BIN)/python tools/test_all.py $(ARGS)
 
 .PHONY: test-slow
 test-slow: $(STAMP) ## The tests that take minutes each
