@@ -1,4 +1,4 @@
-"""Compiled autograd's graphs in a form that a worker can rebuild.
+"""Graphs in a form that a worker can rebuild: what they hold become inputs (attributes.py), and compiled autograd's.
 
 What Dynamo makes of a backward that compiled autograd captured differs from other graphs in two ways:
 
@@ -20,7 +20,7 @@ from __future__ import annotations
 import contextlib
 import operator
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -30,18 +30,20 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from precompiled.core.errors import Bypass
-from precompiled.torch_internals import assertions, stand_in
-
-_CARRIED = ("example_value", "tensor_dict")
+from precompiled.torch_internals import assertions, attributes, stand_in
 
 
 @dataclass(frozen=True)
 class Plain:
-    """``module``: what is captured; ``as_given``: the same in the operators of Dynamo; both take ``flatten(args)``."""
+    """``module``: what is captured; ``as_given``: the same in the operators of Dynamo.
+
+    Both take ``flatten(args)``, and ``held`` behind it.
+    """
 
     module: torch.fx.GraphModule
     as_given: torch.fx.GraphModule
     flatten: Callable[[tuple[Any, ...]], list[Any]] | None = None
+    held: list[torch.Tensor] = field(default_factory=list)
     traced: bool = False
 
     @contextlib.contextmanager
@@ -65,19 +67,22 @@ class Plain:
 
     def taking_all(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """``function``, for the arguments that Dynamo passes."""
-        flatten = self.flatten
-        if flatten is None:
-            return function
-        return lambda *args: function(*flatten(args))
+        flatten, held = self.flatten, self.held
+        if flatten is not None:
+            return lambda *args: function(*flatten(args), *held)
+        if held:
+            return lambda *args: function(*args, *held)
+        return function
 
 
 def plain(module: torch.fx.GraphModule) -> Plain:
     """The graph itself, or a plain one that does the same. Raises Bypass where there is none."""
     module = assertions.restored(module)
-    if not torch._dynamo.compiled_autograd.in_compiled_autograd_region or not _is_of_one_process(module):
-        return Plain(module, module)
-    flat, flatten = _flat(module)
-    return Plain(_traced(flat), flat, flatten, traced=True)
+    if torch._dynamo.compiled_autograd.in_compiled_autograd_region and _is_of_one_process(module):
+        flat, flatten = _flat(module)
+        return Plain(_traced(flat), flat, flatten, traced=True)
+    module, held = attributes.lifted(module)
+    return Plain(module, module, held=held)
 
 
 def _is_of_one_process(module: torch.fx.GraphModule) -> bool:
@@ -101,7 +106,7 @@ def _flat(module: torch.fx.GraphModule) -> tuple[torch.fx.GraphModule, Callable[
 
     def add(node: torch.fx.Node, *pick: Any) -> None:
         copies[node] = graph.placeholder(node.name)
-        copies[node].meta = {name: node.meta[name] for name in _CARRIED if name in node.meta}
+        copies[node].meta = {name: node.meta[name] for name in attributes.CARRIED if name in node.meta}
         picks.append(pick)
 
     placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
