@@ -113,8 +113,8 @@ _TABLE = (
     _bypass("freezing", "Inductor's freezing puts the weights into the code", "leave `freezing` off"),
     _bypass("fx-wrapper", "`fx_wrapper` has no code to keep", "leave it off"),
     _bypass("graph-attribute",
-        "the graph holds a tensor of which Dynamo says nothing, a script object or a part of a model, instead of taking "
-        "it as an input. What a compiled `optimizer.step()` works on is served",
+        "the graph holds a tensor of which Dynamo says nothing, a script object or a part of a model, instead of "
+        "taking it as an input. What a compiled `optimizer.step()` works on is served",
         "give it to the function as an argument"),
     _bypass("higher-order-operator", "an operator with effects, or of a user's own", "nothing yet"),
     _bypass("lookup-only", "no artifact, and the mode is `lookup`", "run once in another mode"),

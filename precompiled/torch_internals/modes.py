@@ -4,7 +4,9 @@ Thread-local state (grad mode, inference mode, autocast) is restored wherever an
 both read it. Process-wide state (determinism, threads, precision) is restored in the worker only: in a client it is
 the user's.
 
-Private names: torch._C.{_autocast_supported_devices, _get_fp32_precision_getter, _set_fp32_precision_setter},
+Private names: torch._C.{_autocast_supported_devices, _get_fp32_precision_getter, _set_fp32_precision_setter,
+_is_fwd_grad_enabled, _set_fwd_grad_enabled, _exit_dual_level}, torch.autograd.forward_ad._current_level,
+torch._C._functorch.{get_dynamic_layer_stack_depth, pop_dynamic_layer_stack_and_undo_to_depth},
 torch._dynamo.compiled_autograd.in_compiled_autograd_region,
 torch._functorch._aot_autograd.utils.{top_saved_tensors_hooks, saved_tensors_hooks_are_inlineable},
 torch.nn.attention.{_cur_sdpa_kernel_backends, _sdpa_kernel}.
@@ -14,13 +16,14 @@ Checked on 2.11.0, 2.13.0, 2.15.0.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 import torch
 import torch.nn.attention
 from torch._dynamo import compiled_autograd
 from torch._functorch._aot_autograd import utils as aot_utils
+from torch.autograd import forward_ad
 
 from precompiled.core.errors import Bypass
 
@@ -130,7 +133,10 @@ def process_wide(modes: Mapping[str, Any]) -> Iterator[None]:
 
 @contextmanager
 def set_back_after_an_error() -> Iterator[None]:
-    """After an error, restore what a graph may set: grad mode, the attention backends in their order, autocast."""
+    """After an error, restore what a graph may set: grad mode, the attention backends in their order, autocast, and
+    the levels of torch.func's transforms and of forward mode.
+    """
+    depth, forward = torch._C._functorch.get_dynamic_layer_stack_depth(), torch._C._is_fwd_grad_enabled()
     grad, attention = torch.is_grad_enabled(), torch.nn.attention._cur_sdpa_kernel_backends(with_priority=True)
     devices = torch._C._autocast_supported_devices()
     autocast = [(device, torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)) for device in devices]
@@ -139,6 +145,11 @@ def set_back_after_an_error() -> Iterator[None]:
     try:
         yield
     except BaseException:
+        torch._C._functorch.pop_dynamic_layer_stack_and_undo_to_depth(depth)
+        torch._C._set_fwd_grad_enabled(forward)
+        if forward_ad._current_level < 0:  # there is one level at most, and the program is in none
+            with suppress(RuntimeError):  # nor was the graph
+                torch._C._exit_dual_level(level=0)
         torch.set_grad_enabled(grad)
         if torch.nn.attention._cur_sdpa_kernel_backends(with_priority=True) != attention:
             torch.nn.attention._sdpa_kernel(attention, set_priority=True)

@@ -59,10 +59,12 @@ _KEEP_THEIR_INPUT = frozenset(
      "threshold"}
 )  # fmt: skip
 
-# What sets a mode of autograd's, of attention's or of autocast, in the midst of a graph.
+# What sets a mode of autograd's, of attention's or of autocast, or begins a transform, in the midst of a graph.
 _SET_MODES = frozenset(
-    {"_enter_autocast", "_set_grad_enabled", "set_grad_enabled", "_sdpa_kernel", "_sdpa_kernel_variadic"}
-)
+    {"_enter_autocast", "_set_grad_enabled", "set_grad_enabled", "_sdpa_kernel", "_sdpa_kernel_variadic",
+     "_enter_dual_level", "_set_fwd_grad_enabled", "_grad_increment_nesting", "_jvp_increment_nesting",
+     "_vmap_increment_nesting"}
+)  # fmt: skip
 
 
 class StandIn:

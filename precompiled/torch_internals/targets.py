@@ -3,7 +3,8 @@
 A name is used only when looking it up gives the very same object, so a name can never stand for something else. What
 is not torch's own (a user's function, a custom op) has no name here: its code could change under an unchanged name.
 
-Private names: torch._C.{_nn, _special, _linalg, _fft, _VariableFunctions, _autograd}, torch._VF,
+Private names: torch._C.{_nn, _special, _linalg, _fft, _VariableFunctions, _autograd, _functorch},
+torch._VF,
 torch._ops.{OpOverload._schema, OpOverload._overloadname, OpOverloadPacket._qualified_op_name,
 HigherOrderOperator._name}. Checked on 2.11.0, 2.13.0, 2.15.0.
 """
@@ -73,6 +74,7 @@ _NAMESPACES = (
     "torch._C._VariableFunctions",
     "torch._VF",
     "torch._C._autograd",
+    "torch._C._functorch",
     "operator",
     "math",
 )

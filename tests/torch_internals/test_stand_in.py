@@ -423,6 +423,23 @@ def an_error_in_its_middle_leaves_the_modes_of_the_program(compile: Compile) -> 
 
 
 @row
+def an_error_in_its_middle_leaves_no_transform(compile: Compile) -> Any:
+    (a,) = weights("a")
+
+    def function(at: torch.Tensor) -> torch.Tensor:
+        forward = torch.func.jvp(lambda x: torch.nn.functional.embedding(at, x).tanh(), (a,), (a,))[1]
+        return forward.sum() + torch.func.grad(lambda x: torch.nn.functional.embedding(at, x).sum())(a).sum()
+
+    compiled = compile(function)
+    told = []
+    for number in (0, 1, 9, 0):
+        failed = raised(lambda at=torch.tensor([number]): compiled(at))[0] != "nothing"
+        plain = torch.func.jvp(lambda x: x[at].sin(), (a,), (a,))  # raises in a level that was left
+        told.append((failed, torch._C._functorch.get_dynamic_layer_stack_depth(), kind(plain[1])))
+    return told
+
+
+@row
 def an_error_that_the_program_catches_is_printed_by_nobody(compile: Compile) -> Any:
     compiled = compile(lambda x, at: x[at] * 5)
     with contextlib.redirect_stderr(io.StringIO()) as said:

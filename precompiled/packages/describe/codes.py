@@ -38,6 +38,11 @@ def _once_for_each_code(function: Callable[[types.CodeType], _T]) -> Callable[[t
 
 
 @_once_for_each_code
+def namedtuple_scope(name: str) -> dict[str, Any]:
+    """The globals of a namedtuple's ``__new__``, which no module has (Lib/collections/__init__.py)."""
+    return {"_tuple_new": tuple.__new__, "__builtins__": {}, "__name__": name}
+
+
 def code_digest(code: types.CodeType) -> str:
     """SHA-256 of what a code object does: its instructions, constants and names, without file and lines."""
     state = hashlib.sha256()

@@ -28,6 +28,7 @@ from torch._dynamo.utils import CleanupHook, CleanupManager
 from torch._guards import CompileContext, compile_context
 
 from precompiled.core.names import object_at
+from precompiled.packages.describe.codes import namedtuple_scope
 from precompiled.packages.describe.descriptions import Descriptions
 from precompiled.packages.describe.errors import Mismatch
 from precompiled.packages.describe.places import codes_at, locals_digest
@@ -150,10 +151,14 @@ def _aliases(body: Body, scope: dict[str, Any], name: Callable[[str], str]) -> I
             wanted[name(placeholder)] = importlib.import_module(what)
         elif kind == "scope":
             wanted[name(placeholder)] = scope
+        elif kind == "namedtuple":
+            wanted[name(placeholder)] = namedtuple_scope(what)
     added: list[str] = []
     try:
         for alias, value in wanted.items():
             if alias not in scope:
+                if not alias.startswith("__"):
+                    raise Mismatch(f"the program has not imported {alias}, which the bytecode needs")
                 scope[alias] = value
                 added.append(alias)
             elif scope[alias] is not value:
@@ -177,7 +182,7 @@ def or_discarded(body: Body, frame: Frame, name: Callable[[str], str]) -> Iterat
 def discard(body: Body, frame: Frame, name: Callable[[str], str]) -> None:
     """Remove the names that ``usable`` put into the frame's globals for an entry; Dynamo's aliases of modules stay."""
     for placeholder, kind, _what in body.installed:
-        if kind in ("builtins", "module", "scope"):
+        if kind in ("builtins", "module", "scope", "namedtuple"):
             frame.scope.pop(name(placeholder), None)
 
 

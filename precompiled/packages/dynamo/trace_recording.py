@@ -24,7 +24,7 @@ from typing import Any
 
 from torch._dynamo import convert_frame, output_graph
 
-from precompiled.packages.describe.codes import code_digest
+from precompiled.packages.describe.codes import code_digest, codes_within, namedtuple_scope
 from precompiled.packages.describe.descriptions import Descriptions
 from precompiled.packages.describe.errors import NotPortable
 from precompiled.packages.describe.places import Places, locals_digest
@@ -148,7 +148,8 @@ def _record(traced: Traced, builder: Any, guards: Any, output: Any, shapes: Any)
         installed.append((traced.names[name], kind, what))
     kept = guard_facts.describe(builder, guards, output, shapes, described)
     inlined = inlined_code(traced, builder.f_code, places)
-    known = {digest for _place, digest in inlined}
+    # The functions inside of the frame's own are a part of its code, by whose digest an entry is found.
+    known = {digest for _place, digest in inlined} | {code_digest(code) for code in codes_within(builder.f_code)}
     codes = {code_digest(code): code for code in output.tracing_context.traced_code}
     root = code_digest(builder.f_code)
     for digest, code in codes.items():
@@ -200,6 +201,8 @@ def _installed(name: str, value: Any, scope: dict[str, Any], graphs: list[Graph]
         return "module", value.__name__
     if value is scope:
         return "scope", None
+    if type(value) is dict and value.keys() == namedtuple_scope("").keys():
+        return "namedtuple", value["__name__"]
     if name.startswith("__compiled_fn"):
         said = "a graph of it is for this process alone: compiled in it, or with cudagraphs or collectives"
         raise NotPortable(said, code="package-graph")
@@ -222,7 +225,12 @@ def check_bytecode(traced: Traced, frame: Frame) -> None:
     assert traced.body is not None
     written = {name for attempt in traced.attempts for code in attempt.code for name in code.co_names}
     known = {*traced.names, *traced.body.imports, *written, *frame.code.co_names, *vars(builtins)}
-    if unknown := unguarded.globals_within(traced.body.code) - known:
+    unknown = unguarded.globals_within(traced.body.code) - known
+    # Where the program has imported a module that the bytecode needs, Dynamo uses the program's name for it
+    # (torch/_dynamo/codegen.py: create_load_python_module).
+    modules = {name: found.__name__ for name in unknown if isinstance(found := frame.scope.get(name), types.ModuleType)}
+    traced.body.imports |= {name: of for name, of in modules.items() if of.rpartition(".")[2] == name}
+    if unknown := unknown - traced.body.imports.keys():
         traced.problem = NotPortable(f"Dynamo put {min(unknown)} into the globals", code="package-global")
     elif addresses := unguarded.addresses_within(traced.body.code):
         said = f"the bytecode has an address of this process in it: {addresses[0]!r}"

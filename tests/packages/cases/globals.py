@@ -87,3 +87,44 @@ def f(x):
 def build():
     return f, [(torch.randn(4, 4),)]
 """, ("USE = True", "USE = False"), TRACED, helper=("ALPHA = 2.0\n", "raise SystemExit('imported')\n"))
+
+# Dynamo's bytecode makes the output again, by the name that the program has for the module.
+ORDERED = """
+import collections, dataclasses
+@dataclasses.dataclass
+class Out(collections.OrderedDict):
+    sample: torch.Tensor
+    requires_grad = False
+    def __post_init__(self):
+        for field in dataclasses.fields(self):
+            self[field.name] = getattr(self, field.name)
+    def __setitem__(self, key, value):
+        super().__setitem__(key, value)
+        super().__setattr__(key, value)
+    def detach(self):
+        return self["sample"].detach()
+def f(x):
+    return Out(sample=torch.addmm(x, x, x, alpha=2.0))
+def build():
+    return f, [(torch.randn(4, 4),)]
+"""
+case("module_that_the_bytecode_needs", ORDERED, None, USED)
+case("module_that_the_bytecode_needs_by_another_name", ORDERED, ("def f(x)", "other, collections = collections, None\ndef f(x)"),
+     TRACED)  # fmt: skip
+case("module_that_the_bytecode_needs_is_gone", ORDERED, ("def f(x)", "del collections\ndef f(x)"), TRACED)
+case("namedtuple_of_a_transform", """
+def f(x):
+    return torch.func.jvp(lambda y: torch.addmm(y, y, y, alpha=2.0), (x,), (x,))[1]
+def build():
+    return f, [(torch.randn(4, 4),)]
+""", None, USED)
+case("function_inside_of_one_without_a_name", """
+FUNCTIONS = {"f": lambda x: torch.func.grad(lambda y: torch.addmm(y, y, y, alpha=2.0).sum())(x)}
+def build():
+    return FUNCTIONS["f"], [(torch.randn(4, 4),)]
+""", None, USED)
+case("function_inside_of_one_without_a_name_that_is_another", """
+FUNCTIONS = {"f": lambda x: torch.func.grad(lambda y: torch.addmm(y, y, y, alpha=2.0).sum())(x)}
+def build():
+    return FUNCTIONS["f"], [(torch.randn(4, 4),)]
+""", ("alpha=2.0", "alpha=3.0"), TRACED)
