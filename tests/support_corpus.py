@@ -21,7 +21,8 @@ BYPASSED = {
     "compiled_autograd_module_hooks": {"user-function"},
 }
 
-# Rows with a frame that no package holds, which Dynamo traces in each process, with package_report()'s reason.
+# Rows with a frame that no package holds, which Dynamo traces in each process, with package_report()'s reason; that of
+# the frames around an optimizer's step is NOT_PORTABLE: they are made for one optimizer.
 TRACED = {
     "tensor_subclass_of_torch": "package-guard",
     "tensor_subclass_of_a_module": "package-guard",
@@ -39,7 +40,16 @@ TRACED = {
         "package-graph",
     ),
     "compiled_autograd_by_configuration": "package-mode",
+    # Their state is made while they are traced; parameters and state are no inputs of the graph.
+    **dict.fromkeys(
+        ("optimizer_sgd", "optimizer_adam", "optimizer_adam_foreach", "optimizer_adamw", "optimizer_adamw_tensor_lr",
+         "optimizer_rmsprop", "optimizer_adagrad"),
+        "package-graph",
+    ),
 }  # fmt: skip
+
+
+NOT_PORTABLE = "package-not-portable"
 
 
 def traced(answer: Answer) -> dict[str, list[Any]]:

@@ -3,8 +3,7 @@
 A name is used only when looking it up gives the very same object, so a name can never stand for something else. What
 is not torch's own (a user's function, a custom op) has no name here: its code could change under an unchanged name.
 
-Private names: torch._C.{_nn, _special, _linalg, _fft, _VariableFunctions, _autograd, _functorch},
-torch._VF,
+Private names: torch._C.{_nn, _special, _linalg, _fft, _VariableFunctions, _autograd, _functorch}, torch._VF,
 torch._ops.{OpOverload._schema, OpOverload._overloadname, OpOverloadPacket._qualified_op_name,
 HigherOrderOperator._name}. Checked on 2.11.0, 2.13.0, 2.15.0.
 """
@@ -15,14 +14,16 @@ import importlib
 import math
 import operator
 import os
+import warnings
 from functools import cache
 from types import BuiltinFunctionType, FunctionType, MethodDescriptorType, ModuleType, WrapperDescriptorType
 from typing import Any
 
 import torch
+import typing_extensions
 
 from precompiled.core.errors import Bypass
-from precompiled.torch_internals import custom_ops, user_modules
+from precompiled.torch_internals import custom_ops, numpy_calls, user_modules
 
 # Operators that come with torch and cannot be redefined by a user's module without patching torch itself.
 _BUILTIN_OP_NAMESPACES = frozenset(
@@ -34,6 +35,9 @@ _OTHER_COLLECTIVE_OP_NAMESPACES = frozenset({"c10d", "c10d_functional", "_dtenso
 _STANDARD_MODULES = frozenset({"_operator", "operator", "math", "builtins"})
 # Unlike core.files.is_torchs of the path where it really lies: a link's name must not pass for torch's own.
 _TORCH_FOLDER = os.path.join(os.path.realpath(os.path.dirname(torch.__file__)), "")
+
+# Files of the wrapper that warns, around what torch has deprecated (torch._check_is_size).
+_DEPRECATING = frozenset({typing_extensions.__file__, warnings.__file__})
 
 # Operators that take graphs, and whose other arguments are data: what they do is all in the encoded graphs. Not those
 # that take code by reference (user Triton kernels: user_kernels.py) or have effects.
@@ -119,7 +123,8 @@ def encode(target: Any) -> list[str]:
     if known is not None and known[0] is target:
         return known[1]
     name = _encode(target)
-    if name[0] != "cop":  # whose digest is of the module's values as they are now
+    # Not an operator of the user's, whose digest is of the module's values as they are now, nor what Dynamo makes anew.
+    if name[0] not in ("cop", numpy_calls.KIND):
         _NAMES[id(target)] = (target, name)  # keeps the object alive, so that its id stays its own
     return name
 
@@ -143,6 +148,8 @@ def _encode(target: Any) -> list[str]:
         if name not in _HIGHER_ORDER or getattr(torch.ops.higher_order, name, None) is not target:
             raise Bypass(f"the graph uses the higher-order operator {target}", code="higher-order-operator")
         return ["hop", name]
+    if (of_numpy := numpy_calls.encode(target)) is not None:
+        return of_numpy
     module = getattr(target, "__module__", None) or ""
     qualname = getattr(target, "__qualname__", None) or getattr(target, "__name__", None) or ""
     if not _is_torchs_own(module) or not _is_torchs_code(target):
@@ -174,6 +181,8 @@ def _is_torchs_code(target: Any) -> bool:
     it replaces, and Dynamo puts a patched torch.nn.functional.x into the graph as if it were torch's.
     """
     if isinstance(target, FunctionType):
+        if target.__code__.co_filename in _DEPRECATING:
+            target = getattr(target, "__wrapped__", target)
         return os.path.realpath(target.__code__.co_filename).startswith(_TORCH_FOLDER)
     return isinstance(target, (BuiltinFunctionType, MethodDescriptorType, WrapperDescriptorType, type))
 
@@ -199,6 +208,8 @@ def _decode(name: tuple[str, ...]) -> Any:
         if rest[0] not in _HIGHER_ORDER:
             raise ValueError(f"{rest[0]} is no higher-order operator that can be sent")
         return getattr(torch.ops.higher_order, rest[0])
+    if kind == numpy_calls.KIND:
+        return numpy_calls.decode(list(name))
     if kind == "fn":
         module, qualname = rest
         space = _namespace(module) if module in _NAMESPACES else importlib.import_module(module)

@@ -433,8 +433,8 @@ def an_error_in_its_middle_leaves_no_transform(compile: Compile) -> Any:
     compiled = compile(function)
     told = []
     for number in (0, 1, 9, 0):
-        failed = raised(lambda at=torch.tensor([number]): compiled(at))[0] != "nothing"
-        plain = torch.func.jvp(lambda x: x[at].sin(), (a,), (a,))  # raises in a level that was left
+        failed = raised(lambda number=number: compiled(torch.tensor([number])))[0] != "nothing"
+        plain = torch.func.jvp(torch.sin, (a,), (a,))  # raises in a level that was left
         told.append((failed, torch._C._functorch.get_dynamic_layer_stack_depth(), kind(plain[1])))
     return told
 

@@ -5,13 +5,17 @@ from __future__ import annotations
 import functools
 import math
 import operator
+import warnings
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
+import torch._numpy
 import torch.nn.functional as F
+import typing_extensions
 from support_graphs import captured
+from torch._dynamo import utils
 
 from precompiled.core.errors import Bypass
 from precompiled.torch_internals import custom_ops, targets
@@ -84,6 +88,37 @@ def test_a_patch_that_bears_the_name_of_what_it_replaces_is_not_torchs(
     monkeypatch.setattr(F, "softsign", patch)
     targets._resolve.cache_clear()
     assert refusal(patch) == "user-function"
+
+
+@pytest.mark.parametrize("deprecated", [typing_extensions.deprecated, getattr(warnings, "deprecated", None)])
+def test_what_torch_has_deprecated_is_torchs_and_what_a_user_has_is_not(
+    monkeypatch: pytest.MonkeyPatch, deprecated: Any
+) -> None:
+    assert targets.decode(targets.encode(torch._check_is_size)) is torch._check_is_size
+    if deprecated is None:
+        pytest.skip("LOUD: this Python has no warnings.deprecated")
+    patch = deprecated("use another")(functools.wraps(F.softsign)(lambda x: x * 3))
+    monkeypatch.setattr(F, "softsign", patch)
+    targets._resolve.cache_clear()
+    assert refusal(patch) == "user-function"
+
+
+@pytest.mark.parametrize(
+    "wrapper",
+    [utils.numpy_to_tensor_wrapper(torch._numpy.sin), utils.numpy_to_tensor_wrapper(torch._numpy.linalg.norm),
+     utils.numpy_method_wrapper("reshape"), utils.numpy_operator_wrapper(operator.add)],
+    ids=lambda wrapper: wrapper.__name__,
+)  # fmt: skip
+def test_a_call_of_numpys_is_named_by_what_torch_has_for_it(wrapper: Any) -> None:
+    made = targets.decode(targets.encode(wrapper))
+    assert type(made) is type(wrapper) and vars(made) == vars(wrapper)
+
+
+def test_a_patched_function_of_torchs_numpy_has_no_name() -> None:
+    patch = functools.wraps(torch._numpy.sin)(lambda x: x * 3)
+    assert refusal(utils.numpy_to_tensor_wrapper(patch)) == "user-function"
+    assert refusal(utils.numpy_method_wrapper("of_mine")) == "user-function"
+    assert refusal(utils.numpy_operator_wrapper(lambda a, b: a * 3)) == "user-function"
 
 
 def _calls_silu(x: torch.Tensor) -> torch.Tensor:

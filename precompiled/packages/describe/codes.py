@@ -38,11 +38,6 @@ def _once_for_each_code(function: Callable[[types.CodeType], _T]) -> Callable[[t
 
 
 @_once_for_each_code
-def namedtuple_scope(name: str) -> dict[str, Any]:
-    """The globals of a namedtuple's ``__new__``, which no module has (Lib/collections/__init__.py)."""
-    return {"_tuple_new": tuple.__new__, "__builtins__": {}, "__name__": name}
-
-
 def code_digest(code: types.CodeType) -> str:
     """SHA-256 of what a code object does: its instructions, constants and names, without file and lines."""
     state = hashlib.sha256()
@@ -109,3 +104,8 @@ def module_of_globals(value: Any) -> str | None:
     """The module whose globals a dictionary is: a constant where Dynamo's bytecode makes a function of the user's."""
     name = value.get("__name__") if type(value) is dict else None
     return name if isinstance(name, str) and getattr(sys.modules.get(name), "__dict__", None) is value else None
+
+
+def namedtuple_scope(name: str) -> dict[str, Any]:
+    """The globals of a namedtuple's ``__new__``, which no module has (Lib/collections/__init__.py)."""
+    return {"_tuple_new": tuple.__new__, "__builtins__": {}, "__name__": name}

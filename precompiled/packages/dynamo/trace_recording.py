@@ -204,7 +204,7 @@ def _installed(name: str, value: Any, scope: dict[str, Any], graphs: list[Graph]
     if type(value) is dict and value.keys() == namedtuple_scope("").keys():
         return "namedtuple", value["__name__"]
     if name.startswith("__compiled_fn"):
-        said = "a graph of it is for this process alone: compiled in it, or with cudagraphs or collectives"
+        said = "a graph of it is for this process alone: compiled in it, with cudagraphs, collectives or an optimizer"
         raise NotPortable(said, code="package-graph")
     raise NotPortable(f"Dynamo put a {type(value).__qualname__} into the globals ({name})", code="package-global")
 

@@ -24,13 +24,14 @@ def _with_a_model(x: torch.Tensor) -> torch.Tensor:
 torch.manual_seed(0)
 MODEL = linear(4, 3, 2)
 
+# What torch.func returns is made in each call: so that it is Dynamo that traces a transform, and not what it gives.
 _FUNCTIONS: dict[str, Callable[..., torch.Tensor]] = {
-    "grad": lambda w, x: grad(loss)(w, x),
+    "grad": lambda w, x: grad(loss)(w, x) * 2,
     "grad_and_value": lambda w, x: grad_and_value(loss)(w, x)[0] * 2,
-    "vmap_of_grad": lambda w, x: vmap(grad(loss), (None, 0))(w, x),
+    "vmap_of_grad": lambda w, x: vmap(grad(loss), (None, 0))(w, x) * 2,
     "jacrev": lambda w, x: jacrev(lambda weight: (x @ weight).tanh())(w),
     "jacfwd": lambda w, x: jacfwd(lambda weight: (x @ weight).tanh())(w),
-    "hessian": lambda w, x: hessian(loss)(w, x),
+    "hessian": lambda w, x: hessian(loss)(w, x) * 2,
     "jvp": lambda w, x: jvp(lambda weight: (x @ weight).tanh(), (w,), (w.cos(),))[1],
     "vjp": lambda w, x: vjp(lambda weight: (x @ weight).tanh(), w)[1](torch.ones(3))[0],
 }
