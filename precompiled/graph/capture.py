@@ -41,7 +41,7 @@ class Program:
     sections: dict[str, str]
     modes: dict[str, Any]
     device: str  # "cpu" or "cuda:0"
-    cudagraphs: bool
+    cudagraphs: bool  # asked for, and there is a GPU to have them
     hints: list[int]  # the values of the symbolic sizes in this call; not part of the key
     floats: list[float]  # those of the symbolic floats
     size_inputs: list[int]  # positions of the graph's inputs that are sizes, fixed or symbolic
@@ -107,7 +107,7 @@ def capture(module: torch.fx.GraphModule, options: Mapping[str, Any]) -> Program
         sections,
         state,
         device,
-        bool(settings["inductor"].get("triton.cudagraphs")),
+        device != "cpu" and bool(settings["inductor"].get("triton.cudagraphs")),
         inputs.hints,
         inputs.floats,
         [position for position, item in enumerate(inputs.args) if "size" in item],

@@ -6,12 +6,13 @@ wire.Interpreter, so that a worker which has imported an older source never gets
 
 Private names: torch._library.custom_ops.OPDEFS, torch._library.custom_ops.CustomOpDef.{_init_fn, _abstract_fn,
 _setup_context_fn, _backward_fn, _backend_fns}, torch._library.simple_registry.singleton.find,
-torch._ops.OpOverload.{_schema, _overloadname}. Checked on 2.11.0, 2.13.0, 2.15.0.
+torch._ops.OpOverload.{_schema, _overloadname}, torch._C._dispatch_has_kernel_for_dispatch_key. Checked on 2.11.0, 2.13.0, 2.15.0.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -19,6 +20,18 @@ from torch._library import custom_ops, simple_registry
 
 from precompiled.core.errors import Bypass
 from precompiled.torch_internals.user_modules import modules_digest
+
+# Where a compile looks for what an operator does. One of them may be registered by a module of which nobody knows.
+_DISPATCH_KEYS = (
+    "CompositeImplicitAutograd", "CompositeExplicitAutograd", "Autograd", "AutogradCPU", "AutogradCUDA",
+    "ADInplaceOrView", "AutocastCPU", "AutocastCUDA", "FuncTorchBatched", "Functionalize", "Meta", "CPU", "CUDA",
+)  # fmt: skip
+
+
+def kernels(op: torch._ops.OpOverload) -> str:
+    """The dispatch keys that have a kernel of this operator. A worker refuses an operator that has others there."""
+    name = f"{op._schema.name}.{op._schema.overload_name}".removesuffix(".")
+    return " ".join(key for key in _DISPATCH_KEYS if torch._C._dispatch_has_kernel_for_dispatch_key(name, key))
 
 
 def defining_module(op: torch._ops.OpOverload) -> tuple[str, str]:
@@ -50,4 +63,13 @@ def _functions(name: str, overload: str) -> Iterator[Callable[..., Any]]:
     for qualified in {name, f"{name}.{overload}"}:
         kernel = simple_registry.singleton.find(qualified).fake_impl.kernel  # 2.11 has no get
         if kernel is not None:
-            yield kernel.func
+            yield from _with_what_it_wraps(kernel.func)
+
+
+def _with_what_it_wraps(function: Callable[..., Any]) -> Iterator[Callable[..., Any]]:
+    """A fake of torch.library.register_fake lies in the closure of torch's (``_check_pystubs_once``)."""
+    yield function
+    if function.__module__ == "torch.library":
+        for cell in getattr(function, "__closure__", None) or ():
+            if isinstance(cell.cell_contents, FunctionType):
+                yield cell.cell_contents

@@ -133,7 +133,8 @@ def _encode(target: Any) -> list[str]:
     if isinstance(target, torch._ops.OpOverload):
         namespace, name = _op_name(target._schema.name)
         if namespace not in _BUILTIN_OP_NAMESPACES | COLLECTIVE_OP_NAMESPACES:
-            return ["cop", namespace, name, target._overloadname, *custom_ops.defining_module(target)]
+            modules, digest = custom_ops.defining_module(target)
+            return ["cop", namespace, name, target._overloadname, modules, digest, custom_ops.kernels(target)]
         return ["op", namespace, name, target._overloadname]
     if isinstance(target, torch._ops.OpOverloadPacket):
         namespace, name = _op_name(target._qualified_op_name)
@@ -201,9 +202,12 @@ def _decode(name: tuple[str, ...]) -> Any:
         found = getattr(getattr(torch.ops, rest[0]), rest[1])
         return getattr(found, rest[2] or "default") if len(rest) > 2 else found
     if kind == "cop":
-        namespace, op, overload, modules, digest = rest
+        namespace, op, overload, modules, digest, kernels = rest
         user_modules.import_modules(modules, digest)
-        return getattr(getattr(getattr(torch.ops, namespace), op), overload)
+        found = getattr(getattr(getattr(torch.ops, namespace), op), overload)
+        if (here := custom_ops.kernels(found)) != kernels:
+            raise ValueError(f"{modules} registers {namespace}::{op} for {here}, and the program has it for {kernels}")
+        return found
     if kind == "hop":
         if rest[0] not in _HIGHER_ORDER:
             raise ValueError(f"{rest[0]} is no higher-order operator that can be sent")

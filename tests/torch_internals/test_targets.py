@@ -149,15 +149,38 @@ def _(x: torch.Tensor) -> torch.Tensor:
 
 
 def test_a_custom_op_is_named_with_its_module_and_the_digest_of_its_sources() -> None:
-    kind, namespace, name, overload, module, digest = targets.encode(torch.ops.precompiled_tests.doubled.default)
+    operator = torch.ops.precompiled_tests.doubled.default
+    encoded = targets.encode(operator)
+    kind, namespace, name, overload, module, digest, _kernels = encoded
     assert (kind, namespace, name, overload, module) == ("cop", "precompiled_tests", "doubled", "default", __name__)
-    assert targets.encode(torch.ops.precompiled_tests.doubled) == [kind, namespace, name, overload, module, digest]
+    assert targets.encode(torch.ops.precompiled_tests.doubled) == encoded
     assert captured(doubled, X).program.modules == {module: digest}
-    assert (
-        targets.decode([kind, namespace, name, overload, module, digest]) is torch.ops.precompiled_tests.doubled.default
-    )
+    assert targets.decode(encoded) is operator
     with pytest.raises(ValueError, match="are not those of the capture"):
-        targets.decode([kind, namespace, name, overload, module, "0" * 64])
+        targets.decode([*encoded[:5], "0" * 64, encoded[6]])
+
+
+LIBRARY = torch.library.Library("precompiled_tests_library", "DEF")
+LIBRARY.define("tripled(Tensor x) -> Tensor")
+LIBRARY.impl("tripled", lambda x: x * 3, dispatch_key="CPU")
+
+
+@torch.library.register_fake("precompiled_tests_library::tripled")
+def _(x: torch.Tensor) -> torch.Tensor:
+    return torch.empty_like(x)
+
+
+def test_an_op_of_a_library_is_named_by_the_module_of_its_fake_and_what_has_a_kernel() -> None:
+    operator = torch.ops.precompiled_tests_library.tripled.default
+    before = targets.encode(operator)
+    assert before[4] == __name__ and before[6] == "Meta CPU"
+    assert targets.decode(before) is operator
+    # As from a module that a worker does not import: there, the compiled code would have no gradient.
+    torch.library.register_autograd("precompiled_tests_library::tripled", lambda ctx, gradient: gradient * 3)
+    assert "Autograd" in targets.encode(operator)[6]
+    targets._decode.cache_clear()
+    with pytest.raises(ValueError, match="and the program has it for Meta CPU"):
+        targets.decode(before)
 
 
 def test_a_custom_op_that_no_worker_can_import_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -183,6 +183,16 @@ def custom_op() -> Row:
 
 
 @row
+def operator_of_a_library() -> Row:
+    return Row(lambda x: torch.ops.corpus_library.shifted(x * 2) + 1, [(rand(8),)])
+
+
+@row
+def reduced_overhead_without_a_gpu() -> Row:
+    return Row(lambda x: (x.sin() * 2).sum(-1), [(rand(3, 4),)], compile={"mode": "reduce-overhead"})
+
+
+@row
 def tensor_subclass_of_torch() -> Row:
     return Row(lambda x: (x * 2 + 1).sin(), [(TwoTensor(rand(8, grad=False), rand(8, grad=False)),)])
 

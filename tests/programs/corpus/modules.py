@@ -32,6 +32,23 @@ def _backward(ctx: Any, gradient: torch.Tensor) -> Any:
 scaled_sine.register_autograd(_backward, setup_context=_setup)
 
 
+LIBRARY = torch.library.Library("corpus_library", "DEF")
+LIBRARY.define("shifted(Tensor x) -> Tensor")
+LIBRARY.impl("shifted", lambda x: x.cos() + 1.0, dispatch_key="CPU")
+
+
+@torch.library.register_fake("corpus_library::shifted")
+def _(x: torch.Tensor) -> torch.Tensor:
+    return torch.empty_like(x)
+
+
+torch.library.register_autograd(
+    "corpus_library::shifted",
+    lambda ctx, gradient: -gradient * ctx.saved_tensors[0].sin(),
+    setup_context=lambda ctx, inputs, output: ctx.save_for_backward(inputs[0]),
+)
+
+
 def policy(ctx: Any, op: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
     """Keep matrix products, compute the rest again."""
     if op in (torch.ops.aten.addmm.default, torch.ops.aten.mm.default):
