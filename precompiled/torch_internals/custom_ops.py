@@ -6,7 +6,8 @@ wire.Interpreter, so that a worker which has imported an older source never gets
 
 Private names: torch._library.custom_ops.OPDEFS, torch._library.custom_ops.CustomOpDef.{_init_fn, _abstract_fn,
 _setup_context_fn, _backward_fn, _backend_fns}, torch._library.simple_registry.singleton.find,
-torch._ops.OpOverload.{_schema, _overloadname}, torch._C._dispatch_has_kernel_for_dispatch_key. Checked on 2.11.0, 2.13.0, 2.15.0.
+torch._ops.OpOverload.{_schema, _overloadname}, torch._C._dispatch_has_kernel_for_dispatch_key.
+Checked on 2.11.0, 2.13.0, 2.15.0.
 """
 
 from __future__ import annotations
