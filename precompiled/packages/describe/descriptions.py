@@ -79,7 +79,7 @@ class Descriptions:
         # The descriptions of classes that do not depend on what was described before.
         self._stable: dict[type, list[Any]] = {}
         self._unfinished: set[int] = set()  # ids of objects that were met again while they were being described
-        self._functions: dict[int, list[Any]] = {}
+        self._functions: dict[tuple[int, type | None], list[Any]] = {}
         self._objects: dict[int, list[Any]] = {}
         self._numbers: dict[int, int] = {}
         self._kept: list[Any] = []  # objects that are kept alive, so that no id is used twice
@@ -266,21 +266,26 @@ class Descriptions:
         given = {str(name): self.attribute(value) for name, value in defaults.items()}
         return ["code of", function.__module__, function.__qualname__, self._code(function.__code__), given]
 
-    def function(self, function: types.FunctionType, depth: int = 0) -> list[Any]:
-        """A function's place, code, defaults, and the values in its closure."""
-        known = self._functions.get(id(function))
+    def function(self, function: types.FunctionType, depth: int = 0, owner: type | None = None) -> list[Any]:
+        """A function's place, code, defaults, and the values in its closure.
+
+        ``owner``: the class whose description this is a part of. A method that calls ``super()`` closes over it: that
+        it does so is told there, not the class once more, or each description would depend on where it began.
+        """
+        key = (id(function), owner)
+        known = self._functions.get(key)
         if known is not None:
             if len(known) == 4 and not is_torchs(function.__code__.co_filename):
                 self._unfinished.add(id(function))
             return known
         self._kept.append(function)
         shown: list[Any] = ["function", function.__module__, function.__qualname__, self._code(function.__code__)]
-        self._functions[id(function)] = list(shown)  # values in its closure may lead back to it
+        self._functions[key] = list(shown)  # values in its closure may lead back to it
         try:
             if not is_torchs(function.__code__.co_filename):
                 shown.append(self.value(function.__defaults__, depth + 1))
                 shown.append(self.value(function.__kwdefaults__, depth + 1))
-                shown.append([self._cell(cell, depth) for cell in function.__closure__ or ()])
+                shown.append([self._cell(cell, depth, owner) for cell in function.__closure__ or ()])
                 if held := {name: item for name, item in vars(function).items() if name not in _OF_A_WRAPPER}:
                     shown.append(self.attribute(held))
             else:  # torch's: the environment has its code; only its arguments differ (a wrapped function, in_dims)
@@ -288,17 +293,19 @@ class Descriptions:
                 if held := {name: item for name, item in vars(function).items() if name not in _OF_A_WRAPPER}:
                     shown.append([[name, self.attribute(item)] for name, item in held.items()])
         except BaseException:
-            del self._functions[id(function)]
+            del self._functions[key]
             raise
-        self._functions[id(function)] = shown
+        self._functions[key] = shown
         self._unfinished.discard(id(function))
         return shown
 
-    def _cell(self, cell: types.CellType, depth: int) -> Any:
+    def _cell(self, cell: types.CellType, depth: int, owner: type | None) -> Any:
         try:
             content = cell.cell_contents
         except ValueError:
             return "empty"
+        if content is owner and owner is not None:
+            return "its class"
         return self.value(content, depth + 1)
 
     def classes_in(self, function: types.FunctionType) -> list[Any]:
@@ -372,7 +379,7 @@ class Descriptions:
             plain = not _is_torchs(base.__module__)
             for name, value in sorted(vars(base).items()):
                 if name not in _NOT_OF_A_CLASS:
-                    state.update(f"{base.__qualname__}.{name} {self._member(value, plain)}\n".encode())
+                    state.update(f"{base.__qualname__}.{name} {self._member(value, plain, base)}\n".encode())
         return state.hexdigest()
 
     def _metaclass(self, kind: type) -> Any:
@@ -387,14 +394,14 @@ class Descriptions:
                 raise NotPortable(f"the metaclass {name} decides what isinstance() says")
         return self.a_class(kind)
 
-    def _member(self, value: Any, plain: bool) -> str:
+    def _member(self, value: Any, plain: bool, owner: type) -> str:
         """Describe a member of a class. ``plain``: the class is not torch's, whose code the environment has."""
         if isinstance(value, types.FunctionType):
-            return str(self.function(value))  # of a function in a file of torch: its code alone
+            return str(self.function(value, owner=owner))  # of a function in a file of torch: its code alone
         if isinstance(value, DESCRIPTORS):
             inner = [getattr(value, name, None) for name in ("__func__", "fget", "fset", "fdel", "func")]
             codes = [
-                self._member(item, plain)
+                self._member(item, plain, owner)
                 if isinstance(item, (types.FunctionType, *DESCRIPTORS))
                 else str(self.attribute(item))
                 for item in inner
@@ -408,7 +415,7 @@ class Descriptions:
             return str(self.attribute(value)) if users else f"class {value.__module__}.{value.__qualname__}"
         wrapped = getattr(value, "__wrapped__", None) if type(value).__module__ == "functools" else None
         if isinstance(wrapped, types.FunctionType):
-            return f"{type(value).__name__} {self._member(wrapped, plain)}"
+            return f"{type(value).__name__} {self._member(wrapped, plain, owner)}"
         return str(self.attribute(value)) if plain else type(value).__qualname__
 
     def attribute(self, value: Any, depth: int = 0) -> Any:

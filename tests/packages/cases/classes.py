@@ -94,3 +94,26 @@ def f(x, y):
 def build():
     return f, [(torch.randn(4, 4), Kind())]
 """, ("FACTOR = 2.0", "FACTOR = 3.0"), TRACED)
+CONFIG = """
+class Mixin:
+    def __getattribute__(self, key):
+        return super().__getattribute__(key)
+class Config(Mixin):
+    names = {"factor": "scale"}
+    def __getattribute__(self, key):
+        return super().__getattribute__(super().__getattribute__("names").get(key, key))
+    def __init__(self):
+        self.kind, self.scale = None, 2.0
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.config = Config()
+    def forward(self, x):
+        if self.config.kind is None:
+            self.config.kind = "single"
+        return torch.addmm(x, x, x, alpha=self.config.factor)
+def build():
+    return Net(), [(torch.randn(4, 4),)] * 2
+"""
+case("two_entries_of_a_class_with_super", CONFIG, None, USED)
+case("two_entries_of_a_class_with_super_that_is_another", CONFIG, ("scale = None, 2.0", "scale = None, 3.0"), TRACED)
