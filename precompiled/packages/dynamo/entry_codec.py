@@ -11,6 +11,7 @@ _CppShapeGuardsHelper}, torch._C._dynamo.guards. Checked on 2.11.0, 2.13.0, 2.15
 
 from __future__ import annotations
 
+import dataclasses
 import enum
 import io
 import pickle
@@ -80,6 +81,9 @@ class _Pickler(pickle.Pickler):
             raise NotPortable(f"{value.__module__}.{value.__qualname__} is part of a guard")
         if kind in _PLAIN or kind in _CONTAINERS or kind in _TORCH_VALUES:
             return NotImplemented
+        if isinstance(value, torch._guards.Source) and not all(field.init for field in dataclasses.fields(value)):
+            # What 2.11's sources say of themselves has the fields that their constructor does not take.
+            return kind, tuple(getattr(value, field.name) for field in dataclasses.fields(value) if field.init)
         if isinstance(value, (torch._guards.Source, torch._guards.GuardEnvExpr)):
             return NotImplemented
         if kind.__module__.startswith(f"{__package__}."):
