@@ -22,7 +22,7 @@ EVERYDAY = ("same_module", "graph_break", "monkeypatched_function", "changed_glo
             "changed_callee", "set_of_operators")  # fmt: skip
 
 # What these change stays changed in their process: they are the last ones.
-LAST = ("monkeypatched_torch_method", "defaults_without_guards", "allowed_in_graph")
+LAST = ("registered_in_pytree", "monkeypatched_torch_method", "defaults_without_guards", "allowed_in_graph")
 for _name in LAST:
     CASES[_name] = CASES.pop(_name)
 
