@@ -21,35 +21,26 @@ BYPASSED = {
     "compiled_autograd_module_hooks": {"user-function"},
 }
 
-# Rows with a frame that no package holds, which Dynamo traces in each process, with package_report()'s reason; that of
-# the frames around an optimizer's step is NOT_PORTABLE: they are made for one optimizer.
-TRACED = {
-    "tensor_subclass_of_torch": "package-guard",
-    "tensor_subclass_of_a_module": "package-guard",
-    "all_dynamic": "package-global",  # a float that became an input of the graph
-    "a_float_that_changes": "package-global",
-    "default_device": "package-mode",
-    "marked_unbacked": "package-graph",  # it is bypassed, see above
+# Rows with a frame that no package holds, which Dynamo traces in each process, with package_report()'s reasons.
+TRACED: dict[str, set[str]] = {
+    "tensor_subclass_of_torch": {"package-guard"},
+    "tensor_subclass_of_a_module": {"package-guard"},
+    "all_dynamic": {"package-global"},  # a float that became an input of the graph
+    "a_float_that_changes": {"package-global"},
+    "default_device": {"package-mode"},
+    "marked_unbacked": {"package-graph"},  # it is bypassed, see above
     # Recorded while eager stood in, whose outputs are views, for the frame after the break; compiled code's are not.
-    "views_of_one_tensor_across_a_graph_break": "",
-    **dict.fromkeys(
-        # Their forwards come from packages. The graphs of backwards are made by compiled autograd itself, each time.
-        ("compiled_autograd_plain", "compiled_autograd_sizes", "compiled_autograd_custom",
-         "compiled_autograd_autocast_off_inside", "compiled_autograd_accumulation", "compiled_autograd_retained_graph",
-         "compiled_autograd_hooks", "compiled_autograd_module_hooks", "compiled_autograd_saved_tensor_hooks"),
-        "package-graph",
-    ),
-    "compiled_autograd_by_configuration": "package-mode",
-    # Their state is made while they are traced; parameters and state are no inputs of the graph.
-    **dict.fromkeys(
-        ("optimizer_sgd", "optimizer_adam", "optimizer_adam_foreach", "optimizer_adamw", "optimizer_adamw_tensor_lr",
-         "optimizer_rmsprop", "optimizer_adagrad"),
-        "package-graph",
-    ),
+    "views_of_one_tensor_across_a_graph_break": {""},
+    # Their forwards come from packages. The graphs of backwards are made by compiled autograd itself, each time.
+    **{f"compiled_autograd_{name}": {"package-graph"} for name in (
+        "plain", "sizes", "custom", "autocast_off_inside", "accumulation", "retained_graph", "hooks", "module_hooks",
+        "saved_tensor_hooks")},
+    "compiled_autograd_by_configuration": {"package-mode"},
+    # Their state is made while they are traced; parameters and state are no inputs of the graph. The frames around
+    # them are made for one optimizer.
+    **{f"optimizer_{name}": {"package-graph", "package-not-portable"} for name in (
+        "sgd", "adam", "adam_foreach", "adamw", "adamw_tensor_lr", "rmsprop", "adagrad")},
 }  # fmt: skip
-
-
-NOT_PORTABLE = "package-not-portable"
 
 
 def traced(answer: Answer) -> dict[str, list[Any]]:

@@ -98,7 +98,7 @@ extern "C" void kernel() {}
 
 @functools.cache
 def _prepared() -> Path:
-    """What a scratch directory has after its first kernel, without the kernel: ten seconds of a core for each host.
+    """What a scratch directory has after its first kernel, which is an empty one: ten seconds of a core for each host.
 
     Inductor's test programs for vector units, and its precompiled header.
     """
@@ -163,6 +163,10 @@ class Host:
     ) -> Client:  # fmt: skip
         """Start the client program, or another one, with ``spec``."""
         return self.program(str(program), json.dumps(spec), env=env, python=python)
+
+    def cached(self) -> list[Path]:
+        """What Inductor's own cache of the clients holds."""
+        return sorted((self.root / "inductor").rglob("*"))
 
     def program(
         self, *arguments: str, env: Mapping[str, str] | None = None, cwd: Path | None = None, python: str | None = None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 
 from benchmarks.harness.effort import FULL, QUICK, Say
 from benchmarks.harness.hosts import PACKAGES, expect, fresh_host
@@ -15,7 +16,6 @@ def first_call(quick: bool, say: Say) -> list[float]:
     """GPT-2 training: the first call of a process beyond one compiled step, with a package / torch.compile warm."""
     effort = QUICK if quick else FULL
     spec = effort.spec(pending="wait", steps=3)
-    ratios = []
     with fresh_host() as our_host, fresh_host() as plain_host:
         our_host.start_daemon()
         our_host.run(spec, hook=True, extra=ON)
@@ -31,12 +31,7 @@ def first_call(quick: bool, say: Say) -> list[float]:
                 found = plain_host.run(spec, hook=False)
             return float(found["steps"][0]["s"]) - float(found["step_s"])
 
-        for number in range(2 if quick else 7):
-            order = ("ours", "torch.compile") if number % 2 else ("torch.compile", "ours")
-            seconds = {side: sample(side) for side in order}
-            ratios.append(seconds["ours"] / seconds["torch.compile"])
-            say(", ".join(f"{side} {value:.2f} s" for side, value in seconds.items()))
-    return ratios
+        return _in_turns(sample, ("ours", "torch.compile"), quick, say)
 
 
 def recording(quick: bool, say: Say) -> list[float]:
@@ -45,20 +40,25 @@ def recording(quick: bool, say: Say) -> list[float]:
     Dynamo traces in both, and the artifacts are there.
     """
     spec = (QUICK if quick else FULL).spec(pending="wait", steps=2)
-    ratios = []
     with fresh_host() as host:
         host.start_daemon()
         host.run(spec, hook=True)
         say("the artifacts are there")
 
-        def sample(*, records: bool) -> float:
+        def sample(side: str) -> float:
             shutil.rmtree(host.settings.cache_dir / "packages", ignore_errors=True)
-            found = host.run(spec, hook=True, extra=ON if records else {"PRECOMPILED_MODE": "wait"})
+            found = host.run(spec, hook=True, extra=ON if side == "recording" else {"PRECOMPILED_MODE": "wait"})
             expect(found["reports"], "compiled", "hit")
             return float(found["steps"][0]["s"])
 
-        for number in range(2 if quick else 7):
-            seconds = {records: sample(records=records) for records in ((True, False) if number % 2 else (False, True))}
-            ratios.append(seconds[True] / seconds[False])
-            say(f"recording {seconds[True]:.2f} s, without {seconds[False]:.2f} s")
+        return _in_turns(sample, ("recording", "without"), quick, say)
+
+
+def _in_turns(sample: Callable[[str], float], sides: tuple[str, str], quick: bool, say: Say) -> list[float]:
+    """The first side's seconds over the second's, in pairs whose order changes each time."""
+    ratios = []
+    for number in range(2 if quick else 7):
+        seconds = {side: sample(side) for side in (sides if number % 2 else reversed(sides))}
+        ratios.append(seconds[sides[0]] / seconds[sides[1]])
+        say(", ".join(f"{side} {value:.2f} s" for side, value in seconds.items()))
     return ratios

@@ -23,7 +23,14 @@ from torch._guards import TracingContext
 
 from precompiled.core.errors import Bypass
 
-CARRIED = ("example_value", "tensor_dict")
+_CARRIED = ("example_value", "tensor_dict")
+
+
+def as_input(graph: torch.fx.Graph, node: torch.fx.Node) -> torch.fx.Node:
+    """A new input of ``graph``, with what Dynamo says of the tensor that ``node`` gives."""
+    made = graph.placeholder(node.name)
+    made.meta = {name: node.meta[name] for name in _CARRIED if name in node.meta}
+    return made
 
 
 def lifted(module: torch.fx.GraphModule) -> tuple[torch.fx.GraphModule, list[torch.Tensor]]:
@@ -32,23 +39,19 @@ def lifted(module: torch.fx.GraphModule) -> tuple[torch.fx.GraphModule, list[tor
     The graph itself where it holds none. Raises Bypass where Dynamo says too little of one.
     """
     held: dict[str, torch.Tensor] = {}
+    reads: dict[str, list[torch.fx.Node]] = {}
     for node in module.graph.nodes:
         if node.op == "get_attr" and isinstance(value := attrgetter(str(node.target))(module), torch.Tensor):
             if "example_value" not in node.meta:
                 raise Bypass(f"the graph holds {node.target}, a {type(value).__name__}", code="graph-attribute")
             held[str(node.target)] = value
+            reads.setdefault(str(node.target), []).append(node)
     if not held:
         return module, []
     graph = torch.fx.Graph()
     copies = {node: graph.node_copy(node) for node in module.graph.nodes if node.op == "placeholder"}
-    inputs: dict[str, torch.fx.Node] = {}
-    for node in module.graph.nodes:
-        target = str(node.target)
-        if node.op == "get_attr" and target in held:
-            if target not in inputs:
-                inputs[target] = graph.placeholder(node.name)
-                inputs[target].meta = {name: node.meta[name] for name in CARRIED if name in node.meta}
-            copies[node] = inputs[target]
+    for nodes in reads.values():
+        copies |= dict.fromkeys(nodes, as_input(graph, nodes[0]))
     for node in module.graph.nodes:
         if node not in copies:
             copies[node] = graph.node_copy(node, copies.__getitem__)

@@ -105,8 +105,7 @@ def _flat(module: torch.fx.GraphModule) -> tuple[torch.fx.GraphModule, Callable[
     stolen: list[int] = []
 
     def add(node: torch.fx.Node, *pick: Any) -> None:
-        copies[node] = graph.placeholder(node.name)
-        copies[node].meta = {name: node.meta[name] for name in attributes.CARRIED if name in node.meta}
+        copies[node] = attributes.as_input(graph, node)
         picks.append(pick)
 
     placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]

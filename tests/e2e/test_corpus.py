@@ -37,10 +37,7 @@ def test_no_frame_is_traced_that_a_package_holds(answers: list[Answer]) -> None:
     assert support_corpus.traced(third).keys() <= support_corpus.TRACED.keys(), support_corpus.traced(third)
     for name, frames in support_corpus.traced(first).items():
         reasons = {frame[2] for frame in frames if frame[1] == "traced"}
-        allowed = {support_corpus.TRACED.get(name)}
-        if name.startswith("optimizer_"):
-            allowed |= {support_corpus.NOT_PORTABLE}
-        assert reasons <= allowed, (name, frames)
+        assert reasons <= support_corpus.TRACED.get(name, set()), (name, frames)
 
 
 def test_what_is_bypassed_says_why(answers: list[Answer]) -> None:

@@ -157,7 +157,7 @@ def _aliases(body: Body, scope: dict[str, Any], name: Callable[[str], str]) -> I
     try:
         for alias, value in wanted.items():
             if alias not in scope:
-                if not alias.startswith("__"):
+                if not alias.startswith("__"):  # not one of Dynamo's own: trace_recording.check_bytecode
                     raise Mismatch(f"the program has not imported {alias}, which the bytecode needs")
                 scope[alias] = value
                 added.append(alias)

@@ -201,7 +201,7 @@ def _installed(name: str, value: Any, scope: dict[str, Any], graphs: list[Graph]
         return "module", value.__name__
     if value is scope:
         return "scope", None
-    if type(value) is dict and value.keys() == namedtuple_scope("").keys():
+    if type(value) is dict and "_tuple_new" in value and value == namedtuple_scope(value.get("__name__", "")):
         return "namedtuple", value["__name__"]
     if name.startswith("__compiled_fn"):
         said = "a graph of it is for this process alone: compiled in it, with cudagraphs, collectives or an optimizer"
