@@ -197,7 +197,8 @@ class Host:
         return reply
 
     def stats(self) -> wire.StatsReply:
-        """What was counted since this host is there."""
+        """What was counted since this host is there, once the daemon is idle: clients see an artifact before that."""
+        self._until_idle()
         now = msgspec.structs.asdict(ask.request(self.settings, wire.Stats(), TIMEOUT_S))
         for name, before in msgspec.structs.asdict(self._before).items():
             if isinstance(before, dict):
