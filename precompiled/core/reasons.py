@@ -335,9 +335,9 @@ _TABLE = (
         "a frame was left alone while errors are suppressed or Dynamo is debugged (`suppress_errors`, "
         "`TORCHDYNAMO_DEBUG_FUNCTION`): for this once, perhaps", "nothing: the next run traces it"),
     _package("package-program",
-        "nobody can tell whether the next process runs the same program: it is no file (a notebook, a pipe, below "
-        "cProfile), or the message names a source file that was saved since this process started, or is gone",
-        "nothing: the next process has what was saved. In notebooks: `PRECOMPILED_PACKAGES=function`"),
+        "nobody can tell whether the next process runs the same program: it is typed, or the message names a source "
+        "file that was saved since this process started, or is gone",
+        "nothing: the next process has what was saved. Where it is typed: `PRECOMPILED_PACKAGES=function`"),
     _package("package-set-order",
         "code of yours goes through a set of texts, whose order is another one in each process, or changes a set",
         "a tuple, or `sorted()`"),

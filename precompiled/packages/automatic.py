@@ -21,7 +21,7 @@ from precompiled.client.ledger import GraphReport
 from precompiled.client.process import PROCESS
 from precompiled.core.errors import StoreError, code_of
 from precompiled.graph import capture
-from precompiled.packages import audit, graphs, requirements
+from precompiled.packages import audit, graphs, requirements, source_files
 from precompiled.packages.describe import difference
 from precompiled.packages.describe.codes import code_digest
 from precompiled.packages.describe.descriptions import Descriptions
@@ -36,7 +36,7 @@ from precompiled.packages.dynamo import (
 )
 from precompiled.packages.dynamo.frame_entry import Frame, Graph, Traced
 from precompiled.packages.publisher import Publisher
-from precompiled.packages.source_files import SourceFiles
+from precompiled.packages.source_files import Program, SourceFiles
 from precompiled.store import package_format as fmt
 from precompiled.store.packages import Entry, PackageStore
 from precompiled.torch_internals import collection
@@ -81,6 +81,7 @@ class VerifiedEntry(NamedTuple):
 
     install: Callable[[], Any]
     discard: Callable[[], None]
+    functions: list[str]  # that stand in it: their qualified names
 
 
 @dataclass
@@ -90,7 +91,7 @@ class _Looked:
     frame: Callable[[], Frame | None] = lambda: None  # weak: a Frame holds the locals of the user's frame
     # Both are from before the trace, which may change them.
     requires: dict[str, str] | None = None
-    source_digest: str = ""  # of the process's source files; "": the entry is for any
+    program: Program = source_files.ANY
     reasons: list[str] = field(default_factory=list)  # why no entry was used
     audited: Entry | None = None  # the entry that would have been used, to be compared with the trace
     refused: str | None = None  # why no entry of the function may be used
@@ -148,7 +149,7 @@ class Automatic:
             if _is_off(session):
                 return None
             with collection.seldom():
-                looked.source_digest = self._source_digest(session)
+                looked.program = self._program(session)
                 looked.requires = requirements.requirements(frame.options)
                 if session.recorder is not None:
                     return None  # a watch's capture always traces
@@ -163,6 +164,7 @@ class Automatic:
             looked.reasons.append(f"{code}: {error}")
             found = None
         if found is None or session is None:
+            looked.program.fix()
             return None
         result, report = found
         report.find_s = time.perf_counter() - started
@@ -171,16 +173,16 @@ class Automatic:
         session.ledger.count(untraced=1)
         return result
 
-    def _source_digest(self, session: sessions.Session) -> str:
-        """Of the source files that an entry is for; "" for any. Raises NotPortable where it is needed and not known."""
+    def _program(self, session: sessions.Session) -> Program:
+        """The program that an entry is for. Raises NotPortable where it is needed and not known."""
         if session.recorder is not None or session.settings.packages == "off":
-            return ""  # a watch makes packages for any program; so does whoever loads a package file
+            return source_files.ANY  # a watch makes packages for any program; so does whoever loads a package file
         try:
-            return self._source_files.digest()
+            return self._source_files.program()
         except NotPortable:
             if session.settings.packages == "program":
                 raise
-            return "unknown"
+            return source_files.UNKNOWN
 
     def _find(self, session: sessions.Session, frame: Frame, looked: _Looked) -> tuple[Any, FunctionReport] | None:
         store = PackageStore(session.store.root)
@@ -189,8 +191,8 @@ class Automatic:
             return None
         described = Descriptions()
         tried = 0
-        source_digests = None if session.settings.packages == "function" else ("", looked.source_digest)
-        for entry, check_source in self._entries(store, frame, source_digests, looked.reasons):
+        program = None if session.settings.packages == "function" else looked.program
+        for entry, check_source in self._entries(store, frame, program, looked.reasons):
             try:
                 requirements.check(entry.header.requires, looked.requires or {})
                 if (differs := installing.passed_over(entry.header.locals, frame)) is not None:
@@ -205,6 +207,7 @@ class Automatic:
                     looked.audited = entry
                     return None
                 result = verified.install()
+                self._source_files.met(verified.functions)
             except (Mismatch, NotPortable, StoreError) as reason:  # NotPortable: an object has no description here
                 place = _place(entry, reason.guard) if isinstance(reason, Mismatch) else ""
                 looked.reasons.append(f"{reason}{difference.at(place)}")
@@ -218,23 +221,23 @@ class Automatic:
         return None
 
     def _entries(
-        self, store: PackageStore, frame: Frame, source_digests: tuple[str, ...] | None, reasons: list[str]
+        self, store: PackageStore, frame: Frame, program: Program | None, reasons: list[str]
     ) -> Iterator[tuple[Entry, bool]]:
         """Entries of a frame's function, newest first, and whether their source is checked.
 
-        ``source_digests``: of which source files; None: of any. Entries of skipped frames come last: with other values
-        the frame may have been compiled.
+        ``program``: in which they were made; None: in any. Entries of skipped frames come last: with other values the
+        frame may have been compiled.
         """
         function = _function_key(frame)
         skipped = []
         for name in store.names(function):
             try:
                 entry = self._read.get(name)
-                if source_digests is not None:
+                if program is not None:
                     # Only the first line is read: entries of other programs may be many, and large.
-                    made_in = entry.header.sources if entry is not None else store.source_digest(function, name)
-                    if made_in not in source_digests:
-                        reasons.append("the program had other source files when it was traced")
+                    header = entry.header if entry is not None else store.header(function, name)
+                    if header is not None and not program.made(header.sources, header.sources_code):
+                        reasons.append("the program had other code when it was traced")
                         continue
                 if entry is None:
                     entry = self._read[name] = store.read(function, name)
@@ -269,7 +272,7 @@ class Automatic:
 
         if entry.header.kind == "skipped":
             stays = installing.skipped(frame, entry_codec.decode(entry.body, name), name)
-            return VerifiedEntry(lambda: stays, lambda: None)
+            return VerifiedEntry(lambda: stays, lambda: None, [])
         # First, since it is cheap: without the artifacts, there is no use in making guards.
         artifacts = {key: session.store.lookup(key) for key in entry.header.artifacts}
         missing = next((key for key, found in artifacts.items() if not found), None)
@@ -289,7 +292,8 @@ class Automatic:
                 session.ledger.count(hits=1, saved_s=calls.report.saved_s)
             return result
 
-        return VerifiedEntry(use, lambda: installing.discard(body, frame, name))
+        functions = [frame.qualname, *(".".join(attributes) for (_module, attributes), _digest in body.inlined)]
+        return VerifiedEntry(use, lambda: installing.discard(body, frame, name), functions)
 
     def ended(self) -> None:
         """Called after a frame was served or traced. Never raises."""
@@ -307,13 +311,14 @@ class Automatic:
             if _is_off(session):
                 return
             self.reports.append(report)
+            self._source_files.met([frame.qualname, *frame_entry.qualnames(traced)])
             session.ledger.count(traced=1)
             if looked.refused is not None:
                 raise NotPortable(looked.refused, code="package-audit")
             store, before = PackageStore(session.store.root), looked.audited
             try:
                 if looked.requires is None:
-                    looked.source_digest = self._source_digest(session)
+                    looked.program = self._program(session)
                     looked.requires = requirements.requirements(frame.options)
                 complete = self._entry(frame, traced, looked, report)
                 if before is not None:
@@ -330,7 +335,7 @@ class Automatic:
                 return
             if session.settings.packages == "off":
                 raise NotPortable("packages are not recorded (PRECOMPILED_PACKAGES=program does)", code="package-off")
-            self._publish(store, complete, frame, report)
+            self._publish(store, complete, frame, looked.program, report)
         except Exception as error:  # noqa: BLE001 - the trace succeeded: an error of ours must not reach the user
             self._not_kept(report, error)
 
@@ -345,7 +350,7 @@ class Automatic:
         header = fmt.Header(
             _function_key(frame), frame.module, frame.qualname, code_digest(frame.code), frame.one_graph,
             "compiled" if traced.skip is None else "skipped", looked.requires or {},
-            first=frame.first, sources=looked.source_digest,
+            first=frame.first, sources=looked.program.sources,
         )  # fmt: skip
         if traced.skip is not None:
             report.message = traced.skip
@@ -378,13 +383,14 @@ class Automatic:
         log.info("%s is not kept (%s): %s", report.name, report.reason, error)
 
     def _publish(
-        self, store: PackageStore, complete: Callable[[], _Made], frame: Frame, report: FunctionReport
+        self, store: PackageStore, complete: Callable[[], _Made], frame: Frame, program: Program, report: FunctionReport
     ) -> None:
         entries = dynamo_frames.entries_of(frame.owner)
 
         def write() -> None:  # also pickles the entry, which takes longer: the first call waits for neither
             made = complete()
-            entries.append((made.header.function, store.publish(made.header, made.about.to_bytes(), made.body)))
+            header = replace(made.header, sources_code=program.code())
+            entries.append((header.function, store.publish(header, made.about.to_bytes(), made.body)))
 
         self.publisher.publish(write, lambda error: self._not_kept(report, error))
 

@@ -65,7 +65,8 @@ def save(compiled: Any, path: str | Path) -> None:
         )
     members: dict[str, bytes] = {}
     for entry in entries:
-        header = dataclasses.replace(entry.header, sources="")  # whoever loads the file decides for which program
+        # Whoever loads the file decides for which program.
+        header = dataclasses.replace(entry.header, sources="", sources_code="")
         name, content = fmt.seal(header, fmt.About.parse(entry.about).without_places().to_bytes(), entry.body)
         members[f"entries/{entry.header.function}/{name}"] = content
     for key in dict.fromkeys(key for entry in entries for key in entry.header.artifacts):

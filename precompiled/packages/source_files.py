@@ -6,8 +6,10 @@ whose source files are those of the process that traced; the comparison decides 
 program (with ``packages = "function"`` it decides about all, decision 0017).
 
 The user's own Python files count by their content, wherever they lie: a fresh checkout of the same text is the same
-program. Installed files count by place, size and time, as for Python's own bytecode. Python's library, torch and
-precompiled are not counted: an entry requires their versions.
+program, and so is one in which an edit has changed nothing (program_text.py). What runs without a file of its own (a
+notebook's cells, ``python -c``, a pipe, a script below cProfile) counts by its text or code, and so does a module that
+a library generates in a temporary file. Installed files count by place, size and time, as for Python's own bytecode.
+Python's library, torch and precompiled are not counted: an entry requires their versions.
 """
 
 from __future__ import annotations
@@ -17,13 +19,21 @@ import importlib.machinery
 import math
 import os
 import sys
+import tempfile
 import time
+from collections.abc import Callable, Iterable, Sequence
 from types import ModuleType
 from typing import Any
 
 from precompiled.core import files
+from precompiled.packages import executed, main_program
+from precompiled.packages.describe.codes import code_digest
 from precompiled.packages.describe.errors import NotPortable
+from precompiled.packages.describe.places import codes_of
 from precompiled.packages.dynamo import dynamo_state
+from precompiled.packages.executed import Place
+from precompiled.packages.main_program import file_of
+from precompiled.packages.program_text import Text
 
 LOOK_S = 1.0  # between two looks whether files were saved
 # Not counted, since a trace or a compile loads more of their modules: torch and precompiled, whose versions are in an
@@ -34,24 +44,67 @@ _NOT_THE_PROGRAMS = frozenset(
      "__mp_main__"}  # the main program, under multiprocessing's name
 )  # fmt: skip
 
+_PLAIN = (type(None), bool, int, float, complex, str, bytes)
+
+
+class Program:
+    """The program of this process, when a frame was looked up: its texts, and what else it has loaded.
+
+    ``sources``: a digest of the whole texts; ``code()``: of what matters of them. An entry's header has both.
+    """
+
+    def __init__(
+        self, sources: str, texts: Sequence[tuple[str, Text]] = (), others: Any = None,
+        unrun: Callable[[], dict[str, frozenset[Place]]] = dict,
+    ) -> None:  # fmt: skip
+        self.sources = sources
+        self._texts, self._others = texts, others
+        self._look = unrun
+        self._unrun: dict[str, frozenset[Place]] | None = None
+
+    def fix(self) -> None:
+        """Note which functions have run by now; before a trace, which runs some."""
+        if self._unrun is None:
+            self._unrun = self._look()
+
+    def code(self) -> str:
+        """May take some 20 ms for each 1,000 lines, the first time."""
+        self.fix()
+        unrun = self._unrun or {}
+        shown = [(name, text.code(unrun.get(name, frozenset()))) for name, text in self._texts]
+        return _sha256([shown, self._others]) if shown else ""
+
+    def made(self, sources: str, code: str) -> bool:
+        """Whether an entry with these digests was made in this program. ``sources``: "" for any."""
+        return sources in ("", self.sources) or (code != "" and code == self.code())
+
+
+ANY = Program("")
+UNKNOWN = Program("unknown")
+
 
 class SourceFiles:
     """The source files of this process. One object per process: each file counts as it was when it was first seen."""
 
     def __init__(self) -> None:
-        self._own: dict[str, tuple[os.stat_result, str]] = {}  # file -> its status when read, digest of its content
+        self._own: dict[str, tuple[os.stat_result, Text]] = {}  # file -> its status when read, its content
         self._files: dict[str, str] = {}  # module of the user's own -> file
+        self._generated: dict[str, str] = {}  # module that this process has generated -> digest of what it holds
         self._installed: dict[str, tuple[Any, ...]] = {}  # installed module -> file, size, time
         self._aside: set[str] = set()  # installed modules that a trace or a load has imported
         self._seen: dict[str, int] = {}  # module -> id of its object, at the last look
         self._problem: NotPortable | None = None  # the error of the last look
-        self._looked, self._found = -math.inf, ""
-        self._asked = False  # whether ``digest`` was called since ``leave_out``
+        self._looked = -math.inf
+        self._texts: list[tuple[str, Text]] = []  # at the last look, by module
+        self._digest: str | None = None  # of all there was at the last look
+        self._functions: dict[str, executed.Module] = {}
+        self._met: set[str] = set()  # qualified names of functions
+        self._asked = False  # whether ``program`` was called since ``leave_out``
 
-    def digest(self) -> str:
-        """Equal for equal source files. Raises NotPortable where they are not known: no file, or one that was saved."""
+    def program(self) -> Program:
+        """Raises NotPortable where the source files are not known: no file, or one that was saved."""
         self._asked = True
-        main = _main()
+        main = [("", text) for text in main_program.texts()]
         modules = dict(sys.modules)
         seen = {name: id(module) for name, module in modules.items()}
         if seen != self._seen:
@@ -65,10 +118,28 @@ class SourceFiles:
             raise self._problem
         now = time.monotonic()
         if now - self._looked > LOOK_S:  # not at each frame: a first call has many, and a program may have many files
-            own = [self._content(name, path) for name, path in self._files.items()]
-            self._found = _sha256([main, sorted(own), sorted(self._installed.items())])
-            self._looked = now
-        return self._found
+            self._texts = [(name, self._content(path)) for name, path in sorted(self._files.items())]
+            self._looked, self._digest = now, None
+        texts, others = [*main, *self._texts], [sorted(self._generated.items()), sorted(self._installed.items())]
+        if main or self._digest is None:
+            self._digest = _sha256([[(name, text.digest) for name, text in texts], others])
+        return Program(self._digest, texts, others, self._unrun)
+
+    def met(self, qualnames: Iterable[str]) -> None:
+        """Dynamo has traced functions of these names, or used a package in their place: as good as run."""
+        self._met.update(qualnames)
+
+    def _unrun(self) -> dict[str, frozenset[Place]]:
+        """By module, what of the program has not run."""
+        found = {}
+        for name, path in self._files.items():
+            module = sys.modules.get(name)
+            if module is not None and name not in self._functions:
+                self._functions[name] = executed.Module(module, path)
+            if name in self._functions:
+                places = self._functions[name].unrun()
+                found[name] = frozenset(place for place in places if place[0].split(".<locals>")[0] not in self._met)
+        return found
 
     def leave_out(self) -> None:
         """Do not count installed modules that came since ``digest``: a trace or a load has imported them."""
@@ -78,13 +149,20 @@ class SourceFiles:
 
     def _look(self, new: dict[str, ModuleType]) -> None:
         """Sort ``new`` modules: all at first, later those that came. Of thousands, few are the user's."""
-        self._files = {name: path for name, path in self._files.items() if name in self._seen and name not in new}
+        for known in (self._files, self._generated):
+            for name in [name for name in known if name in new or name not in self._seen]:
+                del known[name]
+                self._functions.pop(name, None)
         for name, module in new.items():
-            path = None if name.partition(".")[0] in _NOT_THE_PROGRAMS else _file_of(module)
+            path = None if name.partition(".")[0] in _NOT_THE_PROGRAMS else file_of(module)
             if path is None:
                 continue
             if files.is_users(path):
-                if not dynamo_state.is_inductors(path):
+                if dynamo_state.is_inductors(path):
+                    continue
+                if _is_generated(name, path):
+                    self._generated[name] = _held(module)
+                else:
                     self._files[name] = path
             elif not (name in self._installed or name in self._aside or files.is_standard(path) or files.is_ours(path)):
                 status = _status(path)
@@ -92,48 +170,59 @@ class SourceFiles:
                     raise _saved(path)
                 self._installed[name] = path, *_size_and_time(status)
 
-    def _content(self, name: str, path: str) -> tuple[str, str]:
-        """The module's name, and its file's digest. Raises NotPortable where the file may not be what was loaded."""
+    def _content(self, path: str) -> Text:
+        """The text of a module. Raises NotPortable where the file may not be what was loaded."""
         now = _status(path)
         read = self._own.get(path)
         if read is not None:
             if _size_and_time(read[0]) != _size_and_time(now):
                 raise NotPortable(f"{path} was saved while this process ran", code="package-program")
-            return name, read[1]
+            return read[1]
         if files.saved(path) > files.process_start():
             raise _saved(path)
         if path.endswith(tuple(importlib.machinery.EXTENSION_SUFFIXES)):  # it may have any size, so it is not read
-            content = _sha256(_size_and_time(now))
+            text = Text(None, _sha256(_size_and_time(now)))
         else:
             with open(path, "rb") as file:
-                content = hashlib.sha256(file.read()).hexdigest()
-        self._own[path] = now, content
-        return name, content
+                text = Text(file.read())
+        self._own[path] = now, text
+        return text
+
+
+def _is_generated(name: str, path: str) -> bool:
+    """Whether a library of this process has written the module's file (torch_geometric does), and loaded it by path.
+
+    It lies among temporary files, where no import finds it, and is younger than the process. An edit of such a file
+    cannot be met by a later process as generated: for that it is too old.
+    """
+    if not os.path.realpath(path).startswith(os.path.join(os.path.realpath(tempfile.gettempdir()), "")):
+        return False
+    parent = sys.modules.get(name.rpartition(".")[0])
+    found_in = [*sys.path, *getattr(parent, "__path__", ())]
+    try:
+        return os.path.dirname(path) not in map(os.path.abspath, found_in) and files.saved(path) > files.process_start()
+    except OSError:  # removed since
+        return True
+
+
+def _held(module: ModuleType) -> str:
+    """Digest of what a generated module holds: of its functions and classes by their code, of values by what they are.
+
+    Its file has another name in each process, and may be gone.
+    """
+    return _sha256([(name, _shown(value, module)) for name, value in sorted(vars(module).items()) if name[:2] != "__"])
+
+
+def _shown(value: Any, module: ModuleType) -> Any:
+    if type(value) in _PLAIN:
+        return repr(value)
+    if isinstance(value, type) and value.__module__ != module.__name__:
+        return value.__module__, value.__qualname__
+    return type(value).__qualname__, sorted(code_digest(code) for code in codes_of(value))
 
 
 def _saved(path: str) -> NotPortable:
     return NotPortable(f"{path} was saved after this process started", code="package-program")
-
-
-def _main() -> list[str]:
-    """The text of a main program without a file (``python -c``); [] where it has one. Raises NotPortable."""
-    main = sys.modules.get("__main__")
-    typed = sys.flags.inspect or sys.flags.interactive or hasattr(sys, "ps1")
-    path = _file_of(main)
-    if path is not None and not typed and not files.is_standard(path):
-        return []
-    if sys.argv[:1] == ["-c"] and "-c" in sys.orig_argv and not typed:
-        return sys.orig_argv[sys.orig_argv.index("-c") + 1 :][:1]
-    raise NotPortable(
-        "the program is no file that Python knows of (a notebook, an interactive session, a pipe, below cProfile): "
-        "nobody can tell whether it is the same",
-        code="package-program",
-    )
-
-
-def _file_of(module: ModuleType | None) -> str | None:
-    file = getattr(module, "__dict__", {}).get("__file__")  # not by getattr: a module's __getattr__ may import anything
-    return os.path.abspath(file) if isinstance(file, str) and not file.startswith("<") else None  # "<stdin>"
 
 
 def _status(path: str) -> os.stat_result:

@@ -23,6 +23,7 @@ Version history:
     6   sources
     7   the keys of graphs changed: guards name each integer input, assertions are in the graph
     8   the pickle's classes are in other modules
+    9   sources_code
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from typing import Any
 from precompiled.core.errors import CorruptArtifact
 from precompiled.store.artifact_format import canonical, digest
 
-FORMAT = 8
+FORMAT = 9
 SUFFIX = ".entry"
 MAX_ENTRY_BYTES = 256 << 20
 # Entries that one function may have; many, since some functions are part of every model (decorators of libraries).
@@ -69,6 +70,8 @@ class Header:
     program: str = ""  # bytecode digest: of the bytecode, and of what Dynamo put into its globals
     # Digest of the source files of the process that made it (packages/source_files.py); "": for any process.
     sources: str = ""
+    # Digest of what of these can change the program (packages/program_text.py); "" where nobody asked for it.
+    sources_code: str = ""
     # Whether it was traced before another call could tell Dynamo which sizes change (packages/audit.py).
     first: bool = False
     format: int = FORMAT

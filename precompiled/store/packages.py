@@ -74,10 +74,9 @@ class PackageStore:
             raise
         return Entry(path, header, about, body)
 
-    def source_digest(self, function: str, name: str) -> str:
-        """``Header.sources`` of an entry, unverified; "" for any source files. Raises FileNotFoundError."""
-        header = _header(self.packages / function / name)
-        return header.sources if header is not None else ""
+    def header(self, function: str, name: str) -> fmt.Header | None:
+        """An entry's header, unverified; None where it is none. Raises FileNotFoundError."""
+        return _header(self.packages / function / name)
 
     def refused(self, function: str) -> str | None:
         """Why a function's packages are out of use; None where they are not. Raises UntrustedStore."""
@@ -223,7 +222,7 @@ class PackageStore:
 
     def _keep_newest(self, header: fmt.Header, written: str) -> None:
         """Of entries that mean the same, keep the newest of each program; of all, MAX_ENTRIES. Remove the others."""
-        alike = replace(header, sources="")
+        alike = _of_any_program(header)
         source_digests = {header.sources}
         others = []
         with suppress(StoreError, OSError):
@@ -233,7 +232,7 @@ class PackageStore:
             with suppress(OSError):  # it is removed already
                 if number >= fmt.MAX_ENTRIES:
                     path.unlink()
-                elif (other := _header(path)) is not None and replace(other, sources="") == alike and header.meaning:
+                elif (other := _header(path)) is not None and _of_any_program(other) == alike and header.meaning:
                     if other.sources in source_digests or len(source_digests) >= fmt.MAX_PROGRAMS:
                         path.unlink()
                     source_digests.add(other.sources)
@@ -243,6 +242,10 @@ class PackageStore:
             quarantine = self.root / "quarantine"
             quarantine.mkdir(mode=0o700, exist_ok=True)
             os.rename(path, quarantine / f"{path.name}.{os.urandom(4).hex()}")
+
+
+def _of_any_program(header: fmt.Header) -> fmt.Header:
+    return replace(header, sources="", sources_code="")
 
 
 def _header(path: Path) -> fmt.Header | None:

@@ -22,9 +22,8 @@ class Places:
 
     def place(self, code: types.CodeType) -> list[Any] | None:
         """``[module, [attributes ...]]`` of the function that has or holds ``code``; None where no name leads to it."""
-        module = self.module_of(code.co_filename)
-        if module is None:
-            return None
+        # A notebook's cell and a piped program say no file that a module has.
+        module = self.module_of(code.co_filename) or "__main__"
         parts = getattr(code, "co_qualname", code.co_name).split(".<locals>")[0].split(".")
         for length in range(len(parts), 0, -1):
             place = [module, parts[:length]]
@@ -56,7 +55,12 @@ def codes_at(place: list[Any]) -> set[str]:
             found = inspect.getattr_static(found, name)
         except AttributeError:
             return set()
-    return {code_digest(code) for code in _codes_of(found, set(), 0)}
+    return {code_digest(code) for code in codes_of(found)}
+
+
+def codes_of(value: Any) -> Iterator[types.CodeType]:
+    """The code of a function or class, of what it wraps, and of what is inside."""
+    return _codes_of(value, set(), 0)
 
 
 def _codes_of(value: Any, seen: set[int], depth: int) -> Iterator[types.CodeType]:

@@ -143,6 +143,12 @@ class Traced:
         return {alias: module for attempt in self.attempts for alias, module in attempt.imports.items()}
 
 
+def qualnames(traced: Traced) -> set[str]:
+    """The names of all functions that a trace met."""
+    codes = [code for attempt in traced.attempts for code in attempt.code]
+    return {getattr(code, "co_qualname", code.co_name).split(".<locals>")[0] for code in codes}
+
+
 def bytecode_digest(body: Body, names: Mapping[str, str]) -> str:
     """Digest of an entry's bytecode, and of what Dynamo put into its globals; graphs count by their keys.
 

@@ -105,6 +105,7 @@ def rebuilt(
         absent = unguarded.globals_within(body.code) - ours - frame.scope.keys() - vars(builtins).keys()
         if absent:
             raise Mismatch(f"the bytecode needs the global {sorted(absent)[0]}, which is not here")
+        moved = functools.partial(_moved, before=body.code, now=frame.code)
         cleanups = []
         for placeholder, kind, what in body.installed:
             alias = name(placeholder)
@@ -112,12 +113,12 @@ def rebuilt(
                 value: Any = torch._dynamo.disable(functions[what], reason="do not trace Dynamo-compiled graph")
                 cleanups.append(CleanupHook.create(frame.scope, alias, value))
             elif kind == "resume":
-                cleanups.append(CleanupHook.create(frame.scope, alias, _resume(what, frame.scope, alias)))
+                cleanups.append(CleanupHook.create(frame.scope, alias, _resume(moved(what), frame.scope, alias)))
             elif kind == "resume code":
-                cleanups.append(CleanupHook.create(frame.scope, alias, what))
+                cleanups.append(CleanupHook.create(frame.scope, alias, moved(what)))
             else:  # ``_aliases`` has put it there for the guards
                 cleanups.append(CleanupHook.create(frame.scope, alias, frame.scope.pop(alias)))
-        code = body.code
+        code = moved(body.code)
         convert_frame.input_codes.add(frame.code)
         convert_frame.output_codes.add(code)
         convert_frame.orig_code_map[code] = frame.code
@@ -126,6 +127,17 @@ def rebuilt(
         return wrap_guarded_code(GuardedCode(code, manager, compile_id, f"Torch-Compiled Region: {compile_id}"))
 
     return install
+
+
+def _moved(code: types.CodeType, before: types.CodeType, now: types.CodeType) -> types.CodeType:
+    """``code`` of a function that has moved: a traceback names the file and the lines where the function is now."""
+    if before.co_filename == now.co_filename and before.co_firstlineno == now.co_firstlineno:
+        return code
+    if code.co_filename != before.co_filename:
+        return code  # a function of another file, which the bytecode makes
+    consts = [_moved(const, before, now) if isinstance(const, types.CodeType) else const for const in code.co_consts]
+    line = max(1, code.co_firstlineno + now.co_firstlineno - before.co_firstlineno)
+    return code.replace(co_filename=now.co_filename, co_firstlineno=line, co_consts=tuple(consts))
 
 
 def _resume(code: types.CodeType, scope: dict[str, Any], name: str) -> Callable[..., Any]:

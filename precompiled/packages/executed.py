@@ -1,0 +1,77 @@
+"""Which functions of the program have not run yet in this process: what they say cannot have changed anything.
+
+CPython 3.11 counts the calls of each code object until it makes a faster form of it (PEP 659), from -8 up to 0. That is
+``co_warmup`` of PyCodeObject (Include/cpython/code.h), which no attribute shows: so it is read where it lies, after a
+check that it lies there. Other versions of Python say nothing of that kind before somebody asks
+(``sys.monitoring``), so there every function counts as one that ran.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+import sys
+from collections.abc import Iterator
+from types import CodeType, FunctionType, ModuleType
+from typing import Any
+
+from precompiled.packages.describe.codes import codes_within
+
+# The qualified name of a function, and the first line of it in its file.
+Place = tuple[str, int]
+
+_NEVER = -8  # QUICKENING_INITIAL_WARMUP_VALUE (Include/internal/pycore_code.h)
+_OFFSET = 52  # three words of PyVarObject, co_consts, co_names, co_exceptiontable, and the int co_flags
+
+
+class Module:
+    """The functions of one module that had not run at the last look, fewer each time."""
+
+    def __init__(self, module: ModuleType, path: str) -> None:
+        self._waiting = {_place(code): code for code in _functions(module, path)} if _counts() else {}
+
+    def unrun(self) -> frozenset[Place]:
+        for place in [place for place, code in self._waiting.items() if _calls(code) != _NEVER]:
+            del self._waiting[place]
+        return frozenset(self._waiting)
+
+
+def _functions(module: ModuleType, path: str) -> Iterator[CodeType]:
+    """The code of the functions that a module's file defines, as the module and its classes hold them now.
+
+    Not of those below a decorator: it may have made another function of them, or have kept their source.
+    """
+    waiting: list[dict[str, Any]] = [vars(module)]
+    seen: set[type] = set()
+    while waiting:
+        for value in list(waiting.pop().values()):
+            if isinstance(value, type) and value.__module__ == module.__name__ and value not in seen:
+                seen.add(value)
+                waiting.append(dict(vars(value)))
+            held = (value.fget, value.fset, value.fdel) if isinstance(value, property) else [value]
+            for item in held:
+                function = item.__func__ if isinstance(item, (staticmethod, classmethod)) else item
+                if isinstance(function, FunctionType) and os.path.abspath(function.__code__.co_filename) == path:
+                    yield from codes_within(function.__code__)
+
+
+def _place(code: CodeType) -> Place:
+    return code.co_qualname, code.co_firstlineno
+
+
+def _calls(code: CodeType) -> int:
+    return ctypes.c_short.from_address(id(code) + _OFFSET).value
+
+
+@functools.cache
+def _counts() -> bool:
+    """Whether this Python counts calls, where this file looks for them."""
+    if sys.implementation.name != "cpython" or sys.version_info[:2] != (3, 11):
+        return False
+    scope: dict[str, Any] = {}
+    exec("def function(): pass", scope)  # a function that cannot have run
+    code = scope["function"].__code__
+    before = _calls(code)
+    scope["function"]()
+    return (before, _calls(code)) == (_NEVER, _NEVER + 1)

@@ -1,0 +1,212 @@
+"""Which edits of a source are none, and which only look so."""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+
+import pytest
+
+from precompiled.packages import executed
+from precompiled.packages.executed import Place
+from precompiled.packages.program_text import Text
+
+PROGRAM = '''
+"""A program."""
+import logging
+from a import b
+log = logging.getLogger(__name__)
+
+class Model:
+    """A model."""
+    width: int = 3
+
+    def forward(self, x, scale=2.0):
+        """Forward."""
+        y = x * scale
+        for _ in range(3):
+            y = y + 1
+        return y
+
+def train(model, steps, logs):
+    for step in range(steps):
+        loss = model(step)
+        if step % 10 == 0:
+            print(f"step {step}: loss {loss:.4f}")
+            log.info("loss %f", loss)
+    return loss
+'''
+NONE = {
+    "a comment": ("y = y + 1", "y = y + 1  # one more"),
+    "a line of comment": ("        return y", "        # and done\n        return y"),
+    "empty lines": ("def train", "\n\n\ndef train"),
+    "formatting": ("y = x * scale", "y = (x\n             * scale)"),
+    "quotes": ('"loss %f"', "'loss %f'"),
+    "a docstring of the module": ('"""A program."""', '"""Another."""'),
+    "a docstring of the module less": ('"""A program."""', ""),
+    "a docstring of a class": ('"""A model."""', '"""Another."""'),
+    "a docstring of a function less": ('        """Forward."""\n', ""),
+    "a docstring more": ("    for step in", '    """Train."""\n    for step in'),
+    "what is printed": ('f"step {step}: loss {loss:.4f}"', "step, steps, float(loss), sep='/', flush=True"),
+    "more is printed": ("    return loss", "    print('done', loss.item(), len(logs), logs[-1].name)\n    return loss"),
+    "nothing is printed": ('            print(f"step {step}: loss {loss:.4f}")\n', ""),
+    "what is logged": ('log.info("loss %f", loss)', 'log.warning("%s %.3f", step, loss * 2)'),
+    "logged by the module": ('log.info("loss %f", loss)', 'logging.info("at %d", step)'),
+    "a hint of a local": ("loss = model(step)", "loss: float = model(step)"),
+}
+SOME = {
+    "a constant": ("y + 1", "y + 2"),
+    "a default": ("scale=2.0", "scale=3.0"),
+    "a value of a class": ("width: int = 3", "width: int = 4"),
+    "a hint that a class keeps": ("width: int", "width: float"),
+    "a hint of an argument": ("x, scale", "x: float, scale"),
+    "the order": ("import logging\nfrom a import b", "from a import b\nimport logging"),
+    "a name": ("def train", "def fit"),
+    "a statement more": ("    return loss", "    loss = loss + 1\n    return loss"),
+    "a call in what is printed": ("{loss:.4f}", "{model(loss):.4f}"),
+    "an assignment in what is printed": ("{loss:.4f}", "{(loss := 3):.4f}"),
+    "printed to a file": ("loss:.4f}\")", "loss:.4f}\", file=logs)"),
+    "another kind of string that is used": ("__name__)", "'train')"),
+    "a text for another than a logger": ("log.info(", "logs.info("),
+    "another method of a logger": ("log.info(", "log.addHandler("),
+    "a comment that torch.jit reads": ("steps, logs):", "steps, logs):\n    # type: (a, b, c) -> d"),
+}  # fmt: skip
+
+
+def edited(edits: dict[str, tuple[str, str]], name: str, program: str = PROGRAM) -> bytes:
+    before, after = edits[name]
+    assert program.count(before) == 1
+    return program.replace(before, after).encode()
+
+
+def code_of(content: bytes) -> str:
+    return Text(content).code()
+
+
+@pytest.mark.parametrize("name", NONE)
+def test_an_edit_that_is_none(name: str) -> None:
+    assert code_of(edited(NONE, name)) == code_of(PROGRAM.encode())
+
+
+@pytest.mark.parametrize("name", SOME)
+def test_an_edit(name: str) -> None:
+    assert code_of(edited(SOME, name)) != code_of(PROGRAM.encode())
+
+
+@pytest.mark.parametrize(
+    "bound",
+    ["from rich import print", "def print(*args): ...", "import sys as print", "for print in (1,): ...",
+     "from a import *", "def outer(print): ...", "class print: ...", "try: ...\nexcept E as print: ...",
+     "match 1:\n    case print: ...", "match {}:\n    case {**print}: ..."],
+)  # fmt: skip
+def test_what_is_printed_counts_where_print_is_another(bound: str) -> None:
+    program = f"{bound}\n{PROGRAM}"
+    changed = edited({"": ("{loss:.4f}", "{loss:.5f}")}, "", program)
+    assert code_of(changed) != code_of(program.encode())
+
+
+@pytest.mark.parametrize(
+    "bound", ["log = open('log')", "logging = 3", "from a import logging", "def f(log): ...", "from a import *"]
+)
+def test_what_is_logged_counts_where_the_logger_may_be_another(bound: str) -> None:
+    program = f"{PROGRAM}\n{bound}\n"
+    changed = edited({"": ('log.info("loss', 'log.info("lost')}, "", program)
+    assert code_of(changed) != code_of(program.encode())
+
+
+def test_a_block_of_nothing_but_telling_stays_a_block() -> None:
+    block = b"if a:\n    print(1)\nelse:\n    print(2)\n"
+    assert code_of(block) == code_of(block.replace(b"1", b"3").replace(b"2", b"4"))
+    assert code_of(b"def f():\n    'doc'\n") == code_of(b"def f():\n    pass\n")
+
+
+def test_what_is_no_python_counts_by_its_bytes() -> None:
+    assert code_of(b"a ? b") != code_of(b"a ? c")
+    assert code_of(b"\x7fELF\x00") == code_of(b"\x7fELF\x00")
+
+
+def test_a_text_and_what_has_none() -> None:
+    text = Text(b"a = 1  # one")
+    assert text.digest != Text(b"a = 1").digest and text.code() == Text(b"a = 1").code() == text.code()
+    assert Text(None, "digest").digest == Text(None, "digest").code() == "digest"
+
+
+RUNS = '''
+def ran(x):
+    def inner(y):
+        return y + 1
+    return x * 2
+
+def later(x, y=2, *rest, key=3, **others):
+    for item in rest:
+        x = x + y * 3
+    return x
+
+def register(function):
+    return function
+
+@register
+def decorated(x):
+    def nested(y):
+        return y * 5
+    return x * 4
+
+class Model:
+    @staticmethod
+    def fixed(x):
+        return x * 6
+
+    @property
+    def size(self):
+        return 7
+'''
+
+
+def unrun(source: str, called: str) -> frozenset[Place]:
+    """What has not run in a process that has loaded a source and called something."""
+    module = ModuleType("runs")
+    exec(compile(source, "/runs.py", "exec"), vars(module))
+    functions = executed.Module(module, "/runs.py")
+    exec(called, vars(module))
+    return functions.unrun()
+
+
+only_311 = pytest.mark.skipif(
+    sys.version_info[:2] != (3, 11), reason="only CPython 3.11 tells which functions have run: docs/packages.md"
+)
+
+
+@only_311
+def test_what_has_run() -> None:
+    functions = {"ran", "ran.<locals>.inner", "later", "decorated", "decorated.<locals>.nested", "Model.fixed"}
+    assert {name for name, _line in unrun(RUNS, "")} == functions | {"Model.size"}
+    for calls in (1, 7, 8, 9, 1000):  # CPython stops to count at 8
+        found = {name for name, _line in unrun(RUNS, f"for _ in range({calls}): ran(1); Model().size")}
+        assert found == functions - {"ran"}, calls
+
+
+@only_311
+@pytest.mark.parametrize(
+    ("edit", "counts"),
+    [
+        (("x + y * 3", "x - y * 33"), False),
+        (("    return x\n\ndef register", "    print(x)\n    return later(x)\n\ndef register"), False),
+        (("x * 6", "x * 66"), False),
+        (("return 7", "return 77"), False),
+        (("y + 1", "y + 11"), False),
+        (("x * 2", "x * 22"), True),
+        (("y=2", "y=22"), True),
+        (("key=3", "other=3"), True),
+        (("*rest", "*more"), True),
+        (("def later", "def sooner"), True),
+        (("x * 4", "x * 44"), True),
+        (("y * 5", "y * 55"), True),
+    ],
+)
+def test_a_function_that_has_not_run_counts_by_its_arguments(edit: tuple[str, str], counts: bool) -> None:
+    """But for what is below a decorator, which may have kept its source."""
+    before, after = edit
+    assert RUNS.count(before) == 1
+    edited_source = RUNS.replace(before, after)
+    here = Text(RUNS.encode()).code(unrun(RUNS, "ran(1)"))
+    assert (Text(edited_source.encode()).code(unrun(edited_source, "ran(1)")) != here) is counts
