@@ -201,7 +201,7 @@ class Automatic:
                 if tried > MAX_TRIED:
                     looked.reasons.append(f"none of the {MAX_TRIED} newest entries is for this call")
                     return None
-                verified = self._verify(session, entry, frame, described, check_source=check_source)
+                verified = self._verify(session, entry, frame, program, described, check_source=check_source)
                 if check_source and self._is_audited(session, entry, frame):
                     verified.discard()
                     looked.audited = entry
@@ -262,8 +262,9 @@ class Automatic:
         return self._audits and entry.header.first and frame.first
 
     def _verify(
-        self, session: sessions.Session, entry: Entry, frame: Frame, described: Descriptions, *, check_source: bool
-    ) -> VerifiedEntry:
+        self, session: sessions.Session, entry: Entry, frame: Frame, program: Program | None, described: Descriptions,
+        *, check_source: bool,
+    ) -> VerifiedEntry:  # fmt: skip
         self._counter += 1
         number = self._counter
 
@@ -279,6 +280,8 @@ class Automatic:
         if missing is not None:
             raise Mismatch(f"the artifact {missing[:12]} is not in the store")
         body = entry_codec.decode(entry.body, name)
+        if program is not None and program.sources != entry.header.sources and body.later:
+            described = Descriptions(program.before(body.later))
         rebuilder = installing.usable(body, frame, described, name, check_source=check_source)
         with installing.or_discarded(body, frame, name):
             install = installing.rebuilt(frame, rebuilder)
@@ -364,6 +367,10 @@ class Automatic:
         # Not ``traced``, which holds objects that the trace has read.
         body, names, about, locals_ = traced.body, traced.names, traced.about, traced.locals
         assert body is not None
+        met = frame_entry.qualnames(traced)
+        for function, code in looked.program.later().items():
+            if code.co_qualname.split(".<locals>")[0] not in met and code_digest(code) in traced.described:
+                body.later[function] = code_digest(code)
         report.guards = len(body.guards.guards)
 
         def complete() -> _Made:

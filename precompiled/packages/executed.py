@@ -31,16 +31,21 @@ class Module:
     def __init__(self, module: ModuleType, path: str) -> None:
         self._waiting = {_place(code): code for code in _functions(module, path)} if _counts() else {}
 
-    def unrun(self) -> frozenset[Place]:
-        for place in [place for place, code in self._waiting.items() if _calls(code) != _NEVER]:
+    def unrun(self) -> dict[Place, CodeType]:
+        for place in [place for place, code in self._waiting.items() if has_run(code)]:
             del self._waiting[place]
-        return frozenset(self._waiting)
+        return dict(self._waiting)
+
+
+def has_run(code: CodeType) -> bool:
+    """Whether a call of the function has begun in this process; true where this Python does not tell."""
+    return not _counts() or _calls(code) != _NEVER
 
 
 def _functions(module: ModuleType, path: str) -> Iterator[CodeType]:
     """The code of the functions that a module's file defines, as the module and its classes hold them now.
 
-    Not of those below a decorator: it may have made another function of them, or have kept their source.
+    Also of what decorators wrap; program_text.py knows which of them do no more.
     """
     waiting: list[dict[str, Any]] = [vars(module)]
     seen: set[type] = set()
@@ -49,11 +54,22 @@ def _functions(module: ModuleType, path: str) -> Iterator[CodeType]:
             if isinstance(value, type) and value.__module__ == module.__name__ and value not in seen:
                 seen.add(value)
                 waiting.append(dict(vars(value)))
-            held = (value.fget, value.fset, value.fdel) if isinstance(value, property) else [value]
-            for item in held:
-                function = item.__func__ if isinstance(item, (staticmethod, classmethod)) else item
+            for item in (value.fget, value.fset, value.fdel) if isinstance(value, property) else [value]:
+                function = _wrapped(item)
                 if isinstance(function, FunctionType) and os.path.abspath(function.__code__.co_filename) == path:
                     yield from codes_within(function.__code__)
+
+
+def _wrapped(value: Any) -> Any:
+    """The function that a decorator has wrapped, or some decorators one after the other."""
+    for _ in range(8):
+        if isinstance(value, (staticmethod, classmethod)):
+            value = value.__func__
+        elif isinstance(value, functools.cached_property):
+            value = value.func
+        elif type(value).__module__ in ("builtins", "functools"):  # not of an object with a __getattr__ of its own
+            value = getattr(value, "__wrapped__", value)
+    return value
 
 
 def _place(code: CodeType) -> Place:

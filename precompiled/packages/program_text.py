@@ -31,6 +31,12 @@ _METHODS = frozenset(
     {"cpu", "detach", "dim", "format", "item", "join", "max", "mean", "min", "numel", "perf_counter", "size", "sum",
      "time", "tolist"}
 )  # fmt: skip
+# Decorators that do no more with a function than call it.
+_CALL_ONLY = frozenset(
+    {"property", "staticmethod", "classmethod", "abstractmethod", "abc.abstractmethod", "override", "typing.override",
+     "torch.no_grad", "torch.inference_mode", "torch.enable_grad", "contextmanager", "contextlib.contextmanager",
+     "functools.cache", "functools.lru_cache", "functools.cached_property"}
+)  # fmt: skip
 _PLAIN = (
     ast.Constant, ast.Name, ast.Load, ast.Attribute, ast.Subscript, ast.Slice, ast.JoinedStr, ast.FormattedValue,
     ast.BinOp, ast.operator, ast.UnaryOp, ast.unaryop, ast.BoolOp, ast.boolop, ast.Compare, ast.cmpop, ast.IfExp,
@@ -99,7 +105,7 @@ def _without(code: CodeType, unrun: Set[Place]) -> str:
 
 def _is_made_over(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> bool:
     """Whether a decorator may have made another function of it, or may read its source: that of a Triton kernel."""
-    return any(ast.unparse(item) not in ("property", "staticmethod", "classmethod") for item in node.decorator_list)
+    return any(ast.unparse(item).removesuffix("()") not in _CALL_ONLY for item in node.decorator_list)
 
 
 def _strip(node: ast.AST, telling: _Telling) -> None:

@@ -21,8 +21,9 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Sequence
-from types import ModuleType
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import CodeType, ModuleType
 from typing import Any
 
 from precompiled.core import files
@@ -55,12 +56,12 @@ class Program:
 
     def __init__(
         self, sources: str, texts: Sequence[tuple[str, Text]] = (), others: Any = None,
-        unrun: Callable[[], dict[str, frozenset[Place]]] = dict,
+        unrun: Callable[[], dict[str, dict[Place, CodeType]]] = dict,
     ) -> None:  # fmt: skip
         self.sources = sources
         self._texts, self._others = texts, others
         self._look = unrun
-        self._unrun: dict[str, frozenset[Place]] | None = None
+        self._unrun: dict[str, dict[Place, CodeType]] | None = None  # by module
 
     def fix(self) -> None:
         """Note which functions have run by now; before a trace, which runs some."""
@@ -71,8 +72,23 @@ class Program:
         """May take some 20 ms for each 1,000 lines, the first time."""
         self.fix()
         unrun = self._unrun or {}
-        shown = [(name, text.code(unrun.get(name, frozenset()))) for name, text in self._texts]
+        shown = [(name, text.code(unrun.get(name, {}).keys())) for name, text in self._texts]
         return _sha256([shown, self._others]) if shown else ""
+
+    def later(self) -> dict[str, CodeType]:
+        """Functions that have not run, neither when this was fixed nor since; by module and qualified name."""
+        found = [
+            (f"{module}.{qualname}", code)
+            for module, codes in (self._unrun or {}).items()
+            for (qualname, _line), code in codes.items()
+            if not executed.has_run(code)
+        ]
+        names = Counter(name for name, _code in found)
+        return {name: code for name, code in found if names[name] == 1}
+
+    def before(self, later: Mapping[str, str]) -> dict[int, str]:
+        """Code that has not run counts as it did in an entry (``Body.later``): by id, its digest then."""
+        return {id(code): later[name] for name, code in self.later().items() if name in later}
 
     def made(self, sources: str, code: str) -> bool:
         """Whether an entry with these digests was made in this program. ``sources``: "" for any."""
@@ -129,7 +145,7 @@ class SourceFiles:
         """Dynamo has traced functions of these names, or used a package in their place: as good as run."""
         self._met.update(qualnames)
 
-    def _unrun(self) -> dict[str, frozenset[Place]]:
+    def _unrun(self) -> dict[str, dict[Place, CodeType]]:
         """By module, what of the program has not run."""
         found = {}
         for name, path in self._files.items():
@@ -137,8 +153,8 @@ class SourceFiles:
             if module is not None and name not in self._functions:
                 self._functions[name] = executed.Module(module, path)
             if name in self._functions:
-                places = self._functions[name].unrun()
-                found[name] = frozenset(place for place in places if place[0].split(".<locals>")[0] not in self._met)
+                codes = self._functions[name].unrun().items()
+                found[name] = {place: code for place, code in codes if place[0].split(".<locals>")[0] not in self._met}
         return found
 
     def leave_out(self) -> None:

@@ -86,26 +86,42 @@ LATER = """
 def later(x):
     return x + 1
 
-class Report:
-    def show(self):
-        return later(2)
+class Model(torch.nn.Module):
+    def forward(self, x):
+        return self.twice(x)
+
+    def twice(self, x):
+        return double(x)
+
+    @torch.no_grad()
+    def generate(self, count):
+        return [self(torch.ones(4, 4)) + later(2)]
 """
 
 
 @pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="only CPython 3.11 tells what has run: docs/packages.md")
 def test_an_edit_of_what_runs_later_is_none(shared_host: Host, folder: Path) -> None:
     library = (folder / "library.py").read_text() + LATER
+    edited = library.replace("x + 1", "x - 1").replace("later(2)", "later(3) + later(4)")
     (folder / "library.py").write_text(library)
-    main = (folder / "main.py").read_text()
+    main = MAIN.replace("torch.compile(library.double)", "(model := library.Model()).compile() or model")
+    main = main.replace("library.double(x))", "torch.addmm(x, x, x, alpha=2.0))")
+    (folder / "main.py").write_text(main)
     assert run(shared_host, folder)[0] == "recorded"
-    (folder / "library.py").write_text(library.replace("x + 1", "x - 1").replace("later(2)", "later(3) + later(4)"))
+    (folder / "library.py").write_text(edited)
     assert run(shared_host, folder)[0] == "used"
-    # It has run by then: nobody can tell what it changed.
+    # A comparison alone says that the class is another, and so it is where the function has run.
+    found = run(shared_host, folder, PRECOMPILED_PACKAGES="function")
+    assert found[0] == "recorded" and "the code of library.Model is another" in found[3]
     (folder / "main.py").write_text(main.replace("x = torch", "library.later(1)\nx = torch"))
     assert run(shared_host, folder)[0] == "recorded"
     (folder / "library.py").write_text(library)
     found = run(shared_host, folder)
-    assert (found[0], found[3:]) == ("recorded", [ANOTHER, ANOTHER])
+    assert found[0] == "recorded" and {*found[3:]} == {ANOTHER}
+    # What the trace meets counts, whether it has run or not.
+    (folder / "main.py").write_text(main)
+    (folder / "library.py").write_text(library.replace("return double(x)", "return double(x) * 1"))
+    assert run(shared_host, folder)[0] == "recorded"
 
 
 def test_a_traceback_names_the_lines_where_the_function_is_now(shared_host: Host, folder: Path) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from types import ModuleType
 
 import pytest
+import torch
 
 from precompiled.packages import executed
 from precompiled.packages.executed import Place
@@ -156,6 +158,14 @@ class Model:
     def fixed(x):
         return x * 6
 
+    @torch.no_grad()
+    def generate(self):
+        return 8
+
+    @functools.cached_property
+    def made(self):
+        return 9
+
     @property
     def size(self):
         return 7
@@ -165,6 +175,7 @@ class Model:
 def unrun(source: str, called: str) -> frozenset[Place]:
     """What has not run in a process that has loaded a source and called something."""
     module = ModuleType("runs")
+    vars(module).update(torch=torch, functools=functools)
     exec(compile(source, "/runs.py", "exec"), vars(module))
     functions = executed.Module(module, "/runs.py")
     exec(called, vars(module))
@@ -179,6 +190,7 @@ only_311 = pytest.mark.skipif(
 @only_311
 def test_what_has_run() -> None:
     functions = {"ran", "ran.<locals>.inner", "later", "decorated", "decorated.<locals>.nested", "Model.fixed"}
+    functions |= {"Model.generate", "Model.made"}
     assert {name for name, _line in unrun(RUNS, "")} == functions | {"Model.size"}
     for calls in (1, 7, 8, 9, 1000):  # CPython stops to count at 8
         found = {name for name, _line in unrun(RUNS, f"for _ in range({calls}): ran(1); Model().size")}
@@ -193,6 +205,8 @@ def test_what_has_run() -> None:
         (("    return x\n\ndef register", "    print(x)\n    return later(x)\n\ndef register"), False),
         (("x * 6", "x * 66"), False),
         (("return 7", "return 77"), False),
+        (("return 8", "return 88"), False),
+        (("return 9", "return 99"), False),
         (("y + 1", "y + 11"), False),
         (("x * 2", "x * 22"), True),
         (("y=2", "y=22"), True),

@@ -23,7 +23,7 @@ import re
 import struct
 import sys
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -74,7 +74,9 @@ class Descriptions:
     Not for longer: between two frames a program may replace a method.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, before: Mapping[int, str] | None = None) -> None:
+        """``before``: by id, code that counts by another digest, which it had when an entry was recorded."""
+        self._before = before or {}
         self._classes: dict[type, list[Any]] = {}
         # The descriptions of classes that do not depend on what was described before.
         self._stable: dict[type, list[Any]] = {}
@@ -337,7 +339,7 @@ class Descriptions:
     def _code(self, code: types.CodeType) -> str:
         for inner in codes_within(code):
             self.covered.add(code_digest(inner))
-        return code_digest(code)
+        return self._before.get(id(code)) or code_digest(code)
 
     def a_class(self, kind: type) -> list[Any]:
         """A class's place, and all that it and its bases define: code with defaults and closures, and values.

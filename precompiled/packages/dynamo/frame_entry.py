@@ -96,6 +96,8 @@ class Body:
     inlined: list[tuple[list[Any], str]]  # place, digest of the code that must be there
     graphs: list[Graph]
     assumed_constant: list[Asked]  # functions that the trace took for constant: they are called again
+    # Functions that are described, and had not run when the trace was over: module and name -> digest of their code.
+    later: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass
@@ -132,6 +134,7 @@ class Traced:
     locals: dict[str, str] = field(default_factory=dict)  # fingerprints of the locals with guards
     about: About = field(default_factory=About)
     problem: NotPortable | None = None
+    described: set[str] = field(default_factory=set)  # digests of the code that is part of a description
     trace_log: TraceLog = field(default_factory=TraceLog)
     # Dynamo begins another attempt where it finds that it must break the graph.
     attempts: list[Attempt] = field(default_factory=list)

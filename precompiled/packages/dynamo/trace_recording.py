@@ -171,6 +171,7 @@ def _record(traced: Traced, builder: Any, guards: Any, output: Any, shapes: Any)
         traced.trace_log, guards, codes.values(), builder.f_code, output.global_scope, places, builder, described
     )
     traced.about = guard_facts.about(guards, kept, inlined, seen.told())
+    traced.described = described.covered
     traced.body = Body(kept, seen, builder.f_code, traced.imports, installed, inlined, graphs,
                        [traced.trace_log.asked[name] for name in sorted(traced.trace_log.asked)])  # fmt: skip
 
