@@ -104,8 +104,9 @@ _TABLE = (
         "after the process started, so what is loaded may be older", "none: the next run is served"),
     _bypass("custom-op-in-main", "a custom op that the program itself defines: a worker cannot import a program",
         "move it to a module"),
-    _bypass("custom-pass", "an Inductor pass (or another setting) that is code of yours",
-        "nothing: it cannot be named in a key"),
+    _bypass("custom-pass",
+        "an Inductor pass (or another setting) that is code of yours, and that a worker cannot import: a lambda, a "
+        "closure, what the program itself defines, or an object with slots", "define it at the top level of a module"),
     _bypass("device-index", "the graph runs on `cuda:1` or higher ([why](decisions/0004-one-device.md))",
         "give each process its GPU with `CUDA_VISIBLE_DEVICES`"),
     _bypass("exported-graph", "a graph of `torch.export`, which takes other arguments than its placeholders",

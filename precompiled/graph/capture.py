@@ -111,7 +111,7 @@ def capture(module: torch.fx.GraphModule, options: Mapping[str, Any]) -> Program
         inputs.hints,
         inputs.floats,
         [position for position, item in enumerate(inputs.args) if "size" in item],
-        {**codec.modules(graph), **inputs.modules},
+        {**codec.modules(graph), **inputs.modules, **configs.modules(settings)},
         codec.no_stand_in(graph),
     )
 

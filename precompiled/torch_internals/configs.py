@@ -13,23 +13,13 @@ from typing import Any
 import torch._functorch.config
 import torch._inductor.config
 
-from precompiled.core.errors import Bypass
+from precompiled.core.errors import Bypass, CompileFailed
+from precompiled.torch_internals import code_settings
 
 _inductor = torch._inductor.config
 _functorch = torch._functorch.config
 
-# Left out of save_config_portable, but they do change what is compiled: code that we cannot name.
-_CODE_SETTINGS = (
-    "post_grad_custom_pre_pass",
-    "post_grad_custom_post_pass",
-    "joint_custom_pre_pass",
-    "joint_custom_post_pass",
-    "pre_grad_custom_pass",
-    "_pre_fusion_custom_pass",
-    "_post_fusion_custom_pass",
-    "cudagraph_policy",
-)
-# Left out of it as well, and plain values.
+# Left out of save_config_portable.
 _LEFT_OUT = ("pre_grad_pass_timing",)
 # They say where and how much is compiled, not what.
 _IRRELEVANT = (
@@ -84,17 +74,12 @@ def refuse_ranks(settings: Mapping[str, Mapping[str, Any]]) -> None:
 def snapshot(options: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """What the next compile would see: the configuration now, with torch.compile's ``mode=`` and ``options=`` on top.
 
-    Raises Bypass when a setting is code, or turns off what an artifact needs.
+    Raises Bypass when a setting is code that has no name, or turns off what an artifact needs.
     """
     inductor = _inductor.save_config_portable(ignore_private_configs=False)
     inductor.update({name: getattr(_inductor, name) for name in _LEFT_OUT if hasattr(_inductor, name)})
-    for name, value in options.items():
-        if name in _CODE_SETTINGS and value is not None:
-            raise Bypass(f"options={{{name!r}: ...}} is code", code="custom-pass")
-        inductor[name] = value
-    for name in _CODE_SETTINGS:
-        if getattr(_inductor, name, None) is not None:
-            raise Bypass(f"torch._inductor.config.{name} is set to code of yours", code="custom-pass")
+    inductor.update({name: getattr(_inductor, name) for name in code_settings.NAMES if hasattr(_inductor, name)})
+    inductor.update(options)
     for name, refused in _REFUSED.items():
         # Asked for by name: save_config_portable leaves out aliases, such as force_disable_caches.
         if inductor.get(name, getattr(_inductor, name, None)):
@@ -132,6 +117,9 @@ def _plain_value(name: str, value: Any) -> Any:
         return {"dict": {key: _plain_value(name, item) for key, item in value.items()}}
     if isinstance(value, torch.dtype):
         return {"dtype": str(value).removeprefix("torch.")}
+    found = code_settings.encode(value, lambda held: _plain_value(name, held))
+    if found is not None:
+        return found
     raise Bypass(f"{name} is a {type(value).__name__}, which cannot be sent", code="unpicklable-option")
 
 
@@ -139,6 +127,8 @@ def _value(plain: Any) -> Any:
     if isinstance(plain, list):
         return [_value(item) for item in plain]
     if isinstance(plain, dict):
+        if code_settings.is_encoded(plain):
+            return code_settings.decode(plain, _value)
         ((kind, content),) = plain.items()
         if kind == "dict":
             return {key: _value(item) for key, item in content.items()}
@@ -148,12 +138,25 @@ def _value(plain: Any) -> Any:
     return plain
 
 
+def modules(settings: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+    """The modules of the user's that a worker must import for these settings, with the digests of their sources."""
+    return dict(code_settings.modules([value for values in settings.values() for value in values.values()]))
+
+
+def _setting(name: str, encoded: Any) -> Any:
+    try:
+        return code_settings.with_uuid(name, _value(encoded), encoded)
+    except Exception as error:  # the module of a pass raises anything when it is imported
+        said = f"the setting {name} does not decode: {type(error).__name__}: {error}"
+        raise CompileFailed(said, code="undecodable-graph") from error
+
+
 @contextmanager
 def applied(configs: Mapping[str, Mapping[str, Any]], compile_threads: int) -> Iterator[None]:
     """The captured configuration, for one compile; what was there before comes back afterwards."""
     with ExitStack() as stack:
         for module, name in ((_inductor, "inductor"), (_functorch, "functorch")):
-            values = {key: _value(value) for key, value in configs[name].items()}
+            values = {key: _setting(key, value) for key, value in configs[name].items()}
             changed = {key: value for key, value in values.items() if getattr(module, key, None) != value}
             stack.enter_context(module.patch(changed))
         stack.enter_context(_inductor.patch(compile_threads=compile_threads))

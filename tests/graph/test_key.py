@@ -240,16 +240,12 @@ def test_components_explain_a_miss() -> None:
 # ---------------------------------------------------------------- configuration that is refused
 
 
-def custom_pass(graph: Any) -> None:
-    pass
-
-
 REFUSED = {
     "freezing": {"freezing": True},
     "cpp-wrapper": {"cpp_wrapper": True},
     "fx-wrapper": {"fx_wrapper": True},
     "caches-disabled": {"force_disable_caches": True},
-    "custom-pass": {"post_grad_custom_post_pass": custom_pass},
+    "custom-pass": {"post_grad_custom_post_pass": lambda graph: None},
 }
 
 

@@ -13,7 +13,7 @@ import torch
 import torch._functorch.config
 import torch._inductor.config
 
-from precompiled.torch_internals import configs, modes
+from precompiled.torch_internals import code_settings, configs, modes
 
 
 @pytest.fixture(autouse=True)
@@ -165,7 +165,7 @@ def test_every_setting_that_save_config_portable_leaves_out_is_known() -> None:
     portable = module.save_config_portable(ignore_private_configs=False)
     left_out = {name for name, entry in module._config.items() if name not in portable and entry.alias is None}
     known = {
-        *configs._CODE_SETTINGS,
+        *code_settings.NAMES,
         *configs._IRRELEVANT,
         *configs._LEFT_OUT,
         # Where results of compiles and measurements are kept.
