@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+import sys
 import textwrap
 from pathlib import Path
 from typing import Any
 
 import packages.cases
+import pytest
 from packages.cases import CASES, HEAD
 from support_host import TIMEOUT_S, Host
+
+tells_what_ran = pytest.mark.skipif(
+    sys.version_info[:2] != (3, 11), reason="only CPython 3.11 tells which functions have run: docs/packages.md"
+)
 
 PROGRAM = Path(__file__).parent / "programs" / "packages_program.py"
 

@@ -21,9 +21,9 @@ from precompiled.client.ledger import GraphReport
 from precompiled.client.process import PROCESS
 from precompiled.core.errors import StoreError, code_of
 from precompiled.graph import capture
-from precompiled.packages import audit, graphs, requirements, source_files
+from precompiled.packages import audit, graphs, requirements
 from precompiled.packages.describe import difference
-from precompiled.packages.describe.codes import code_digest
+from precompiled.packages.describe.codes import code_digest, outermost
 from precompiled.packages.describe.descriptions import Descriptions
 from precompiled.packages.describe.errors import Mismatch, NotPortable
 from precompiled.packages.dynamo import (
@@ -35,8 +35,9 @@ from precompiled.packages.dynamo import (
     trace_recording,
 )
 from precompiled.packages.dynamo.frame_entry import Frame, Graph, Traced
+from precompiled.packages.program import ANY, UNKNOWN, Program
 from precompiled.packages.publisher import Publisher
-from precompiled.packages.source_files import Program, SourceFiles
+from precompiled.packages.source_files import SourceFiles
 from precompiled.store import package_format as fmt
 from precompiled.store.packages import Entry, PackageStore
 from precompiled.torch_internals import collection
@@ -91,7 +92,7 @@ class _Looked:
     frame: Callable[[], Frame | None] = lambda: None  # weak: a Frame holds the locals of the user's frame
     # Both are from before the trace, which may change them.
     requires: dict[str, str] | None = None
-    program: Program = source_files.ANY
+    program: Program = ANY
     reasons: list[str] = field(default_factory=list)  # why no entry was used
     audited: Entry | None = None  # the entry that would have been used, to be compared with the trace
     refused: str | None = None  # why no entry of the function may be used
@@ -176,13 +177,13 @@ class Automatic:
     def _program(self, session: sessions.Session) -> Program:
         """The program that an entry is for. Raises NotPortable where it is needed and not known."""
         if session.recorder is not None or session.settings.packages == "off":
-            return source_files.ANY  # a watch makes packages for any program; so does whoever loads a package file
+            return ANY  # a watch makes packages for any program; so does whoever loads a package file
         try:
             return self._source_files.program()
         except NotPortable:
             if session.settings.packages == "program":
                 raise
-            return source_files.UNKNOWN
+            return UNKNOWN
 
     def _find(self, session: sessions.Session, frame: Frame, looked: _Looked) -> tuple[Any, FunctionReport] | None:
         store = PackageStore(session.store.root)
@@ -369,7 +370,7 @@ class Automatic:
         assert body is not None
         met = frame_entry.qualnames(traced)
         for function, code in looked.program.later().items():
-            if code.co_qualname.split(".<locals>")[0] not in met and code_digest(code) in traced.described:
+            if outermost(code) not in met and code_digest(code) in traced.described:
                 body.later[function] = code_digest(code)
         report.guards = len(body.guards.guards)
 

@@ -13,10 +13,10 @@ import functools
 import os
 import sys
 from collections.abc import Iterator
-from types import CodeType, FunctionType, ModuleType
+from types import CodeType, ModuleType
 from typing import Any
 
-from precompiled.packages.describe.codes import codes_within
+from precompiled.packages.describe.places import codes_of
 
 # The qualified name of a function, and the first line of it in its file.
 Place = tuple[str, int]
@@ -47,29 +47,9 @@ def _functions(module: ModuleType, path: str) -> Iterator[CodeType]:
 
     Also of what decorators wrap; program_text.py knows which of them do no more.
     """
-    waiting: list[dict[str, Any]] = [vars(module)]
-    seen: set[type] = set()
-    while waiting:
-        for value in list(waiting.pop().values()):
-            if isinstance(value, type) and value.__module__ == module.__name__ and value not in seen:
-                seen.add(value)
-                waiting.append(dict(vars(value)))
-            for item in (value.fget, value.fset, value.fdel) if isinstance(value, property) else [value]:
-                function = _wrapped(item)
-                if isinstance(function, FunctionType) and os.path.abspath(function.__code__.co_filename) == path:
-                    yield from codes_within(function.__code__)
-
-
-def _wrapped(value: Any) -> Any:
-    """The function that a decorator has wrapped, or some decorators one after the other."""
-    for _ in range(8):
-        if isinstance(value, (staticmethod, classmethod)):
-            value = value.__func__
-        elif isinstance(value, functools.cached_property):
-            value = value.func
-        elif type(value).__module__ in ("builtins", "functools"):  # not of an object with a __getattr__ of its own
-            value = getattr(value, "__wrapped__", value)
-    return value
+    for value in list(vars(module).values()):
+        if not isinstance(value, type) or value.__module__ == module.__name__:
+            yield from (code for code in codes_of(value) if os.path.abspath(code.co_filename) == path)
 
 
 def _place(code: CodeType) -> Place:

@@ -14,26 +14,25 @@ Python's library, torch and precompiled are not counted: an entry requires their
 
 from __future__ import annotations
 
-import hashlib
 import importlib.machinery
 import math
 import os
 import sys
 import tempfile
 import time
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from types import CodeType, ModuleType
 from typing import Any
 
 from precompiled.core import files
 from precompiled.packages import executed, main_program
-from precompiled.packages.describe.codes import code_digest
+from precompiled.packages.describe.codes import code_digest, outermost
 from precompiled.packages.describe.errors import NotPortable
 from precompiled.packages.describe.places import codes_of
 from precompiled.packages.dynamo import dynamo_state
 from precompiled.packages.executed import Place
 from precompiled.packages.main_program import file_of
+from precompiled.packages.program import Program, digest_of
 from precompiled.packages.program_text import Text
 
 LOOK_S = 1.0  # between two looks whether files were saved
@@ -46,57 +45,6 @@ _NOT_THE_PROGRAMS = frozenset(
 )  # fmt: skip
 
 _PLAIN = (type(None), bool, int, float, complex, str, bytes)
-
-
-class Program:
-    """The program of this process, when a frame was looked up: its texts, and what else it has loaded.
-
-    ``sources``: a digest of the whole texts; ``code()``: of what matters of them. An entry's header has both.
-    """
-
-    def __init__(
-        self, sources: str, texts: Sequence[tuple[str, Text]] = (), others: Any = None,
-        unrun: Callable[[], dict[str, dict[Place, CodeType]]] = dict,
-    ) -> None:  # fmt: skip
-        self.sources = sources
-        self._texts, self._others = texts, others
-        self._look = unrun
-        self._unrun: dict[str, dict[Place, CodeType]] | None = None  # by module
-
-    def fix(self) -> None:
-        """Note which functions have run by now; before a trace, which runs some."""
-        if self._unrun is None:
-            self._unrun = self._look()
-
-    def code(self) -> str:
-        """May take some 20 ms for each 1,000 lines, the first time."""
-        self.fix()
-        unrun = self._unrun or {}
-        shown = [(name, text.code(unrun.get(name, {}).keys())) for name, text in self._texts]
-        return _sha256([shown, self._others]) if shown else ""
-
-    def later(self) -> dict[str, CodeType]:
-        """Functions that have not run, neither when this was fixed nor since; by module and qualified name."""
-        found = [
-            (f"{module}.{qualname}", code)
-            for module, codes in (self._unrun or {}).items()
-            for (qualname, _line), code in codes.items()
-            if not executed.has_run(code)
-        ]
-        names = Counter(name for name, _code in found)
-        return {name: code for name, code in found if names[name] == 1}
-
-    def before(self, later: Mapping[str, str]) -> dict[int, str]:
-        """Code that has not run counts as it did in an entry (``Body.later``): by id, its digest then."""
-        return {id(code): later[name] for name, code in self.later().items() if name in later}
-
-    def made(self, sources: str, code: str) -> bool:
-        """Whether an entry with these digests was made in this program. ``sources``: "" for any."""
-        return sources in ("", self.sources) or (code != "" and code == self.code())
-
-
-ANY = Program("")
-UNKNOWN = Program("unknown")
 
 
 class SourceFiles:
@@ -138,7 +86,7 @@ class SourceFiles:
             self._looked, self._digest = now, None
         texts, others = [*main, *self._texts], [sorted(self._generated.items()), sorted(self._installed.items())]
         if main or self._digest is None:
-            self._digest = _sha256([[(name, text.digest) for name, text in texts], others])
+            self._digest = digest_of([[(name, text.digest) for name, text in texts], others])
         return Program(self._digest, texts, others, self._unrun)
 
     def met(self, qualnames: Iterable[str]) -> None:
@@ -154,7 +102,7 @@ class SourceFiles:
                 self._functions[name] = executed.Module(module, path)
             if name in self._functions:
                 codes = self._functions[name].unrun().items()
-                found[name] = {place: code for place, code in codes if place[0].split(".<locals>")[0] not in self._met}
+                found[name] = {place: code for place, code in codes if outermost(code) not in self._met}
         return found
 
     def leave_out(self) -> None:
@@ -197,7 +145,7 @@ class SourceFiles:
         if files.saved(path) > files.process_start():
             raise _saved(path)
         if path.endswith(tuple(importlib.machinery.EXTENSION_SUFFIXES)):  # it may have any size, so it is not read
-            text = Text(None, _sha256(_size_and_time(now)))
+            text = Text(None, digest_of(_size_and_time(now)))
         else:
             with open(path, "rb") as file:
                 text = Text(file.read())
@@ -226,7 +174,8 @@ def _held(module: ModuleType) -> str:
 
     Its file has another name in each process, and may be gone.
     """
-    return _sha256([(name, _shown(value, module)) for name, value in sorted(vars(module).items()) if name[:2] != "__"])
+    held = sorted(vars(module).items())
+    return digest_of([(name, _shown(value, module)) for name, value in held if name[:2] != "__"])
 
 
 def _shown(value: Any, module: ModuleType) -> Any:
@@ -251,7 +200,3 @@ def _status(path: str) -> os.stat_result:
 
 def _size_and_time(status: os.stat_result) -> tuple[int, int]:
     return status.st_size, status.st_mtime_ns
-
-
-def _sha256(value: Any) -> str:
-    return hashlib.sha256(repr(value).encode()).hexdigest()

@@ -23,7 +23,7 @@ Version history:
     6   sources
     7   the keys of graphs changed: guards name each integer input, assertions are in the graph
     8   the pickle's classes are in other modules
-    9   sources_code
+    9   sources_code: what matters of the program's texts (decision 0024); ``later`` in the body
 """
 
 from __future__ import annotations

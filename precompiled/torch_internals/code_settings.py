@@ -30,6 +30,11 @@ _SCHEDULER_PASSES = ("_pre_fusion_custom_pass", "_post_fusion_custom_pass")
 # Left out of save_config_portable, but they do change what is compiled.
 NAMES = (*_GRAPH_PASSES, *_SCHEDULER_PASSES, "cudagraph_policy")
 
+# The classes that Inductor's caches take, by setting.
+_BASES = {
+    **dict.fromkeys(_GRAPH_PASSES, custom_graph_pass.CustomGraphPass),
+    **dict.fromkeys(_SCHEDULER_PASSES, getattr(custom_graph_pass, "CustomSchedulerPass", None)),
+}
 _KINDS = ("function", "partial", "object")
 
 
@@ -74,11 +79,7 @@ def with_uuid(name: str, value: Any, encoded: Any) -> Any:
     """A setting of Inductor's as its caches take it. ``encoded``: its JSON."""
     if isinstance(value, (list, tuple)):
         return type(value)(with_uuid(name, item, encoded) for item in value)
-    bases = {
-        **dict.fromkeys(_GRAPH_PASSES, custom_graph_pass.CustomGraphPass),
-        **dict.fromkeys(_SCHEDULER_PASSES, getattr(custom_graph_pass, "CustomSchedulerPass", None)),
-    }
-    base = bases.get(name)
+    base = _BASES.get(name)
     if base is None or not callable(value) or hasattr(value, "uuid"):
         return value
     methods = {"__call__": lambda _self, *arguments: value(*arguments), "uuid": lambda _self: repr(encoded)}

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from support_host import TIMEOUT_S, Host
+from support_packages import tells_what_ran
 
 LIBRARY = """
 import torch
@@ -99,7 +100,7 @@ class Model(torch.nn.Module):
 """
 
 
-@pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="only CPython 3.11 tells what has run: docs/packages.md")
+@tells_what_ran
 def test_an_edit_of_what_runs_later_is_none(shared_host: Host, folder: Path) -> None:
     library = (folder / "library.py").read_text() + LATER
     edited = library.replace("x + 1", "x - 1").replace("later(2)", "later(3) + later(4)")

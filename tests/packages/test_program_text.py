@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import functools
-import sys
 from types import ModuleType
 
 import pytest
 import torch
+from support_packages import tells_what_ran
 
 from precompiled.packages import executed
 from precompiled.packages.executed import Place
@@ -182,12 +182,7 @@ def unrun(source: str, called: str) -> frozenset[Place]:
     return functions.unrun()
 
 
-only_311 = pytest.mark.skipif(
-    sys.version_info[:2] != (3, 11), reason="only CPython 3.11 tells which functions have run: docs/packages.md"
-)
-
-
-@only_311
+@tells_what_ran
 def test_what_has_run() -> None:
     functions = {"ran", "ran.<locals>.inner", "later", "decorated", "decorated.<locals>.nested", "Model.fixed"}
     functions |= {"Model.generate", "Model.made"}
@@ -197,7 +192,7 @@ def test_what_has_run() -> None:
         assert found == functions - {"ran"}, calls
 
 
-@only_311
+@tells_what_ran
 @pytest.mark.parametrize(
     ("edit", "counts"),
     [

@@ -93,6 +93,7 @@ def git(directory: Path, *arguments: str) -> None:
 def test_a_checkout_that_touches_5000_files_and_back(project: Project, watch: str) -> None:
     directory = project.directory
     (directory / ".gitignore").write_text("__pycache__\n")
+    since = time.time() - 0.5
     project.write({"model.py": MODEL.format(scale=1000)})
     many = [directory / f"many_{number}.py" for number in range(5000)]
     for path in many:
@@ -100,13 +101,13 @@ def test_a_checkout_that_touches_5000_files_and_back(project: Project, watch: st
     git(directory, "init")
     git(directory, "add", ".")
     git(directory, "commit", "-m", "one")
+    expect(project, watch, 1000, since)
     git(directory, "checkout", "-b", "other")
     for path in many:
         path.write_text("A = 2\n")
     project.write({"model.py": MODEL.format(scale=2000)})
     git(directory, "commit", "-a", "-m", "two")
     git(directory, "checkout", "main")
-    expect(project, watch, 1000, 0.0)
     submitted = project.host.stats().submitted
     since = time.time() - 0.5
     git(directory, "checkout", "other")

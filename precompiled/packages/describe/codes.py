@@ -37,6 +37,16 @@ def _once_for_each_code(function: Callable[[types.CodeType], _T]) -> Callable[[t
     return functools.wraps(function)(lambda code: known(_Exactly(code)))
 
 
+def qualname(code: types.CodeType) -> str:
+    """The qualified name of a function; below Python 3.11, which does not keep it with the code, its name."""
+    return str(getattr(code, "co_qualname", code.co_name))
+
+
+def outermost(code: types.CodeType) -> str:
+    """The qualified name of the function at the top level, or in a class there, that has or holds ``code``."""
+    return qualname(code).split(".<locals>")[0]
+
+
 @_once_for_each_code
 def code_digest(code: types.CodeType) -> str:
     """SHA-256 of what a code object does: its instructions, constants and names, without file and lines."""

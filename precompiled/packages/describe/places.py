@@ -11,7 +11,7 @@ import types
 from collections.abc import Iterator
 from typing import Any
 
-from precompiled.packages.describe.codes import DESCRIPTORS, code_digest, codes_within
+from precompiled.packages.describe.codes import DESCRIPTORS, code_digest, codes_within, outermost
 
 
 class Places:
@@ -24,7 +24,7 @@ class Places:
         """``[module, [attributes ...]]`` of the function that has or holds ``code``; None where no name leads to it."""
         # A notebook's cell and a piped program say no file that a module has.
         module = self.module_of(code.co_filename) or "__main__"
-        parts = getattr(code, "co_qualname", code.co_name).split(".<locals>")[0].split(".")
+        parts = outermost(code).split(".")
         for length in range(len(parts), 0, -1):
             place = [module, parts[:length]]
             if code_digest(code) in codes_at(place):

@@ -18,7 +18,7 @@ from typing import Any
 
 from torch._dynamo import convert_frame
 
-from precompiled.packages.describe.codes import code_digest
+from precompiled.packages.describe.codes import code_digest, outermost, qualname
 from precompiled.packages.describe.errors import NotPortable
 from precompiled.packages.dynamo import entry_codec
 from precompiled.packages.dynamo.guard_facts import GuardFact, Guards, kind_of
@@ -80,7 +80,7 @@ class Frame:
 
     @property
     def qualname(self) -> str:
-        return str(getattr(self.code, "co_qualname", self.code.co_name))
+        return qualname(self.code)
 
 
 @dataclass
@@ -148,8 +148,7 @@ class Traced:
 
 def qualnames(traced: Traced) -> set[str]:
     """The names of all functions that a trace met."""
-    codes = [code for attempt in traced.attempts for code in attempt.code]
-    return {getattr(code, "co_qualname", code.co_name).split(".<locals>")[0] for code in codes}
+    return {outermost(code) for attempt in traced.attempts for code in attempt.code}
 
 
 def bytecode_digest(body: Body, names: Mapping[str, str]) -> str:

@@ -24,7 +24,7 @@ from typing import Any
 
 from torch._dynamo import convert_frame, output_graph
 
-from precompiled.packages.describe.codes import code_digest, codes_within, namedtuple_scope
+from precompiled.packages.describe.codes import code_digest, codes_within, namedtuple_scope, qualname
 from precompiled.packages.describe.descriptions import Descriptions
 from precompiled.packages.describe.errors import NotPortable
 from precompiled.packages.describe.places import Places, locals_digest
@@ -160,7 +160,7 @@ def _record(traced: Traced, builder: Any, guards: Any, output: Any, shapes: Any)
             continue  # it belongs to this version of Python, which the entry requires
         if digest not in known and digest not in described.covered:
             raise NotPortable(
-                f"{getattr(code, 'co_qualname', code.co_name)} was inlined, and no name leads to its code",
+                f"{qualname(code)} was inlined, and no name leads to its code",
                 code="package-inlined",
             )
     unguarded.check_code(builder.f_code)
