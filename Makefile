@@ -64,6 +64,10 @@ architectures: $(STAMP) ## A table of 27 architectures: by the daemon, hit the n
 architectures-packages: $(STAMP) ## The same with packages: no frame is traced in the second process (half an hour)
 	@$(BIN)/python -m benchmarks.packages $(ARGS)
 
+.PHONY: operators
+operators: $(STAMP) ## Every operator that torch has samples for: by the daemon, equal to eager (an hour; ARGS=--help)
+	@$(BIN)/python -m benchmarks.operators $(ARGS)
+
 # ---------------------------------------------------------------- check it
 
 .PHONY: test

@@ -41,6 +41,9 @@ def defining_module(op: torch._ops.OpOverload) -> tuple[str, str]:
     functions = _functions(name, op._overloadname)
     # torch wraps some functions; the wrapped ones are among them, too.
     modules = sorted({f.__module__ for f in functions if not f.__module__.startswith("torch.")})
+    own = _definition(name, op._overloadname)
+    if not modules and own is not None:  # one of torch's own, such as torch_nn::_linear_cross_entropy_batch_chunked
+        modules = [own._init_fn.__module__]
     if not modules:
         raise Bypass(f"the custom op {name} has no Python definition that a worker could import", code="custom-op")
     if "__main__" in modules:
@@ -52,9 +55,13 @@ def defining_module(op: torch._ops.OpOverload) -> tuple[str, str]:
     return ",".join(modules), modules_digest(modules)
 
 
+def _definition(name: str, overload: str) -> custom_ops.CustomOpDef | None:
+    return custom_ops.OPDEFS.get(name) or custom_ops.OPDEFS.get(f"{name}.{overload}")
+
+
 def _functions(name: str, overload: str) -> Iterator[Callable[..., Any]]:
     """The Python functions that are registered for an operator, as far as they can be found."""
-    definition = custom_ops.OPDEFS.get(name)
+    definition = _definition(name, overload)
     if definition is not None:
         yield definition._init_fn
         for found in (definition._abstract_fn, definition._setup_context_fn, definition._backward_fn):

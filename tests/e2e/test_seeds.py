@@ -65,6 +65,7 @@ def test_a_forward_is_one_artifact_with_compiled_autograd_and_without(served: Ho
     assert answer["compiles"] == 0
 
 
+@pytest.mark.slow
 def test_an_edit_of_what_a_custom_op_refers_to_is_never_served_stale(served: Host, tmp_path: Path) -> None:
     """The backward's constant lies in another module: a new key, and a worker that has not imported the old one."""
     shutil.copytree(support_corpus.PROGRAM.parent, tmp_path, dirs_exist_ok=True)

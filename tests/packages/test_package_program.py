@@ -236,6 +236,7 @@ spec.loader.exec_module(generated)
 """
 
 
+@pytest.mark.slow
 def test_a_module_that_a_library_generates(shared_host: Host, folder: Path) -> None:
     """As torch_geometric does: its file has another name in each process, and is younger than that."""
     main = MAIN.replace("import library\n", f"import library\n{GENERATES}library.generated = generated\n")

@@ -183,6 +183,15 @@ def test_an_op_of_a_library_is_named_by_the_module_of_its_fake_and_what_has_a_ke
         targets.decode(before)
 
 
+def test_the_custom_ops_that_torch_itself_defines_are_named() -> None:
+    """Also those in a namespace that came with some version, such as torch_nn in 2.13."""
+    definitions = custom_ops.custom_ops.OPDEFS.values()
+    found = [op._opoverload for op in definitions if op._init_fn.__module__.startswith("torch.")]
+    assert len(found) > 100
+    for op in found:
+        assert targets.decode(targets.encode(op)) is op
+
+
 def test_a_custom_op_that_no_worker_can_import_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     library = torch.library.Library("precompiled_tests_bare", "DEF")
     library.define("opaque(Tensor x) -> Tensor")

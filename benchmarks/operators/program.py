@@ -1,0 +1,153 @@
+"""The process that runs operators, some at once in one function: eager, then compiled, forward and backward.
+
+Usage: python -m benchmarks.operators.program SPEC, a JSON object: ``groups``, a list of lists of rows. Prints a line of
+JSON before each group ({"begun": group}) and one after it. A group in which something is not as it should be is run
+again row by row. Random numbers are torch's own (``fallback_random``), so that results can be compared.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import traceback
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+import precompiled
+from benchmarks.operators.samples import UNINITIALISED, Row, Sample
+
+# As in torch's test of Inductor: beyond what assert_close allows, since sums are taken in another order.
+TOLERANCE = {torch.float16: (1e-2, 2e-2), torch.float32: (1e-4, 1e-4), torch.complex64: (1e-4, 1e-4)}
+
+# What is called, with its arguments.
+Calls = list[tuple[Any, tuple[Any, ...], dict[str, Any]]]
+
+
+def main() -> None:
+    spec: dict[str, Any] = json.loads(sys.argv[1])
+    warnings.simplefilter("ignore")
+    for group in spec["groups"]:
+        print(json.dumps({"begun": group}), flush=True)
+        samples: list[tuple[Row, Sample]] = []
+        for row in group:
+            try:
+                samples.append((tuple(row), Sample(tuple(row))))
+            except Exception as error:  # noqa: BLE001 - of OpInfo, for this dtype
+                print(json.dumps({"row": row, "state": "no sample", "why": _line(error)}), flush=True)
+        for found in _examine(samples):
+            print(json.dumps(found), flush=True)
+
+
+def _examine(samples: Sequence[tuple[Row, Sample]]) -> list[dict[str, Any]]:
+    answers, run = [], []
+    for row, sample in samples:
+        try:
+            run.append((row, sample, _run([sample], _calls(1))[0]))
+        except Exception as error:  # noqa: BLE001 - eager itself does not take it
+            answers.append({"row": row, "state": "no sample", "why": _line(error)})
+    whole = _compiled(run)
+    if all(found["state"] == "equal" and not found["reasons"] for found in whole) or len(run) == 1:
+        return answers + whole
+    return answers + [_compiled([item])[0] for item in run]
+
+
+def _compiled(run: Sequence[tuple[Row, Sample, Any]]) -> list[dict[str, Any]]:
+    """Each row's answer; the graphs of all are counted with the first one."""
+    torch._dynamo.reset()
+    known = len(precompiled.report())
+    results: Any = None
+    error = ""
+    try:
+        compiled = torch.compile(_calls(len(run)), options={"fallback_random": True})
+        results = _run([sample for _row, sample, _expected in run], compiled)
+    except Exception:  # noqa: BLE001 - told as the rows' answer
+        error = traceback.format_exc()
+    graphs = precompiled.report()[known:]
+    reasons = [graph.reason or graph.state for graph in graphs if graph.source not in ("hit", "swap")]
+    messages = [graph.message for graph in graphs if graph.source not in ("hit", "swap")]
+    answers = []
+    for number, (row, _sample, expected) in enumerate(run):
+        difference = "" if error else _difference(results[number], expected, values=row[0] not in UNINITIALISED)
+        state = "error" if error else "different" if difference else "equal"
+        answers.append({
+            "row": row, "state": state, "why": error[-1500:] or difference, "graphs": 0 if number else len(graphs),
+            "reasons": [] if number else reasons, "messages": [] if number else messages,
+        })  # fmt: skip
+    return answers
+
+
+def _calls(number: int) -> Callable[[Calls], list[Any]]:
+    """A function that makes so many calls, one after the other.
+
+    Not in a loop: where a call breaks the graph in one, Dynamo leaves the whole function alone.
+    """
+    lines = (f" r{n} = calls[{n}][0](*calls[{n}][1], **calls[{n}][2])\n" for n in range(number))
+    scope: dict[str, Any] = {}
+    exec(f"def call(calls):\n{''.join(lines)} return [{', '.join(f'r{n}' for n in range(number))}]", scope)
+    function: Callable[[Calls], list[Any]] = scope["call"]
+    return function
+
+
+def _run(samples: Sequence[Sample], call: Callable[[Calls], list[Any]]) -> list[Any]:
+    """For each sample its outputs and gradients."""
+    copies = [_copied(sample) for sample in samples]
+    torch.manual_seed(1)
+    pairs = list(zip(samples, copies, strict=True))
+    outputs = call([(sample.function, arguments, keywords) for sample, (arguments, keywords) in pairs])
+    results = []
+    for output, (arguments, keywords) in zip(outputs, copies, strict=True):
+        tensors = [leaf for leaf in torch.utils._pytree.tree_leaves(output) if isinstance(leaf, torch.Tensor)]
+        leaves = torch.utils._pytree.tree_leaves((arguments, keywords))
+        inputs = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
+        wanted = [tensor for tensor in tensors if tensor.requires_grad]
+        torch.manual_seed(2)
+        weights = [torch.randn_like(tensor) for tensor in wanted]
+        gradients = torch.autograd.grad(wanted, inputs, weights, allow_unused=True) if wanted and inputs else ()
+        results.append((output, gradients))
+    return results
+
+
+def _copied(sample: Sample) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def copy(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return value
+        return value.detach().clone(memory_format=torch.preserve_format).requires_grad_(value.requires_grad)
+
+    arguments, keywords = torch.utils._pytree.tree_map(copy, (sample.arguments, sample.keywords))
+    return arguments, keywords
+
+
+def _difference(found: Any, expected: Any, *, values: bool) -> str:
+    left, right = map(torch.utils._pytree.tree_leaves, (found, expected))
+    if len(left) != len(right):
+        return f"{len(left)} results, eager has {len(right)}"
+    for one, other in zip(left, right, strict=True):
+        if other is None and isinstance(one, torch.Tensor) and not one.any():
+            continue  # an input that the result does not depend on: compiled code gives zeros, with plain as well
+        if not isinstance(other, torch.Tensor):
+            if repr(one) != repr(other):
+                return f"{one!r}, eager has {other!r}"
+            continue
+        if one.requires_grad != other.requires_grad:
+            return f"requires_grad is {one.requires_grad}"
+        if not values:
+            if (one.shape, one.stride(), one.dtype) != (other.shape, other.stride(), other.dtype):
+                return f"{one.dtype}{[*one.shape]}, eager has {other.dtype}{[*other.shape]}"
+            continue
+        rtol, atol = TOLERANCE.get(other.dtype, (None, None))
+        try:
+            torch.testing.assert_close(one, other, rtol=rtol, atol=atol, equal_nan=True)
+        except AssertionError as error:
+            return _line(error)
+    return ""
+
+
+def _line(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"[:300].replace("\n", " ")
+
+
+if __name__ == "__main__":
+    main()
