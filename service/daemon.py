@@ -40,11 +40,12 @@ from precompiled.service.events import (
     Submitted,
     Tick,
 )
+from precompiled.service.jobs import SchedulerError
 from precompiled.service.metrics import Metrics
 from precompiled.service.notify import Notifier
 from precompiled.service.pool import Pool
 from precompiled.service.processes import become_subreaper
-from precompiled.service.scheduler import Scheduler, SchedulerError
+from precompiled.service.scheduler import Scheduler
 from precompiled.service.server import Lock, Peer, Request, Server, prepare_runtime_dir
 from precompiled.service.watcher_link import REFUSED, WatcherLink
 

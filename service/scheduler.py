@@ -25,10 +25,7 @@ between users by turns, first come first served within a user. A background job 
 
 from __future__ import annotations
 
-import bisect
 from collections import Counter, deque
-from collections.abc import Iterator
-from dataclasses import dataclass, field
 
 from precompiled.service.events import (
     Cancelled,
@@ -50,9 +47,10 @@ from precompiled.service.events import (
     WorkerGone,
     WorkerReady,
 )
+from precompiled.service.job_queue import JobQueue
+from precompiled.service.jobs import Flight, Job, Seat, Worker
 
 from precompiled import wire
-from precompiled.core.errors import PrecompiledError
 
 MAX_INTERESTED = 4096  # clients told about one job's end; more are accepted, and read the store like everybody
 MAX_QUARANTINED = 4096  # keys and seats; the oldest is forgotten first
@@ -60,121 +58,6 @@ MAX_DEATHS = 2  # workers that one key may kill
 MAX_START_FAILURES = 2  # in a row, before a seat is refused for a while
 EXPECTED_IN_VAIN_S = 24 * 3600.0  # for this long a seat gets no worker ahead of a graph, after one that got none
 FINISHED_KEPT = 64  # ended jobs whose stories are kept for diagnosis
-
-_JOB_MOVES = {
-    ("queued", "assign"): "running",
-    ("queued", "refuse"): "failed",
-    ("queued", "cancel"): "dropped",
-    ("queued", "shut-down"): "dropped",
-    ("running", "publish"): "published",
-    ("running", "fail"): "failed",
-    ("running", "lose-worker"): "queued",
-    ("running", "quarantine"): "quarantined",
-    ("running", "cancel"): "dropped",
-    ("running", "shut-down"): "dropped",
-}
-_WORKER_MOVES = {
-    ("starting", "ready"): "idle",
-    ("idle", "assign"): "busy",
-    ("busy", "done"): "idle",
-    ("starting", "stop"): "stopping",
-    ("idle", "stop"): "stopping",
-    ("busy", "stop"): "stopping",
-}
-
-
-class SchedulerError(PrecompiledError):
-    """A transition that the tables do not have. ``story``: the steps before it."""
-
-    code = "scheduler"
-
-    def __init__(self, message: str, story: list[tuple[float, str]]) -> None:
-        super().__init__(message + "; story: " + ", ".join(f"{at:.3f} {step}" for at, step in story))
-        self.story = story
-
-
-# ---------------------------------------------------------------- state
-
-Flight = tuple[int, str, str]  # uid, store, key
-
-
-@dataclass(frozen=True)
-class Seat:
-    """Where a job must run: workers of one seat are interchangeable."""
-
-    uid: int
-    device: str
-    interpreter: bytes  # all fields of wire.Interpreter, later ones as well
-
-    @classmethod
-    def of(cls, uid: int, device: str, interpreter: wire.Interpreter) -> Seat:
-        return cls(uid, device, wire.interpreter_bytes(interpreter))
-
-
-@dataclass(eq=False)
-class Job:
-    """One compile, from its first submit to its end."""
-
-    sequence: int
-    uid: int
-    gid: int
-    submit: wire.Submit  # the first one
-    blob: bytes
-    seat: Seat
-    waiting: bool
-    interested: dict[str, bytes] = field(default_factory=dict)  # id of a submit -> its client
-    state: str = "queued"
-    worker: int | None = None
-    deaths: int = 0
-    attempt: int = 0
-    since: float = 0.0  # when it was queued first
-    started: float = 0.0
-    story: list[tuple[float, str]] = field(default_factory=list)
-
-    @property
-    def flight(self) -> Flight:
-        return (self.uid, self.submit.store, self.submit.key)
-
-    @property
-    def order(self) -> tuple[bool, int]:
-        return (not self.waiting, self.sequence)
-
-    def move(self, trigger: str, now: float, why: str = "") -> Moved:
-        """Follow one edge of the table; raises SchedulerError where there is none."""
-        step = f"{trigger} ({why})" if why else trigger
-        self.story.append((now, step))
-        state = _JOB_MOVES.get((self.state, trigger))
-        if state is None:
-            raise SchedulerError(
-                f"job {self.submit.id} of key {self.submit.key} cannot {trigger} when it is {self.state}", self.story
-            )
-        self.state = state
-        return Moved(self.submit.id, self.submit.key, self.uid, state, why)
-
-
-@dataclass(eq=False)
-class Worker:
-    """What the scheduler knows of a worker process."""
-
-    number: int
-    seat: Seat
-    interpreter: wire.Interpreter
-    state: str = "starting"
-    job: Job | None = None
-    since: float = 0.0  # when its state began
-    jobs_done: int = 0
-    was_ready: bool = False
-    stop_reason: str = ""
-    makes_room: bool = False  # it was told to leave so that another may start, for which it holds a slot
-    story: list[tuple[float, str]] = field(default_factory=list)
-
-    def move(self, trigger: str, now: float) -> None:
-        self.story = [*self.story[-20:], (now, trigger)]
-        state = _WORKER_MOVES.get((self.state, trigger))
-        if state is None:
-            raise SchedulerError(f"worker {self.number} cannot {trigger} when it is {self.state}", self.story)
-        self.state = state
-        self.since = now
 
 
 class Scheduler:
@@ -186,9 +69,7 @@ class Scheduler:
         self.jobs: dict[Flight, Job] = {}  # queued and running
         self.finished: deque[Job] = deque(maxlen=FINISHED_KEPT)
         self.stopping = False
-        self._queues: dict[int, list[Job]] = {}  # uid -> its queued jobs, in their order; no empty lists
-        self._turn: list[int] = []  # the uids of _queues; the first is served next
-        self._queued_bytes: Counter[int] = Counter()
+        self._queue = JobQueue(limits)
         self._quarantined: dict[Flight, tuple[float, str]] = {}  # -> until when, and why
         self._refused: dict[Seat, tuple[float, str]] = {}
         # Seats of workers that were started ahead of a graph, and failed or got none.
@@ -201,10 +82,10 @@ class Scheduler:
 
     @property
     def queue_depth(self) -> int:
-        return sum(map(len, self._queues.values()))
+        return len(self._queue)
 
     def queue_depth_of(self, uid: int) -> int:
-        return len(self._queues.get(uid, ()))
+        return len(self._queue.of(uid))
 
     @property
     def busy(self) -> bool:
@@ -224,10 +105,7 @@ class Scheduler:
                 times.append(worker.since + min(limits.worker_idle_s, limits.extra_idle_s))
                 times.append(worker.since + limits.worker_idle_s)
         times = [at for at in times if at > now]
-        for queue in self._queues.values():
-            for job in queue:
-                if not job.waiting:
-                    times.append(job.since + limits.age_s)
+        times += [job.since + limits.age_s for job in self._queue if not job.waiting]
         return max(0.0, min(times) - now) if times else None
 
     # ------------------------------------------------ events
@@ -275,7 +153,7 @@ class Scheduler:
                 out.append(_rejected(event, code, f"{why} ({until - now:.0f} s to go)", action))
                 out.append(Count(uid, "rejected", reason=code))
                 return
-        if self._is_full(uid, len(event.blob)):
+        if self._queue.is_full(uid, len(event.blob)):
             out.append(Reply(event.client, wire.Busy(message.id, message.key, self._retry_after())))
             out.append(Count(uid, "rejected", reason="busy"))
             return
@@ -284,12 +162,12 @@ class Scheduler:
         job.story.append((now, "submit"))
         self._interest(job, event)
         self.jobs[flight] = job
-        self._enqueue(job)
+        self._queue.add(job)
         out.append(Count(uid, "submitted"))
         out.append(Moved(message.id, message.key, uid, "queued", "waiting" if job.waiting else "background"))
         self._assign_jobs(now, out)
         state = "running" if job.state == "running" else "queued"
-        position = 0 if state == "running" else self._position(job)
+        position = 0 if state == "running" else self._queue.position(job)
         out.append(Reply(event.client, wire.Accepted(message.id, message.key, state, position)))  # type: ignore[arg-type]
 
     def _expected(self, event: Expected, now: float, out: list[Instruction]) -> None:
@@ -309,15 +187,13 @@ class Scheduler:
         self._interest(job, event)
         if message.waiting and not job.waiting:
             if job.state == "queued":
-                self._dequeue(job)
-                job.waiting = True
-                self._enqueue(job)
+                self._queue.wait_for(job)
             job.waiting = True
             job.story.append((now, "raise"))
         if not again:
             out.append(Count(event.uid, "submitted"))
             out.append(Count(event.uid, "deduplicated"))
-        position = self._position(job) if job.state == "queued" else 0
+        position = self._queue.position(job) if job.state == "queued" else 0
         state = "deduplicated" if not again else job.state
         out.append(Reply(event.client, wire.Accepted(message.id, message.key, state, position)))  # type: ignore[arg-type]
 
@@ -387,7 +263,7 @@ class Scheduler:
         if job.deaths < MAX_DEATHS and reason != "timeout":  # a second try would take as long
             out.append(job.move("lose-worker", now, why))
             out.append(Count(job.uid, "retried"))
-            self._enqueue(job)
+            self._queue.add(job)
             return
         text = (
             f"The compile took longer than {self.limits.job_timeout_s:g} s"
@@ -401,7 +277,7 @@ class Scheduler:
 
     def _start_failed(self, worker: Worker, why: str, now: float, out: list[Instruction]) -> None:
         seat = worker.seat
-        if not any(job.seat == seat for job in self._queues.get(seat.uid, ())):
+        if not any(job.seat == seat for job in self._queue.of(seat.uid)):
             # It was started for an expected graph: no graph is refused for that, but none is expected so for a while.
             _remember(self._expected_in_vain, seat, (now + self.limits.start_refused_s, why))
             return
@@ -411,8 +287,8 @@ class Scheduler:
         del self._start_failures[seat]
         text = f"No worker starts with {worker.interpreter.executable}: {why}"
         _remember(self._refused, seat, (now + self.limits.start_refused_s, text))
-        for job in [job for job in self._queues.get(seat.uid, ()) if job.seat == seat]:
-            self._dequeue(job)
+        for job in [job for job in self._queue.of(seat.uid) if job.seat == seat]:
+            self._queue.remove(job)
             out.append(job.move("refuse", now, why))
             out.append(Count(job.uid, "failed"))
             self._end(
@@ -431,7 +307,7 @@ class Scheduler:
             if job.interested:
                 continue
             if job.state == "queued":
-                self._dequeue(job)
+                self._queue.remove(job)
             else:
                 assert job.worker is not None
                 worker = self.workers[job.worker]
@@ -444,13 +320,9 @@ class Scheduler:
 
     def _tick(self, now: float, out: list[Instruction]) -> None:
         limits = self.limits
-        for uid in list(self._queues):
-            for job in list(self._queues[uid]):
-                if not job.waiting and now - job.since >= limits.age_s:
-                    self._dequeue(job)
-                    job.waiting = True
-                    job.story.append((now, "age"))
-                    self._enqueue(job)
+        for job in [job for job in self._queue if not job.waiting and now - job.since >= limits.age_s]:
+            self._queue.wait_for(job)
+            job.story.append((now, "age"))
         idle: Counter[Seat] = Counter(w.seat for w in self.workers.values() if w.state == "idle")
         for worker in sorted(self.workers.values(), key=lambda w: w.since):
             age = now - worker.since
@@ -478,7 +350,7 @@ class Scheduler:
         self.stopping = True
         for job in list(self.jobs.values()):
             if job.state == "queued":
-                self._dequeue(job)
+                self._queue.remove(job)
             else:
                 assert job.worker is not None
                 self.workers[job.worker].job = None
@@ -511,7 +383,7 @@ class Scheduler:
                 promised[worker.seat] += 1
         room = self.limits.processes - len(self.workers)
         leaving = sum(w.makes_room for w in self.workers.values())
-        for job in self._in_order():
+        for job in self._queue:
             if (ready := idle.get(job.seat)) is not None:
                 self._run(job, ready, now, out)
                 return True
@@ -530,24 +402,12 @@ class Scheduler:
 
     def _victim(self) -> Worker | None:
         """The least recently used idle worker, those without a queued job first."""
-        wanted = {job.seat for queue in self._queues.values() for job in queue}
+        wanted = {job.seat for job in self._queue}
         idle = [w for w in self.workers.values() if w.state == "idle"]
         return min(idle, key=lambda w: (w.seat in wanted, w.since), default=None)
 
-    def _in_order(self) -> Iterator[Job]:
-        """Queued jobs: those of waiting clients first, the users by turns, each user's in their order."""
-        for waiting in (True, False):
-            lanes = [[job for job in self._queues[uid] if job.waiting is waiting] for uid in self._turn]
-            for depth in range(max(map(len, lanes), default=0)):
-                for lane in lanes:
-                    if depth < len(lane):
-                        yield lane[depth]
-
     def _run(self, job: Job, worker: Worker, now: float, out: list[Instruction]) -> None:
-        self._dequeue(job)
-        if job.uid in self._turn:  # the user's next job goes after the next one of every other user
-            self._turn.remove(job.uid)
-            self._turn.append(job.uid)
+        self._queue.serve(job)
         job.attempt += 1
         job.started = now
         job.worker = worker.number
@@ -594,36 +454,7 @@ class Scheduler:
         worker.stop_reason = reason
         out.append(KillWorker(worker.number, reason))
 
-    # ------------------------------------------------ queue
-
-    def _is_full(self, uid: int, size: int) -> bool:
-        limits = self.limits
-        held = self._queued_bytes
-        if self.queue_depth >= limits.max_queue or self.queue_depth_of(uid) >= limits.max_queue_per_uid:
-            return True
-        # A single graph over the bound is taken where no other is held, or it could never be compiled.
-        return (held.total() > 0 and held.total() + size > limits.max_queue_bytes) or (
-            held[uid] > 0 and held[uid] + size > limits.max_queue_bytes // 2
-        )
-
-    def _enqueue(self, job: Job) -> None:
-        if job.uid not in self._queues:
-            self._queues[job.uid] = []
-            self._turn.append(job.uid)
-        bisect.insort(self._queues[job.uid], job, key=lambda item: item.order)
-        self._queued_bytes[job.uid] += len(job.blob)
-
-    def _dequeue(self, job: Job) -> None:
-        queue = self._queues[job.uid]
-        queue.remove(job)
-        self._queued_bytes[job.uid] -= len(job.blob)
-        if not queue:
-            del self._queues[job.uid]
-            self._turn.remove(job.uid)
-            del self._queued_bytes[job.uid]
-
-    def _position(self, job: Job) -> int:
-        return sum(other.order < job.order for queue in self._queues.values() for other in queue)
+    # ------------------------------------------------ ends
 
     def _retry_after(self) -> float:
         """Seconds until one of the queued jobs has probably left the queue."""

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, precondition, rule
-from precompiled.service import scheduler as module
+from precompiled.service import jobs as module
 from precompiled.service.events import (
     Cancelled,
     Count,
@@ -27,7 +27,8 @@ from precompiled.service.events import (
     WorkerGone,
     WorkerReady,
 )
-from precompiled.service.scheduler import Job, Scheduler, SchedulerError, Worker
+from precompiled.service.jobs import Job, SchedulerError, Worker
+from precompiled.service.scheduler import Scheduler
 
 from precompiled import wire
 
@@ -470,7 +471,7 @@ def _job(state: str) -> Job:
     return Job(1, 1, 1, message, b"", module.Seat.of(1, "cpu", interpreter()), False, state=state)
 
 
-TRIGGERS = sorted({trigger for _, trigger in module._JOB_MOVES})
+TRIGGERS = sorted({trigger for _, trigger in module.JOB_MOVES})
 STATES = ("queued", "running", "published", "failed", "quarantined", "dropped")
 
 
@@ -479,9 +480,9 @@ STATES = ("queued", "running", "published", "failed", "quarantined", "dropped")
 def test_the_table_of_transitions_is_all_there_is(state: str, trigger: str) -> None:
     job = _job(state)
     job.story.append((1.0, "submit"))
-    if (state, trigger) in module._JOB_MOVES:
+    if (state, trigger) in module.JOB_MOVES:
         job.move(trigger, 2.0)
-        assert job.state == module._JOB_MOVES[state, trigger]
+        assert job.state == module.JOB_MOVES[state, trigger]
     else:
         with pytest.raises(SchedulerError) as caught:
             job.move(trigger, 2.0)

@@ -1,0 +1,127 @@
+"""What the scheduler keeps of a job and of a worker: their states, and which step leads from one to the next.
+
+The tables are drawn in `service/scheduler.py`. Each step goes into the story of its job or worker, for whoever looks
+for the cause of a step that should not have been.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from precompiled.service.events import Moved
+
+from precompiled import wire
+from precompiled.core.errors import PrecompiledError
+
+JOB_MOVES = {
+    ("queued", "assign"): "running",
+    ("queued", "refuse"): "failed",
+    ("queued", "cancel"): "dropped",
+    ("queued", "shut-down"): "dropped",
+    ("running", "publish"): "published",
+    ("running", "fail"): "failed",
+    ("running", "lose-worker"): "queued",
+    ("running", "quarantine"): "quarantined",
+    ("running", "cancel"): "dropped",
+    ("running", "shut-down"): "dropped",
+}
+WORKER_MOVES = {
+    ("starting", "ready"): "idle",
+    ("idle", "assign"): "busy",
+    ("busy", "done"): "idle",
+    ("starting", "stop"): "stopping",
+    ("idle", "stop"): "stopping",
+    ("busy", "stop"): "stopping",
+}
+
+
+class SchedulerError(PrecompiledError):
+    """A transition that the tables do not have. ``story``: the steps before it."""
+
+    code = "scheduler"
+
+    def __init__(self, message: str, story: list[tuple[float, str]]) -> None:
+        super().__init__(message + "; story: " + ", ".join(f"{at:.3f} {step}" for at, step in story))
+        self.story = story
+
+
+Flight = tuple[int, str, str]  # uid, store, key
+
+
+@dataclass(frozen=True)
+class Seat:
+    """Where a job must run: workers of one seat are interchangeable."""
+
+    uid: int
+    device: str
+    interpreter: bytes  # all fields of wire.Interpreter, later ones as well
+
+    @classmethod
+    def of(cls, uid: int, device: str, interpreter: wire.Interpreter) -> Seat:
+        return cls(uid, device, wire.interpreter_bytes(interpreter))
+
+
+@dataclass(eq=False)
+class Job:
+    """One compile, from its first submit to its end."""
+
+    sequence: int
+    uid: int
+    gid: int
+    submit: wire.Submit  # the first one
+    blob: bytes
+    seat: Seat
+    waiting: bool
+    interested: dict[str, bytes] = field(default_factory=dict)  # id of a submit -> its client
+    state: str = "queued"
+    worker: int | None = None
+    deaths: int = 0
+    attempt: int = 0
+    since: float = 0.0  # when it was queued first
+    started: float = 0.0
+    story: list[tuple[float, str]] = field(default_factory=list)
+
+    @property
+    def flight(self) -> Flight:
+        return (self.uid, self.submit.store, self.submit.key)
+
+    @property
+    def order(self) -> tuple[bool, int]:
+        return (not self.waiting, self.sequence)
+
+    def move(self, trigger: str, now: float, why: str = "") -> Moved:
+        """Follow one edge of the table; raises SchedulerError where there is none."""
+        step = f"{trigger} ({why})" if why else trigger
+        self.story.append((now, step))
+        state = JOB_MOVES.get((self.state, trigger))
+        if state is None:
+            raise SchedulerError(
+                f"job {self.submit.id} of key {self.submit.key} cannot {trigger} when it is {self.state}", self.story
+            )
+        self.state = state
+        return Moved(self.submit.id, self.submit.key, self.uid, state, why)
+
+
+@dataclass(eq=False)
+class Worker:
+    """What the scheduler knows of a worker process."""
+
+    number: int
+    seat: Seat
+    interpreter: wire.Interpreter
+    state: str = "starting"
+    job: Job | None = None
+    since: float = 0.0  # when its state began
+    jobs_done: int = 0
+    was_ready: bool = False
+    stop_reason: str = ""
+    makes_room: bool = False  # it was told to leave so that another may start, for which it holds a slot
+    story: list[tuple[float, str]] = field(default_factory=list)
+
+    def move(self, trigger: str, now: float) -> None:
+        self.story = [*self.story[-20:], (now, trigger)]
+        state = WORKER_MOVES.get((self.state, trigger))
+        if state is None:
+            raise SchedulerError(f"worker {self.number} cannot {trigger} when it is {self.state}", self.story)
+        self.state = state
+        self.since = now
