@@ -68,6 +68,10 @@ architectures-packages: $(STAMP) ## The same with packages: no frame is traced i
 operators: $(STAMP) ## Every operator that torch has samples for: by the daemon, equal to eager (an hour; ARGS=--help)
 	@$(BIN)/python -m benchmarks.operators $(ARGS)
 
+.PHONY: torch-tests
+torch-tests: $(STAMP) ## torch's own tests of torch.compile, beside plain (ARGS=FOLDER, of a checkout of pytorch)
+	@$(BIN)/python -m benchmarks.torch_tests $(ARGS)
+
 # ---------------------------------------------------------------- check it
 
 .PHONY: test

@@ -1,0 +1,1 @@
+"""torch's own tests of ``torch.compile``, with precompiled switched on, beside plain ``torch.compile``."""

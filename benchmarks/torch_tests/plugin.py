@@ -1,0 +1,91 @@
+"""A pytest plugin: tells the outcome of each test as it ends, and what became of the graphs.
+
+Written as lines of JSON to the file that PRECOMPILED_TORCH_TESTS names: {"begun": id}, {"test": id, "outcome", "why"},
+and at the end {"graphs": {STATE: number}}. Tests whose ids are in that file already are left out: a process that died
+is followed by another one.
+
+torch's tests of Inductor give ``torch.compile`` a function that calls ``compile_fx``. Such a call goes around the hook
+(reason ``direct-call``), so that with the hook on it is given to the backend ``precompiled`` here.
+
+Private names: torch._inductor.compile_fx.compile_fx. Checked on 2.13.0.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+VARIABLE = "PRECOMPILED_TORCH_TESTS"
+_LAST = 2000  # characters of an error
+
+
+def pytest_configure() -> None:
+    _to_the_backend()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    done = {line.get("test") or line.get("begun") for line in told(_file())}
+    items[:] = [item for item in items if item.nodeid not in done]
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    _tell({"begun": item.nodeid})
+    yield
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    # A test that fails while it is set up or torn down has failed; one that is called has told its outcome there.
+    if report.when == "call" or report.outcome != "passed":
+        outcome = "xfailed" if hasattr(report, "wasxfail") else report.outcome
+        _tell({"test": report.nodeid, "outcome": outcome, "why": str(report.longrepr or "")[-_LAST:]})
+
+
+def pytest_sessionfinish() -> None:
+    import precompiled
+
+    graphs = Counter(graph.reason or graph.source or graph.state for graph in precompiled.report())
+    _tell({"graphs": dict(graphs)})
+
+
+def told(file: Path) -> list[dict[str, Any]]:
+    """All lines of such a file."""
+    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+
+def _file() -> Path:
+    return Path(os.environ[VARIABLE])
+
+
+def _tell(line: dict[str, Any]) -> None:
+    with _file().open("a") as file:
+        file.write(json.dumps(line) + "\n")
+
+
+def _to_the_backend() -> None:
+    if os.environ.get("PRECOMPILED") == "0":
+        return
+    import torch._inductor.compile_fx as inductor
+    from torch._dynamo.backends.registry import lookup_backend
+
+    own = inductor.compile_fx
+    inside = threading.local()
+
+    def compile_fx(model: Any, inputs: Any, *more: Any, **options: Any) -> Any:
+        # What the backend compiles in process comes here again; and what has options is not a backend's call.
+        if more or options or getattr(inside, "now", False):
+            return own(model, inputs, *more, **options)
+        inside.now = True
+        try:
+            return lookup_backend("precompiled")(model, inputs)
+        finally:
+            inside.now = False
+
+    inductor.compile_fx = compile_fx

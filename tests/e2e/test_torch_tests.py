@@ -1,0 +1,61 @@
+"""`make torch-tests` on a file of tests as torch's are."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from benchmarks.torch_tests.table import Limits, different, examine
+
+TESTS = """
+    import os
+    import torch
+    import torch._dynamo.test_case
+    from torch._inductor.compile_fx import compile_fx
+
+    OURS = os.environ.get("PRECOMPILED") != "0"
+
+    class Tests(torch._dynamo.test_case.TestCase):
+        def test_by_a_function(self):
+            called = []
+
+            def backend(module, inputs):
+                called.append(module)
+                return compile_fx(module, inputs)
+
+            x = torch.ones(3)
+            self.assertEqual(torch.compile(torch.sin, backend=backend)(x), torch.sin(x))
+            self.assertTrue(called)
+
+        def test_by_name(self):
+            x = torch.ones(4)
+            self.assertEqual(torch.compile(lambda x: x.cos() + 1)(x), x.cos() + 1)
+
+        def test_fails_in_all_ways(self):
+            self.assertEqual(1, 2)
+
+        def test_ends_ours(self):
+            if OURS:
+                os._exit(3)
+
+        def test_fails_with_ours(self):
+            self.assertFalse(OURS)
+"""
+
+
+@pytest.mark.slow
+def test_a_file_of_tests_is_run_in_all_ways_and_what_differs_is_told(tmp_path: Path) -> None:
+    file = tmp_path / "test_small.py"
+    file.write_text(textwrap.dedent(TESTS))
+    found = examine(file, [], Limits(120.0, 600.0), print)
+    names = {way: {name.split("::")[-1] for name in one.passed()} for way, one in found.items()}
+    compiled = {"test_by_a_function", "test_by_name"}
+    assert names["plain"] == {*compiled, "test_ends_ours", "test_fails_with_ours"}
+    assert names["cold"] == names["warm"] == names["swap"] == compiled
+    for way in ("cold", "warm", "swap"):
+        outcomes = {name.split("::")[-1]: told["outcome"] for name, told in different(found)[way].items()}
+        assert outcomes == {"test_ends_ours": "died", "test_fails_with_ours": "failed"}
+    # The process that died told nothing of its graphs; those that came after it compiled none.
+    assert sum(found["cold"].graphs.values()) in (0, 1, 2)
