@@ -45,7 +45,8 @@ class Interpreter(msgspec.Struct, frozen=True):
     variables: dict[str, str]  # the environment variables that a compile depends on, and no others
     # The version in that interpreter: after an upgrade in place, workers from before it serve no further jobs.
     precompiled: str = VERSION
-    # Modules of custom ops that a worker imports, with digests of their sources. A worker with others is not reused.
+    # Modules of custom ops that a worker imports, with digests of their sources, and ops that it defines as the program
+    # does (lib::name). A worker with others is not reused.
     modules: dict[str, str] = {}
 
 

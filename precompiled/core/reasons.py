@@ -102,8 +102,8 @@ _TABLE = (
     _bypass("custom-op-edited",
         "a source that a worker would import (of a custom op, a tensor subclass, a checkpoint's policy) was saved "
         "after the process started, so what is loaded may be older", "none: the next run is served"),
-    _bypass("custom-op-in-main", "a custom op that the program itself defines: a worker cannot import a program",
-        "move it to a module"),
+    _bypass("custom-op-in-main", "a custom op that the program itself defines, with a fake kernel or backward "
+        "that is more than source and plain values: a closure, an object, a rule for autocast", "move it to a module"),
     _bypass("custom-pass",
         "an Inductor pass (or another setting) that is code of yours, and that a worker cannot import: a lambda, a "
         "closure, what the program itself defines, or an object with slots", "define it at the top level of a module"),

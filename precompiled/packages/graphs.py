@@ -19,7 +19,7 @@ from precompiled.packages.describe.errors import Mismatch
 from precompiled.packages.dynamo import dynamo_state
 from precompiled.packages.dynamo.frame_entry import Graph
 from precompiled.store.artifacts import Artifact
-from precompiled.torch_internals import codec, stand_in, user_modules
+from precompiled.torch_internals import codec, custom_ops, stand_in
 from precompiled.torch_internals.sizes import guard_check
 
 
@@ -32,11 +32,10 @@ def load(
     if changed:
         name = changed[0]
         raise Mismatch(f"{name} is {state[name]!r} here, {graph.modes.get(name)!r} when it was traced")
-    for module, digest in graph.modules.items():
-        try:
-            user_modules.import_modules(module, digest)
-        except (Exception, SystemExit) as error:  # the user's module raises anything
-            raise Mismatch(f"its operators are others here: {error}") from error
+    try:
+        custom_ops.compare(graph.modules)
+    except (Exception, SystemExit) as error:  # the user's module raises anything
+        raise Mismatch(f"its operators are others here: {error}") from error
     started = time.perf_counter()
     calls = GraphCalls(GraphReport(id=uuid.uuid4().hex, name=graph.name, key=graph.key))
     whole = next((artifact for artifact in artifacts if not artifact.manifest.guards), None)

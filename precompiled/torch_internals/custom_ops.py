@@ -12,7 +12,7 @@ Checked on 2.11.0, 2.13.0, 2.15.0.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from types import FunctionType
 from typing import Any
 
@@ -20,7 +20,8 @@ import torch
 from torch._library import custom_ops, simple_registry
 
 from precompiled.core.errors import Bypass
-from precompiled.torch_internals.user_modules import modules_digest
+from precompiled.torch_internals import program_ops
+from precompiled.torch_internals.user_modules import import_modules, modules_digest
 
 # Where a compile looks for what an operator does. One of them may be registered by a module of which nobody knows.
 _DISPATCH_KEYS = (
@@ -35,8 +36,11 @@ def kernels(op: torch._ops.OpOverload) -> str:
     return " ".join(key for key in _DISPATCH_KEYS if torch._C._dispatch_has_kernel_for_dispatch_key(name, key))
 
 
-def defining_module(op: torch._ops.OpOverload) -> tuple[str, str]:
-    """The module that defines an operator, and the digest of its sources. Raises Bypass where there is none."""
+def defining_modules(op: torch._ops.OpOverload) -> list[str]:
+    """The modules that define an operator (a,b), and the digest of their sources. Raises Bypass where there are none.
+
+    Of an operator that the program itself defines: what it imports, the digest of that, and the operator's source.
+    """
     name = op._schema.name
     functions = _functions(name, op._overloadname)
     # torch wraps some functions; the wrapped ones are among them, too.
@@ -46,13 +50,28 @@ def defining_module(op: torch._ops.OpOverload) -> tuple[str, str]:
         modules = [own._init_fn.__module__]
     if not modules:
         raise Bypass(f"the custom op {name} has no Python definition that a worker could import", code="custom-op")
-    if "__main__" in modules:
-        raise Bypass(
-            f"the custom op {name} is defined in the program itself",
-            "Move it to a module that can be imported",
-            code="custom-op-in-main",
-        )
-    return ",".join(modules), modules_digest(modules)
+    if program_ops.PROGRAM in modules:
+        if own is None or len(modules) > 1:
+            raise Bypass(
+                f"the custom op {name} is defined in the program itself, not all of it by torch.library.custom_op",
+                "Move it to a module that can be imported",
+                code="custom-op-in-main",
+            )
+        source, imported = program_ops.describe(own)
+        return [",".join(imported), modules_digest(imported) if imported else "", source]
+    return [",".join(modules), modules_digest(modules)]
+
+
+def compare(modules: Mapping[str, str]) -> None:
+    """In the program: raises ValueError, or what an import raises, where modules or operators are others than those.
+
+    ``modules``: digests by modules (a,b), and by operators of the program itself (lib::name).
+    """
+    for name, digest in modules.items():
+        if "::" in name:
+            program_ops.compare(name, digest)
+        else:
+            import_modules(name, digest)
 
 
 def _definition(name: str, overload: str) -> custom_ops.CustomOpDef | None:

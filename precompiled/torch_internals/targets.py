@@ -23,7 +23,7 @@ import torch
 import typing_extensions
 
 from precompiled.core.errors import Bypass
-from precompiled.torch_internals import custom_ops, numpy_calls, user_modules
+from precompiled.torch_internals import custom_ops, numpy_calls, program_ops, user_modules
 
 # Operators that come with torch and cannot be redefined by a user's module without patching torch itself.
 _BUILTIN_OP_NAMESPACES = frozenset(
@@ -133,8 +133,8 @@ def _encode(target: Any) -> list[str]:
     if isinstance(target, torch._ops.OpOverload):
         namespace, name = _op_name(target._schema.name)
         if namespace not in _BUILTIN_OP_NAMESPACES | COLLECTIVE_OP_NAMESPACES:
-            modules, digest = custom_ops.defining_module(target)
-            return ["cop", namespace, name, target._overloadname, modules, digest, custom_ops.kernels(target)]
+            modules, digest, *source = custom_ops.defining_modules(target)
+            return ["cop", namespace, name, target._overloadname, modules, digest, custom_ops.kernels(target), *source]
         return ["op", namespace, name, target._overloadname]
     if isinstance(target, torch._ops.OpOverloadPacket):
         namespace, name = _op_name(target._qualified_op_name)
@@ -202,8 +202,11 @@ def _decode(name: tuple[str, ...]) -> Any:
         found = getattr(getattr(torch.ops, rest[0]), rest[1])
         return getattr(found, rest[2] or "default") if len(rest) > 2 else found
     if kind == "cop":
-        namespace, op, overload, modules, digest, kernels = rest
-        user_modules.import_modules(modules, digest)
+        namespace, op, overload, modules, digest, kernels, *source = rest
+        if modules:
+            user_modules.import_modules(modules, digest)
+        for units in source:
+            program_ops.define(units)
         found = getattr(getattr(getattr(torch.ops, namespace), op), overload)
         if (here := custom_ops.kernels(found)) != kernels:
             raise ValueError(f"{modules} registers {namespace}::{op} for {here}, and the program has it for {kernels}")
@@ -226,8 +229,14 @@ def is_collective(name: list[str]) -> bool:
 
 
 def modules_of(name: list[str]) -> dict[str, str]:
-    """The modules that a worker must import for this target, with their sources' digest."""
-    return {name[4]: name[5]} if name[0] == "cop" else {}
+    """What a worker must have for this target, with digests: modules to import, and operators of the program itself."""
+    if name[0] != "cop":
+        return {}
+    _, _, _, _, modules, digest, _, *source = name
+    found = {modules: digest} if modules else {}
+    for units in source:
+        found.update(program_ops.digests(units))
+    return found
 
 
 def decode(name: list[str]) -> Any:

@@ -199,7 +199,7 @@ def test_a_custom_op_that_no_worker_can_import_is_refused(monkeypatch: pytest.Mo
     definition = custom_ops.custom_ops.OPDEFS["precompiled_tests::doubled"]
     monkeypatch.setattr(definition._init_fn, "__module__", "__main__")
     with pytest.raises(Bypass) as refused:
-        custom_ops.defining_module(torch.ops.precompiled_tests.doubled.default)
+        custom_ops.defining_modules(torch.ops.precompiled_tests.doubled.default)
     assert refused.value.code == "custom-op-in-main"
 
 

@@ -1,0 +1,175 @@
+"""Custom operators that the program itself defines: a worker has them as source, and the next process by their key."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support_host import Host
+
+PROGRAM = '''
+from __future__ import annotations
+import json, math, os, sys
+import torch
+from torch import Tensor
+import precompiled
+precompiled.enable("wait")
+import lib
+
+SCALE = float(os.environ.get("SCALE", "1.5"))
+TABLE = {"a": [1, 2], "b": (3.0, None)}
+
+def helper(x: Tensor, by=SCALE) -> Tensor:
+    """Doubles, and more."""
+    return x * SCALE + by + TABLE["b"][0] + lib.one()
+
+@torch.library.custom_op("mylib::inner", mutates_args=())
+def inner(x: Tensor) -> Tensor:
+    return x.sin()
+
+@inner.register_fake
+def _(x: Tensor) -> Tensor:
+    return torch.empty_like(x)
+
+@torch.library.custom_op("mylib::outer", mutates_args=())
+def outer(x: Tensor, k: float = 2.0) -> Tensor:
+    return x * k
+
+@outer.register_fake
+def _(x, k=2.0):
+    return x.new_empty(x.shape)
+
+def setup(ctx, inputs, output):
+    x, ctx.k = inputs
+    ctx.save_for_backward(x)
+
+def backward(ctx, grad):
+    (x,) = ctx.saved_tensors
+    parts = [inner(part) for part in (x, x.cos())]
+    return helper(grad) * ctx.k * math.pi + sum(parts), None
+
+outer.register_autograd(backward, setup_context=setup)
+
+@torch.library.custom_op("mylib::count_", mutates_args=("x",), device_types="cpu")
+def count_(x: Tensor) -> None:
+    x.add_(1)
+
+# MORE
+
+def f(x, counted):
+    count_(counted)
+    return outer(x.cos(), 3.0).sum() + counted.sum()
+
+def run(function):
+    x = torch.linspace(-1, 1, 7).requires_grad_()
+    counted = torch.zeros(3)
+    y = function(x, counted)
+    y.backward()
+    return [y.detach(), x.grad, counted]
+
+torch.testing.assert_close(run(torch.compile(f)), run(f))
+print(json.dumps([[g.state, g.source, g.reason, g.key] for g in precompiled.report()]))
+'''
+IN_MAIN = "custom-op-in-main"
+OTHER_FAKE = ("return x.new_empty(x.shape)", "return torch.empty_like(x)")
+EDITS = {
+    "a fake": OTHER_FAKE,
+    "a backward": ("* ctx.k * math.pi", "* math.pi * ctx.k"),
+    "a function that it calls": ("return x * SCALE + by", "return by + x * SCALE"),
+    "a global that it reads": ("(3.0, None)", "(4.0, None)"),
+    "a default that it has": ("by=SCALE", "by=SCALE + 1"),
+    "an operator that it calls": ("return torch.empty_like(x)", "return x.new_empty(x.shape)"),
+    "what is kept for the backward": ("ctx.save_for_backward(x)", "ctx.save_for_backward(x + 0)"),
+}
+# What is added to the program, and the reason that is told.
+NOT_SENT = {
+    "a closure": (IN_MAIN, "outer.register_fake((lambda of: lambda x, k=2.0: of(x))(torch.empty_like))"),
+    "an object": (IN_MAIN, "class Scale(float): pass\nSCALE = Scale(1.5)"),
+    "a global that is set": (
+        IN_MAIN,
+        "CALLS = 0\ndef counting(ctx, grad):\n    global CALLS\n    CALLS += 1\n    return grad, None\n"
+        "outer.register_autograd(counting, setup_context=setup)",
+    ),
+    "another library": (  # which a worker notices, for it has other kernels
+        "undecodable-graph",
+        "more = torch.library.Library('mylib', 'FRAGMENT')\nmore.impl('outer', lambda x, k=2.0: x * k, 'CPU')",
+    ),
+    "autocast": (IN_MAIN, "outer.register_autocast('cpu', torch.float32)"),
+    "source that is not there": (
+        IN_MAIN,
+        "exec(compile('def unseen(x, k=2.0):\\n    return torch.empty_like(x)', 'nowhere', 'exec'))\n"
+        "outer.register_fake(unseen)",
+    ),
+}  # fmt: skip
+
+
+@pytest.fixture
+def project(served: Host) -> Path:
+    folder = served.root / "project"
+    folder.mkdir()
+    (folder / "main.py").write_text(PROGRAM)
+    (folder / "lib.py").write_text("def one():\n    return 1\n")
+    return folder
+
+
+def run(host: Host, project: Path, packages: str = "off", **env: str) -> list[Any]:
+    """State, source, reason and key of each graph."""
+    found = {"PYTHONPATH": str(project), "PRECOMPILED_PACKAGES": packages, **env}
+    return list(host.program(str(project / "main.py"), env=found).result())
+
+
+def edit(file: Path, old: str, new: str) -> None:
+    text = file.read_text()
+    assert old in text
+    file.write_text(text.replace(old, new))
+
+
+def test_they_are_compiled_by_a_worker_and_hit_by_the_next_process(served: Host, project: Path) -> None:
+    (first,) = run(served, project)
+    assert first[:3] == ["compiled", "swap", ""]
+    edit(project / "main.py", "import json, math", "\n\n# moved\nimport json, math")
+    assert run(served, project) == [["compiled", "hit", "", first[3]]]
+
+
+@pytest.mark.slow
+def test_values_and_modules_that_they_read_are_in_the_key(served: Host, project: Path) -> None:
+    (first,) = run(served, project)
+    (other,) = run(served, project, SCALE="2.5")
+    assert other[:3] == ["compiled", "swap", ""] and other[3] != first[3]
+    (project / "lib.py").write_text("def one():\n    return 2\n")
+    (imported,) = run(served, project)
+    assert imported[:3] == ["compiled", "swap", ""] and imported[3] not in (first[3], other[3])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", EDITS)
+def test_an_edit_of_what_a_compile_runs_is_another_key(served: Host, project: Path, what: str) -> None:
+    (first,) = run(served, project)
+    edit(project / "main.py", *EDITS[what])
+    (second,) = run(served, project)
+    assert second[:3] == ["compiled", "swap", ""] and second[3] != first[3]
+
+
+@pytest.mark.slow
+def test_an_edit_of_a_kernel_that_only_the_program_runs_is_the_same_key(served: Host, project: Path) -> None:
+    (first,) = run(served, project)
+    edit(project / "main.py", "return x * k", "return k * x + 0")
+    assert run(served, project) == [["compiled", "hit", "", first[3]]]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", NOT_SENT)
+def test_what_no_source_says_is_compiled_in_process(served: Host, project: Path, what: str) -> None:
+    reason, more = NOT_SENT[what]
+    edit(project / "main.py", "# MORE", more)
+    (graph,) = run(served, project)
+    assert graph[2] == reason
+
+
+@pytest.mark.slow
+def test_a_package_is_used_by_a_program_with_the_same_operators_alone(served: Host, project: Path) -> None:
+    assert run(served, project, packages="program")[0][:3] == ["compiled", "swap", ""]
+    assert [graph[:3] for graph in run(served, project, packages="program")] == [["compiled", "package", ""]]
+    edit(project / "main.py", *OTHER_FAKE)
+    assert [graph[:3] for graph in run(served, project, packages="program")] == [["compiled", "swap", ""]]
