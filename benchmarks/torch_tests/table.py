@@ -42,13 +42,20 @@ class Limits:
 
 
 def examine(file: Path, pytest_arguments: Sequence[str], limits: Limits, say: Say) -> dict[str, Found]:
-    """What was found, by way. Raises BenchmarkError where pytest comes to no test."""
+    """What was found, by way. Raises BenchmarkError where pytest comes to no test plain."""
     found = {}
 
     def some(host: Host, *ways: str) -> None:
         host.start_daemon()
         for way in ways:
-            found[way] = _run(host, way, [str(file), *pytest_arguments], limits)
+            try:
+                found[way] = _run(host, way, [str(file), *pytest_arguments], limits)
+            except BenchmarkError as error:
+                if way == "plain":
+                    raise
+                # Plain comes to its tests, so each of them differs.
+                died = {"outcome": "died", "why": str(error)}
+                found[way] = Found({name: {"test": name, **died} for name in found["plain"].tests})
             say(f"{file.name}: {way}: {len(found[way].passed())} of {len(found[way].tests)} passed")
 
     with fresh_host() as host:

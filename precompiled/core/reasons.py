@@ -102,8 +102,9 @@ _TABLE = (
     _bypass("custom-op-edited",
         "a source that a worker would import (of a custom op, a tensor subclass, a checkpoint's policy) was saved "
         "after the process started, so what is loaded may be older", "none: the next run is served"),
-    _bypass("custom-op-in-main", "a custom op that the program itself defines, with a fake kernel or backward "
-        "that is more than source and plain values: a closure, an object, a rule for autocast", "move it to a module"),
+    _bypass("custom-op-in-main", "a custom op that the program itself defines, and that no source says whole: a rule "
+        "of it reads more than code and constants (a closure, an object, a list, the environment), or it has tags, "
+        "effects, a library's kernels, a rule for autocast", "move it to a module"),
     _bypass("custom-pass",
         "an Inductor pass (or another setting) that is code of yours, and that a worker cannot import: a lambda, a "
         "closure, what the program itself defines, or an object with slots", "define it at the top level of a module"),
@@ -181,8 +182,10 @@ _TABLE = (
         "the worker is not what the client is (another torch, compiler, CPU or variable); the message has both",
         "Start clients and daemon from one virtual environment, or report which fact should not count"),
     _failure(_IN_PROCESS, "not-serializable", "torch's result cannot be kept, or not pickled"),
-    _failure(_IN_PROCESS, "undecodable-graph", "the graph's bytes do not decode in the worker",
-        "Two versions of precompiled in one virtual environment, or a bug: report it"),
+    _failure(_IN_PROCESS, "undecodable-graph",
+        "the graph's bytes do not decode in the worker, or an operator of yours has other kernels there",
+        "A registration that one process alone has, two versions of precompiled in one virtual environment, or a bug: "
+        "report it"),
 
     _store(_IN_PROCESS, "store-untrusted", "somebody else could have written to the store, or to this artifact",
         "The message names the path, its owner or mode, and the `chmod` or `chown`",

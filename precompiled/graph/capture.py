@@ -45,7 +45,7 @@ class Program:
     hints: list[int]  # the values of the symbolic sizes in this call; not part of the key
     floats: list[float]  # those of the symbolic floats
     size_inputs: list[int]  # positions of the graph's inputs that are sizes, fixed or symbolic
-    modules: dict[str, str]  # modules of the user that the worker imports: name -> digest of their sources
+    modules: dict[str, str]  # of the user, that the worker imports, and ops of the program's (lib::op): -> digest
     no_stand_in: str  # why the graph must not run eager until its artifact is there; "" for almost all graphs
 
     def to_bytes(self, hints: list[int] | None = None, about: str = "") -> bytes:

@@ -66,7 +66,11 @@ def _dispatched(
         if session.settings.mode != "lookup" and session.daemon_problem() is None:
             submitter.request_variant(program, dispatch, sizes)
 
-    dispatch = Dispatch(calls, eager_of(kept), graph.size_inputs, request)
+    try:
+        eager = eager_of(kept)
+    except Exception as error:  # an import of the user's, or an operator that has other kernels here
+        raise Mismatch(f"its graph cannot be run eager here: {error}") from error
+    dispatch = Dispatch(calls, eager, graph.size_inputs, request)
     for artifact in artifacts:
         function = loading.load(session.store, artifact, graph.modes, cudagraphs=graph.cudagraphs)
         dispatch.serve_with(function, guard_check(artifact.manifest.guards))

@@ -20,7 +20,7 @@ import torch
 from torch._library import custom_ops, simple_registry
 
 from precompiled.core.errors import Bypass
-from precompiled.torch_internals import program_ops
+from precompiled.torch_internals import program_ops, program_source
 from precompiled.torch_internals.user_modules import import_modules, modules_digest
 
 # Where a compile looks for what an operator does. One of them may be registered by a module of which nobody knows.
@@ -50,8 +50,8 @@ def defining_modules(op: torch._ops.OpOverload) -> list[str]:
         modules = [own._init_fn.__module__]
     if not modules:
         raise Bypass(f"the custom op {name} has no Python definition that a worker could import", code="custom-op")
-    if program_ops.PROGRAM in modules:
-        if own is None or len(modules) > 1:
+    if not frozenset(program_source.PROGRAMS).isdisjoint(modules):
+        if own is None or not frozenset(program_source.PROGRAMS).issuperset(modules):
             raise Bypass(
                 f"the custom op {name} is defined in the program itself, not all of it by torch.library.custom_op",
                 "Move it to a module that can be imported",

@@ -4,7 +4,7 @@ A backend's ``example_inputs`` are real tensors for parameters; the placeholders
 (``node.meta["example_value"]``) say the same without a weight travelling anywhere.
 
 Private names: torch.fx.Node.meta["example_value"], torch.fx.Node.meta["tensor_dict"],
-torch.Tensor._dynamo_static_input_type, torch.UntypedStorage._cdata,
+torch.Tensor.{_dynamo_static_input_type, _is_param}, torch.UntypedStorage._cdata,
 torch._subclasses.fake_tensor.{FakeTensor.item_memo, FakeTensorMode},
 torch.fx.experimental.symbolic_shapes.ShapeEnv.suppress_guards,
 torch.utils._python_dispatch.is_traceable_wrapper_subclass, torch._C._functions.DelayedError.
@@ -121,8 +121,6 @@ def _describe_subclass(
 ) -> dict[str, Any]:
     """A wrapper of other tensors (torch.utils._python_dispatch): what it wraps, and what it says of itself."""
     attributes, context = value.__tensor_flatten__()
-    if flags.get("_dynamo_static_input_type") is not None or isinstance(value, torch.nn.Parameter):
-        raise Bypass(f"input {position} is a parameter of the type {type(value).__name__}", code="unsupported-input")
     inner: list[list[Any]] = []
     for name in attributes:
         held = getattr(value, name)
@@ -143,6 +141,8 @@ def _describe_subclass(
         "device": str(value.device),
         "requires_grad": value.requires_grad,
         "leaf": value.is_leaf,
+        "parameter": isinstance(value, torch.nn.Parameter),
+        "flags": _flags(flags),
     }
 
 
@@ -162,8 +162,12 @@ def _describe(value: FakeTensor, flags: dict[str, Any], position: int, symbols: 
         "leaf": value.is_leaf,
         "inference": value.is_inference(),
         "parameter": isinstance(value, torch.nn.Parameter),
-        "flags": {name: flags[name] for name in _TENSOR_FLAGS if flags.get(name) is not None},
+        "flags": _flags(flags),
     }
+
+
+def _flags(found: dict[str, Any]) -> dict[str, Any]:
+    return {name: found[name] for name in _TENSOR_FLAGS if found.get(name) is not None}
 
 
 def new_fake_mode() -> FakeTensorMode:
@@ -206,6 +210,8 @@ def _make_subclass(item: dict[str, Any], sizes: SizeMaker, mode: FakeTensorMode)
         )
         if item["requires_grad"]:
             made.requires_grad_(True)
+    if item["parameter"]:
+        made._is_param = True  # as torch.nn.Parameter and torch/_subclasses/meta_utils.py mark a subclass
     return _with_history(made, item)
 
 

@@ -1,7 +1,10 @@
 """Call targets of Dynamo graphs, to names and back.
 
-A name is used only when looking it up gives the very same object, so a name can never stand for something else. What
-is not torch's own (a user's function, a custom op) has no name here: its code could change under an unchanged name.
+A name is used only when looking it up gives the very same object, so a name can never stand for something else. A
+user's function has none: its code could change under an unchanged name. A custom op has one with a digest::
+
+    ["cop", namespace, name, overload, modules that a worker imports (a,b), their digest, its dispatch keys,
+     and of an operator that the program itself defines its units (program_ops.py)]
 
 Private names: torch._C.{_nn, _special, _linalg, _fft, _VariableFunctions, _autograd, _functorch}, torch._VF,
 torch._ops.{OpOverload._schema, OpOverload._overloadname, OpOverloadPacket._qualified_op_name,
@@ -243,7 +246,8 @@ def decode(name: list[str]) -> Any:
     """The object that ``encode`` named; raises ValueError, ImportError or AttributeError for a name of nothing."""
     if name[0] == "fn" and not (_is_torchs_own(name[1]) or name[1] in _NAMESPACES):
         raise ValueError(f"{name[1]} is not a module of torch")
-    return _decode(tuple(name))
+    # An operator of the program's own is looked for each time: a cell that is run again defines it anew.
+    return _decode.__wrapped__(tuple(name)) if name[0] == "cop" and name[7:] else _decode(tuple(name))
 
 
 # Frequent targets, named ahead of time: the lookup of a graph should not pay for a search of torch's namespaces.

@@ -156,7 +156,10 @@ def _referred(module: ModuleType | None) -> set[str]:
 
 
 def import_modules(names: str, digest: str) -> None:
-    """In a worker: import the modules that ``defining_modules`` named; raises ValueError where their sources differ."""
+    """Import the modules that ``defining_modules`` named, in a worker or another program.
+
+    Raises ValueError where their sources differ.
+    """
     modules = names.split(",")
     for name in modules:
         importlib.import_module(name)

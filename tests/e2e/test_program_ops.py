@@ -18,19 +18,17 @@ precompiled.enable("wait")
 import lib
 
 SCALE = float(os.environ.get("SCALE", "1.5"))
-TABLE = {"a": [1, 2], "b": (3.0, None)}
+TABLE = ((1, 2), (3.0, None))
 
 def helper(x: Tensor, by=SCALE) -> Tensor:
     """Doubles, and more."""
-    return x * SCALE + by + TABLE["b"][0] + lib.one()
+    return x * SCALE + by + TABLE[1][0] + lib.one()
 
 @torch.library.custom_op("mylib::inner", mutates_args=())
 def inner(x: Tensor) -> Tensor:
     return x.sin()
 
-@inner.register_fake
-def _(x: Tensor) -> Tensor:
-    return torch.empty_like(x)
+inner.register_fake(torch.empty_like)
 
 @torch.library.custom_op("mylib::outer", mutates_args=())
 def outer(x: Tensor, k: float = 2.0) -> Tensor:
@@ -79,7 +77,8 @@ EDITS = {
     "a function that it calls": ("return x * SCALE + by", "return by + x * SCALE"),
     "a global that it reads": ("(3.0, None)", "(4.0, None)"),
     "a default that it has": ("by=SCALE", "by=SCALE + 1"),
-    "an operator that it calls": ("return torch.empty_like(x)", "return x.new_empty(x.shape)"),
+    "an operator that it calls": ("register_fake(torch.empty_like)", "register_fake(torch.zeros_like)"),
+    "an import": ("import lib\n", "import other as lib\n"),
     "what is kept for the backward": ("ctx.save_for_backward(x)", "ctx.save_for_backward(x + 0)"),
 }
 # What is added to the program, and the reason that is told.
@@ -109,7 +108,8 @@ def project(served: Host) -> Path:
     folder = served.root / "project"
     folder.mkdir()
     (folder / "main.py").write_text(PROGRAM)
-    (folder / "lib.py").write_text("def one():\n    return 1\n")
+    for name in ("lib.py", "other.py"):
+        (folder / name).write_text("def one():\n    return 1\n")
     return folder
 
 

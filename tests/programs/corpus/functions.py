@@ -198,5 +198,14 @@ def tensor_subclass_of_torch() -> Row:
 
 
 @row
+def parameters_of_a_tensor_subclass() -> Row:
+    """As torchao's quantized weights are, and some that are trained."""
+    model = linear(8, 8, 4)
+    for layer, trained in zip((model[0], model[-1]), (False, True), strict=True):
+        layer.weight = torch.nn.Parameter(TwoTensor(layer.weight.detach(), layer.weight.detach() * 2), trained)
+    return Row(model, [(rand(3, 8),)])
+
+
+@row
 def tensor_subclass_of_a_module() -> Row:
     return Row(lambda x: x * 3 + 1, [(modules.Tagged(rand(8, grad=False), "three"),)])

@@ -1,0 +1,307 @@
+"""The source of functions that the program itself (``__main__``) defines, with all that they read, for a worker to run.
+
+A function's source counts only where compiling its file gives the very code that the function has. Each name that it
+reads is written out as it is now, and must be one of these, or Bypass is raised:
+
+- a value that nobody can change: a number, a text, a tuple of such, a dtype, a device
+- another function of the program's that has this one name, no attributes, and no closure
+- a builtin that says nothing of the process around it
+- torch, or a module of the standard library's that keeps no state, and of them what is their own code
+- a module that can be imported, or a function or class in one: told in ``Source.modules``, for the caller to digest
+- an operator of the program's, or of torch's
+
+Private names: torch._ops.OpOverload._schema, torch._library.custom_ops.OPDEFS,
+torch._library.custom_ops.CustomOpDef.{_init_fn, _opoverload}. Checked on 2.11.0, 2.13.0, 2.15.0.
+"""
+
+from __future__ import annotations
+import __future__
+
+import ast
+import builtins
+import copy
+import dis
+import functools
+import linecache
+import operator
+import os
+import sys
+import sysconfig
+import warnings
+from collections.abc import Iterator, Sequence
+from functools import cache
+from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
+from typing import Any, NoReturn
+
+import torch
+from torch._library import custom_ops
+
+from precompiled.core.errors import Bypass
+from precompiled.core.names import object_at
+
+PROGRAMS = ("__main__", "__mp_main__")  # the second one in a process that multiprocessing spawned
+OURS = "_precompiled_"  # what names of ours begin with, in the midst of the program's
+# What a function was compiled with besides its source (``from __future__ import annotations``).
+_FLAGS = [getattr(__future__, name).compiler_flag for name in __future__.all_feature_names]
+_FUTURES = functools.reduce(operator.or_, _FLAGS)
+_PLAIN = (type(None), bool, int, float, complex, str, bytes)
+# Not globals(), eval(), __import__(), open() and their like: what they say is another thing in a worker.
+_BUILTINS = frozenset({
+    "abs", "all", "any", "bool", "bytes", "callable", "complex", "dict", "divmod", "enumerate", "filter", "float",
+    "frozenset", "getattr", "hasattr", "int", "isinstance", "issubclass", "iter", "len", "list", "map", "max", "min",
+    "next", "pow", "print", "range", "repr", "reversed", "round", "set", "slice", "sorted", "str", "sum", "tuple",
+    "type", "zip", "AssertionError", "AttributeError", "Exception", "IndexError", "KeyError", "NotImplementedError",
+    "RuntimeError", "TypeError", "ValueError",
+})  # fmt: skip
+_STANDARD = frozenset({"collections", "functools", "itertools", "math", "operator", "typing"})
+_TORCH_FOLDER = os.path.dirname(os.path.realpath(torch.__file__)) + os.sep
+_STANDARD_FOLDER = os.path.realpath(sysconfig.get_paths()["stdlib"]) + os.sep
+_TORCHS_OPERATORS = frozenset({"aten", "prims"})
+
+
+def refuse(name: str, why: str) -> NoReturn:
+    """Raise Bypass for a custom operator of the program's."""
+    raise Bypass(
+        f"the custom op {name} is defined in the program itself, and {why}",
+        "Move it to a module that can be imported",
+        code="custom-op-in-main",
+    )
+
+
+class Source:
+    """The source of some of the program's functions, and of what they read, for one custom operator."""
+
+    def __init__(self, op: str) -> None:
+        self.operators: list[custom_ops.CustomOpDef] = []  # of the program's, that are called
+        self.modules: set[str] = set()  # of which the caller needs a digest
+        self.imports: set[str] = set()  # torch's, and the standard library's
+        self.flags = 0  # for compile()
+        self._op = op
+        self._texts: dict[str, str] = {}
+        self._names: dict[int, str] = {}
+        self._globals = vars(sys.modules[PROGRAMS[0]])
+
+    def text(self) -> str:
+        return "\n".join(self._texts[name] for name in sorted(self._texts))
+
+    def refer(self, name: str, value: Any, read: Sequence[str] = ()) -> None:
+        """Have ``name`` be this value there; ``read``: the attributes that are read of it, one of the other."""
+        if isinstance(value, ModuleType):
+            self._read_of_module(value, read)
+            package, _, last = value.__name__.rpartition(".")
+            self._texts[name] = f"from {package} import {last} as {name}" if package else f"import {last} as {name}"
+        elif name in self._texts:
+            return
+        elif isinstance(value, custom_ops.CustomOpDef):
+            self._operator(value)
+            namespace, _, op = value._opoverload._schema.name.partition("::")
+            self._texts[name] = f"{name} = lambda *given, **named: {OURS}torch.ops.{namespace}.{op}(*given, **named)"
+        elif type(value) is FunctionType and value.__globals__ is self._globals:
+            if self._names.setdefault(id(value), name) != name:  # by another name it would be another function there
+                self._refuse(f"{value.__qualname__} has two names, {name} and {self._names[id(value)]}")
+            self._texts[name] = ""  # so that a function may call itself, or what calls it
+            self._texts[name] = self._definition(name, value)
+        elif (text := _as_source(value)) is not None:
+            self._texts[name] = f"{name} = {text}"
+        else:
+            self._texts[name] = self._imported(name, value)
+
+    def _definition(self, name: str, function: FunctionType) -> str:
+        if function.__dict__:
+            self._refuse(f"{function.__qualname__} has attributes: {', '.join(function.__dict__)}")
+        node = _definition_of(function)
+        if node is None:
+            self._refuse(f"the source of {function.__qualname__} is not to be had (or it has a closure)")
+        node.name = name
+        named = function.__kwdefaults__ or {}
+        node.args.defaults = [self._default(value, function) for value in function.__defaults__ or ()]
+        node.args.kw_defaults = [
+            self._default(named[item.arg], function) if item.arg in named else None for item in node.args.kwonlyargs
+        ]
+        text = ast.unparse(ast.fix_missing_locations(node))
+        if ast.dump(ast.parse(text).body[0]) != ast.dump(node):
+            self._refuse(f"the source of {function.__qualname__} cannot be written out")
+        self.flags |= function.__code__.co_flags & _FUTURES
+        for code in _codes(function.__code__):
+            for opname, read, attributes in _reads(code):
+                self._read(function, opname, read, attributes)
+        return text
+
+    def _read(self, function: FunctionType, opname: str, name: str, attributes: list[str]) -> None:
+        if opname == "IMPORT_NAME":
+            if not _is_standard(name) and name.partition(".")[0] != "torch":
+                self._refuse(f"{function.__qualname__} imports {name or 'by a relative name'}")
+            self.imports.add(name)
+        elif opname in ("STORE_GLOBAL", "DELETE_GLOBAL"):
+            self._refuse(f"{function.__qualname__} sets the global {name}")
+        elif name.startswith(OURS):
+            self._refuse(f"{function.__qualname__} reads {name}")
+        elif name in self._globals:
+            self.refer(name, self._globals[name], attributes)
+        elif opname == "LOAD_GLOBAL" and (name not in _BUILTINS or not _is_own(getattr(builtins, name))):
+            self._refuse(f"{function.__qualname__} reads {name}")
+
+    def _read_of_module(self, module: ModuleType, attributes: Sequence[str]) -> None:
+        found: Any = module
+        for attribute in attributes:
+            if not isinstance(found, ModuleType) or found is torch.ops:
+                break
+            self._import(found)
+            found = getattr(found, attribute, None)
+        if found is torch.ops:
+            self._operator_at(list(attributes)[list(attributes).index("ops") + 1 :] if "ops" in attributes else [])
+        elif isinstance(found, ModuleType):
+            self._import(found)
+        elif getattr(found, "__module__", None) in PROGRAMS or (
+            module.__name__ not in self.modules and type(found) is FunctionType and not _is_own(found)
+        ):
+            self._refuse(f"{'.'.join([module.__name__, *attributes])} is no code of that module")
+
+    def _operator_at(self, path: Sequence[str]) -> None:
+        name = "::".join(path[:2])
+        if path[:1] and path[0] in _TORCHS_OPERATORS:
+            return
+        definition = custom_ops.OPDEFS.get(name)
+        if definition is None:
+            self._refuse(f"reads torch.ops{''.join('.' + part for part in path)}")
+        self._operator(definition)
+
+    def _operator(self, definition: custom_ops.CustomOpDef) -> None:
+        if definition._init_fn.__module__ not in PROGRAMS:
+            self._refuse(f"calls {definition._opoverload._schema.name}, a custom op of another module")
+        self.operators.append(definition)
+
+    def _imported(self, name: str, value: Any) -> str:
+        """The import of a function or class."""
+        module, qualname = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
+        short = getattr(value, "__name__", None)
+        if short and getattr(torch, short, None) is value:  # torch.empty_like says that it is of another class
+            module, qualname = "torch", short
+        if not module or not qualname or module in PROGRAMS or object_at(module, qualname) is not value:
+            self._refuse(f"{name.removeprefix(OURS)} is a {type(value).__qualname__}")
+        self._import(sys.modules[module])
+        first, _, rest = qualname.partition(".")
+        imported = f"from {module} import {first} as {name}"
+        return f"{imported}\n{name} = {name}.{rest}" if rest else imported
+
+    def _import(self, module: ModuleType) -> None:
+        name = module.__name__
+        if sys.modules.get(name) is not module or name in PROGRAMS:
+            self._refuse(f"{name} is a module that cannot be imported")
+        if _is_standard(name) or os.path.realpath(getattr(module, "__file__", None) or "").startswith(_TORCH_FOLDER):
+            self.imports.add(name)
+        elif name.partition(".")[0] in sys.stdlib_module_names:
+            self._refuse(f"reads the module {name}")  # its state, or a file of the user's that hides it
+        else:
+            self.modules.add(name)
+
+    def _default(self, value: Any, function: FunctionType) -> ast.expr:
+        text = _as_source(value)
+        if text is None:
+            self._refuse(f"{function.__qualname__} has a default of type {type(value).__qualname__}")
+        return ast.parse(text, mode="eval").body
+
+    def _refuse(self, why: str) -> NoReturn:
+        refuse(self._op, why)
+
+
+def _is_standard(name: str) -> bool:
+    """Whether a module is one of those of the standard library's that keep no state, and not a file of its name."""
+    file = getattr(sys.modules.get(name), "__file__", None)
+    return name in _STANDARD and (file is None or os.path.realpath(file).startswith(_STANDARD_FOLDER))
+
+
+def _is_own(value: Any) -> bool:
+    """Whether a callable's code is torch's, the standard library's, or of C; a patch of theirs is not."""
+    if isinstance(value, FunctionType):
+        file = os.path.realpath(value.__code__.co_filename)
+        return file.startswith(_TORCH_FOLDER) or (file.startswith(_STANDARD_FOLDER) and "-packages" not in file)
+    return isinstance(value, BuiltinFunctionType) or (
+        isinstance(value, type) and value.__module__.partition(".")[0] in ("builtins", "torch", *_STANDARD)
+    )
+
+
+def _as_source(value: Any) -> str | None:
+    """An expression for a value that nobody can change; None for another one."""
+    if isinstance(value, torch.dtype):
+        return f"{OURS}{value!r}"
+    if isinstance(value, torch.device):
+        return f"{OURS}torch.{value!r}"
+    if not _is_plain(value):
+        return None
+    text = repr(value)
+    try:
+        again = ast.literal_eval(text)
+    except (ValueError, SyntaxError):  # infinities are no literals
+        return None
+    return text if repr(again) == text else None
+
+
+def _is_plain(value: Any) -> bool:
+    return type(value) in _PLAIN or (type(value) is tuple and all(_is_plain(item) for item in value))
+
+
+def _definition_of(function: FunctionType) -> ast.FunctionDef | None:
+    """A function's definition, without decorators and annotations; None where the source is not the function's."""
+    code = function.__code__
+    text = "".join(linecache.getlines(code.co_filename))
+    node = _definitions(text, code.co_flags & _FUTURES).get(code)
+    if node is None or function.__closure__:
+        return None
+    made = copy.deepcopy(node)
+    made.decorator_list, made.returns = [], None
+    given = made.args
+    for item in (*given.posonlyargs, *given.args, *given.kwonlyargs, given.vararg, given.kwarg):
+        if item is not None:
+            item.annotation = None
+    return made
+
+
+@cache
+def _definitions(text: str, flags: int) -> dict[CodeType, ast.FunctionDef]:
+    """The functions that a file defines, by the code that they have; equal codes have the same line, too.
+
+    The whole file is compiled: what Python makes of a call depends on what the file imports.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            tree, whole = ast.parse(text), compile(text, "", "exec", flags=flags, dont_inherit=True)
+    except (SyntaxError, ValueError):
+        return {}
+    by_place = {(_first_line(node), node.name): node for node in _outside_of_classes(tree)}
+    codes = {(code.co_firstlineno, code.co_name): code for code in _codes(whole)}
+    return {codes[place]: by_place[place] for place in by_place if place in codes}
+
+
+def _first_line(node: ast.FunctionDef) -> int:
+    return min([node.lineno, *(item.lineno for item in node.decorator_list)])
+
+
+def _outside_of_classes(node: ast.AST) -> Iterator[ast.FunctionDef]:
+    """Not those in classes, where a name such as __x means another one."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.FunctionDef):
+            yield child
+        if not isinstance(child, ast.ClassDef):
+            yield from _outside_of_classes(child)
+
+
+def _codes(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for item in code.co_consts:
+        if isinstance(item, CodeType):
+            yield from _codes(item)
+
+
+def _reads(code: CodeType) -> Iterator[tuple[str, str, list[str]]]:
+    """Instructions that read or set a name that is not local, or import, with the attributes that are read next."""
+    instructions = list(dis.get_instructions(code))
+    for position, instruction in enumerate(instructions):
+        if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL", "IMPORT_NAME"):
+            attributes = []
+            for following in instructions[position + 1 :]:
+                if following.opname not in ("LOAD_ATTR", "LOAD_METHOD"):
+                    break
+                attributes.append(following.argval)
+            yield instruction.opname, instruction.argval, attributes
