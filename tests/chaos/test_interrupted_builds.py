@@ -10,7 +10,6 @@ from pathlib import Path
 import psutil
 import pytest
 from support_host import TIMEOUT_S, Host
-from support_slow import everyday_or_slow
 
 # Does what the linker does, and no more: the output is there and empty. Then it says so, and waits to be killed.
 COMPILER = """\
@@ -36,7 +35,8 @@ TARGETS = {"kernels": "*.main.so*", "header": "*/precompiled_headers/*.gch*", "v
 
 
 @pytest.mark.skipif(not shutil.which("g++"), reason="a compiler stands in for g++")
-@pytest.mark.parametrize("what", everyday_or_slow(TARGETS, ["kernels"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("what", TARGETS)
 def test_what_a_killed_worker_was_building_is_built_anew(
     host: Host, what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

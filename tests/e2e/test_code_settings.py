@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 from support_host import Host
-from support_slow import everyday_or_slow
 
 PASSES = """
 import torch
@@ -80,7 +79,8 @@ def run(host: Host, project: Path, *arguments: str) -> list[Any]:
 SERVED = [("function", "cos"), ("object", "tan"), ("another object", "exp"), ("partial", "cos"), ("several", "cos")]
 
 
-@pytest.mark.parametrize(("name", "function"), everyday_or_slow(SERVED, SERVED[1:2]))
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "function"), SERVED)
 def test_a_pass_is_run_by_the_worker_and_hit_by_the_next_process(
     served: Host, project: Path, name: str, function: str
 ) -> None:

@@ -49,6 +49,7 @@ def test_what_is_bypassed_says_why(answers: list[Answer]) -> None:
     assert len(BYPASSED) <= 3
 
 
+@pytest.mark.slow
 def test_both_ranks_of_a_data_parallel_model_share_their_artifacts(served: Host) -> None:
     """DDPOptimizer's pieces are graphs like any other: compiled once for both ranks."""
     for source in ("swap", "hit"):

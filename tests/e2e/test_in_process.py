@@ -16,6 +16,7 @@ REFUSED = Path(__file__).parent.parent / "programs" / "refused_program.py"
 BROKEN = Path(__file__).parent.parent / "programs" / "broken_submit_program.py"
 
 
+@pytest.mark.slow
 def test_a_refused_graph_is_compiled_in_process_with_its_guards(served: Host) -> None:
     """The client itself refuses a graph over the limit."""
     names = ("pool_of_any_size", "branch_on_a_size", "custom_function", "checkpoint_with_dropout")

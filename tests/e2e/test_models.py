@@ -8,7 +8,7 @@ from support_host import Host
 from support_slow import everyday_or_slow
 
 CASES = [("gpt2", False), ("gpt2", True), ("bert", True), ("resnet", False)]
-EVERYDAY = [("gpt2", True), ("resnet", False)]
+EVERYDAY = [("gpt2", True)]
 
 
 @pytest.mark.parametrize(

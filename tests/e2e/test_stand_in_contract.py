@@ -16,7 +16,8 @@ def spec(order: str, parallel: str, when: str, seed: int = 0, steps: int = 20) -
     return {"order": order, "parallel": parallel, "ranks": ranks, "steps": steps, "seed": seed, "when": when}
 
 
-@pytest.mark.parametrize("when", [pytest.param("before-backward", marks=pytest.mark.slow), "any"])
+@pytest.mark.slow
+@pytest.mark.parametrize("when", ["before-backward", "any"])
 def test_a_checkpoint_outside_of_the_compiled_block(shared_host: Host, when: str) -> None:
     swapped_as_plain(shared_host, "training_program.py", spec("torchtune", "", when))
 

@@ -61,6 +61,7 @@ def run(host: Host, folder: Path, *arguments: str, text: str | None = None, **ex
     return list(found)
 
 
+@pytest.mark.slow
 def test_an_edit_anywhere_counts_until_it_is_taken_back(shared_host: Host, folder: Path) -> None:
     assert run(shared_host, folder)[0] == "recorded"
     assert run(shared_host, folder)[0] == "used"
@@ -100,6 +101,7 @@ class Model(torch.nn.Module):
 """
 
 
+@pytest.mark.slow
 @tells_what_ran
 def test_an_edit_of_what_runs_later_is_none(shared_host: Host, folder: Path) -> None:
     library = (folder / "library.py").read_text() + LATER
@@ -219,6 +221,7 @@ for cell in {cells!r}:
 """]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_the_cells_of_a_notebook(shared_host: Host, folder: Path) -> None:
     """All that were run so far, in their order: any of them may have changed what a later one meets."""
     assert run(shared_host, folder, *notebook(CELLS))[0] == "recorded"

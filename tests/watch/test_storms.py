@@ -229,6 +229,7 @@ def factory():
 """
 
 
+@pytest.mark.slow
 def test_a_graph_that_the_daemon_gives_up_or_refuses_is_failed(project: Project) -> None:
     """It kills two workers and is quarantined; asked for again, it is refused at once."""
     project.write({"deadly.py": DEADLY, "uses.py": "from deadly import factory\n"})

@@ -55,6 +55,7 @@ def check(found: dict[str, Any], name: str) -> None:
     assert name in [frame[0] for frame in found["frames"]]
 
 
+@pytest.mark.slow
 def test_of_an_entry_point_without_its_memory(project: Project) -> None:
     id = project.register("model:factory")
     status = project.until_ready(id)

@@ -102,6 +102,7 @@ def test_the_daemon_may_be_restarted_between_the_edit_and_the_run(project: Proje
     assert project.until_ready(watch).captures == 0
 
 
+@pytest.mark.slow
 def test_a_watcher_that_dies_is_started_again_and_leaves_no_capture_behind(project: Project, watch: str) -> None:
     project.until_ready(watch)
     daemon = psutil.Process(project.host.status().pid)
