@@ -1,6 +1,6 @@
 """Custom operators that the program itself defines: a worker has them as source, and the next process by their key.
 
-What is described, and what refused: tests/torch_internals/test_program_ops.py.
+What is described, and what refused: tests/torch_internals/test_program_source.py.
 """
 
 from __future__ import annotations
