@@ -23,7 +23,7 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from precompiled.core.errors import Bypass
-from precompiled.torch_internals import codec, user_modules
+from precompiled.torch_internals import subclass_context, user_modules
 from precompiled.torch_internals.sizes import SizeMaker, Symbols
 
 # Flags that Dynamo sets on an input's tensor_dict and that AOTAutograd or Inductor read. There is but one more in there
@@ -86,16 +86,6 @@ def describe_inputs(placeholders: list[torch.fx.Node]) -> Inputs:
     return Inputs(described, symbols.ranges, symbols.hints, floats, modules)
 
 
-def _exact(context: Any, position: int) -> Any:
-    """What has a canonical form as it is; a subclass of a list or dict would come back as a plain one."""
-    if isinstance(context, (list, tuple, dict)):
-        if type(context) not in (list, tuple, dict, torch.Size):
-            raise Bypass(f"input {position} is described by a {type(context).__name__}", code="unsupported-input")
-        for item in (*context.keys(), *context.values()) if isinstance(context, dict) else context:
-            _exact(item, position)
-    return context
-
-
 def _refuse_shared(first: int, position: int) -> None:
     raise Bypass(f"inputs {first} and {position} share memory, and wrap tensors", code="unsupported-input")
 
@@ -135,7 +125,7 @@ def _describe_subclass(
     return {
         "subclass": name,
         "inner": inner,
-        "context": codec.encode_constant(_exact(context, position)),
+        "context": subclass_context.encode(context, modules),
         "shape": [symbols.size(size) for size in value.shape],
         "stride": [symbols.size(size) for size in value.stride()],
         "device": str(value.device),
@@ -206,7 +196,7 @@ def _make_subclass(item: dict[str, Any], sizes: SizeMaker, mode: FakeTensorMode)
     inner = {name: _make(held, sizes, mode, {}) for name, held in item["inner"]}
     with mode, torch.no_grad():
         made: torch.Tensor = kind.__tensor_unflatten__(
-            inner, codec.decode_constant(item["context"]), torch.Size(shape), tuple(stride)
+            inner, subclass_context.decode(item["context"]), torch.Size(shape), tuple(stride)
         )
         if item["requires_grad"]:
             made.requires_grad_(True)

@@ -1,8 +1,9 @@
 """Modules of the user that a worker imports: the names that a graph needs from them, and a digest of their sources.
 
 The sources are the modules' own files and, of the user's own modules, the files of those that they import or refer to,
-with the values that are set in them now (user_values.py). An installed package's other files are left out: they change
-with a new installation, not with an edit. Torch's own code is named without a digest: the key has its version.
+with the values that are set in them now (user_values.py). Of an installed package the digest is that of its record
+(installations.py): it changes with a new installation, not with an edit. Torch's own code is named without a digest:
+the key has its version.
 
 No private names. Checked on 2.11.0, 2.13.0, 2.15.0.
 """
@@ -26,7 +27,7 @@ from typing import Any
 from precompiled.core.errors import Bypass
 from precompiled.core.files import process_start, saved
 from precompiled.core.names import object_at
-from precompiled.torch_internals import user_values
+from precompiled.torch_internals import installations, user_values
 
 # Not as in core.files, which knows more places: a digest in the key depends on these, in clients and in workers.
 _INSTALLED = tuple(
@@ -61,7 +62,8 @@ def find(name: Name) -> Any:
 def modules_digest(modules: list[str], *, code: str = "custom-op") -> str:
     """SHA-256 over their sources and the values in them; raises Bypass (``code``) for a module without sources."""
     state = hashlib.sha256()
-    for path, name in sorted(_source_files(modules, code).items()):
+    packages: set[str] = set()
+    for path, name in sorted(_source_files(modules, code, packages).items()):
         if saved(os.path.abspath(getattr(sys.modules.get(name), "__file__", None) or path)) > process_start():
             # This process may have loaded the old source or the new one, so there is no digest of what it has loaded.
             raise Bypass(f"{path.name} was saved after this process started", code="custom-op-edited")
@@ -70,11 +72,13 @@ def modules_digest(modules: list[str], *, code: str = "custom-op") -> str:
         state.update(hashlib.sha256(path.read_bytes()).digest())
         if not str(path).startswith(_INSTALLED):
             state.update(user_values.values(name).encode())
+    for package in sorted(packages):
+        state.update(f"{package} {installations.digest(package)}\n".encode())
     return state.hexdigest()
 
 
-def _source_files(modules: list[str], code: str) -> dict[Path, str]:
-    """Source file -> its module."""
+def _source_files(modules: list[str], code: str, packages: set[str]) -> dict[Path, str]:
+    """Source file -> its module; installed packages that these import are added to ``packages``."""
     files: dict[Path, str] = {}
     waiting = list(modules)
     seen: set[str] = set()
@@ -89,6 +93,8 @@ def _source_files(modules: list[str], code: str) -> dict[Path, str]:
                 raise Bypass(f"the module {name} has no source file", code=code)
             continue
         installed = str(path).startswith(_INSTALLED)
+        if installed:
+            packages.add(name.partition(".")[0])
         if installed and name not in modules:
             continue
         files[path] = name

@@ -12,10 +12,10 @@ from support_host import Host
 DDP_PROGRAM = Path(__file__).parent.parent / "programs" / "ddp_program.py"
 
 
-@pytest.fixture(scope="module", params=["every-eighth-row", pytest.param("all-rows", marks=pytest.mark.slow)])
+@pytest.fixture(scope="module", params=["every-sixteenth-row", pytest.param("all-rows", marks=pytest.mark.slow)])
 def answers(shared_host: Host, request: pytest.FixtureRequest) -> list[Answer]:
     """Three processes, one after the other, each running the rows; the second without packages."""
-    names = ["every-eighth", *BYPASSED] if request.param == "every-eighth-row" else []
+    names = ["every-sixteenth", *BYPASSED] if request.param == "every-sixteenth-row" else []
     settings = [{"PRECOMPILED_PACKAGES": on} for on in ("program", "off", "program")]
     return [support_corpus.run(shared_host, *names, env=env) for env in settings]
 

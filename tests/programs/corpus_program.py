@@ -1,7 +1,7 @@
 """The corpus: what programs do, a row each, compiled under the hook and checked against eager.
 
-Usage: corpus_program.py [every-eighth] [NAME ...]. Prints a JSON object: per row the state, source, reason and key of
-each graph, how many graphs this process compiled itself, and, with packages on, what became of each frame. A row is
+Usage: corpus_program.py [every-sixteenth] [NAME ...]. Prints a JSON object: per row the state, source, reason and key
+of each graph, how many graphs this process compiled itself, and, with packages on, what became of each frame. A row is
 called twice, before the swap and after it, with all its inputs; outputs, gradients of inputs and parameters, and what
 it did to its inputs are compared with eager's.
 """
@@ -36,8 +36,8 @@ def check(made: Row, compiled: Callable[..., Any]) -> None:
 
 def main() -> None:
     names = sys.argv[1:] or list(ROWS)
-    if names[0] == "every-eighth":
-        names = [name for number, name in enumerate(ROWS) if number % 8 == 0 or name in names]
+    if names[0] == "every-sixteenth":
+        names = [name for number, name in enumerate(ROWS) if number % 16 == 0 or name in names]
     warnings.filterwarnings("error", "precompiled", RuntimeWarning)  # as in many test suites
     precompiled.enable()
     compiles = torch._dynamo.utils.counters["aot_autograd"]

@@ -207,5 +207,12 @@ def parameters_of_a_tensor_subclass() -> Row:
 
 
 @row
+def tensor_subclass_that_says_objects_of_itself() -> Row:
+    """As torchao's with dynamic quantization of activations do."""
+    tag = modules.Described("three", modules.Kind.LOUD)
+    return Row(lambda x: x * 3 + 1, [(modules.Tagged(rand(8, grad=False), tag),)])
+
+
+@row
 def tensor_subclass_of_a_module() -> Row:
     return Row(lambda x: x * 3 + 1, [(modules.Tagged(rand(8, grad=False), "three"),)])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import enum
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -60,18 +62,28 @@ def contexts() -> Any:
     return create_selective_checkpoint_contexts(policy)
 
 
+class Kind(enum.Enum):
+    LOUD = 1
+
+
+@dataclass(frozen=True)
+class Described:
+    word: str
+    kind: Kind
+
+
 class Tagged(torch.Tensor):
-    """A wrapper of one tensor, with a word that goes along."""
+    """A wrapper of one tensor, with a word, or what describes one, that goes along."""
 
     @staticmethod
-    def __new__(cls, inner: torch.Tensor, tag: str) -> Tagged:
+    def __new__(cls, inner: torch.Tensor, tag: Any) -> Tagged:
         made: Tagged = torch.Tensor._make_wrapper_subclass(
             cls, inner.shape, strides=inner.stride(), storage_offset=inner.storage_offset(), dtype=inner.dtype,
             device=inner.device, requires_grad=inner.requires_grad,
         )  # fmt: skip
         return made
 
-    def __init__(self, inner: torch.Tensor, tag: str) -> None:
+    def __init__(self, inner: torch.Tensor, tag: Any) -> None:
         self.inner, self.tag = inner, tag
 
     def __repr__(self) -> str:

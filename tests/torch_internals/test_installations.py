@@ -1,0 +1,72 @@
+"""The digest of an installed package follows its files, and nothing else of an installation."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from precompiled.torch_internals import installations, user_modules
+
+RECORD = {
+    "installed_ops/__init__.py": "sha256=a,1", "installed_ops/rules.py": "sha256=b,2",
+    "other/__init__.py": "sha256=d,4", "../../../bin/tool": "sha256=e,5",
+    "installed_ops/__pycache__/rules.cpython-311.pyc": ",", "Installed-1.dist-info/INSTALLER": "sha256=f,6",
+}  # fmt: skip
+Install = Callable[..., str]
+
+
+@pytest.fixture
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
+    """Writes such a distribution with some lines of its record changed; the digest that the package then has."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    def found(name: str = "Installed", **changed: str) -> str:
+        folder = tmp_path / f"{name}-1.dist-info"
+        folder.mkdir(exist_ok=True)
+        lines = {**RECORD, **changed}
+        (folder / "RECORD").write_text("".join(f"{path},{told}\n" for path, told in lines.items()))
+        (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1\n")
+        (folder / "top_level.txt").write_text("installed_ops\n")
+        installations.digest.cache_clear()
+        return installations.digest("installed_ops")
+
+    return found
+
+
+def test_a_file_that_changed_is_another_digest(install: Install) -> None:
+    first = install()
+    assert first
+    assert install(**{"installed_ops/rules.py": "sha256=x,2"}) != first
+    assert install(**{"installed_ops/more.so": "sha256=y,2"}) != first
+
+
+@pytest.mark.parametrize("path", ["other/__init__.py", "../../../bin/tool", "Installed-1.dist-info/INSTALLER"])
+def test_what_is_none_of_its_files_does_not_count(install: Install, path: str) -> None:
+    assert install() == install(**{path: "sha256=x,2"})
+
+
+def test_a_package_that_nobody_installed_has_none() -> None:
+    assert installations.digest("nobody_installed_this") == ""
+    assert installations.digest("torch") == installations.digest("json") == "", "their versions are in the key"
+
+
+def test_it_is_in_the_digest_of_a_module_and_of_those_that_import_it(
+    install: Install, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only the file of its root was, so a new version of a package was served the old one's artifacts."""
+    site = tmp_path / "site"
+    (site / "installed_ops").mkdir(parents=True)
+    (site / "installed_ops" / "__init__.py").write_text("")
+    (tmp_path / "imports_installed.py").write_text("import installed_ops\n")
+    monkeypatch.syspath_prepend(str(site))
+    monkeypatch.setattr(user_modules, "_INSTALLED", (str(site),))
+    monkeypatch.setattr(user_modules, "process_start", lambda: math.inf)
+    for module in ("installed_ops", "imports_installed"):
+        install()
+        first = user_modules.modules_digest([module])
+        assert user_modules.modules_digest([module]) == first
+        install(**{"installed_ops/rules.py": "sha256=x,2"})
+        assert user_modules.modules_digest([module]) != first

@@ -1,0 +1,102 @@
+"""What tensor subclasses say of themselves: told, and made again the same; or refused."""
+
+from __future__ import annotations
+
+import collections
+import enum
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import torch
+
+from precompiled.core.errors import Bypass
+from precompiled.torch_internals import subclass_context
+
+
+class Mapping(enum.Enum):
+    SYMMETRIC = enum.auto()
+    ASYMMETRIC = enum.auto()
+
+
+class Parts(enum.Flag):
+    ONE = 1
+    TWO = 2
+
+
+@dataclass(frozen=True)
+class PerRow:
+    dim: int = -1
+
+
+@dataclass
+class Settings:
+    granularity: PerRow
+    mapping: Mapping = Mapping.SYMMETRIC
+    sizes: list[int] = field(default_factory=lambda: [1, 2])
+    made: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.made = 7
+
+
+@dataclass
+class Slots:
+    __slots__ = ("size",)
+    size: int
+
+
+class Named(list[int]):
+    pass
+
+
+Pair = collections.namedtuple("Pair", "a b")
+
+
+def settings(**more: Any) -> Settings:
+    found = Settings(PerRow(0), Mapping.ASYMMETRIC)
+    vars(found).update(more)
+    return found
+
+
+TOLD = [
+    None, "a", 1.5, torch.float32, torch.Size([2]), [1, (2, [3])], {"a": (1,), 2: None}, Mapping.ASYMMETRIC, Parts.TWO,
+    PerRow(), [settings(), settings(made=8)], (settings(mapping=None),),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("value", TOLD, ids=repr)
+def test_what_is_told_is_made_again(value: Any) -> None:
+    modules: dict[str, str] = {}
+    encoded = json.loads(json.dumps(subclass_context.encode(value, modules)))
+    made = subclass_context.decode(encoded)
+    assert made == value and type(made) is type(value)
+    of_classes = any(word in repr(value) for word in ("PerRow", "Mapping", "Parts"))
+    assert set(modules) == ({__name__} if of_classes else set())
+
+
+def test_each_field_tells_two_apart() -> None:
+    values = [
+        settings(), settings(made=8), settings(sizes=[1]), settings(sizes=(1, 2)), settings(granularity=PerRow(1)),
+        settings(mapping=Mapping.SYMMETRIC),
+    ]  # fmt: skip
+    assert len({json.dumps(subclass_context.encode(value, {})) for value in values}) == len(values)
+
+
+REFUSED = [Parts.ONE | Parts.TWO, Slots(1), Named([1]), Pair(1, 2), settings(more=1), collections.OrderedDict(), object]
+
+
+@pytest.mark.parametrize("value", REFUSED, ids=repr)
+def test_what_would_come_back_as_something_else_is_refused(value: Any) -> None:
+    with pytest.raises(Bypass):
+        subclass_context.encode([value], {})
+
+
+def test_a_class_that_nobody_can_import_is_refused() -> None:
+    @dataclass
+    class Local:
+        size: int = 1
+
+    with pytest.raises(Bypass, match="cannot be imported"):
+        subclass_context.encode(Local(), {})
