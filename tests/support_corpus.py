@@ -23,10 +23,6 @@ BYPASSED = {
 
 # Rows with a frame that no package holds, which Dynamo traces in each process, with package_report()'s reasons.
 TRACED: dict[str, set[str]] = {
-    "tensor_subclass_of_torch": {"package-guard"},
-    "parameters_of_a_tensor_subclass": {"package-guard"},
-    "tensor_subclass_of_a_module": {"package-guard"},
-    "tensor_subclass_that_says_objects_of_itself": {"package-guard"},
     "all_dynamic": {"package-global"},  # a float that became an input of the graph
     "a_float_that_changes": {"package-global"},
     "default_device": {"package-mode"},

@@ -47,7 +47,7 @@ def audited(later: dict[str, Any], recorded: tuple[Host, dict[str, Any]]) -> dic
 
 @pytest.mark.parametrize("name", TABLE)
 @pytest.mark.reason(
-    "package-assumed-constant", "package-global", "package-graph", "package-guard", "package-id", "package-inlined",
+    "package-assumed-constant", "package-global", "package-graph", "package-id", "package-inlined",
     "package-mode", "package-not-portable", "package-set-order",
 )  # fmt: skip
 def test_it_is_recorded(recorded: tuple[Host, dict[str, Any]], name: str) -> None:
@@ -67,7 +67,6 @@ SAID = {
     "asks_for_id": ("package-id", "f asks for id(), a number of this process"),
     "a_class_of_exec": ("package-inlined", "G.__enter__ was inlined, and no name leads to its code"),
     "inputs_that_overlap": ("package-graph", "a graph of it is for this process alone"),
-    "a_tensor_subclass": ("package-guard", "no check stands for the guard TENSOR_SUBCLASS_METADATA_MATCH on"),
     "a_random_number": ("package-global", "into the globals"),
     "text_of_an_enums_member": ("package-not-portable", "Kind.__str__ reads the global NAMES, and no trace sees it"),
     "module_as_a_default": ("package-not-portable", "is read through a class or a function that holds it"),

@@ -11,7 +11,7 @@ A value without a description, or a guard of an unknown kind, raises NotPortable
 Private names: torch._dynamo.guards.{GuardBuilder, convert_int_to_concrete_values, _get_closure_vars},
 torch._dynamo.source.LocalSource, torch._guards.Guard, torch._C._dispatch_keys, torch.utils._pytree.{tree_map,
 SUPPORTED_NODES, CONSTANT_NODES}, torch._subclasses.fake_tensor.FakeTensor.{pytype, dispatch_keys},
-torch.utils._python_dispatch.{is_traceable_wrapper_subclass, _disable_current_modes}, torch.Tensor.{_is_view,
+torch.utils._python_dispatch._disable_current_modes, torch.Tensor.{_is_view,
 _dynamo_static_input_type}, torch.UntypedStorage._cdata. Checked on 2.11.0, 2.13.0, 2.15.0.
 """
 
@@ -37,8 +37,9 @@ from torch._dynamo.source import LocalSource
 from torch._guards import Guard
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import _disable_current_modes, is_traceable_wrapper_subclass
+from torch.utils._python_dispatch import _disable_current_modes
 
+from precompiled.core.errors import Bypass
 from precompiled.core.files import innermost_users, is_torchs
 from precompiled.packages.describe import descriptions, difference
 from precompiled.packages.describe.codes import code_digest
@@ -46,6 +47,7 @@ from precompiled.packages.describe.descriptions import Descriptions
 from precompiled.packages.describe.errors import Mismatch, NotPortable
 from precompiled.packages.dynamo import dynamo_state
 from precompiled.store.package_format import About, Told
+from precompiled.torch_internals import subclass_context
 
 # Kinds that depend on the state around the frame or on their parameters; no value is read from their source.
 NO_FACT = frozenset(
@@ -303,6 +305,8 @@ def _fact(kind: str, parameters: dict[str, Any], guard: Guard, builder: Any, des
         return repr(value)
     if kind == "DISPATCH_KEY_SET_MATCH":
         return repr(value)
+    if kind == "TENSOR_SUBCLASS_METADATA_MATCH":
+        return _metadata(value)
     raise NotPortable(f"no check stands for the guard {kind} on {guard.name}", code="package-guard")
 
 
@@ -319,7 +323,7 @@ def order_of(value: Any, source: Any, described: Descriptions) -> Any:
 
 def _tensor(value: Any, described: Descriptions) -> Any:
     # In the order of difference.TENSOR.
-    if not isinstance(value, torch.Tensor) or is_traceable_wrapper_subclass(value):
+    if not isinstance(value, torch.Tensor):
         raise NotPortable(f"a {type(value).__qualname__} is an input", code="package-guard")
     marks = {name: _ordered(getattr(value, name)) for name in _DIMENSION_MARKS if hasattr(value, name)}
     return [
@@ -328,6 +332,15 @@ def _tensor(value: Any, described: Descriptions) -> Any:
         # An attribute of the tensor, not only its class, tells a parameter. A watch's fake parameter has it, too.
         value._is_view(), isinstance(value, torch.nn.Parameter), isinstance(value, torch.nn.Buffer),
     ]  # fmt: skip
+
+
+def _metadata(value: Any) -> Any:
+    """What a tensor subclass says of itself; Dynamo guards on the tensors that it wraps, each by its own source."""
+    names, context = value.__tensor_flatten__()
+    try:
+        return [list(names), subclass_context.encode(context, {})]
+    except Bypass as reason:
+        raise NotPortable(str(reason), code="package-guard") from reason
 
 
 def _is_aligned(value: torch.Tensor) -> bool:
@@ -387,7 +400,7 @@ def _names(value: Any) -> list[str]:
     """The names of an object's attributes: others may be found elsewhere, by ``__getattr__`` for one."""
     if isinstance(value, (type, types.ModuleType)):
         return []
-    names = {str(name) for name in getattr(value, "__dict__", ())}
+    names = {str(name) for name in getattr(value, "__dict__", ())} - {STATIC}  # which the trace itself sets
     if isinstance(value, torch.nn.Module):
         for held in ("_parameters", "_buffers", "_modules"):
             names |= {f"{held}.{name}" for name in vars(value).get(held, ())}

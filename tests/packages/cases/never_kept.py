@@ -9,7 +9,6 @@ from packages.cases import FUNCTION, TRACED, case
 NEVER = {
     "asks_for_id": "package-id",
     "a_class_of_exec": "package-inlined",
-    "a_tensor_subclass": "package-guard",
     "a_random_number": "package-global",
     "text_of_an_enums_member": "package-not-portable",
     "module_as_a_default": "package-not-portable",
@@ -73,14 +72,6 @@ G = SPACE["G"]
 def f(x):
     with G() as alpha:
         return torch.addmm(x, x, x, alpha=alpha)
-def build():
-    return f, [(torch.randn(4, 4),)]
-""", None, TRACED)
-case("a_tensor_subclass", """
-from torch.testing._internal.two_tensor import TwoTensor
-PAIR = TwoTensor(torch.ones(4, 4), torch.ones(4, 4))
-def f(x):
-    return torch.mm(x, x) if PAIR.requires_grad else torch.addmm(x, x, x, alpha=2.0)
 def build():
     return f, [(torch.randn(4, 4),)]
 """, None, TRACED)

@@ -91,6 +91,29 @@ def f(x):
 def build():
     return f, [(torch.randn(4, 4),)]
 """, None, TRACED, helper=("class Mine(torch.Tensor):\n    pass\nKIND = Mine\n", "KIND = torch.Tensor\n"))
+TWO_TENSORS = """
+from torch.testing._internal.two_tensor import TwoTensor
+A, B = torch.ones(4, 4), torch.ones(4, 4)
+PAIR = TwoTensor(A, B)
+def f(x):
+    return torch.mm(x, x) if PAIR.requires_grad else torch.addmm(x, x, PAIR.a, alpha=2.0)
+def build():
+    return f, [(torch.randn(4, 4),)]
+"""
+case("a_wrapper_of_tensors", TWO_TENSORS, ("torch.ones(4, 4)\nPAIR", "torch.zeros(4, 4)\nPAIR"), USED)
+case("a_wrapper_of_other_tensors", TWO_TENSORS, ("torch.ones(4, 4), torch.ones(4, 4)", "torch.ones(4, 8)[:, ::2], torch.ones(4, 8)[:, ::2]"), TRACED)
+case("a_wrapper_that_is_none", TWO_TENSORS, ("PAIR = TwoTensor(A, B)", "PAIR = A\nPAIR.a = B"), TRACED)
+case("a_weight_that_wraps_tensors", """
+from torch.testing._internal.two_tensor import TwoTensor
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(TwoTensor(torch.ones(4, 4), torch.ones(4, 4)), requires_grad=False)
+    def forward(self, x):
+        return torch.mm(x, self.weight)
+def build():
+    return Net(), [(torch.randn(4, 4),)]
+""", None, USED)
 case("alignment_of_a_parameter", """
 base = torch.randn(20)
 class Net(nn.Module):
