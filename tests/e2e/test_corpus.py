@@ -9,6 +9,9 @@ import support_corpus
 from support_corpus import BYPASSED, Answer
 from support_host import Host
 
+# All rows three times over take a quarter of an hour on two slow cores; a test's time has its fixtures' in it.
+pytestmark = pytest.mark.timeout(3000)
+
 DDP_PROGRAM = Path(__file__).parent.parent / "programs" / "ddp_program.py"
 
 
