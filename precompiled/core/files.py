@@ -55,6 +55,16 @@ def is_torchs(path: str) -> bool:
     return path.startswith(_torch_folder())
 
 
+@cache
+def _real_torch_folder() -> str:
+    return os.path.join(os.path.realpath(_torch_folder()), "")
+
+
+def is_really_torchs(path: str) -> bool:
+    """Whether a file lies in torch's folder, whatever links lead there: a link's name must not pass for torch's own."""
+    return os.path.realpath(path).startswith(_real_torch_folder())
+
+
 def innermost_users(frames: Sequence[_Frame], file: Callable[[_Frame], str]) -> _Frame:
     """The innermost frame that is not torch's own: a layer's call, rather than a line inside of torch.nn."""
     return next((frame for frame in reversed(frames) if not is_torchs(file(frame))), frames[-1])

@@ -50,13 +50,10 @@ def defining_modules(op: torch._ops.OpOverload) -> list[str]:
         modules = [own._init_fn.__module__]
     if not modules:
         raise Bypass(f"the custom op {name} has no Python definition that a worker could import", code="custom-op")
-    if not frozenset(program_source.PROGRAMS).isdisjoint(modules):
-        if own is None or not frozenset(program_source.PROGRAMS).issuperset(modules):
-            raise Bypass(
-                f"the custom op {name} is defined in the program itself, not all of it by torch.library.custom_op",
-                "Move it to a module that can be imported",
-                code="custom-op-in-main",
-            )
+    of_the_program = [module in program_source.PROGRAMS for module in modules]
+    if any(of_the_program):
+        if own is None or not all(of_the_program):
+            program_source.refuse(name, "not all of it by torch.library.custom_op")
         source, imported = program_ops.describe(own)
         return [",".join(imported), modules_digest(imported) if imported else "", source]
     return [",".join(modules), modules_digest(modules)]

@@ -35,8 +35,8 @@ MIN_KERNELS, MAX_KERNELS = 8, 64
 _NO_LIMIT = ("--param large-unit-insns=1000000",)
 # GCC inlines a large function that is called once, and not one that several kernels of a unit call.
 # With the shorter vectors of AVX2 the code of a WelfordHelper (batch norm's) is large in this sense, too.
-_LARGE = re.compile(r"\b(transpose_mxn|WelfordHelper)\b")
-_LARGE_WITH_AVX512 = re.compile(r"\btranspose_mxn\b")
+_WIDE = torch.backends.cpu.get_cpu_capability() == "AVX512"
+_LARGE = re.compile(r"\btranspose_mxn\b" if _WIDE else r"\b(transpose_mxn|WelfordHelper)\b")
 
 
 @dataclass(frozen=True)
@@ -87,8 +87,7 @@ def _joins(source: str) -> bool:
     """Whether a kernel can be in a unit with others: it has no preprocessor directive but that of the common header,
     and would be compiled to the same code.
     """
-    wide = torch.backends.cpu.get_cpu_capability() == "AVX512"
-    if (_LARGE_WITH_AVX512 if wide else _LARGE).search(source):
+    if _LARGE.search(source):
         return False
     found = [text for text in _DIRECTIVE.findall(source) if not text.startswith("pragma ")]
     return found == ["include <torch/csrc/inductor/cpp_prefix.h>"] and source.count('extern "C"') == 1

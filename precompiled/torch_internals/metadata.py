@@ -118,12 +118,8 @@ def _describe_subclass(
             raise Bypass(f"input {position} is a {type(value).__name__} of {type(held).__name__}s",
                          code="unsupported-input")  # fmt: skip
         inner.append([name, _describe(held, {}, position, symbols)])
-    name = user_modules.name_of(type(value), code="unsupported-input")
-    module, _, digest = name
-    if digest:
-        modules[module] = digest
     return {
-        "subclass": name,
+        "subclass": user_modules.name_with_module(type(value), modules, code="unsupported-input"),
         "inner": inner,
         "context": subclass_context.encode(context, modules),
         "shape": [symbols.size(size) for size in value.shape],

@@ -132,7 +132,8 @@ def _no_kernel(*arguments: Any, **named: Any) -> NoReturn:
 def _unit(definition: custom_ops.CustomOpDef) -> tuple[dict[str, Any], Source]:
     name, overload = _name(definition), definition._opoverload
     try:
-        _refuse_what_is_more(definition, name)
+        registered = _registrations(name)
+        _refuse_what_is_more(definition, name, registered)
         source, roles = Source(name), {}
         for role, attribute in _ROLES.items():
             if (function := getattr(definition, attribute)) is not None:
@@ -147,13 +148,13 @@ def _unit(definition: custom_ops.CustomOpDef) -> tuple[dict[str, Any], Source]:
     unit = {
         "op": name, "schema": definition._schema, "mutates": mutates,
         "devices": sorted(definition._backend_fns, key=str),
-        "registered": [line.partition(":")[0] for line in _registrations(name)],
+        "registered": [line.partition(":")[0] for line in registered],
         "roles": roles, "source": text, "flags": source.flags, "imports": sorted(source.imports),
     }  # fmt: skip
     return unit, source
 
 
-def _refuse_what_is_more(definition: custom_ops.CustomOpDef, name: str) -> None:
+def _refuse_what_is_more(definition: custom_ops.CustomOpDef, name: str, registered: list[str]) -> None:
     overload = definition._opoverload
     entry = simple_registry.singleton.find(name)
     if definition._init_fn.__module__ not in PROGRAMS:
@@ -166,7 +167,7 @@ def _refuse_what_is_more(definition: custom_ops.CustomOpDef, name: str) -> None:
         refuse(name, "has effects")
     if set(overload.tags) - _usual_tags():
         refuse(name, f"has tags: {overload.tags}")
-    others = [line for line in _registrations(name) if _OWN_REGISTRATIONS not in line]
+    others = [line for line in registered if _OWN_REGISTRATIONS not in line]
     if others or overload.py_kernels:
         refuse(name, f"has kernels of a library's: {', '.join(others) or list(overload.py_kernels)}")
     if overload in _of_inductors("decomposition", "decompositions") or (

@@ -37,6 +37,7 @@ import torch
 from torch._library import custom_ops
 
 from precompiled.core.errors import Bypass
+from precompiled.core.files import is_really_torchs
 from precompiled.core.names import object_at
 
 PROGRAMS = ("__main__", "__mp_main__")  # the second one in a process that multiprocessing spawned
@@ -54,7 +55,6 @@ _BUILTINS = frozenset({
     "RuntimeError", "TypeError", "ValueError",
 })  # fmt: skip
 _STANDARD = frozenset({"collections", "functools", "itertools", "math", "operator", "typing"})
-_TORCH_FOLDER = os.path.dirname(os.path.realpath(torch.__file__)) + os.sep
 _STANDARD_FOLDER = os.path.realpath(sysconfig.get_paths()["stdlib"]) + os.sep
 _TORCHS_OPERATORS = frozenset({"aten", "prims"})
 
@@ -149,7 +149,7 @@ class Source:
             self._import(found)
             found = getattr(found, attribute, None)
         if found is torch.ops:
-            self._operator_at(list(attributes)[list(attributes).index("ops") + 1 :] if "ops" in attributes else [])
+            self._operator_at([] if module is torch.ops else attributes[attributes.index("ops") + 1 :])
         elif isinstance(found, ModuleType):
             self._import(found)
         elif getattr(found, "__module__", None) in PROGRAMS or (
@@ -188,7 +188,7 @@ class Source:
         name = module.__name__
         if sys.modules.get(name) is not module or name in PROGRAMS:
             self._refuse(f"{name} is a module that cannot be imported")
-        if _is_standard(name) or os.path.realpath(getattr(module, "__file__", None) or "").startswith(_TORCH_FOLDER):
+        if _is_standard(name) or is_really_torchs(getattr(module, "__file__", None) or ""):
             self.imports.add(name)
         elif name.partition(".")[0] in sys.stdlib_module_names:
             self._refuse(f"reads the module {name}")  # its state, or a file of the user's that hides it
@@ -215,7 +215,7 @@ def _is_own(value: Any) -> bool:
     """Whether a callable's code is torch's, the standard library's, or of C; a patch of theirs is not."""
     if isinstance(value, FunctionType):
         file = os.path.realpath(value.__code__.co_filename)
-        return file.startswith(_TORCH_FOLDER) or (file.startswith(_STANDARD_FOLDER) and "-packages" not in file)
+        return is_really_torchs(file) or (file.startswith(_STANDARD_FOLDER) and "-packages" not in file)
     return isinstance(value, BuiltinFunctionType) or (
         isinstance(value, type) and value.__module__.partition(".")[0] in ("builtins", "torch", *_STANDARD)
     )

@@ -59,10 +59,7 @@ def decode(encoded: Any) -> Any:
 
 
 def _class(kind: type, modules: dict[str, str]) -> user_modules.Name:
-    name = user_modules.name_of(kind, code="unsupported-input")
-    if name[2]:
-        modules[name[0]] = name[2]
-    return name
+    return user_modules.name_with_module(kind, modules, code="unsupported-input")
 
 
 def _refuse(value: Any) -> None:

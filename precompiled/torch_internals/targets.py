@@ -16,7 +16,6 @@ from __future__ import annotations
 import importlib
 import math
 import operator
-import os
 import warnings
 from functools import cache
 from types import BuiltinFunctionType, FunctionType, MethodDescriptorType, ModuleType, WrapperDescriptorType
@@ -26,6 +25,7 @@ import torch
 import typing_extensions
 
 from precompiled.core.errors import Bypass
+from precompiled.core.files import is_really_torchs
 from precompiled.torch_internals import custom_ops, numpy_calls, program_ops, user_modules
 
 # Operators that come with torch and cannot be redefined by a user's module without patching torch itself.
@@ -36,8 +36,6 @@ _BUILTIN_OP_NAMESPACES = frozenset(
 COLLECTIVE_OP_NAMESPACES = frozenset({"_c10d_functional", "_c10d_functional_autograd"})
 _OTHER_COLLECTIVE_OP_NAMESPACES = frozenset({"c10d", "c10d_functional", "_dtensor"})
 _STANDARD_MODULES = frozenset({"_operator", "operator", "math", "builtins"})
-# Unlike core.files.is_torchs of the path where it really lies: a link's name must not pass for torch's own.
-_TORCH_FOLDER = os.path.join(os.path.realpath(os.path.dirname(torch.__file__)), "")
 
 # Files of the wrapper that warns, around what torch has deprecated (torch._check_is_size).
 _DEPRECATING = frozenset({typing_extensions.__file__, warnings.__file__})
@@ -187,7 +185,7 @@ def _is_torchs_code(target: Any) -> bool:
     if isinstance(target, FunctionType):
         if target.__code__.co_filename in _DEPRECATING:
             target = getattr(target, "__wrapped__", target)
-        return os.path.realpath(target.__code__.co_filename).startswith(_TORCH_FOLDER)
+        return is_really_torchs(target.__code__.co_filename)
     return isinstance(target, (BuiltinFunctionType, MethodDescriptorType, WrapperDescriptorType, type))
 
 

@@ -49,6 +49,15 @@ def name_of(thing: Any, module: str | None = None, qualname: str | None = None, 
     return [module, qualname, "" if module.split(".")[0] == "torch" else modules_digest([module], code=code)]
 
 
+def name_with_module(thing: Any, modules: dict[str, str], *, code: str) -> Name:
+    """``name_of``; its module is added to those that a worker must import, with the digest."""
+    name = name_of(thing, code=code)
+    module, _, digest = name
+    if digest:
+        modules[module] = digest
+    return name
+
+
 def find(name: Name) -> Any:
     """The object that ``name_of`` named; raises ValueError, ImportError or AttributeError where it has changed."""
     module, qualname, digest = name
@@ -62,8 +71,8 @@ def find(name: Name) -> Any:
 def modules_digest(modules: list[str], *, code: str = "custom-op") -> str:
     """SHA-256 over their sources and the values in them; raises Bypass (``code``) for a module without sources."""
     state = hashlib.sha256()
-    packages: set[str] = set()
-    for path, name in sorted(_source_files(modules, code, packages).items()):
+    files, packages = _source_files(modules, code)
+    for path, name in sorted(files.items()):
         if saved(os.path.abspath(getattr(sys.modules.get(name), "__file__", None) or path)) > process_start():
             # This process may have loaded the old source or the new one, so there is no digest of what it has loaded.
             raise Bypass(f"{path.name} was saved after this process started", code="custom-op-edited")
@@ -77,9 +86,10 @@ def modules_digest(modules: list[str], *, code: str = "custom-op") -> str:
     return state.hexdigest()
 
 
-def _source_files(modules: list[str], code: str, packages: set[str]) -> dict[Path, str]:
-    """Source file -> its module; installed packages that these import are added to ``packages``."""
+def _source_files(modules: list[str], code: str) -> tuple[dict[Path, str], set[str]]:
+    """Source file -> its module; and the installed packages that these import."""
     files: dict[Path, str] = {}
+    packages: set[str] = set()
     waiting = list(modules)
     seen: set[str] = set()
     while waiting:
@@ -101,7 +111,7 @@ def _source_files(modules: list[str], code: str, packages: set[str]) -> dict[Pat
         if not installed:
             waiting += _imported(path, path.stat().st_mtime_ns, name)
             waiting += _referred(sys.modules.get(name))
-    return files
+    return files, packages
 
 
 def _file_of(name: str) -> Path | None:

@@ -61,7 +61,7 @@ class _Look:
     def _shown(self, value: Any, depth: int) -> Any:
         kind = type(value)  # not isinstance(), which asks a proxy for what it stands for
         self._left -= 1
-        if is_plain(value):
+        if _is_plain(value):
             return repr(value)
         if depth > MAX_DEPTH or self._left < 0:
             return _LEFT_OUT
@@ -134,12 +134,12 @@ def _operators(module: str) -> Iterator[tuple[str, Any]]:
             yield name, definition
 
 
-def is_plain(value: Any, depth: int = 0) -> bool:
+def _is_plain(value: Any, depth: int = 0) -> bool:
     kind = type(value)
     if kind in (tuple, list) and depth <= MAX_DEPTH:
-        return all(is_plain(item, depth + 1) for item in value)
+        return all(_is_plain(item, depth + 1) for item in value)
     if kind is dict and depth <= MAX_DEPTH:
-        return all(is_plain(item, depth + 1) for pair in value.items() for item in pair)
+        return all(_is_plain(item, depth + 1) for pair in value.items() for item in pair)
     return kind in _PLAIN
 
 

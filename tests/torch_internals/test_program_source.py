@@ -22,7 +22,6 @@ import collections, functools, importlib, math, os, sys
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-import {lib}
 import {lib} as lib
 
 @torch.library.custom_op("{namespace}::called", mutates_args=())
@@ -36,7 +35,7 @@ def op(x: Tensor, k: float = 2.0) -> Tensor:
 op.register_fake(torch.empty_like)
 {more}
 """
-Describe = Callable[..., tuple[str, list[str]]]
+Describe = Callable[[str], tuple[str, list[str]]]
 
 
 @pytest.fixture
@@ -50,9 +49,9 @@ def describe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Descri
         made.append(name)
         return importlib.import_module(name)
 
-    def found(more: str, lib: str = "VALUE = 1\ndef one():\n    return 1\n") -> tuple[str, list[str]]:
+    def found(more: str) -> tuple[str, list[str]]:
         unique = uuid.uuid4().hex[:8]
-        load(f"lib_{unique}", lib)
+        load(f"lib_{unique}", "def one():\n    return 1\n")
         name = f"program_{unique}"
         monkeypatch.setattr(program_source, "PROGRAMS", (name,))
         monkeypatch.setattr(program_ops, "PROGRAMS", (name,))
