@@ -101,7 +101,7 @@ fuzz: $(STAMP) ## Random programs with swaps at random points, beside plain torc
 
 .PHONY: test-versions
 test-versions: $(STAMP) ## One daemon for virtual environments with different torch versions (installs them)
-	@$(BIN)/python -m pytest -m versions $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -p tests.lanes -n 2 -m versions $(PYTEST_ARGS)
 
 .PHONY: test-gpu
 test-gpu: $(STAMP) ## The tests that need a GPU

@@ -13,6 +13,7 @@ from xdist.scheduler import LoadScopeScheduling
 
 # By the seconds that a run prints (``make test PYTEST_ARGS=--durations=0``): so the processes end together.
 LONGEST_FIRST = (
+    "tests/versions/test_versions.py",
     "tests/packages/test_package_soundness.py",  # of the slow ones
     "tests/e2e/test_corpus.py",
     "tests/packages/test_package_program.py",
