@@ -15,6 +15,7 @@ VENV ?= .venv
 TORCH ?= 2.13.0
 
 ARGS ?=
+EXTRAS ?= test,lint
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed-torch-$(TORCH)
 NOT_EVERYDAY := not slow and not systemd and not versions
@@ -35,7 +36,7 @@ $(STAMP): pyproject.toml .ci/prerequisites.py
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@rm -f $(VENV)/.installed-torch-*
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'torch==$(TORCH)'
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test,lint]' 'torch==$(TORCH)'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$(EXTRAS)]' 'torch==$(TORCH)'
 	@touch $@
 
 # ---------------------------------------------------------------- see it
@@ -63,6 +64,11 @@ architectures: $(STAMP) ## A table of 27 architectures: by the daemon, hit the n
 	@$(BIN)/python -m benchmarks.architectures $(ARGS)
 architectures-packages: $(STAMP) ## The same with packages: no frame is traced in the second process (half an hour)
 	@$(BIN)/python -m benchmarks.packages $(ARGS)
+
+.PHONY: programs
+programs: ## Programs of 40 libraries' users, three runs each: served, traced, equal (installs the libraries; ARGS=--help)
+	@$(MAKE) venv VENV=.venvs/programs EXTRAS=test,programs
+	@.venvs/programs/bin/python -m benchmarks.programs $(ARGS)
 
 .PHONY: operators
 operators: $(STAMP) ## Every operator that torch has samples for: by the daemon, equal to eager (an hour; ARGS=--help)

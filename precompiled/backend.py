@@ -30,7 +30,7 @@ from precompiled.client.swap import Event, State
 from precompiled.core.errors import COMPILE_ERROR, Bypass, NotServed, PrecompiledError, Refused, StoreError, code_of
 from precompiled.graph import capture, key
 from precompiled.store.artifacts import Artifact
-from precompiled.torch_internals import around, inductor, late, lowering, source_lines, stand_in, traced
+from precompiled.torch_internals import around, fixed_floats, inductor, late, lowering, source_lines, stand_in, traced
 from precompiled.torch_internals.naming import graph_name
 from precompiled.torch_internals.sizes import guard_check, install_guards
 
@@ -51,7 +51,9 @@ def precompiled(
 def compile_or_swap(
     module: torch.fx.GraphModule, options: Mapping[str, Any], in_process: Callable[[], Compiled]
 ) -> Compiled:
-    """What Dynamo calls for ``module``: compiled on a hit, swappable on a miss. Raises only what ``in_process`` raises.
+    """What Dynamo calls for ``module``: compiled on a hit, swappable on a miss.
+
+    Raises only what ``in_process`` raises, or what has Dynamo trace again as that does (fixed_floats.trace_again).
 
     ``options``: Inductor's configuration on top of the process's own. In strict mode (PRECOMPILED_STRICT=1) it raises
     NotServed where it would have left the graph to ``in_process``, or to an eager run for good.
@@ -79,6 +81,9 @@ def compile_or_swap(
         with graph.modes():
             found = _Graph(session, graph, options, calls)
             return graph.taking_all(found.serve() if session.recorder is None else found.record(session.recorder))
+    except fixed_floats.FixedFloats as floats:
+        session.ledger.forget(calls)
+        fixed_floats.trace_again(floats)
     except Bypass as reason:
         session.ledger.count_reason("bypassed", reason.code)
         log.info("graph %s bypassed (%s): %s", calls.report.name, reason.code, reason)

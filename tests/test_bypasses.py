@@ -23,6 +23,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
 from precompiled import backend
+from precompiled.torch_internals import fixed_floats
 
 X = torch.randn(4, 6)
 
@@ -75,8 +76,18 @@ def test_a_lazy_conjugate(here: ThisProcess) -> None:
 
 
 @pytest.mark.reason("symbolic-scalar")
-def test_a_float_that_dynamo_makes_symbolic(here: ThisProcess) -> None:
+def test_a_float_that_dynamo_keeps_although_it_is_fixed(here: ThisProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fixed_floats, "fixed", lambda value: "")
     here.refuses("symbolic-scalar", torch.nn.LayerNorm(6), X, dynamic=True)
+
+
+def test_floats_that_dynamo_has_fixed_are_traced_again_once(here: ThisProcess) -> None:
+    """The eps of each layer, at once; nothing is compiled for it, and the graph that was none is in no report."""
+    model = torch.nn.Sequential(*(torch.nn.LayerNorm(6, eps=10.0**-digits) for digits in (4, 5, 6)))
+    before = torch._dynamo.utils.counters["frames"]["total"]
+    here.refuses("lookup-only", model, X, dynamic=True)
+    assert torch._dynamo.utils.counters["frames"]["total"] == before + 1
+    assert len(here.in_process) == 1
 
 
 @pytest.mark.reason("unbacked-size")

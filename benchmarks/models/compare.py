@@ -58,10 +58,13 @@ def _tensors(value: Any, name: str = "") -> Iterator[tuple[str, torch.Tensor]]:
         yield from _tensors(vars(value), name)
 
 
-def differences(got: Tensors, expected: Tensors) -> list[str]:
-    """One line for each tensor that is not what it should be; names that begin with "gradient" set the noise level."""
+def differences(got: Tensors, expected: Tensors, *, of_largest: float = OF_LARGEST_GRADIENT) -> list[str]:
+    """One line for each tensor that is not what it should be; names that begin with "gradient" set the noise level.
+
+    ``of_largest``: the part of the largest gradient that is noise.
+    """
     gradients = [_largest(tensor) for name, tensor in expected.items() if name.startswith("gradient")]
-    noise = OF_LARGEST_GRADIENT * max(gradients, default=0.0)
+    noise = of_largest * max(gradients, default=0.0)
 
     def off(name: str, left: torch.Tensor, right: torch.Tensor) -> str:
         try:

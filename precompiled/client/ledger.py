@@ -52,6 +52,11 @@ class Ledger:
         with self._lock:
             self._graphs.append(graph)
 
+    def forget(self, graph: GraphCalls) -> None:
+        """It has turned out to be none: Dynamo traces again."""
+        with self._lock:
+            self._graphs.remove(graph)
+
     def reports(self) -> list[GraphReport]:
         with self._lock:
             return [graph.snapshot() for graph in self._graphs]

@@ -144,6 +144,8 @@ _ACCELERATOR = re.compile(r"(cuda|xpu|mps|hpu|mtia|npu|privateuseone|xla)(:\d+)?
 
 def _collect_devices(encoded: Any, found: set[str]) -> None:
     if isinstance(encoded, list):
+        if len(encoded) >= 4 and encoded[0] == "f" and encoded[1][-1:] == ["_enter_autocast"]:
+            return  # autocast("cuda", enabled=False) around operators of the CPU, as libraries have it, uses no GPU
         if len(encoded) >= 4 and encoded[0] == "m" and _ACCELERATOR.fullmatch(encoded[1]):
             found.add(_indexed(encoded[1]))
         for item in encoded:

@@ -23,7 +23,7 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from precompiled.core.errors import Bypass
-from precompiled.torch_internals import subclass_context, user_modules
+from precompiled.torch_internals import fixed_floats, subclass_context, user_modules
 from precompiled.torch_internals.sizes import SizeMaker, Symbols
 
 # Flags that Dynamo sets on an input's tensor_dict and that AOTAutograd or Inductor read. There is but one more in there
@@ -46,7 +46,8 @@ class Inputs:
 
 
 def describe_inputs(placeholders: list[torch.fx.Node]) -> Inputs:
-    """One plain dict a placeholder. Raises Bypass for inputs that are not integers or plain tensors.
+    """One plain dict a placeholder. Raises Bypass for inputs that are not integers or plain tensors, and FixedFloats
+    where Dynamo is to trace again.
 
     Inputs over one memory are marked with the first of them (``"shares"``): AOTAutograd treats them differently.
     """
@@ -55,6 +56,7 @@ def describe_inputs(placeholders: list[torch.fx.Node]) -> Inputs:
     symbols = Symbols()
     floats: list[float] = []
     modules: dict[str, str] = {}
+    _trace_again_without_fixed_floats(placeholders)
     for position, node in enumerate(placeholders):
         value = node.meta.get("example_value")
         if isinstance(value, (int, torch.SymInt)) and not isinstance(value, bool):
@@ -88,6 +90,18 @@ def describe_inputs(placeholders: list[torch.fx.Node]) -> Inputs:
 
 def _refuse_shared(first: int, position: int) -> None:
     raise Bypass(f"inputs {first} and {position} share memory, and wrap tensors", code="unsupported-input")
+
+
+def _trace_again_without_fixed_floats(placeholders: list[torch.fx.Node]) -> None:
+    """All of them at once: each new trace costs as much as the first."""
+    read = [
+        memo
+        for node in placeholders
+        if isinstance(value := node.meta.get("example_value"), FakeTensor) and any(map(_reads_a_scalar, node.users))
+        if isinstance(memo := value.item_memo, torch.SymFloat)
+    ]
+    if names := [name for memo in read if (name := fixed_floats.fixed(memo))]:
+        raise fixed_floats.FixedFloats(names)
 
 
 def _reads_a_scalar(user: torch.fx.Node) -> bool:

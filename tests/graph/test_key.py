@@ -48,6 +48,16 @@ def test_names_and_lines_are_not_in_the_key() -> None:
     assert key_of(subtract, X, Y) == key_of(renamed, X, Y)
 
 
+@pytest.mark.parametrize("enabled", [True, False])
+@pytest.mark.skipif(torch.cuda.is_available(), reason="autocast of a GPU warns only where there is none")
+def test_autocast_of_a_gpu_is_no_use_of_it(enabled: bool) -> None:
+    def normed(x: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cuda", enabled=enabled):
+            return (x @ W).sin()
+
+    assert captured(normed, X).program.device == "cpu"
+
+
 def test_a_key_is_the_same_each_time() -> None:
     assert key_of(subtract, X, Y) == key_of(subtract, X, Y)
     assert key.key(captured(subtract, X, Y).program.sections) == key_of(subtract, X, Y)

@@ -12,6 +12,7 @@ from support_graphs import captured, captures
 
 from precompiled.core.errors import Bypass
 from precompiled.torch_internals import metadata
+from precompiled.torch_internals.fixed_floats import FixedFloats
 
 X = torch.randn(4, 6)
 
@@ -144,8 +145,8 @@ def test_an_input_that_is_no_tensor_and_no_size_is_refused(value: Any) -> None:
     assert refused.value.code == "unsupported-input"
 
 
-def test_a_float_that_dynamo_makes_symbolic_is_refused() -> None:
+def test_a_float_that_dynamo_has_fixed_is_traced_again() -> None:
     # The worker would read an unknown number where Dynamo has specialized on the eps of a layer norm.
-    with pytest.raises(Bypass) as refused:
+    with pytest.raises(FixedFloats) as fixed:
         captured(torch.nn.LayerNorm(6), X, dynamic=True)
-    assert refused.value.code == "symbolic-scalar"
+    assert len(fixed.value.names) == 1

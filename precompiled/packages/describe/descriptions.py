@@ -45,6 +45,7 @@ _OF_A_WRAPPER = frozenset(
     {"__wrapped__", "_torchdynamo_orig_callable", "_torchdynamo_inline", "_torchdynamo_wrapper_id"}
 )  # fmt: skip
 _OF_PYBIND = ("PyCapsule", "pybind11_detail_function_record")  # types that a function of pybind11 is bound to
+_OF_SETS = frozenset({"__contains__", "isdisjoint", "issubset", "issuperset"})
 _CONTAINERS = (
     tuple, list, dict, types.MappingProxyType, set, frozenset, slice, range, re.Pattern,
     collections.OrderedDict, collections.defaultdict, collections.deque,
@@ -158,6 +159,8 @@ class Descriptions:
             self.covered.add(code_digest(value))
             return ["code", value.co_name, code_digest(value)]
         of = getattr(value, "__self__", None)
+        if isinstance(value, types.BuiltinMethodType) and _says_all(of, value.__name__):
+            return ["method of a value", self.value(of, depth + 1), value.__name__]
         if (
             isinstance(value, (types.MethodType, types.BuiltinMethodType))
             and not isinstance(of, (types.ModuleType, type, type(None)))
@@ -470,6 +473,16 @@ def global_unseen(function: Any) -> str | None:
         return None
     read = {name for code in codes_within(function.__code__) for name in globals_read(code)}
     return min(read & function.__globals__.keys(), default=None)
+
+
+def _says_all(value: Any, method: str) -> bool:
+    """Whether a method of ``value`` is told by its name and the value: ``keyword.iskeyword`` is one of a frozenset.
+
+    Not where it gives the members of a set in their order, which is another one in each process.
+    """
+    if type(value) is frozenset:
+        return method in _OF_SETS and all(type(item) in ATOMS for item in value)
+    return type(value) in (str, bytes, int, float, complex, bool)
 
 
 def _check_enum(kind: type) -> None:

@@ -23,6 +23,7 @@ NEVER = {
     "a_hook_of_subclasses": "package-not-portable",
     "order_of_a_set_that_is_made": "package-set-order",
     "a_set_that_is_changed": "package-set-order",
+    "method_that_gives_members_of_a_set": "package-not-portable",
     "a_union_with_a_hook": "package-not-portable",
     "key_of_a_max": "package-not-portable",
     "key_of_a_max_that_is_a_class": "package-not-portable",

@@ -47,6 +47,12 @@ def all_dynamic() -> Row:
 
 
 @row
+def all_dynamic_with_floats_of_modules() -> Row:
+    model = torch.nn.Sequential(torch.nn.LayerNorm(16), torch.nn.Linear(16, 16), torch.nn.RMSNorm(16, eps=1e-6))
+    return Row(model, [(rand(rows, 16),) for rows in (8, 12)], compile={"dynamic": True})
+
+
+@row
 def a_float_that_changes() -> Row:
     return Row(lambda x, rate: x.sin() * rate + rate, [(rand(8), rate) for rate in (0.1, 0.2, 0.3)])
 

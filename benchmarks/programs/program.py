@@ -1,0 +1,52 @@
+"""The process that runs one program of the table: its steps, and what precompiled says of them.
+
+Usage: python -m benchmarks.programs.program SPEC, a JSON object: ``name``; ``values``, the file for what each step
+gave; ``wait_s``, how long to wait after a step for graphs that are pending. Prints a line of JSON. precompiled is
+switched on from outside, if at all.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from dataclasses import asdict
+from typing import Any
+
+import torch
+from torch._dynamo.utils import counters
+
+import precompiled
+from benchmarks.programs import PROGRAMS
+from precompiled.client.process import PROCESS
+
+
+def main() -> None:
+    spec: dict[str, Any] = json.loads(sys.argv[1])
+    torch.manual_seed(0)
+    values: list[Any] = []
+    seconds = []
+    waited = True
+    started = time.perf_counter()
+    for step in PROGRAMS[spec["name"]].steps():
+        seconds.append(time.perf_counter() - started)
+        values.append(dict(step))
+        waited = waited and precompiled.wait(spec["wait_s"])
+        started = time.perf_counter()
+    torch.save(values, spec["values"])
+    if PROCESS.packages is not None:
+        PROCESS.packages.flush()
+    found = {
+        "seconds": seconds,
+        "waited": waited,
+        # Dynamo's own counts: of frames, and of graphs.
+        "traced": counters["frames"].get("total", 0),
+        "graphs": counters["stats"]["unique_graphs"],
+        "reports": [vars(graph) for graph in precompiled.report()],
+        "functions": [asdict(report) for report in precompiled.package_report()],
+    }
+    print(json.dumps(found), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,38 @@
+"""The table of `make programs`, by programs whose libraries the tests have."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks.programs import PROGRAMS, __main__, table
+from benchmarks.programs.registry import Program
+
+pytestmark = pytest.mark.slow
+
+
+def test_programs_are_served_in_each_run_and_equal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    absent = Program("not_there", "a_library_that_nobody_has", ("a_library_that_nobody_has",), PROGRAMS["lora"].steps)
+    monkeypatch.setitem(PROGRAMS, "not_there", absent)
+    rows = table.examine(["accelerate_loop", "physics_informed", "not_there"], print)
+    for row in rows[:2]:
+        assert row.right, row
+        assert row.traced[1:] == [0, 0], row
+    assert rows[2].absent == ("a_library_that_nobody_has",)
+    assert "not run" in rows[2].cells()[-1]
+
+    page = tmp_path / "coverage.md"
+    page.write_text(f"before\n{__main__.BEGIN}\nold\n{__main__.END}\nafter\n")
+    monkeypatch.setattr(__main__, "PAGE", page)
+    __main__._write_page(rows, __main__._sums(rows))
+    text = page.read_text()
+    assert "old" not in text and text.startswith("before") and text.endswith("after\n")
+    assert PROGRAMS["accelerate_loop"].about in text
+    assert "2 programs of 2 libraries were run, 2 are equal" in text
+
+
+def test_what_differs_is_told() -> None:
+    row = table.Row("lora", "peft", "", graphs=[1, 1, 1], served=[1, 1, 1], different=["first run, step 0: loss"])
+    assert not row.right
+    assert row.remarks() == ["first run, step 0: loss"]
