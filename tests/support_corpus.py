@@ -23,8 +23,7 @@ BYPASSED = {
 
 # Rows with a frame that no package holds, which Dynamo traces in each process, with package_report()'s reasons.
 TRACED: dict[str, set[str]] = {
-    "all_dynamic": {"package-global"},  # a float that became an input of the graph
-    "a_float_that_changes": {"package-global"},
+    "a_float_that_changes": {"package-global"},  # it became an input of the graph
     "default_device": {"package-mode"},
     "marked_unbacked": {"package-graph"},  # it is bypassed, see above
     # Recorded while eager stood in, whose outputs are views, for the frame after the break; compiled code's are not.
