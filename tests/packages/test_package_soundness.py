@@ -71,6 +71,7 @@ SAID = {
     "text_of_an_enums_member": ("package-not-portable", "Kind.__str__ reads the global NAMES, and no trace sees it"),
     "module_as_a_default": ("package-not-portable", "is read through a class or a function that holds it"),
     "a_device_context": ("package-mode", "traced under a torch function mode"),
+    "method_that_gives_members_of_a_set": ("package-not-portable", "'frozenset.union' is bound to an object"),
     "order_of_a_set": ("package-set-order", "a set of texts, whose order is another one in each process"),
     "a_set_that_is_gone_through": ("package-set-order", "G['NAMES'] is a set, whose order is another one"),
     "asks_for_hash": ("package-id", "f asks for hash(), a number of this process"),

@@ -117,11 +117,12 @@ class SkippedFrame:
 
 @dataclass
 class Attempt:
-    """One attempt to trace a frame: the code objects that it met, and its guards."""
+    """One attempt to trace a frame: the code objects that it met, what it put into the globals, and its guards."""
 
     code: list[types.CodeType]
     imports: dict[str, str]
     builtins_name: str
+    installed: set[str]  # names that it put into the globals
     guards: list[Any] = field(default_factory=list)  # a copy: 2.15 clears those of a discarded attempt
 
 

@@ -35,6 +35,7 @@ from precompiled.packages.dynamo.guard_facts import quick_fingerprint
 _RESUME = "torch_dynamo_resume_in"
 _now = threading.local()
 _ends: list[Callable[[], None]] = []
+_OF_AN_ATTEMPT = re.compile(r"(?<=\d{6})_c\d+$")  # after the id of an object
 
 
 # ---------------------------------------------------------------------- switching on
@@ -86,7 +87,8 @@ def _attempted(original: Callable[..., Any]) -> Callable[..., Any]:
         if traced is not None:
             context = self.tracing_context
             traced.attempts.append(
-                Attempt(context.traced_code, self.import_sources, self.name_of_builtins_dict_key_in_fglobals)
+                Attempt(context.traced_code, self.import_sources, self.name_of_builtins_dict_key_in_fglobals,
+                        self.installed_globals)
             )  # fmt: skip
 
     return init
@@ -146,6 +148,7 @@ def _record(traced: Traced, builder: Any, guards: Any, output: Any, shapes: Any)
         kind, what = _installed(name, output.global_scope[name], output.global_scope, graphs)
         traced.names[name] = f"{kind.replace(' ', '_')}{len(traced.names)}"
         installed.append((traced.names[name], kind, what))
+    _name_as_before(traced)
     kept = guard_facts.describe(builder, guards, output, shapes, described)
     inlined = inlined_code(traced, builder.f_code, places)
     # The functions inside of the frame's own are a part of its code, by whose digest an entry is found.
@@ -174,6 +177,18 @@ def _record(traced: Traced, builder: Any, guards: Any, output: Any, shapes: Any)
     traced.described = described.covered
     traced.body = Body(kept, seen, builder.f_code, traced.imports, installed, inlined, graphs,
                        [traced.trace_log.asked[name] for name in sorted(traced.trace_log.asked)])  # fmt: skip
+
+
+def _name_as_before(traced: Traced) -> None:
+    """The names that earlier attempts gave to the same objects: what these attempts read is noted, too.
+
+    Such a name ends with the number of its attempt (OutputGraph.install_global_by_id).
+    """
+    last = {_OF_AN_ATTEMPT.sub("", name): placeholder for name, placeholder in traced.names.items()}
+    for name in {name for attempt in traced.attempts for name in attempt.installed} - traced.names.keys():
+        stem, found = _OF_AN_ATTEMPT.subn("", name)
+        if found and stem in last:
+            traced.names[name] = last[stem]
 
 
 def _in_order(name: str) -> list[Any]:

@@ -5,6 +5,17 @@ from __future__ import annotations
 
 from packages.cases import TRACED, USED, case
 
+case("namedtuple_before_a_graph_break", """
+import collections
+Pair = collections.namedtuple("Pair", "left right")
+def f(x):
+    pair = Pair(x, x)
+    y = torch.mm(pair.left, pair.right)
+    torch._dynamo.graph_break()
+    return torch.addmm(y, y, y, alpha=2.0)
+def build():
+    return f, [(torch.randn(4, 4),)]
+""", None, USED)
 case("graph_break", """
 def f(x):
     y = torch.mm(x, x)
