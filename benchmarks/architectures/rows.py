@@ -10,7 +10,7 @@ from typing import Any
 
 from rich.console import Console
 
-from benchmarks.harness.console import show
+from benchmarks.harness.console import chosen, show
 from benchmarks.harness.result import markdown
 from benchmarks.models.suite import TASKS
 from benchmarks.models.zoo import ARCHITECTURES
@@ -30,9 +30,7 @@ def rows_parser(prog: str, description: str | None) -> argparse.ArgumentParser:
 
 def asked(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> list[Name]:
     """The rows that were asked for; ends the program for an unknown architecture."""
-    wanted = [name for item in arguments.only or [] for name in item.split(",")] or list(ARCHITECTURES)
-    if unknown := set(wanted) - set(ARCHITECTURES):
-        parser.error(f"there is no {', '.join(sorted(unknown))}; there are {', '.join(ARCHITECTURES)}")
+    wanted = chosen(parser, arguments.only, ARCHITECTURES)
     return [(name, task) for name in wanted for task in TASKS if arguments.task in (None, task)]
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from rich.console import Console
 from rich.table import Table
@@ -33,6 +34,15 @@ def begin(width: int, *, stderr: bool = False) -> tuple[Console, Say]:
     if facts["load"] > QUIET_LOAD:
         console.print(f"The machine is not quiet (load {facts['load']:.1f}): these figures are noise.", style="yellow")
     return console, lambda text: console.print(f"    {text}", markup=False, highlight=False)
+
+
+def chosen(parser: argparse.ArgumentParser, only: Sequence[str] | None, known: Iterable[str]) -> list[str]:
+    """The names of ``--only`` (repeatable; a,b), by default all; ends the program for one that is not ``known``."""
+    names = list(known)
+    wanted = [name for item in only or [] for name in item.split(",")] or names
+    if unknown := set(wanted) - set(names):
+        parser.error(f"there is no {', '.join(sorted(unknown))}; there are {', '.join(names)}")
+    return wanted
 
 
 def show(

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from benchmarks.harness.console import begin, show
+from benchmarks.harness.console import begin, chosen, show
 from benchmarks.harness.hosts import ROOT, BenchmarkError
 from benchmarks.harness.result import markdown
 from benchmarks.programs import PROGRAMS
@@ -30,9 +30,7 @@ def main() -> int:
     parser.add_argument("--json", metavar="FILE", help="write the rows there")
     parser.add_argument("--docs", action="store_true", help="write the tables of docs/coverage.md")
     arguments = parser.parse_args()
-    names = [name for item in arguments.only or [] for name in item.split(",")] or list(PROGRAMS)
-    if unknown := set(names) - set(PROGRAMS):
-        parser.error(f"there is no {', '.join(sorted(unknown))}; there are {', '.join(PROGRAMS)}")
+    names = chosen(parser, arguments.only, PROGRAMS)
     console, say = begin(200)
     started = time.monotonic()
     try:
@@ -70,7 +68,7 @@ def _sums(rows: Sequence[Row]) -> list[str]:
     return [
         f"{len(run)} programs of {len({row.library for row in run})} libraries were run, {equal} are equal to eager"
         " or to plain torch.compile.",
-        f"Of {graphs} graphs in three runs each, {served} ({served / max(graphs, 1):.1%}) were served.",
+        f"Of {graphs} graphs, the three runs added up, {served} ({served / max(graphs, 1):.1%}) were served.",
         f"{untraced} programs trace nothing in their second run, {steady} in their third.",
     ]
 
@@ -81,7 +79,7 @@ def _write_page(rows: Sequence[Row], sums: Sequence[str]) -> None:
         reasons.update(row.reasons)
         reasons.update(row.kept_from_packages)
     told = [[f"`{reason}`", str(number)] for reason, number in reasons.most_common()]
-    described = [[row.about if cell == row.name else cell for cell in row.cells()] for row in rows]
+    described = [[row.about, *row.cells()[1:]] for row in rows]
     tables = markdown(HEADERS, described), markdown(["reason", "graphs or functions"], told)
     parts = [BEGIN, "\n".join(sums), *tables, END]
     text = PAGE.read_text()

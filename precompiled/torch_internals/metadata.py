@@ -56,7 +56,7 @@ def describe_inputs(placeholders: list[torch.fx.Node]) -> Inputs:
     symbols = Symbols()
     floats: list[float] = []
     modules: dict[str, str] = {}
-    _trace_again_without_fixed_floats(placeholders)
+    fixed: list[str] = []
     for position, node in enumerate(placeholders):
         value = node.meta.get("example_value")
         if isinstance(value, (int, torch.SymInt)) and not isinstance(value, bool):
@@ -77,6 +77,9 @@ def describe_inputs(placeholders: list[torch.fx.Node]) -> Inputs:
             raise Bypass(f"input {position} is a {type(value).__name__}, not a plain tensor", code="unsupported-input")
         described.append(_describe(value, flags, position, symbols))
         if any(_reads_a_scalar(user) for user in node.users):
+            if isinstance(memo := value.item_memo, torch.SymFloat) and (name := fixed_floats.fixed(memo)):
+                fixed.append(name)
+                continue
             described[-1]["float"] = len(floats)
             floats.append(_float_of(value, position))
         storage = value.untyped_storage()._cdata
@@ -85,23 +88,13 @@ def describe_inputs(placeholders: list[torch.fx.Node]) -> Inputs:
             if "subclass" in described[first]:
                 _refuse_shared(first, position)
             described[-1]["shares"] = described[first]["shares"] = first
+    if fixed:  # all of them at once: each new trace costs as much as the first
+        raise fixed_floats.FixedFloats(fixed)
     return Inputs(described, symbols.ranges, symbols.hints, floats, modules)
 
 
 def _refuse_shared(first: int, position: int) -> None:
     raise Bypass(f"inputs {first} and {position} share memory, and wrap tensors", code="unsupported-input")
-
-
-def _trace_again_without_fixed_floats(placeholders: list[torch.fx.Node]) -> None:
-    """All of them at once: each new trace costs as much as the first."""
-    read = [
-        memo
-        for node in placeholders
-        if isinstance(value := node.meta.get("example_value"), FakeTensor) and any(map(_reads_a_scalar, node.users))
-        if isinstance(memo := value.item_memo, torch.SymFloat)
-    ]
-    if names := [name for memo in read if (name := fixed_floats.fixed(memo))]:
-        raise fixed_floats.FixedFloats(names)
 
 
 def _reads_a_scalar(user: torch.fx.Node) -> bool:

@@ -240,22 +240,16 @@ class Net(nn.Module):
 def build():
     return Net(), [(torch.randn(1, 1, 6, 6),)]
 """, ("F.max_pool2d", "F.adaptive_max_pool2d"), TRACED)
-case("method_of_a_value", """
+METHOD_OF_A_VALUE = """
 KNOWN = frozenset({"two", "three"})
 known = KNOWN.__contains__
 def f(x):
     return torch.addmm(x, x, x, alpha=2.0 if known("two") else 3.0)
 def build():
     return f, [(torch.randn(4, 4),)]
-""", None, USED)
-case("method_of_another_value", """
-KNOWN = frozenset({"two", "three"})
-known = KNOWN.__contains__
-def f(x):
-    return torch.addmm(x, x, x, alpha=2.0 if known("two") else 3.0)
-def build():
-    return f, [(torch.randn(4, 4),)]
-""", ('"two", ', ""), TRACED)
+"""
+case("method_of_a_value", METHOD_OF_A_VALUE, None, USED)
+case("method_of_another_value", METHOD_OF_A_VALUE, ('"two", ', ""), TRACED)
 case("method_that_gives_members_of_a_set", """
 known = frozenset({"two", "three"}).union
 def f(x):
