@@ -148,7 +148,7 @@ def _record(traced: Traced, builder: Any, guards: Any, output: Any, shapes: Any)
         kind, what = _installed(name, output.global_scope[name], output.global_scope, graphs)
         traced.names[name] = f"{kind.replace(' ', '_')}{len(traced.names)}"
         installed.append((traced.names[name], kind, what))
-    _name_as_before(traced)
+    earlier = _name_as_before(traced, output.global_scope)
     kept = guard_facts.describe(builder, guards, output, shapes, described)
     inlined = inlined_code(traced, builder.f_code, places)
     # The functions inside of the frame's own are a part of its code, by whose digest an entry is found.
@@ -170,8 +170,10 @@ def _record(traced: Traced, builder: Any, guards: Any, output: Any, shapes: Any)
     local = output.local_scope
     guarded = (name for name in guard_facts.guarded_locals(guards) if name in local)
     traced.locals = {name: quick_fingerprint(local[name]) for name in guarded}
+    # 2.15 takes what an attempt has installed out of the globals when Dynamo restarts; what it read is read again here.
+    reader = guard_facts.Reader(local, {**output.global_scope, **earlier}) if earlier else builder
     seen = unguarded.seen(
-        traced.trace_log, guards, codes.values(), builder.f_code, output.global_scope, places, builder, described
+        traced.trace_log, guards, codes.values(), builder.f_code, output.global_scope, places, reader, described
     )
     traced.about = guard_facts.about(guards, kept, inlined, seen.told())
     traced.described = described.covered
@@ -179,16 +181,19 @@ def _record(traced: Traced, builder: Any, guards: Any, output: Any, shapes: Any)
                        [traced.trace_log.asked[name] for name in sorted(traced.trace_log.asked)])  # fmt: skip
 
 
-def _name_as_before(traced: Traced) -> None:
-    """The names that earlier attempts gave to the same objects: what these attempts read is noted, too.
+def _name_as_before(traced: Traced, scope: dict[str, Any]) -> dict[str, Any]:
+    """Let the names that earlier attempts gave to the same objects stand for what the last one's do; their values.
 
     Such a name ends with the number of its attempt (OutputGraph.install_global_by_id).
     """
-    last = {_OF_AN_ATTEMPT.sub("", name): placeholder for name, placeholder in traced.names.items()}
+    last = {_OF_AN_ATTEMPT.sub("", name): name for name in traced.names}
+    earlier: dict[str, Any] = {}
     for name in {name for attempt in traced.attempts for name in attempt.installed} - traced.names.keys():
         stem, found = _OF_AN_ATTEMPT.subn("", name)
         if found and stem in last:
-            traced.names[name] = last[stem]
+            traced.names[name] = traced.names[last[stem]]
+            earlier[name] = scope[last[stem]]
+    return earlier
 
 
 def _in_order(name: str) -> list[Any]:
