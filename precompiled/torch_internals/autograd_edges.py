@@ -14,7 +14,8 @@ stay views of one tensor; all others become tensors of their own.
 Private names: torch.Tensor.{_base, _is_view, _view_func}, torch.UntypedStorage._cdata,
 torch.autograd._unsafe_preserve_version_counter, torch._C._functorch.peek_interpreter_stack,
 torch._dynamo.compiled_autograd.{compiled_autograd_enabled, in_compiled_autograd_region},
-torch._dynamo.config.compiled_autograd. Checked on 2.11.0, 2.13.0, 2.15.0.
+torch._dynamo.config.compiled_autograd, torch._subclasses.fake_tensor.FakeTensorMode.from_tensor,
+torch.utils._python_dispatch._disable_current_modes. Checked on 2.11.0, 2.13.0, 2.15.0.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ import torch
 import torch._dynamo.compiled_autograd
 import torch._dynamo.config
 import torch.fx
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import _disable_current_modes
 
 
 class _Inputs(torch.autograd.Function):
@@ -109,18 +112,67 @@ def share_memory(args: Sequence[Any], positions: list[int]) -> bool:
     return any(counted[_storage(args[at])] > 1 for at in positions)
 
 
-def run_between(run: Callable[..., Any], args: Sequence[Any], positions: list[int], last: frozenset[int]) -> Any:
-    """What ``run(*args)`` returns, between the edges. ``positions``: of ``differentiable``; ``last``: which outputs no
-    operator of the graph takes.
+def without_gradient(run: Callable[..., Any], args: Sequence[Any], positions: list[int]) -> frozenset[int]:
+    """Which of these inputs get no gradient, whatever the outputs get; tried on fake tensors.
+
+    Only of those that have a history, as AOTAutograd does (``_compute_indices_of_inps_to_detach`` in
+    torch/_functorch/_aot_autograd/graph_compile.py). None where it cannot be told.
     """
-    inner = list(args)
-    for at, tensor in zip(positions, _Inputs.apply(*(args[at] for at in positions)), strict=True):
-        inner[at] = tensor
-    histories = {at: value.grad_fn for at, value in enumerate(inner) if isinstance(value, torch.Tensor)}
+    asked = [at for at in positions if not args[at].is_leaf]
+    try:
+        with (
+            _disable_current_modes(),
+            FakeTensorMode(allow_non_fake_inputs=True) as mode,
+            torch.random.fork_rng(devices=()),
+            # Those of the program would see fake tensors; a checkpoint's count them.
+            torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor, lambda tensor: tensor),
+        ):
+            fakes = [
+                mode.from_tensor(value.detach(), static_shapes=True) if isinstance(value, torch.Tensor) else value
+                for value in args
+            ]
+            for at in positions:
+                fakes[at].requires_grad_()
+            inner, histories = _inside(fakes, positions)
+            outputs = run(*inner)
+            changed = [inner[at] for at, before in histories.items() if inner[at].grad_fn is not before]
+            given = [
+                tensor
+                for tensor in [*(outputs if isinstance(outputs, (tuple, list)) else [outputs]), *changed]
+                if isinstance(tensor, torch.Tensor) and tensor.requires_grad
+            ]
+            if not given:
+                return frozenset(asked)
+            ones = [torch.ones_like(tensor) for tensor in given]
+            gradients = torch.autograd.grad(given, [fakes[at] for at in asked], ones, allow_unused=True)
+    except Exception:  # noqa: BLE001 - an operator without a fake, data that only a run has
+        return frozenset()
+    return frozenset(at for at, gradient in zip(asked, gradients, strict=True) if gradient is None)
+
+
+def run_between(
+    run: Callable[..., Any], args: Sequence[Any], positions: list[int], last: frozenset[int], apart: frozenset[int]
+) -> Any:
+    """What ``run(*args)`` returns, between the edges. ``positions``: of ``differentiable``; ``last``: which outputs no
+    operator of the graph takes; ``apart``: of ``without_gradient``.
+
+    The inputs that get no gradient are parted from their history. Autograd would go on to it without a gradient: to the
+    step that a recurrent network's state came from, whose graph is freed.
+    """
+    taken = [value.detach().requires_grad_() if at in apart else value for at, value in enumerate(args)]
+    inner, histories = _inside(taken, positions)
     outputs = run(*inner)
     if not isinstance(outputs, (tuple, list)):
         return _Outputs(args, inner, histories).finished([outputs], last)[0]
     return type(outputs)(_Outputs(args, inner, histories).finished(outputs, last))
+
+
+def _inside(args: Sequence[Any], positions: list[int]) -> tuple[list[Any], dict[int, Any]]:
+    """The arguments as the operators get them, and the history of each tensor of them."""
+    inner = list(args)
+    for at, tensor in zip(positions, _Inputs.apply(*(args[at] for at in positions)), strict=True):
+        inner[at] = tensor
+    return inner, {at: value.grad_fn for at, value in enumerate(inner) if isinstance(value, torch.Tensor)}
 
 
 class _Outputs:

@@ -81,6 +81,7 @@ class StandIn:
         self._writes = _writes(module)
         self._last = _last(module)
         self._draws: bool | None = None
+        self._apart: dict[tuple[int, ...], frozenset[int]] = {}  # by the inputs that have a history
 
     def __call__(self, *args: Any) -> Any:
         """The graph's outputs."""
@@ -94,7 +95,16 @@ class StandIn:
         positions = self._differentiable(args)
         if not positions:
             return autograd_edges.run_alone(self._run, args)
-        return autograd_edges.run_between(self._run, args, positions, self._last)
+        apart = self._without_gradient(args, positions)
+        return autograd_edges.run_between(self._run, args, positions, self._last, apart)
+
+    def _without_gradient(self, args: Sequence[Any], positions: list[int]) -> frozenset[int]:
+        asked = tuple(at for at in positions if not args[at].is_leaf)
+        if not asked:
+            return frozenset()
+        if asked not in self._apart:
+            self._apart[asked] = autograd_edges.without_gradient(self._run, args, positions)
+        return self._apart[asked]
 
     def _differentiable(self, args: Sequence[Any]) -> list[int]:
         if not self._plain or not autograd_edges.records():

@@ -70,6 +70,41 @@ def a_parameter_that_reaches_no_output_has_no_gradient(compile: Compile) -> Any:
 
 
 @row
+def a_state_that_reaches_no_output_is_not_differentiated(compile: Compile) -> Any:
+    """As a network with a state begins anew at each step, from zeros like it (snntorch's ``reset_mem``)."""
+    (a,) = weights("a")
+    function = compile(lambda x, state: torch.sigmoid(x @ a + torch.zeros_like(state)))
+    state = torch.zeros(4, 4)
+    for _ in range(4):  # an edge to the state would lead to the step before, whose graph is freed
+        state = function(torch.ones(4, 4), state)
+        state.sum().backward()
+    return kind(a.grad)
+
+
+class KeepsNoState(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
+        return x * 2 + state
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return gradient * 2, None
+
+
+@row
+def a_state_for_which_a_function_gives_no_gradient_is_not_differentiated(compile: Compile) -> Any:
+    (a,) = weights("a")
+    function = compile(lambda x, state: KeepsNoState.apply(x @ a, state))
+    state = torch.zeros(4, 4)
+    seen = []
+    for _ in range(4):
+        state = function(torch.ones(4, 4), state)
+        state.sum().backward()
+        seen.append(kind(state))
+    return seen, kind(a.grad)
+
+
+@row
 def an_input_has_its_gradient_and_its_hooks_see_it_once(compile: Compile) -> Any:
     a, x = weights("a", "x")
     seen: list[Any] = []
