@@ -1,8 +1,8 @@
 """The process that runs one program of the table: its steps, and what precompiled says of them.
 
 Usage: python -m benchmarks.programs.program SPEC, a JSON object: ``name``; ``values``, the file for what each step
-gave; ``wait_s``, how long to wait after a step for graphs that are pending. Prints a line of JSON. precompiled is
-switched on from outside, if at all.
+gave; ``wait_s``, how long to wait after a step for graphs that are pending; ``eager_steps``, how many steps run eager
+before torch.compile has an effect. Prints a line of JSON. precompiled is switched on from outside, if at all.
 """
 
 from __future__ import annotations
@@ -27,11 +27,14 @@ def main() -> None:
     values: list[Any] = []
     seconds = []
     waited = True
+    torch.compiler.set_stance("force_eager" if spec["eager_steps"] else "default")
     started = time.perf_counter()
     for step in PROGRAMS[spec["name"]].steps():
         seconds.append(time.perf_counter() - started)
         values.append(dict(step))
         waited = waited and precompiled.wait(spec["wait_s"])
+        if len(values) == spec["eager_steps"]:
+            torch.compiler.set_stance("default")
         started = time.perf_counter()
     torch.save(values, spec["values"])
     if PROCESS.packages is not None:

@@ -118,8 +118,14 @@ def _examine(host: Host, row: Row) -> None:
         # Compiled code may differ from eager by more than rounding where eager itself is no measure (chaos, ties).
         plain = _values(host, row, "plain", hook=False, extra={})
         if _differences(plain, expected):
+            swapped = _values(host, row, "swapped", hook=False, extra={}, eager_steps=1)
             runs = [torch.load(_file(host, row, run)) for run in RUNS]
-            row.different = [text for values in runs for text in _differences(values, plain)]
+            row.different = [
+                text
+                for values in runs
+                if _differences(values, swapped)  # as the first run: eager, then compiled
+                for text in _differences(values, plain)
+            ]
             row.as_plain = not row.different
 
 
@@ -130,15 +136,25 @@ def _differences(got: Sequence[Any], expected: Sequence[Any]) -> list[str]:
     return found
 
 
-def _values(host: Host, row: Row, run: str, *, hook: bool, extra: dict[str, str]) -> list[Any]:
-    _run(host, row, run, hook=hook, extra=extra)
+def _values(
+    host: Host, row: Row, run: str, *, hook: bool, extra: dict[str, str], eager_steps: int = 0
+) -> list[Any]:
+    _run(host, row, run, hook=hook, extra=extra, eager_steps=eager_steps)
     values: list[Any] = torch.load(_file(host, row, run))
     return values
 
 
-def _run(host: Host, row: Row, run: str, *, hook: bool, extra: dict[str, str]) -> dict[str, Any]:
-    spec = {"name": row.name, "values": str(_file(host, row, run)), "wait_s": WAIT_S if hook else 0.0}
-    return host.run(spec, hook=hook, extra=extra, program="programs.program")
+def _run(
+    host: Host, row: Row, run: str, *, hook: bool, extra: dict[str, str], eager_steps: int = 0
+) -> dict[str, Any]:
+    spec = {
+        "name": row.name, "values": str(_file(host, row, run)), "wait_s": WAIT_S if hook else 0.0,
+        "eager_steps": eager_steps,
+    }  # fmt: skip
+    # What libraries leave behind goes with the host.
+    temporary = host.root / "temporary"
+    temporary.mkdir(exist_ok=True)
+    return host.run(spec, hook=hook, extra={**extra, "TMPDIR": str(temporary)}, program="programs.program")
 
 
 def _file(host: Host, row: Row, run: str) -> Path:
