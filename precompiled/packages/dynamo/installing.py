@@ -7,7 +7,8 @@ table (``_load_precompile_entry``) is not used.
 Private names: torch._dynamo.convert_frame.{get_compile_id, input_codes, output_codes, orig_code_map},
 torch._dynamo.types.{GuardedCode, ConvertFrameReturn, ConvertFrameReturn.skip_reason (2.13, 2.15), wrap_guarded_code},
 torch._dynamo.utils.{CleanupHook, CleanupManager}, torch._guards.{compile_context, CompileContext},
-torch._dynamo.disable. Checked on 2.11.0, 2.13.0, 2.15.0.
+torch._dynamo.disable, torch._dynamo.trace_rules.{_lazy_module_init, _maybe_init_lazy_module}. Checked on 2.11.0, 2.13.0,
+2.15.0.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
-from torch._dynamo import convert_frame
+from torch._dynamo import convert_frame, trace_rules
 from torch._dynamo.types import ConvertFrameReturn, GuardedCode, wrap_guarded_code
 from torch._dynamo.utils import CleanupHook, CleanupManager
 from torch._guards import CompileContext, compile_context
@@ -75,10 +76,13 @@ def _import(
     modules: Iterable[str], inlined: Iterable[tuple[list[Any], str]], guards: list[GuardFact], frame: Frame
 ) -> None:
     """Import the modules that a trace has imported, unless guards on values say already that the entry is not for this
-    call.
+    call. And do what Dynamo does where it first meets a library: it has einops fill its table of backends, on which
+    there are guards then.
     """
-    absent = {*modules, *(place[0] for place, _digest in inlined)} - sys.modules.keys()
-    if not absent:
+    needed = {*modules, *(place[0] for place, _digest in inlined)}
+    unmet = trace_rules._lazy_module_init.keys() & {module.split(".")[0] for module in needed}
+    absent = needed - sys.modules.keys()
+    if not absent and not unmet:
         return
     guard_facts.compare_values(guards, guard_facts.Reader(frame.local, frame.scope))
     for module in sorted(absent):
@@ -86,6 +90,11 @@ def _import(
             importlib.import_module(module)
         except (Exception, SystemExit) as error:  # the module raises anything
             raise Mismatch(f"{module} cannot be imported: {type(error).__name__}: {error}") from error
+    for library in sorted(unmet):
+        try:
+            trace_rules._maybe_init_lazy_module(types.SimpleNamespace(__module__=library))
+        except Exception as error:
+            raise Mismatch(f"Dynamo cannot prepare {library}: {type(error).__name__}: {error}") from error
 
 
 def rebuilt(

@@ -128,3 +128,13 @@ FUNCTIONS = {"f": lambda x: torch.func.grad(lambda y: torch.addmm(y, y, y, alpha
 def build():
     return FUNCTIONS["f"], [(torch.randn(4, 4),)]
 """, ("alpha=2.0", "alpha=3.0"), TRACED)
+# As Dynamo has einops fill its table of backends when it first meets the library.
+case("library_that_dynamo_prepares", """
+from torch._dynamo import trace_rules
+import library_that_dynamo_prepares_helper as helper
+trace_rules.add_module_init_func("library_that_dynamo_prepares_helper", lambda: helper.TABLE.update(alpha=2.0))
+def f(x):
+    return torch.addmm(x, x, x, alpha=helper.look())
+def build():
+    return f, [(torch.randn(4, 4),)]
+""", None, USED, helper=("TABLE = {}\ndef look():\n    return TABLE.get('alpha', 2.0)\n",) * 2)
