@@ -6,7 +6,7 @@ finds that out at the end of AOTAutograd's trace, and has Dynamo begin again wit
 (torch/fx/passes/_tensorify_python_scalars.py). The same can be told before anything is compiled, from the symbols.
 
 Private names: torch._dynamo.symbolic_convert.TensorifyState.{specialize, should_specialize},
-torch._dynamo.exc.TensorifyScalarRestartAnalysis, torch.SymFloat.node._expr. Checked on 2.13.0.
+torch._dynamo.exc.TensorifyScalarRestartAnalysis, torch.SymFloat.node._expr. Checked on 2.11.0, 2.13.0, 2.15.0.
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@ table (``_load_precompile_entry``) is not used.
 Private names: torch._dynamo.convert_frame.{get_compile_id, input_codes, output_codes, orig_code_map},
 torch._dynamo.types.{GuardedCode, ConvertFrameReturn, ConvertFrameReturn.skip_reason (2.13, 2.15), wrap_guarded_code},
 torch._dynamo.utils.{CleanupHook, CleanupManager}, torch._guards.{compile_context, CompileContext},
-torch._dynamo.disable, torch._dynamo.trace_rules.{_lazy_module_init, _maybe_init_lazy_module}. Checked on 2.11.0, 2.13.0,
-2.15.0.
+torch._dynamo.disable, torch._dynamo.trace_rules.{_lazy_module_init, _maybe_init_lazy_module}. Checked on 2.11.0,
+2.13.0, 2.15.0.
 """
 
 from __future__ import annotations
