@@ -474,3 +474,26 @@ def value_at(source: Any, reader: Any) -> Any:
     except Exception as error:
         raise NotPortable(f"{source.name} cannot be read: {type(error).__name__}: {error}",
                           code="package-guard") from error  # fmt: skip
+
+
+def function_with_globals(scope: dict[str, Any], guards: Iterable[Guard], reader: Any) -> tuple[Any, str] | None:
+    """The source of a function whose globals these are, and ""; or that of an object, and the name under which it or
+    its class has such a function. None where there is none.
+
+    Code that is made at run time has globals of its own, which no module has: a ``torch.fx.GraphModule``'s forward.
+    """
+    for source in sorted({guard.originating_source for guard in guards}, key=lambda source: source.name):
+        try:
+            value = value_at(source, reader)
+        except NotPortable:
+            continue
+        for name in sorted({"", *vars(type(value)), *getattr(value, "__dict__", ())}):
+            if globals_of(value, name) is scope:
+                return source, name
+    return None
+
+
+def globals_of(value: Any, name: str) -> dict[str, Any] | None:
+    """The globals of a function in Python, or of one that an object or its class has; None where there is none."""
+    held = {**vars(type(value)), **getattr(value, "__dict__", {}), "": value}.get(name)
+    return held.__globals__ if isinstance(held, types.FunctionType) else None

@@ -57,7 +57,7 @@ def usable(
     _import([*body.imports.values(), *modules], body.inlined, body.guards.guards, frame)
     if check_source and (changed := changed_source(body.inlined)) is not None:
         raise Mismatch(f"the source of {changed} has changed")
-    with _aliases(body, frame.scope, name) as installed:
+    with _aliases(body, frame, name) as installed:
         rebuilder = Rebuilder(body.guards, frame.code, frame.local, frame.scope)
         rebuilder.verify(described, check_source=check_source)
         unguarded.compare(body.unguarded, frame.scope, rebuilder.reader, described, check_source=check_source)
@@ -159,8 +159,9 @@ def _resume(code: types.CodeType, scope: dict[str, Any], name: str) -> Callable[
 
 
 @contextlib.contextmanager
-def _aliases(body: Body, scope: dict[str, Any], name: Callable[[str], str]) -> Iterator[list[str]]:
+def _aliases(body: Body, frame: Frame, name: Callable[[str], str]) -> Iterator[list[str]]:
     """Put modules and builtins into the globals under the names that sources use; removed again after an error."""
+    scope = frame.scope
     wanted: dict[str, Any] = {}
     for alias, module in body.imports.items():
         wanted[alias] = importlib.import_module(module)
@@ -174,6 +175,13 @@ def _aliases(body: Body, scope: dict[str, Any], name: Callable[[str], str]) -> I
             wanted[name(placeholder)] = scope
         elif kind == "namedtuple":
             wanted[name(placeholder)] = namedtuple_scope(what)
+        elif kind == "globals of a function":
+            source, function = what
+            owner = guard_facts.value_at(source, guard_facts.Reader(frame.local, {**scope, **wanted}))
+            made = guard_facts.globals_of(owner, function)
+            if made is None:
+                raise Mismatch(f"{source.name} has no function {function} here")
+            wanted[name(placeholder)] = made
     added: list[str] = []
     try:
         for alias, value in wanted.items():
@@ -203,7 +211,7 @@ def or_discarded(body: Body, frame: Frame, name: Callable[[str], str]) -> Iterat
 def discard(body: Body, frame: Frame, name: Callable[[str], str]) -> None:
     """Remove the names that ``usable`` put into the frame's globals for an entry; Dynamo's aliases of modules stay."""
     for placeholder, kind, _what in body.installed:
-        if kind in ("builtins", "module", "scope", "namedtuple"):
+        if kind in ("builtins", "module", "scope", "namedtuple", "globals of a function"):
             frame.scope.pop(name(placeholder), None)
 
 

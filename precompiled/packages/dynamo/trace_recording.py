@@ -145,7 +145,7 @@ def _record(traced: Traced, builder: Any, guards: Any, output: Any, shapes: Any)
     graphs: list[Graph] = []
     installed: list[tuple[str, str, Any]] = []
     for name in sorted(output.installed_globals, key=_in_order):
-        kind, what = _installed(name, output.global_scope[name], output.global_scope, graphs)
+        kind, what = _installed(name, output.global_scope[name], output.global_scope, graphs, guards, builder)
         traced.names[name] = f"{kind.replace(' ', '_')}{len(traced.names)}"
         installed.append((traced.names[name], kind, what))
     earlier = _name_as_before(traced, output.global_scope)
@@ -201,7 +201,9 @@ def _in_order(name: str) -> list[Any]:
     return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", name)]
 
 
-def _installed(name: str, value: Any, scope: dict[str, Any], graphs: list[Graph]) -> tuple[str, Any]:
+def _installed(
+    name: str, value: Any, scope: dict[str, Any], graphs: list[Graph], guards: Any, builder: Any
+) -> tuple[str, Any]:
     """Kind and data of a value that Dynamo put into the frame's globals, so that it can be put there again."""
     if value is vars(builtins):
         return "builtins", None
@@ -224,6 +226,8 @@ def _installed(name: str, value: Any, scope: dict[str, Any], graphs: list[Graph]
         return "scope", None
     if type(value) is dict and "_tuple_new" in value and value == namedtuple_scope(value.get("__name__", "")):
         return "namedtuple", value["__name__"]
+    if type(value) is dict and (found := guard_facts.function_with_globals(value, guards, builder)) is not None:
+        return "globals of a function", found
     if name.startswith("__compiled_fn"):
         said = "a graph of it is for this process alone: compiled in it, with cudagraphs, collectives or an optimizer"
         raise NotPortable(said, code="package-graph")

@@ -1,0 +1,55 @@
+"""Code that is made at run time: its globals are those of no module."""
+
+from packages.cases import TRACED, USED, case
+
+GRAPH = """
+class Inner(nn.Module):
+    def forward(self, x):
+        return torch.addmm(x, x, x, alpha=2.0)
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = torch.fx.symbolic_trace(Inner())
+    def forward(self, x):
+        return torch.mm(self.inner(x), x)
+def build():
+    return Net(), [(torch.randn(4, 4),)]
+"""
+case("graph_module_within", GRAPH, None, USED)
+case("graph_module_within_of_another_graph", GRAPH, ("alpha=2.0", "alpha=3.0"), TRACED)
+case("exported_module", """
+class Net(nn.Module):
+    def forward(self, x):
+        return torch.addmm(x, x, x, alpha=2.0)
+def build():
+    x = torch.randn(4, 4)
+    return torch.export.export(Net(), (x,)).module(), [(x,)]
+""", None, USED)
+MADE = """
+scope = {"torch": torch, "alpha": 2.0}
+exec("def g(x):\\n    return torch.addmm(x, x, x, alpha=alpha)", scope)
+g = scope["g"]
+def f(x):
+    return torch.mm(g(x), x)
+def build():
+    return f, [(torch.randn(4, 4),)]
+"""
+case("function_that_is_made", MADE, None, USED)
+case("function_that_is_made_of_another_text", MADE, ("alpha=alpha)", "alpha=alpha + 1)"), TRACED)
+case("changed_global_of_a_function_that_is_made", MADE, ('"alpha": 2.0', '"alpha": 3.0'), TRACED)
+HELD = """
+class Holds:
+    def __init__(self):
+        scope = {"torch": torch, "alpha": 2.0}
+        exec("def g(x):\\n    return torch.addmm(x, x, x, alpha=alpha)", scope)
+        self.g = scope["g"]
+holds = Holds()
+def f(x):
+    return torch.mm(holds.g(x), x)
+def build():
+    return f, [(torch.randn(4, 4),)]
+"""
+case("made_function_that_an_object_has", HELD, None, USED)
+case("changed_global_of_a_made_function_that_an_object_has", HELD, ('"alpha": 2.0', '"alpha": 3.0'), TRACED)
+case("object_that_has_another_made_function", HELD, ("alpha=alpha)", "alpha=alpha + 1)"), TRACED)
+case("object_that_has_no_made_function_any_more", HELD, ('scope["g"]', "lambda x: torch.mm(x, x)"), TRACED)
