@@ -14,8 +14,9 @@ stay views of one tensor; all others become tensors of their own.
 Private names: torch.Tensor.{_base, _is_view, _view_func}, torch.UntypedStorage._cdata,
 torch.autograd._unsafe_preserve_version_counter, torch._C._functorch.peek_interpreter_stack,
 torch._dynamo.compiled_autograd.{compiled_autograd_enabled, in_compiled_autograd_region},
-torch._dynamo.config.compiled_autograd, torch._subclasses.fake_tensor.FakeTensorMode.from_tensor,
-torch.utils._python_dispatch._disable_current_modes. Checked on 2.11.0, 2.13.0, 2.15.0.
+torch._dynamo.config.compiled_autograd, torch._dynamo.decorators.skip,
+torch._subclasses.fake_tensor.FakeTensorMode.from_tensor, torch.utils._python_dispatch._disable_current_modes.
+Checked on 2.11.0, 2.13.0, 2.15.0.
 """
 
 from __future__ import annotations
@@ -27,9 +28,14 @@ from typing import Any
 import torch
 import torch._dynamo.compiled_autograd
 import torch._dynamo.config
+import torch._dynamo.decorators
 import torch.fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import _disable_current_modes
+
+
+# A backward that a program calls within a compiled function runs in Python where Dynamo looks for frames to trace.
+_not_dynamos = torch._dynamo.decorators.skip
 
 
 class _Inputs(torch.autograd.Function):
@@ -41,6 +47,7 @@ class _Inputs(torch.autograd.Function):
         return tuple(tensor.detach() for tensor in inputs)
 
     @staticmethod
+    @_not_dynamos
     def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
         if torch.is_grad_enabled():
             # create_graph: AOTAutograd returns gradients that say so, and refuses when they are differentiated.
@@ -52,10 +59,15 @@ class _Inputs(torch.autograd.Function):
 
 class _Once(torch.autograd.Function):
     @staticmethod
+    @_not_dynamos
     def forward(ctx: Any, connected: torch.Tensor, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
-        return tuple(None if gradient is None else gradient.detach() for gradient in gradients)
+        detached = list(gradients)
+        for at, gradient in enumerate(gradients):  # a comprehension would be a frame for Dynamo
+            detached[at] = None if gradient is None else gradient.detach()
+        return tuple(detached)
 
     @staticmethod
+    @_not_dynamos
     def backward(ctx: Any, *_: Any) -> Any:
         # In the words of AOTAutograd, for those who look for them.
         raise RuntimeError("torch.compile with aot_autograd does not currently support double backward")
@@ -69,6 +81,7 @@ class CompiledFunction(torch.autograd.Function):
         return tuple(tensor.clone() if at in copied else tensor.detach() for at, tensor in enumerate(outputs))
 
     @staticmethod
+    @_not_dynamos
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         _ = ctx.saved_tensors  # a second backward through a graph that is not retained is an error, whatever was saved
         return (None, *gradients)
@@ -84,6 +97,7 @@ class _Assign(torch.autograd.Function):
         return changed
 
     @staticmethod
+    @_not_dynamos
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor]:
         # Where it is a view, None would be taken for the gradient of all of its base.
         return torch.zeros_like(gradient) if ctx.is_view else None, gradient

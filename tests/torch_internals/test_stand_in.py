@@ -18,10 +18,12 @@ import pytest
 import torch
 import torch.nn.attention
 from support_session import ThisProcess, deaf_daemon
+from torch._dynamo import convert_frame
 from torch.utils.checkpoint import checkpoint
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
+from precompiled.torch_internals import autograd_edges
 from tests.fuzz import contenders
 
 Compile = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -512,6 +514,28 @@ def test_the_stand_in_is_as_plain_torch_compile(name: str, here: ThisProcess) ->
     assert states and set(states) == {"pending"}, states
     torch.testing.assert_close(flat(found), flat(wanted))
     same(found, wanted)
+
+
+def test_dynamo_looks_at_no_frame_of_its_own(here: ThisProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A backward within a compiled function breaks the graph, and all that Python runs in it is Dynamo's (Keras)."""
+    seen: list[str] = []
+    original = convert_frame.has_tensor_in_frame
+
+    def has_tensor_in_frame(frame: Any) -> bool:
+        seen.append(frame.f_code.co_filename)
+        return original(frame)
+
+    monkeypatch.setattr(convert_frame, "has_tensor_in_frame", has_tensor_in_frame)
+    a = torch.randn(4, 4, requires_grad=True)
+
+    def step(x: torch.Tensor, create_graph: bool) -> None:
+        x.add_(1)
+        torch.sigmoid(x @ a).sum().backward(create_graph=create_graph)
+
+    for create_graph in (False, True):
+        torch.compile(step, backend="precompiled")(torch.ones(4, 4, requires_grad=True) * 1, create_graph)
+    assert __file__ in seen
+    assert [path for path in seen if Path(path).is_relative_to(Path(autograd_edges.__file__).parents[1])] == []
 
 
 def flat(value: Any) -> list[torch.Tensor]:

@@ -113,6 +113,8 @@ class SkippedFrame:
     guards: list[GuardFact]
     unguarded: Seen
     global_state: str
+    # As Body.installed. Absent in entries of before.
+    installed: tuple[tuple[str, str, Any], ...] = ()
 
 
 @dataclass
@@ -122,7 +124,7 @@ class Attempt:
     code: list[types.CodeType]
     imports: dict[str, str]
     builtins_name: str
-    installed: set[str]  # names that it put into the globals
+    scopes: dict[str, dict[str, Any]] = field(default_factory=dict)  # the globals of functions, by its names for them
     guards: list[Any] = field(default_factory=list)  # a copy: 2.15 clears those of a discarded attempt
 
 
@@ -145,6 +147,21 @@ class Traced:
     def imports(self) -> dict[str, str]:
         """Alias in the globals -> module; also those of attempts that were given up."""
         return {alias: module for attempt in self.attempts for alias, module in attempt.imports.items()}
+
+    @property
+    def scopes(self) -> dict[str, dict[str, Any]]:
+        """The globals of functions, by the names of all attempts for them."""
+        return {name: scope for attempt in self.attempts for name, scope in attempt.scopes.items()}
+
+    @property
+    def guards(self) -> list[Any]:
+        """Those of the attempts that are over."""
+        return [guard for attempt in self.attempts for guard in attempt.guards]
+
+    def named(self, name: str, kind: str) -> str:
+        """A placeholder for a name that Dynamo made up."""
+        self.names[name] = f"{kind.replace(' ', '_')}{len(self.names)}"
+        return self.names[name]
 
 
 def qualnames(traced: Traced) -> set[str]:

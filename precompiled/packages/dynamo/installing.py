@@ -38,6 +38,9 @@ from precompiled.packages.dynamo.frame_entry import Body, Frame, SkippedFrame
 from precompiled.packages.dynamo.guard_building import Rebuilder
 from precompiled.packages.dynamo.guard_facts import GuardFact, quick_fingerprint
 
+# What stands for the globals of functions in an entry's ``installed``.
+_SCOPES = ("scope", "namedtuple", "globals of a function")
+
 
 def passed_over(locals_: dict[str, str], frame: Frame) -> str | None:
     """Why an entry cannot be for this frame, by the fingerprints of its locals; None when it may be."""
@@ -171,17 +174,8 @@ def _aliases(body: Body, frame: Frame, name: Callable[[str], str]) -> Iterator[l
             wanted[name(placeholder)] = found if isinstance(found, dict) else vars(found)
         elif kind == "module":
             wanted[name(placeholder)] = importlib.import_module(what)
-        elif kind == "scope":
-            wanted[name(placeholder)] = scope
-        elif kind == "namedtuple":
-            wanted[name(placeholder)] = namedtuple_scope(what)
-        elif kind == "globals of a function":
-            source, function = what
-            owner = guard_facts.value_at(source, guard_facts.Reader(frame.local, {**scope, **wanted}))
-            made = guard_facts.globals_of(owner, function)
-            if made is None:
-                raise Mismatch(f"{source.name} has no function {function} here")
-            wanted[name(placeholder)] = made
+        elif kind in _SCOPES:
+            wanted[name(placeholder)] = _scope(kind, what, frame, {**scope, **wanted})
     added: list[str] = []
     try:
         for alias, value in wanted.items():
@@ -198,6 +192,19 @@ def _aliases(body: Body, frame: Frame, name: Callable[[str], str]) -> Iterator[l
             scope.pop(alias, None)
 
 
+def _scope(kind: str, what: Any, frame: Frame, scope: dict[str, Any]) -> dict[str, Any]:
+    """The globals of a function of no module, as they are here; raises Mismatch. ``scope``: the frame's."""
+    if kind == "scope":
+        return frame.scope
+    if kind == "namedtuple":
+        return namedtuple_scope(what)
+    source, function = what
+    found = guard_facts.globals_of(guard_facts.value_at(source, guard_facts.Reader(frame.local, scope)), function)
+    if found is None:
+        raise Mismatch(f"{source.name} has no function {function} here")
+    return found
+
+
 @contextlib.contextmanager
 def or_discarded(body: Body, frame: Frame, name: Callable[[str], str]) -> Iterator[None]:
     """Call ``discard`` after an error: guards that do not accept the call, an artifact that does not load."""
@@ -211,7 +218,7 @@ def or_discarded(body: Body, frame: Frame, name: Callable[[str], str]) -> Iterat
 def discard(body: Body, frame: Frame, name: Callable[[str], str]) -> None:
     """Remove the names that ``usable`` put into the frame's globals for an entry; Dynamo's aliases of modules stay."""
     for placeholder, kind, _what in body.installed:
-        if kind in ("builtins", "module", "scope", "namedtuple", "globals of a function"):
+        if kind in ("builtins", "module", *_SCOPES):
             frame.scope.pop(name(placeholder), None)
 
 
@@ -224,6 +231,8 @@ def skipped(frame: Frame, kept: SkippedFrame, name: Callable[[str], str]) -> Con
         raise Mismatch("it is called with other types than when it was left alone")
     dynamo_state.check_global_state(kept.global_state)
     scope = frame.scope_with(kept.imports, [name(placeholder) for placeholder in kept.builtins_names])
+    for placeholder, kind, what in kept.installed:
+        scope[name(placeholder)] = _scope(kind, what, frame, scope)
     reader, described = guard_facts.Reader(frame.local, scope), Descriptions()
     guard_facts.compare(kept.guards, reader, described)
     unguarded.compare(kept.unguarded, frame.scope, reader, described, check_source=True)

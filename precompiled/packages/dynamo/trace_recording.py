@@ -5,9 +5,10 @@ one place where Dynamo holds all of them (``save_guards``). Facts without a guar
 attempt met, and what it read (trace_patches.py).
 
 Private names: torch._dynamo.convert_frame.{CheckFunctionManager.serialize_guards, DynamoOutput.build_guards},
-torch._dynamo.output_graph.OutputGraph.{installed_globals, import_sources, name_of_builtins_dict_key_in_fglobals,
-__init__, cleanup, guards, tracing_context}, torch._guards.TracingContext.traced_code,
-torch._dynamo.resume_execution.TORCH_DYNAMO_RESUME_IN_PREFIX. Checked on 2.11.0, 2.13.0, 2.15.0.
+torch._dynamo.output_graph.OutputGraph.{installed_globals, install_global_unsafe, import_sources,
+name_of_builtins_dict_key_in_fglobals, __init__, cleanup, guards, tracing_context},
+torch._guards.TracingContext.traced_code, torch._dynamo.resume_execution.TORCH_DYNAMO_RESUME_IN_PREFIX.
+Checked on 2.11.0, 2.13.0, 2.15.0.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import functools
 import re
 import threading
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 from typing import Any
 
 from torch._dynamo import convert_frame, output_graph
@@ -35,7 +36,6 @@ from precompiled.packages.dynamo.guard_facts import quick_fingerprint
 _RESUME = "torch_dynamo_resume_in"
 _now = threading.local()
 _ends: list[Callable[[], None]] = []
-_OF_AN_ATTEMPT = re.compile(r"(?<=\d{6})_c\d+$")  # after the id of an object
 
 
 # ---------------------------------------------------------------------- switching on
@@ -49,6 +49,7 @@ def install() -> None:
     _replace(convert_frame, "CheckFunctionManager", lambda _original: _Recording)
     _replace(output_graph.OutputGraph, "__init__", _attempted)
     _replace(output_graph.OutputGraph, "cleanup", _ended)
+    _replace(output_graph.OutputGraph, "install_global_unsafe", _noted_scope)
     _ends.append(trace_patches.wrap(lambda: _now.traced.trace_log if is_tracing() else None))
 
 
@@ -87,11 +88,21 @@ def _attempted(original: Callable[..., Any]) -> Callable[..., Any]:
         if traced is not None:
             context = self.tracing_context
             traced.attempts.append(
-                Attempt(context.traced_code, self.import_sources, self.name_of_builtins_dict_key_in_fglobals,
-                        self.installed_globals)
-            )  # fmt: skip
+                Attempt(context.traced_code, self.import_sources, self.name_of_builtins_dict_key_in_fglobals)
+            )
 
     return init
+
+
+def _noted_scope(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def install_global_unsafe(self: Any, name: str, value: Any) -> None:
+        original(self, name, value)
+        traced = getattr(_now, "traced", None)
+        if traced is not None and traced.attempts and type(value) is dict and value is not vars(builtins):
+            traced.attempts[-1].scopes[name] = value
+
+    return install_global_unsafe
 
 
 def _ended(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -144,11 +155,10 @@ def _record(traced: Traced, builder: Any, guards: Any, output: Any, shapes: Any)
     described, places = Descriptions(), Places()
     graphs: list[Graph] = []
     installed: list[tuple[str, str, Any]] = []
-    for name in sorted(output.installed_globals, key=_in_order):
-        kind, what = _installed(name, output.global_scope[name], output.global_scope, graphs, guards, builder)
-        traced.names[name] = f"{kind.replace(' ', '_')}{len(traced.names)}"
-        installed.append((traced.names[name], kind, what))
-    earlier = _name_as_before(traced, output.global_scope)
+    for name in sorted(output.installed_globals - traced.scopes.keys(), key=_in_order):
+        kind, what = _installed(name, output.global_scope[name], graphs)
+        installed.append((traced.named(name, kind), kind, what))
+    installed += _scopes(traced, [*guards, *traced.guards], output.global_scope, builder, output.installed_globals)
     kept = guard_facts.describe(builder, guards, output, shapes, described)
     inlined = inlined_code(traced, builder.f_code, places)
     # The functions inside of the frame's own are a part of its code, by whose digest an entry is found.
@@ -171,7 +181,7 @@ def _record(traced: Traced, builder: Any, guards: Any, output: Any, shapes: Any)
     guarded = (name for name in guard_facts.guarded_locals(guards) if name in local)
     traced.locals = {name: quick_fingerprint(local[name]) for name in guarded}
     # 2.15 takes what an attempt has installed out of the globals when Dynamo restarts; what it read is read again here.
-    reader = guard_facts.Reader(local, {**output.global_scope, **earlier}) if earlier else builder
+    reader = guard_facts.Reader(local, {**output.global_scope, **traced.scopes}) if traced.scopes else builder
     seen = unguarded.seen(
         traced.trace_log, guards, codes.values(), builder.f_code, output.global_scope, places, reader, described
     )
@@ -181,19 +191,30 @@ def _record(traced: Traced, builder: Any, guards: Any, output: Any, shapes: Any)
                        [traced.trace_log.asked[name] for name in sorted(traced.trace_log.asked)])  # fmt: skip
 
 
-def _name_as_before(traced: Traced, scope: dict[str, Any]) -> dict[str, Any]:
-    """Let the names that earlier attempts gave to the same objects stand for what the last one's do; their values.
+def _scopes(
+    traced: Traced, guards: list[Any], scope: dict[str, Any], reader: Any, needed: Set[str] = frozenset()
+) -> Iterator[tuple[str, str, Any]]:
+    """What stands for the globals of functions, of all attempts: what an earlier one has read is noted, too.
 
-    Such a name ends with the number of its attempt (OutputGraph.install_global_by_id).
+    ``needed``: by which names the entry itself has them; raises NotPortable where nothing can stand for one of these.
     """
-    last = {_OF_AN_ATTEMPT.sub("", name): name for name in traced.names}
-    earlier: dict[str, Any] = {}
-    for name in {name for attempt in traced.attempts for name in attempt.installed} - traced.names.keys():
-        stem, found = _OF_AN_ATTEMPT.subn("", name)
-        if found and stem in last:
-            traced.names[name] = traced.names[last[stem]]
-            earlier[name] = scope[last[stem]]
-    return earlier
+    told: dict[int, str] = {}
+    for name, value in traced.scopes.items():
+        if id(value) in told:  # each attempt has a name of its own for it
+            traced.names[name] = told[id(value)]
+            continue
+        if value is scope:
+            kind, what = "scope", None
+        elif "_tuple_new" in value and value == namedtuple_scope(value.get("__name__", "")):
+            kind, what = "namedtuple", value["__name__"]
+        elif (found := guard_facts.function_with_globals(value, guards, reader)) is not None:
+            kind, what = "globals of a function", found
+        elif name in needed:
+            raise NotPortable(f"Dynamo put a dict into the globals ({name})", code="package-global")
+        else:
+            continue
+        told[id(value)] = traced.named(name, kind)
+        yield told[id(value)], kind, what
 
 
 def _in_order(name: str) -> list[Any]:
@@ -201,9 +222,7 @@ def _in_order(name: str) -> list[Any]:
     return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", name)]
 
 
-def _installed(
-    name: str, value: Any, scope: dict[str, Any], graphs: list[Graph], guards: Any, builder: Any
-) -> tuple[str, Any]:
+def _installed(name: str, value: Any, graphs: list[Graph]) -> tuple[str, Any]:
     """Kind and data of a value that Dynamo put into the frame's globals, so that it can be put there again."""
     if value is vars(builtins):
         return "builtins", None
@@ -222,12 +241,6 @@ def _installed(
         return "resume code", value  # 2.11: the bytecode makes the function itself
     if isinstance(value, types.ModuleType):
         return "module", value.__name__
-    if value is scope:
-        return "scope", None
-    if type(value) is dict and "_tuple_new" in value and value == namedtuple_scope(value.get("__name__", "")):
-        return "namedtuple", value["__name__"]
-    if type(value) is dict and (found := guard_facts.function_with_globals(value, guards, builder)) is not None:
-        return "globals of a function", found
     if name.startswith("__compiled_fn"):
         said = "a graph of it is for this process alone: compiled in it, with cudagraphs, collectives or an optimizer"
         raise NotPortable(said, code="package-graph")
@@ -281,12 +294,11 @@ def left(frame: Frame, traced: Traced) -> SkippedFrame:
     if not all(attempt.guards for attempt in traced.attempts):  # there are always some, on the global state
         raise NotPortable("this torch does not say by what a frame was left alone", code="package-unsupported")
     imports = traced.imports
-    guards: dict[tuple[str, str], Any] = {}
-    for attempt in traced.attempts:
-        guards |= {(guard.name, guard.create_fn_name()): guard for guard in attempt.guards}
+    guards = {(guard.name, guard.create_fn_name()): guard for guard in traced.guards}
     names = sorted({attempt.builtins_name for attempt in traced.attempts})
     traced.names = {name: f"builtins{number}" for number, name in enumerate(names)}
-    reader = guard_facts.Reader(frame.local, frame.scope_with(imports, names))
+    reader = guard_facts.Reader(frame.local, {**frame.scope_with(imports, names), **traced.scopes})
+    installed = tuple(_scopes(traced, list(guards.values()), frame.scope, reader))
     described, places = Descriptions(), Places()
     facts = guard_facts.facts(sorted(guards.values()), reader, described)
     codes = [code for attempt in traced.attempts for code in attempt.code]
@@ -304,4 +316,5 @@ def left(frame: Frame, traced: Traced) -> SkippedFrame:
             traced.trace_log, guards.values(), codes, frame.code, frame.scope, places, reader, described
         ),
         global_state=dynamo_state.global_state(),
+        installed=installed,
     )

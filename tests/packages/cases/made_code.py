@@ -53,3 +53,18 @@ case("made_function_that_an_object_has", HELD, None, USED)
 case("changed_global_of_a_made_function_that_an_object_has", HELD, ('"alpha": 2.0', '"alpha": 3.0'), TRACED)
 case("object_that_has_another_made_function", HELD, ("alpha=alpha)", "alpha=alpha + 1)"), TRACED)
 case("object_that_has_no_made_function_any_more", HELD, ('scope["g"]', "lambda x: torch.mm(x, x)"), TRACED)
+# The first attempt to trace f reads a global of g's; the last one leaves h to a frame of its own.
+BREAKS = """
+scope = {"torch": torch, "alpha": 2.0}
+exec("def g(x):\\n    return torch.addmm(x, x, x, alpha=alpha)", scope)
+g = scope["g"]
+def h(x):
+    y = g(x)
+    torch._dynamo.graph_break()
+    return torch.mm(y, y)
+def f(x):
+    return h(torch.mm(x, x))
+def build():
+    return f, [(torch.randn(4, 4),)]
+"""
+case("made_function_that_only_a_first_attempt_met", BREAKS, None, USED)
