@@ -33,7 +33,6 @@ import torch.fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import _disable_current_modes
 
-
 # A backward that a program calls within a compiled function runs in Python where Dynamo looks for frames to trace.
 _not_dynamos = torch._dynamo.decorators.skip
 
