@@ -44,7 +44,9 @@ def defining_modules(op: torch._ops.OpOverload) -> list[str]:
     name = op._schema.name
     functions = _functions(name, op._overloadname)
     # torch wraps some functions; the wrapped ones are among them, too.
-    modules = sorted({f.__module__ for f in functions if not f.__module__.startswith("torch.")})
+    # A method in C has no module (``register_fake(torch.Tensor.clone)``): it defines nothing.
+    named = {module for f in functions if (module := getattr(f, "__module__", None)) is not None}
+    modules = sorted(module for module in named if not module.startswith("torch."))
     own = _definition(name, op._overloadname)
     if not modules and own is not None:  # one of torch's own, such as torch_nn::_linear_cross_entropy_batch_chunked
         modules = [own._init_fn.__module__]
@@ -93,7 +95,7 @@ def _functions(name: str, overload: str) -> Iterator[Callable[..., Any]]:
 def _with_what_it_wraps(function: Callable[..., Any]) -> Iterator[Callable[..., Any]]:
     """A fake of torch.library.register_fake lies in the closure of torch's (``_check_pystubs_once``)."""
     yield function
-    if function.__module__ == "torch.library":
+    if getattr(function, "__module__", None) == "torch.library":
         for cell in getattr(function, "__closure__", None) or ():
             if isinstance(cell.cell_contents, FunctionType):
                 yield cell.cell_contents
