@@ -197,9 +197,9 @@ def test_a_custom_op_that_no_worker_can_import_is_refused(monkeypatch: pytest.Mo
     library.define("opaque(Tensor x) -> Tensor")
     assert refusal(torch.ops.precompiled_tests_bare.opaque.default) == "custom-op"
     definition = custom_ops.custom_ops.OPDEFS["precompiled_tests::doubled"]
-    before = custom_ops.defining_modules(torch.ops.precompiled_tests.doubled.default)
+    before, _digest = custom_ops.defining_modules(torch.ops.precompiled_tests.doubled.default)
     monkeypatch.setattr(definition, "_abstract_fn", torch.Tensor.clone)  # a method in C, which has no module
-    assert custom_ops.defining_modules(torch.ops.precompiled_tests.doubled.default) == before
+    assert custom_ops.defining_modules(torch.ops.precompiled_tests.doubled.default)[0] == before
     monkeypatch.setattr(definition._init_fn, "__module__", "__main__")
     with pytest.raises(Bypass) as refused:
         custom_ops.defining_modules(torch.ops.precompiled_tests.doubled.default)
