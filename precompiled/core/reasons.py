@@ -316,7 +316,7 @@ _TABLE = (
     _package("package-format", "an entry or a file of another version of precompiled", "save the file again"),
     _package("package-global",
         "Dynamo put something into the globals that has no name in another process (a random number's function, the "
-        "globals of code made by `exec`)", "nothing yet"),
+        "globals of code made by `exec` to which no input and no global leads)", "nothing yet"),
     _package("package-graph",
         "a graph of the frame was compiled in this process, or has cudagraphs or collectives (ranks that trace "
         "differently would not agree)", "what that graph's own reason says, where it has one"),
