@@ -476,21 +476,20 @@ def value_at(source: Any, reader: Any) -> Any:
                           code="package-guard") from error  # fmt: skip
 
 
-def function_with_globals(scope: dict[str, Any], guards: Iterable[Guard], reader: Any) -> tuple[Any, str] | None:
-    """The source of a function whose globals these are, and ""; or that of an object, and the name under which it or
-    its class has such a function. None where there is none.
+def functions_with_globals(scope: dict[str, Any], guards: Iterable[Guard], reader: Any) -> list[tuple[Any, str]]:
+    """The functions whose globals these are: of each its source and "", or the source of an object, and the name under
+    which it or its class has it.
 
     Code that is made at run time has globals of its own, which no module has: a ``torch.fx.GraphModule``'s forward.
+    All of them are told: elsewhere they may have globals of their own each.
     """
+    found: list[tuple[Any, str]] = []
     for source in sorted({guard.originating_source for guard in guards}, key=lambda source: source.name):
-        try:
+        with contextlib.suppress(NotPortable):
             value = value_at(source, reader)
-        except NotPortable:
-            continue
-        for name in sorted({"", *vars(type(value)), *getattr(value, "__dict__", ())}):
-            if globals_of(value, name) is scope:
-                return source, name
-    return None
+            names = sorted({"", *vars(type(value)), *getattr(value, "__dict__", ())})
+            found += [(source, name) for name in names if globals_of(value, name) is scope]
+    return found
 
 
 def globals_of(value: Any, name: str) -> dict[str, Any] | None:

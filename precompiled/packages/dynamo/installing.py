@@ -39,7 +39,7 @@ from precompiled.packages.dynamo.guard_building import Rebuilder
 from precompiled.packages.dynamo.guard_facts import GuardFact, quick_fingerprint
 
 # What stands for the globals of functions in an entry's ``installed``.
-_SCOPES = ("scope", "namedtuple", "globals of a function")
+_SCOPES = ("scope", "namedtuple", "globals of functions")
 
 
 def passed_over(locals_: dict[str, str], frame: Frame) -> str | None:
@@ -193,15 +193,21 @@ def _aliases(body: Body, frame: Frame, name: Callable[[str], str]) -> Iterator[l
 
 
 def _scope(kind: str, what: Any, frame: Frame, scope: dict[str, Any]) -> dict[str, Any]:
-    """The globals of a function of no module, as they are here; raises Mismatch. ``scope``: the frame's."""
+    """The globals of functions of no module, as they are here; raises Mismatch. ``scope``: the frame's."""
     if kind == "scope":
         return frame.scope
     if kind == "namedtuple":
         return namedtuple_scope(what)
-    source, function = what
-    found = guard_facts.globals_of(guard_facts.value_at(source, guard_facts.Reader(frame.local, scope)), function)
-    if found is None:
-        raise Mismatch(f"{source.name} has no function {function} here")
+    reader = guard_facts.Reader(frame.local, scope)
+    found: dict[str, Any] | None = None
+    for source, function in what:
+        here = guard_facts.globals_of(guard_facts.value_at(source, reader), function)
+        if here is None:
+            raise Mismatch(f"{source.name} has no function {function} here")
+        if found is not None and here is not found:
+            raise Mismatch(f"{source.name} {function} has other globals here than {what[0][0].name} {what[0][1]}")
+        found = here
+    assert found is not None  # of no function there would be no entry
     return found
 
 

@@ -207,8 +207,8 @@ def _scopes(
             kind, what = "scope", None
         elif "_tuple_new" in value and value == namedtuple_scope(value.get("__name__", "")):
             kind, what = "namedtuple", value["__name__"]
-        elif (found := guard_facts.function_with_globals(value, guards, reader)) is not None:
-            kind, what = "globals of a function", found
+        elif found := guard_facts.functions_with_globals(value, guards, reader):
+            kind, what = "globals of functions", found
         elif name in needed:
             raise NotPortable(f"Dynamo put a dict into the globals ({name})", code="package-global")
         else:

@@ -68,3 +68,24 @@ def build():
     return f, [(torch.randn(4, 4),)]
 """
 case("made_function_that_only_a_first_attempt_met", BREAKS, None, USED)
+# Both functions read one dictionary, and Dynamo guards on it by one name; elsewhere each reads its own.
+SHARED = """
+class Holds:
+    pass
+def made(name, scope):
+    exec(f"def {name}(x):\\n    return torch.addmm(x, x, x, alpha=alpha)", scope)
+    holds = Holds()
+    holds.function = scope[name]
+    return holds
+scope = {"torch": torch, "alpha": 2.0}
+one = made("g", scope)
+two = made("h", scope)
+def f(x):
+    return torch.mm(one.function(x), two.function(x))
+def build():
+    return f, [(torch.randn(4, 4),)]
+"""
+case("made_functions_over_one_scope", SHARED, None, USED)
+for _name, _made in (("one", 'made("g", scope)'), ("two", 'made("h", scope)')):
+    _alone = _made.replace("scope", '{**scope, "alpha": 3.0}')
+    case(f"made_function_that_left_the_others_scope_{_name}", SHARED, (_made, _alone), TRACED)
