@@ -244,15 +244,13 @@ class _Graph:
             lambda sizes: self.submitter.request_variant(program, dispatch, sizes),
             torch.cuda.is_current_stream_capturing if program.device != "cpu" else None,
             self.safe_point,
+            waits=bool(program.no_stand_in),
         )
         return dispatch
 
     def _miss(self, program: capture.Program) -> Compiled:
         dispatch = self._dispatch(program)
         waits = bool(program.no_stand_in)
-        if waits and program.hints:
-            # A call with a size that no variant serves could run neither compiled nor eager.
-            raise Bypass(f"it has symbolic sizes, and must not run eager: {program.no_stand_in}", code="no-stand-in")
         self.calls.swap.on(Event.MISS)
         awaited = self.submitter.submit_and_await(
             program, dispatch, program.hints, self.calls.swap, self.calls.report.id
@@ -268,6 +266,10 @@ class _Graph:
                 self.session.connection.forget(awaited.id)
                 self.session.pending.abandon(awaited)
                 raise Bypass(f"there is no artifact, and {program.no_stand_in}", code="no-stand-in")
+            # As after a hit: Dynamo traces anew for sizes that the artifact does not serve, and they are awaited there.
+            for artifact in self.session.store.lookup(self.calls.report.key):
+                if self._serves(program, artifact):
+                    break
         return self._named(dispatch.call, program)
 
     def _named(self, function: Compiled, program: capture.Program) -> Compiled:

@@ -3,7 +3,8 @@
 An artifact without guards serves every call: one reference is flipped from the eager run to it, and no check is left.
 Guards on symbolic sizes are checked at each call; a call that no variant serves runs eager, and a variant for its sizes
 is submitted. A flip waits for a safe point (safe_points.py) where an eager run of the graph may be repeated; a call
-that must run compiled, since its counterpart did, waits for the artifact (stand_in.py).
+that must run compiled, since its counterpart did (stand_in.py) or since eager is no stand-in for its graph, waits for
+the artifact.
 """
 
 from __future__ import annotations
@@ -48,16 +49,20 @@ class Dispatch:
         request_variant: Callable[[list[int]], None],
         is_capturing: Callable[[], bool] | None = None,
         safe_point: SafePoint | None = None,
+        *,
+        waits: bool = False,
     ) -> None:
         """``is_capturing``: whether a CUDA graph is being captured, in which no code may be loaded.
 
-        ``safe_point``: that of the function whose graph this is.
+        ``safe_point``: that of the function whose graph this is. ``waits``: the graph must not run eager: a call that
+        no artifact serves waits for one.
         """
         self._calls = calls
         self._eager = eager
         self._size_inputs = size_inputs
         self._request_variant = request_variant
         self._safe_point = safe_point or SafePoint()
+        self._waits = waits
         self._variants: tuple[tuple[Check, Compiled], ...] = ()  # those that serve calls
         self._loaded: tuple[tuple[Check | None, Compiled], ...] = ()  # those, and the ones that await a safe point
         self._requested: set[tuple[int, ...]] = set()
@@ -148,6 +153,8 @@ class Dispatch:
 
     def _run_eager(self, args: tuple[Any, ...], served: Callable[[], Compiled | None]) -> Any:
         """``served()``: the compiled function, where the swap came after this call began, else None."""
+        if self._waits and (function := self._await(args)) is not None:
+            return function(*args)
         eager = self._eager
         keeper, again = eager.repeated(args)
         if keeper is not None and not again:

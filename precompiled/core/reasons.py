@@ -84,7 +84,7 @@ _TABLE = (
         "leave the caches on"),
     _bypass("no-stand-in",
         "the graph must not run eager (collectives, whose ranks must not mix eager and compiled runs; "
-        "`flex_attention`): it waited for its artifact, and there is none by `wait_s`; or it has symbolic sizes too",
+        "`flex_attention`): it waited for its artifact, and there is none by `wait_s`",
         "see why there is none: `precompiled show KEY`"),
     _bypass("ahead-of-time",
         "torch writes down what is compiled here (`torch.compile(...).aot_compile`, `caching_precompile`, "

@@ -70,7 +70,7 @@ def _dispatched(
         eager = eager_of(kept)
     except Exception as error:  # an import of the user's, or an operator that has other kernels here
         raise Mismatch(f"its graph cannot be run eager here: {error}") from error
-    dispatch = Dispatch(calls, eager, graph.size_inputs, request)
+    dispatch = Dispatch(calls, eager, graph.size_inputs, request, waits=bool(program.no_stand_in))
     for artifact in artifacts:
         function = loading.load(session.store, artifact, graph.modes, cudagraphs=graph.cudagraphs)
         dispatch.serve_with(function, guard_check(artifact.manifest.guards))

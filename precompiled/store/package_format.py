@@ -24,6 +24,7 @@ Version history:
     7   the keys of graphs changed: guards name each integer input, assertions are in the graph
     8   the pickle's classes are in other modules
     9   sources_code: what matters of the program's texts (decision 0024); ``later`` in the body
+    10  sizes_met: what the trace has met of sizes and numbers (packages/dynamo/size_history.py)
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from typing import Any
 from precompiled.core.errors import CorruptArtifact
 from precompiled.store.artifact_format import canonical, digest
 
-FORMAT = 9
+FORMAT = 10
 SUFFIX = ".entry"
 MAX_ENTRY_BYTES = 256 << 20
 # Entries that one function may have; many, since some functions are part of every model (decorators of libraries).

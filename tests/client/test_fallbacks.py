@@ -537,12 +537,13 @@ def test_an_artifact_whose_guards_cannot_be_evaluated_serves_nobody(monkeypatch:
 @pytest.mark.reason("no-stand-in")
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="this torch has no torch.distributed")
 @pytest.mark.usefixtures("one_rank")
-def test_collectives_over_symbolic_sizes_are_not_awaited() -> None:
-    with deaf_daemon(PRECOMPILED_WAIT_S="1000") as here:
+def test_collectives_over_symbolic_sizes_are_awaited_as_others_are() -> None:
+    with deaf_daemon(PRECOMPILED_WAIT_S="0.01") as here:
         x = X.clone()
         torch._dynamo.mark_dynamic(x, 0)
         torch.testing.assert_close(here.call(reduced, x), x + 1)
-        assert "symbolic sizes" in here.was_refused("no-stand-in")
+        assert "ranks must not run eager and compiled mixes" in here.was_refused("no-stand-in")
+        assert here.session.pending.wait(30), "it is still awaited"
 
 
 # ---------------------------------------------------------------- PRECOMPILED_STRICT=1

@@ -344,3 +344,34 @@ def test_what_draws_random_numbers_is_told_without_drawing(run: Callable[..., An
     x, state = torch.randn(1, 2, 8, 8), torch.get_rng_state()
     assert surroundings.draws(run, [x]) is draws
     assert torch.equal(torch.get_rng_state(), state)
+
+
+# ---------------------------------------------------------------- a graph that must not run eager
+
+
+def test_a_graph_that_must_not_run_eager_waits_at_a_size_that_no_artifact_serves() -> None:
+    """As flex_attention with symbolic sizes, whose package another size uses."""
+    requested: list[list[int]] = []
+
+    def request(sizes: list[int]) -> None:
+        requested.append(sizes)
+        compiled = f"for {sizes[0]}"
+        made.awaits[tuple(sizes)] = lambda: made.serve_with(lambda size: compiled, lambda found: found == sizes)
+
+    def eager(*_: Any) -> Any:
+        raise AssertionError("it ran eager")
+
+    made = Dispatch(GraphCalls(GraphReport(id="", name="")), eager, [0], request, waits=True)  # type: ignore[arg-type]
+    made.serve_with(lambda size: "for 1", lambda sizes: sizes == [1])
+    assert [made.call(size) for size in (1, 2, 1, 2, 3)] == ["for 1", "for 2", "for 1", "for 2", "for 3"]
+    assert requested == [[2], [3]]
+
+
+def test_a_graph_that_must_not_run_eager_waits_for_no_safe_point() -> None:
+    eager = Repeatable()
+    dispatch(eager).call()
+    point = SafePoint()
+    assert eager.keepers and point.hold(eager.keepers[0])
+    made = dispatch(eager, safe_point=point, waits=True)
+    made.awaits[()] = lambda: made.serve_with(lambda: "compiled")
+    assert made.call() == "compiled"

@@ -1,10 +1,14 @@
-"""Sizes that no artifact serves: a package is used, the call runs eager at once, and a variant for it is compiled."""
+"""Sizes that no artifact serves: a package is used, the call runs eager at once, and a variant for it is compiled.
+
+And what Dynamo has learned of sizes and numbers is the same where a package has spared it a trace.
+"""
 
 from __future__ import annotations
 
 import json
 from typing import Any
 
+import pytest
 from support_host import Host
 
 # Compiled for one size, it holds for that size alone (guards of AOTAutograd's, which Dynamo's do not have).
@@ -40,3 +44,80 @@ def test_a_size_that_no_artifact_serves(served: Host) -> None:
     assert run(served, 7, 9) == ["package", 1, 3, {}], "the first call at another size is eager, the next is compiled"
     assert served.stats().compiled == compiled + 1
     assert run(served, 9, 7) == ["package", 0, 4, {}]
+
+
+# The second float makes a symbol of it. Dynamo meets it in the frame itself, in a function that is inlined, and in one
+# with a closure.
+LEARNS = """
+import json, sys
+import torch, precompiled
+
+precompiled.enable()
+
+def inner(x, rate):
+    return x.sin() * rate + rate
+
+def around(function):
+    return lambda x, rate: function(x, rate) + 1
+
+def frame(x, rate):
+    return x.sin() * rate + rate
+def inlined(x, rate):
+    return inner(x, rate) + 1
+closure = around(inner)
+
+for function in (frame, inlined, closure):
+    compiled = torch.compile(function)
+    for rate in json.loads(sys.argv[1]):
+        x = torch.randn(8)
+        torch.testing.assert_close(compiled(x, rate), function(x, rate))
+        assert precompiled.wait(300)
+sources = [graph.source for graph in precompiled.report()]
+print(json.dumps([[graph.key for graph in precompiled.report()], sources]))
+"""
+
+
+def learn(host: Host, *rates: float, packages: str = "function") -> Any:
+    """The graphs' keys, and where they came from."""
+    return host.program("-c", LEARNS, json.dumps(rates), env={"PRECOMPILED_PACKAGES": packages}).result()
+
+
+def test_a_trace_after_a_package_knows_what_the_packages_trace_had_met(served: Host) -> None:
+    keys, _sources = learn(served, 0.1, 0.2, 0.3, packages="off")
+    assert len(keys) == 6 and len(set(keys)) == 4, "a static graph and a dynamic one each; two functions are alike"
+    assert learn(served, 0.1) == [keys[::2], ["hit"] * 3]
+    assert learn(served, 0.1, 0.2, 0.3) == [keys, ["package", "hit"] * 3]
+
+
+# Torch cannot compile it with a symbol in the place of the float.
+RAISES = """
+import json
+import torch, precompiled
+from torch.nn.attention.flex_attention import flex_attention
+
+precompiled.enable("wait")
+
+def attend(x, rate):
+    return flex_attention(x, x, x, score_mod=lambda score, b, h, i, j: score + (i - j) * rate)
+
+compiled = torch.compile(attend)
+x = torch.randn(1, 1, 128, 16)
+given = []
+for rate in (0.1, 0.2, 0.1, 0.3):
+    try:
+        torch.testing.assert_close(compiled(x, rate), attend(x, rate))
+        given.append("eager's")
+    except torch._dynamo.exc.TorchDynamoException as error:
+        given.append(type(error).__name__)
+print(json.dumps(given))
+"""
+
+
+@pytest.mark.slow
+def test_each_process_raises_what_plain_torch_compile_raises(served: Host) -> None:
+    plain, *ours = [
+        served.program("-c", RAISES, env={"PRECOMPILED_PACKAGES": "function", **more}).result()
+        for more in ({"PRECOMPILED": "0"}, {}, {}, {})
+    ]
+    assert plain[0] == "eager's" != plain[1]
+    assert ours == [plain, plain, plain]

@@ -43,19 +43,24 @@ class Places:
 
 def codes_at(place: list[Any]) -> set[str]:
     """Digests of all code that is found at a place now: the function's, of what it wraps, and of what is inside."""
+    return {code_digest(code) for code in found_at(place)}
+
+
+def found_at(place: list[Any]) -> list[types.CodeType]:
+    """The code itself, in the order in which it is found."""
     module, attributes = place
     found: Any = sys.modules.get(module)
     if found is None:
         try:
             found = importlib.import_module(module)  # as the trace did, when it met an import in a function
         except Exception:  # noqa: BLE001 - whatever the user's module raises: then nothing is there
-            return set()
+            return []
     for name in attributes:
         try:
             found = inspect.getattr_static(found, name)
         except AttributeError:
-            return set()
-    return {code_digest(code) for code in codes_of(found)}
+            return []
+    return list(codes_of(found))
 
 
 def codes_of(value: Any) -> Iterator[types.CodeType]:

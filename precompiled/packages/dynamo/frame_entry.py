@@ -1,7 +1,8 @@
 """The parts of an entry that come from a frame, and a frame and its trace while Dynamo compiles it.
 
-Entries are pickles: the names of ``Body``, ``SkippedFrame``, ``Graph``, ``guard_facts.Guards``, ``unguarded.Seen`` and
-of their fields, and of ``entry_codec._code``, lie in users' stores. To rename one needs another FORMAT of entries.
+Entries are pickles: the names of ``Body``, ``SkippedFrame``, ``Graph``, ``guard_facts.Guards``, ``unguarded.Seen``,
+``size_history.Kept`` and of their fields, and of ``entry_codec._code``, lie in users' stores. To rename one needs
+another FORMAT of entries.
 
 Private names: torch._dynamo.convert_frame.has_tensor_in_frame. Checked on 2.11.0, 2.13.0, 2.15.0.
 """
@@ -22,6 +23,7 @@ from precompiled.packages.describe.codes import code_digest, outermost, qualname
 from precompiled.packages.describe.errors import NotPortable
 from precompiled.packages.dynamo import entry_codec
 from precompiled.packages.dynamo.guard_facts import GuardFact, Guards, kind_of
+from precompiled.packages.dynamo.size_history import Kept, Met
 from precompiled.packages.dynamo.trace_log import Asked, TraceLog
 from precompiled.packages.dynamo.unguarded import Seen
 from precompiled.store.package_format import About
@@ -98,6 +100,7 @@ class Body:
     assumed_constant: list[Asked]  # functions that the trace took for constant: they are called again
     # Functions that are described, and had not run when the trace was over: module and name -> digest of their code.
     later: dict[str, str] = field(default_factory=dict)
+    sizes_met: tuple[Kept, ...] = ()  # what a later trace is to know of this one
 
 
 @dataclass
@@ -139,6 +142,7 @@ class Traced:
     problem: NotPortable | None = None
     described: set[str] = field(default_factory=set)  # digests of the code that is part of a description
     trace_log: TraceLog = field(default_factory=TraceLog)
+    sizes_met: list[Met] = field(default_factory=list)
     # Dynamo begins another attempt where it finds that it must break the graph.
     attempts: list[Attempt] = field(default_factory=list)
     skip: str | None = None  # why the frame runs as it is; None when it was compiled

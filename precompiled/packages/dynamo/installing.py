@@ -33,7 +33,7 @@ from precompiled.packages.describe.codes import namedtuple_scope
 from precompiled.packages.describe.descriptions import Descriptions
 from precompiled.packages.describe.errors import Mismatch
 from precompiled.packages.describe.places import codes_at, locals_digest
-from precompiled.packages.dynamo import dynamo_state, guard_facts, unguarded
+from precompiled.packages.dynamo import dynamo_state, guard_facts, size_history, unguarded
 from precompiled.packages.dynamo.frame_entry import Body, Frame, SkippedFrame
 from precompiled.packages.dynamo.guard_building import Rebuilder
 from precompiled.packages.dynamo.guard_facts import GuardFact, quick_fingerprint
@@ -136,6 +136,7 @@ def rebuilt(
         convert_frame.orig_code_map[code] = frame.code
         CleanupManager.instance[code] = cleanups
         rebuilder.mark_static()
+        size_history.replay(body.sizes_met, frame.code, frame.local, frame.scope)
         return wrap_guarded_code(GuardedCode(code, manager, compile_id, f"Torch-Compiled Region: {compile_id}"))
 
     return install

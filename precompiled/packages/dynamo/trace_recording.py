@@ -29,7 +29,7 @@ from precompiled.packages.describe.codes import code_digest, codes_within, named
 from precompiled.packages.describe.descriptions import Descriptions
 from precompiled.packages.describe.errors import NotPortable
 from precompiled.packages.describe.places import Places, locals_digest
-from precompiled.packages.dynamo import dynamo_state, guard_facts, trace_patches, unguarded
+from precompiled.packages.dynamo import dynamo_state, guard_facts, size_history, trace_patches, unguarded
 from precompiled.packages.dynamo.frame_entry import MARK, Attempt, Body, Frame, Graph, SkippedFrame, Traced
 from precompiled.packages.dynamo.guard_facts import quick_fingerprint
 
@@ -51,6 +51,7 @@ def install() -> None:
     _replace(output_graph.OutputGraph, "cleanup", _ended)
     _replace(output_graph.OutputGraph, "install_global_unsafe", _noted_scope)
     _ends.append(trace_patches.wrap(lambda: _now.traced.trace_log if is_tracing() else None))
+    _ends.append(size_history.wrap(lambda: _now.traced.sizes_met if is_tracing() else None))
 
 
 def remove() -> None:
@@ -188,7 +189,8 @@ def _record(traced: Traced, builder: Any, guards: Any, output: Any, shapes: Any)
     traced.about = guard_facts.about(guards, kept, inlined, seen.told())
     traced.described = described.covered
     traced.body = Body(kept, seen, builder.f_code, traced.imports, installed, inlined, graphs,
-                       [traced.trace_log.asked[name] for name in sorted(traced.trace_log.asked)])  # fmt: skip
+                       [traced.trace_log.asked[name] for name in sorted(traced.trace_log.asked)],
+                       sizes_met=size_history.kept(traced.sizes_met, builder.f_code, places))  # fmt: skip
 
 
 def _scopes(

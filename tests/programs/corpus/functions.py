@@ -158,6 +158,18 @@ def flex_attention() -> Row:
 
 
 @row
+def flex_attention_of_several_sizes() -> Row:
+    """It must not run eager, and its sizes are symbols from the second one on."""
+    from torch.nn.attention.flex_attention import flex_attention as attention
+
+    rate = 0.1
+    return Row(
+        lambda q, k, v: attention(q, k, v, score_mod=lambda score, b, h, i, j: score + (i - j) * rate),
+        [tuple(rand(1, 2, size, 16, grad=False) for _ in range(3)) for size in (128, 256, 384)],
+    )
+
+
+@row
 def nested_compile_region() -> Row:
     block = linear(16, 16)
     region = torch.compiler.nested_compile_region(lambda x: block(x).relu())
