@@ -20,6 +20,7 @@ import torch
 import torch.distributed as dist
 from support_session import ThisProcess, this_process
 from torch.autograd.graph import saved_tensors_hooks
+from torch.testing._internal.two_tensor import TwoTensor
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
 from precompiled import backend
@@ -73,6 +74,18 @@ def test_inductors_caches_are_off(here: ThisProcess) -> None:
 @pytest.mark.reason("unsupported-input")
 def test_a_lazy_conjugate(here: ThisProcess) -> None:
     here.refuses("unsupported-input", double, torch.randn(4, dtype=torch.complex64).conj())
+
+
+@pytest.mark.reason("unsupported-input")
+def test_a_tensor_subclass_of_a_function_that_no_source_says_whole(here: ThisProcess) -> None:
+    class Seen(TwoTensor):
+        seen: list[Any] = []  # noqa: RUF012 - a list is what is refused
+
+        @staticmethod
+        def __tensor_unflatten__(inner: dict[str, torch.Tensor], *_: Any) -> Any:
+            return Seen(inner["a"], inner["b"])
+
+    assert "Seen.seen is a list" in here.refuses("unsupported-input", double, Seen(X, X.clone()))
 
 
 @pytest.mark.reason("symbolic-scalar")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from precompiled.core.errors import CorruptArtifact, StoreError
@@ -25,8 +26,11 @@ _ARTIFACTS_FAULT = (
 )
 
 
-def load(store: Store, artifact: Artifact, modes: Mapping[str, Any], *, cudagraphs: bool) -> Callable[..., Any]:
-    """Verify every file of ``artifact`` and load it.
+def load(
+    store: Store, artifact: Artifact, modes: Mapping[str, Any], *, cudagraphs: bool,
+    classes: Mapping[str, type] = MappingProxyType({}),
+) -> Callable[..., Any]:  # fmt: skip
+    """Verify every file of ``artifact`` and load it. ``classes``: those of the program that it needs, by their digests.
 
     Raises StoreError (UntrustedStore, CorruptArtifact) or FileNotFoundError, and no error of torch's: an artifact that
     torch cannot load is corrupt, and goes into quarantine.
@@ -38,7 +42,8 @@ def load(store: Store, artifact: Artifact, modes: Mapping[str, Any], *, cudagrap
     native = {kernel: (artifact.path / fmt.native(digest), digest) for kernel, digest in manifest.kernels.items()}
     try:
         function = load_bundle(
-            contents[fmt.BUNDLE], native, modes, cudagraphs=cudagraphs, name=f"{manifest.key[:12]}.{artifact.slot}"
+            contents[fmt.BUNDLE], native, modes, cudagraphs=cudagraphs, name=f"{manifest.key[:12]}.{artifact.slot}",
+            classes=classes,
         )
     except StoreError as error:
         store.quarantine(artifact.path, str(error))

@@ -309,7 +309,9 @@ class Pending:
         session, report = self._session, item.calls.report
         started = time.perf_counter()
         try:
-            function = load(session.store, artifact, item.program.modes, cudagraphs=item.program.cudagraphs)
+            program = item.program
+            function = load(session.store, artifact, program.modes, cudagraphs=program.cudagraphs,
+                            classes=program.classes)  # fmt: skip
         except (StoreError, FileNotFoundError) as error:
             return error
         load_s = time.perf_counter() - started

@@ -109,7 +109,7 @@ def compile_inline(
     from precompiled.torch_internals import compile as compiling
 
     try:
-        return compiling.compile_here(capture.parse(program.to_bytes(hints)))
+        return compiling.compile_here(capture.parse(program.to_bytes(hints)), program.classes)
     except CompileFailed as reason:
         # As in the worker: compiled code would serve some calls only.
         log.info("a graph stays eager in this process (%s): %s", reason.code, reason)

@@ -150,9 +150,11 @@ _TABLE = (
         "pass plain Python values"),
     _bypass("unsupported-device", "neither CPU nor CUDA", "nothing yet"),
     _bypass("unsupported-input",
-        "an input is sparse, quantized, nested, a lazy conjugate, or a tensor subclass that a worker cannot rebuild "
-        "(DTensor, a class of the program itself, a parameter)",
-        "pass plain tensors (`.resolve_conj()`); move the class to a module"),
+        "an input is sparse, quantized, nested, a lazy conjugate, or a tensor subclass that a worker cannot rebuild: "
+        "DTensor; one that no import leads to (of the program itself, in a function), and that no source says whole "
+        "(its methods read a list, a table, an object or the environment, or are decorated; it has a metaclass; "
+        "operators or pytree know it); two classes of one source",
+        "pass plain tensors (`.resolve_conj()`); move the class to the top level of a module"),
     _bypass("unsupported-node", "a kind of node that Dynamo's graphs do not have", "report it"),
     _bypass("unsupported-size", "a symbolic size of a form that has no canonical form", "`mark_dynamic` fewer sizes"),
     _bypass("user-kernel",

@@ -18,7 +18,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -45,8 +45,9 @@ class Program:
     hints: list[int]  # the values of the symbolic sizes in this call; not part of the key
     floats: list[float]  # those of the symbolic floats
     size_inputs: list[int]  # positions of the graph's inputs that are sizes, fixed or symbolic
-    modules: dict[str, str]  # of the user, that the worker imports, and ops of the program's (lib::op): -> digest
+    modules: dict[str, str]  # of the user, that the worker imports, and ops and classes of the program's: -> digest
     no_stand_in: str  # why the graph must not run eager until its artifact is there; "" for almost all graphs
+    classes: Mapping[str, type] = field(default_factory=dict)  # of inputs, that the program itself defines: by digest
 
     def to_bytes(self, hints: list[int] | None = None, about: str = "") -> bytes:
         """The program for a worker; ``hints``: instead of those captured; ``about``: source lines as JSON, or ""."""
@@ -71,13 +72,13 @@ class Program:
 
 def restored(
     kept: dict[str, Any], modes: dict[str, Any], device: str, cudagraphs: bool, size_inputs: list[int],
-    modules: dict[str, str],
+    modules: dict[str, str], classes: Mapping[str, type],
 ) -> Program:  # fmt: skip
     """The program whose sections are ``kept`` (by ``parse``); the other arguments are as they were captured."""
     sections = {name: _dump(kept[name]) for name in SECTIONS}
     hints, floats = kept["hints"], kept["floats"]
     no_stand_in = codec.no_stand_in(kept["graph"])
-    return Program(sections, modes, device, cudagraphs, hints, floats, size_inputs, modules, no_stand_in)
+    return Program(sections, modes, device, cudagraphs, hints, floats, size_inputs, modules, no_stand_in, classes)
 
 
 def _dump(value: Any) -> str:
@@ -113,6 +114,7 @@ def capture(module: torch.fx.GraphModule, options: Mapping[str, Any]) -> Program
         [position for position, item in enumerate(inputs.args) if "size" in item],
         {**codec.modules(graph), **inputs.modules, **configs.modules(settings)},
         codec.no_stand_in(graph),
+        inputs.described.classes,
     )
 
 

@@ -19,6 +19,8 @@ from typing import Any
 
 import torch
 
+from precompiled.torch_internals import program_classes
+
 # The environment variables that a compile depends on: a worker gets these from the client, and no others. Where they
 # differ another worker is started, so variables that a launcher sets for each rank, job or run must not be among them.
 _VARIABLES = (
@@ -144,8 +146,12 @@ def _development_digest() -> str:
 
 
 def interpreter_of_a_worker(modules: Mapping[str, str] | None = None) -> Any:
-    """The interpreter that a worker must run in; ``modules``: those of its graph's custom ops."""
+    """The interpreter that a worker must run in; ``modules``: those of its graph's custom ops.
+
+    Not classes of the program's, which a worker makes of its source.
+    """
     from precompiled import wire
+    modules = {name: digest for name, digest in (modules or {}).items() if not name.startswith(program_classes.PREFIX)}
 
     return wire.Interpreter(
         executable=sys.executable,
@@ -154,7 +160,7 @@ def interpreter_of_a_worker(modules: Mapping[str, str] | None = None) -> Any:
         torch=str(torch.__version__),
         triton=triton_version(),
         variables=variables(with_path=bool(modules)),
-        modules=dict(modules or {}),
+        modules=modules,
     )
 
 

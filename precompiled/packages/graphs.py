@@ -19,7 +19,7 @@ from precompiled.packages.describe.errors import Mismatch
 from precompiled.packages.dynamo import dynamo_state
 from precompiled.packages.dynamo.frame_entry import Graph
 from precompiled.store.artifacts import Artifact
-from precompiled.torch_internals import codec, custom_ops, stand_in
+from precompiled.torch_internals import codec, custom_ops, program_classes, stand_in
 from precompiled.torch_internals.sizes import guard_check
 
 
@@ -34,21 +34,23 @@ def load(
         raise Mismatch(f"{name} is {state[name]!r} here, {graph.modes.get(name)!r} when it was traced")
     try:
         custom_ops.compare(graph.modules)
+        classes = program_classes.find(graph.modules)
     except (Exception, SystemExit) as error:  # the user's module raises anything
         raise Mismatch(f"its operators are others here: {error}") from error
     started = time.perf_counter()
     calls = GraphCalls(GraphReport(id=uuid.uuid4().hex, name=graph.name, key=graph.key))
     whole = next((artifact for artifact in artifacts if not artifact.manifest.guards), None)
     if whole is not None:
-        function = counting(calls, loading.load(session.store, whole, graph.modes, cudagraphs=graph.cudagraphs))
+        function = loading.load(session.store, whole, graph.modes, cudagraphs=graph.cudagraphs, classes=classes)
+        function = counting(calls, function)
     else:
-        function = _dispatched(session, graph, artifacts, calls)
+        function = _dispatched(session, graph, artifacts, calls, classes)
     calls.loaded("package", time.perf_counter() - started, (whole or artifacts[0]).manifest.compile_s)
     return function, calls
 
 
 def _dispatched(
-    session: sessions.Session, graph: Graph, artifacts: list[Artifact], calls: GraphCalls
+    session: sessions.Session, graph: Graph, artifacts: list[Artifact], calls: GraphCalls, classes: dict[str, type]
 ) -> Callable[..., Any]:
     """A graph whose artifacts are for some sizes: as after a swap, calls with others run eager, and submit a variant.
 
@@ -56,7 +58,8 @@ def _dispatched(
     a source edited.
     """
     kept = program_of(session, artifacts[0])
-    program = capture.restored(kept, graph.modes, graph.device, graph.cudagraphs, graph.size_inputs, graph.modules)
+    program = capture.restored(kept, graph.modes, graph.device, graph.cudagraphs, graph.size_inputs, graph.modules,
+                               classes)  # fmt: skip
     about = kept.get(capture.ABOUT)
     submitter = Submitter(session, calls, lambda: json.dumps(about) if about else "")
     if session.settings.mode != "lookup":
@@ -72,7 +75,7 @@ def _dispatched(
         raise Mismatch(f"its graph cannot be run eager here: {error}") from error
     dispatch = Dispatch(calls, eager, graph.size_inputs, request, waits=bool(program.no_stand_in))
     for artifact in artifacts:
-        function = loading.load(session.store, artifact, graph.modes, cudagraphs=graph.cudagraphs)
+        function = loading.load(session.store, artifact, graph.modes, cudagraphs=graph.cudagraphs, classes=classes)
         dispatch.serve_with(function, guard_check(artifact.manifest.guards))
     return dispatch.call
 

@@ -18,7 +18,6 @@ Checked on 2.11.0, 2.13.0, 2.15.0. What compile_fx returns has a ``serialize``, 
 from __future__ import annotations
 
 import gc
-import pickle
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -36,7 +35,7 @@ from torch._guards import TracingContext, tracing
 from torch._inductor.compile_fx import compile_fx
 
 from precompiled.core.errors import CompileFailed
-from precompiled.torch_internals import around, codec, configs, kernel_units, metadata, modes
+from precompiled.torch_internals import around, codec, configs, kernel_units, metadata, modes, program_classes
 from precompiled.torch_internals.kernel_units import Native
 from precompiled.torch_internals.sizes import evaluate, produced_guards
 
@@ -82,8 +81,9 @@ def compile_graph(
     The caller has applied the program's modes and configuration.
     """
     context = TracingContext(metadata.new_fake_mode())
+    classes = program_classes.made(inputs.get("classes", ()))
     with tracing(context), _serializable(), kernel_units.collected() as collector:
-        compiled, symints = _compile(module, inputs, hints, floats, context)
+        compiled, symints = _compile(module, inputs, hints, floats, context, classes)
         _refuse_input_guards(context)
         serialize = getattr(compiled, "serialize", None)
         if serialize is None:
@@ -96,7 +96,7 @@ def compile_graph(
         # AOTAutograd's result depends on which input is a view of which, on which Dynamo does not guard.
         raise CompileFailed("an input that is changed shares its memory with another", code="aliased-mutation")
     try:
-        pickled = pickle.dumps(bundle)
+        pickled = program_classes.dumps(bundle, classes)
     except Exception as error:
         raise CompileFailed(f"the result cannot be pickled: {error}", code="not-serializable") from error
     return CompileResult(pickled, collector.native(), bundle.compiled_bw is not None, guards)
@@ -108,8 +108,10 @@ def _refuse_input_guards(context: TracingContext) -> None:
         raise CompileFailed(f"AOTAutograd added guards on its inputs: {added}", code="aotautograd-guards")
 
 
-def compile_here(program: dict[str, Any]) -> tuple[Callable[..., Any], str]:
-    """In a client that gets no artifact: compile a program for this process alone.
+def compile_here(
+    program: dict[str, Any], classes: program_classes.Classes
+) -> tuple[Callable[..., Any], str]:
+    """In a client that gets no artifact: compile a program, which has these classes, for this process alone.
 
     Returns the callable and the guards on its sizes (sizes.guard_check). Raises what torch raises, or CompileFailed.
     """
@@ -124,7 +126,7 @@ def compile_here(program: dict[str, Any]) -> tuple[Callable[..., Any], str]:
         torch._functorch.config.patch(force_non_lazy_backward_lowering=True),
     ):
         compiled, symints = _compile(
-            codec.decode(program["graph"]), program["inputs"], program["hints"], program["floats"], context
+            codec.decode(program["graph"]), program["inputs"], program["hints"], program["floats"], context, classes
         )
     _refuse_input_guards(context)
     return compiled, produced_guards(symints, _values(program["inputs"], program["hints"]))
@@ -140,6 +142,7 @@ def _compile(
     hints: list[int],
     floats: list[float],
     context: TracingContext,
+    classes: program_classes.Classes,
 ) -> tuple[Any, list[torch.SymInt]]:
     """The result of compile_fx, and the symbolic sizes among its inputs."""
     mode = context.fake_mode
@@ -150,8 +153,8 @@ def _compile(
     # Sizes that only a run knows (nonzero, item) get new symbols when AOTAutograd traces. With Python's dispatcher, as
     # in Dynamo: some operators take symbolic sizes in their Python decomposition only.
     with mode, enable_python_dispatcher(), mode.shape_env.ignore_fresh_unbacked_symbols():
-        _ExampleValues(module).run(*metadata.make_inputs(inputs, sizes, mode))
-    made = metadata.make_inputs(inputs, sizes, mode)
+        _ExampleValues(module).run(*metadata.make_inputs(inputs, sizes, mode, classes))
+    made = metadata.make_inputs(inputs, sizes, mode, classes)
     _dress_as_dynamos(module, made, inputs["args"])
     fixed = set(TensorifyState.force_specializations)
     try:

@@ -20,7 +20,7 @@ import torch
 from torch._library import custom_ops, simple_registry
 
 from precompiled.core.errors import Bypass
-from precompiled.torch_internals import program_ops, program_source
+from precompiled.torch_internals import program_classes, program_ops, program_source
 from precompiled.torch_internals.user_modules import import_modules, modules_digest
 
 # Where a compile looks for what an operator does. One of them may be registered by a module of which nobody knows.
@@ -55,7 +55,7 @@ def defining_modules(op: torch._ops.OpOverload) -> list[str]:
     of_the_program = [module in program_source.PROGRAMS for module in modules]
     if any(of_the_program):
         if own is None or not all(of_the_program):
-            program_source.refuse(name, "not all of it by torch.library.custom_op")
+            program_ops.refuse(name, "not all of it by torch.library.custom_op")
         source, imported = program_ops.describe(own)
         return [",".join(imported), modules_digest(imported) if imported else "", source]
     return [",".join(modules), modules_digest(modules)]
@@ -67,6 +67,8 @@ def compare(modules: Mapping[str, str]) -> None:
     ``modules``: digests by modules (a,b), and by operators of the program itself (lib::name).
     """
     for name, digest in modules.items():
+        if name.startswith(program_classes.PREFIX):
+            continue  # its caller asks for the class itself: program_classes.find
         if "::" in name:
             program_ops.compare(name, digest)
         else:

@@ -17,7 +17,6 @@ Checked on 2.11.0, 2.13.0, 2.15.0.
 from __future__ import annotations
 
 import linecache
-import pickle
 import types
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -26,23 +25,24 @@ from typing import Any
 import torch
 from torch._guards import TracingContext, tracing
 
-from precompiled.torch_internals import kernels, metadata, modes
+from precompiled.torch_internals import kernels, metadata, modes, program_classes
 
 
 def load_bundle(
     pickled: bytes, native: Mapping[str, tuple[Path, str]], program_modes: Mapping[str, Any], *,
-    cudagraphs: bool, name: str,
+    cudagraphs: bool, name: str, classes: program_classes.Classes,
 ) -> Callable[..., Any]:  # fmt: skip
     """The compiled callable: takes the graph's inputs, returns its outputs as a tuple.
 
     ``native``: name of a kernel -> the file that holds it, and that file's SHA-256.
     ``pickled`` is unpickled, which runs code: the caller has checked where it comes from (store/trust.py).
+    ``classes``: tensor subclasses of the program, which it needs.
     ``program_modes`` are restored around the load: it reads thread-local state, and may run in another thread.
     """
     from torch._inductor.cudagraph_utils import BoxedDeviceIndex
     from torch._inductor.utils import BoxedBool
 
-    bundle = pickle.loads(pickled)
+    bundle = program_classes.loads(pickled, classes)
     # The worker compiled the backward ahead of its first call, so it may overwrite what the forward has saved. Plain
     # torch.compile compiles it at its first call; where that call retains the graph, the backward must not overwrite.
     # So a call here that retains the graph gets copies, and AOTAutograd has no reason to refuse it.

@@ -23,7 +23,7 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from precompiled.core.errors import Bypass
-from precompiled.torch_internals import fixed_floats, subclass_context, user_modules
+from precompiled.torch_internals import fixed_floats, program_classes, subclass_context, user_modules
 from precompiled.torch_internals.sizes import SizeMaker, Symbols
 
 # Flags that Dynamo sets on an input's tensor_dict and that AOTAutograd or Inductor read. There is but one more in there
@@ -40,9 +40,11 @@ class Inputs:
     hints: list[int]
     floats: list[float]
     modules: dict[str, str]  # that tensor subclasses come with: name -> digest of the sources
+    described: program_classes.Described  # tensor subclasses of the program itself
 
     def to_plain(self) -> dict[str, Any]:
-        return {"args": self.args, "ranges": self.ranges}
+        classes = {"classes": self.described.units} if self.described.units else {}
+        return {"args": self.args, "ranges": self.ranges, **classes}
 
 
 def describe_inputs(placeholders: list[torch.fx.Node]) -> Inputs:
@@ -56,6 +58,7 @@ def describe_inputs(placeholders: list[torch.fx.Node]) -> Inputs:
     symbols = Symbols()
     floats: list[float] = []
     modules: dict[str, str] = {}
+    classes = program_classes.Described()
     fixed: list[str] = []
     for position, node in enumerate(placeholders):
         value = node.meta.get("example_value")
@@ -66,7 +69,7 @@ def describe_inputs(placeholders: list[torch.fx.Node]) -> Inputs:
             raise Bypass(f"input {position} is a symbolic {value.node.pytype.__name__}", code="symbolic-scalar")
         flags = node.meta.get("tensor_dict") or {}
         if is_traceable_wrapper_subclass(value):
-            described.append(_describe_subclass(value, flags, position, symbols, modules))
+            described.append(_describe_subclass(value, flags, position, symbols, modules, classes))
             for name in value.__tensor_flatten__()[0]:
                 storage = getattr(value, name).untyped_storage()._cdata
                 if storage in storages:
@@ -90,7 +93,7 @@ def describe_inputs(placeholders: list[torch.fx.Node]) -> Inputs:
             described[-1]["shares"] = described[first]["shares"] = first
     if fixed:  # all of them at once: each new trace costs as much as the first
         raise fixed_floats.FixedFloats(fixed)
-    return Inputs(described, symbols.ranges, symbols.hints, floats, modules)
+    return Inputs(described, symbols.ranges, symbols.hints, floats, modules, classes)
 
 
 def _refuse_shared(first: int, position: int) -> None:
@@ -114,10 +117,12 @@ def _float_of(value: FakeTensor, position: int) -> float:
 
 
 def _describe_subclass(
-    value: torch.Tensor, flags: dict[str, Any], position: int, symbols: Symbols, modules: dict[str, str]
+    value: torch.Tensor, flags: dict[str, Any], position: int, symbols: Symbols, modules: dict[str, str],
+    classes: program_classes.Described,
 ) -> dict[str, Any]:
     """A wrapper of other tensors (torch.utils._python_dispatch): what it wraps, and what it says of itself."""
     attributes, context = value.__tensor_flatten__()
+    kind = type(value)
     inner: list[list[Any]] = []
     for name in attributes:
         held = getattr(value, name)
@@ -126,7 +131,9 @@ def _describe_subclass(
                          code="unsupported-input")  # fmt: skip
         inner.append([name, _describe(held, {}, position, symbols)])
     return {
-        "subclass": user_modules.name_with_module(type(value), modules, code="unsupported-input"),
+        "subclass": classes.name(kind, modules)
+        if program_classes.of_the_program(kind)
+        else user_modules.name_with_module(kind, modules, code="unsupported-input"),
         "inner": inner,
         "context": subclass_context.encode(context, modules),
         "shape": [symbols.size(size) for size in value.shape],
@@ -174,27 +181,32 @@ def size_maker(inputs: dict[str, Any], hints: list[int], floats: list[float], mo
     return SizeMaker(mode.shape_env, inputs["ranges"], hints, floats)
 
 
-def make_inputs(inputs: dict[str, Any], sizes: SizeMaker, mode: FakeTensorMode) -> list[Any]:
-    """Fake tensors and sizes of ``mode`` with just this metadata."""
+def make_inputs(
+    inputs: dict[str, Any], sizes: SizeMaker, mode: FakeTensorMode,
+    classes: program_classes.Classes = program_classes.NONE,
+) -> list[Any]:  # fmt: skip
+    """Fake tensors and sizes of ``mode`` with just this metadata. ``classes``: those of ``Inputs.described``."""
     shared: dict[int, torch.UntypedStorage] = {}
-    return [_make_input(item, sizes, mode, shared) for item in inputs["args"]]
+    return [_make_input(item, sizes, mode, shared, classes) for item in inputs["args"]]
 
 
 def _make_input(
-    item: dict[str, Any], sizes: SizeMaker, mode: FakeTensorMode, shared: dict[int, torch.UntypedStorage]
-) -> Any:
+    item: dict[str, Any], sizes: SizeMaker, mode: FakeTensorMode, shared: dict[int, torch.UntypedStorage],
+    classes: program_classes.Classes,
+) -> Any:  # fmt: skip
     if "size" in item:
         return sizes.size_input(item["size"])
     if "subclass" in item:
-        return _make_subclass(item, sizes, mode)
+        module, _name, digest = item["subclass"]
+        kind = user_modules.find(item["subclass"]) if module else classes[digest]
+        return _make_subclass(kind, item, sizes, mode)
     made = _make(item, sizes, mode, shared)
     if "float" in item:
         made.item_memo = sizes.floats[item["float"]]
     return made
 
 
-def _make_subclass(item: dict[str, Any], sizes: SizeMaker, mode: FakeTensorMode) -> torch.Tensor:
-    kind = user_modules.find(item["subclass"])
+def _make_subclass(kind: Any, item: dict[str, Any], sizes: SizeMaker, mode: FakeTensorMode) -> torch.Tensor:
     shape, stride = ([sizes.size(size) for size in item[name]] for name in ("shape", "stride"))
     inner = {name: _make(held, sizes, mode, {}) for name, held in item["inner"]}
     with mode, torch.no_grad():

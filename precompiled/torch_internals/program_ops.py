@@ -30,7 +30,8 @@ import torch
 from torch._library import custom_ops, simple_registry
 
 from precompiled.core.errors import Bypass
-from precompiled.torch_internals.program_source import OURS, PROGRAMS, Source, refuse
+from precompiled.torch_internals import program_source
+from precompiled.torch_internals.program_source import OURS, PROGRAMS, Source
 
 _ROLES = {
     "fake": "_abstract_fn", "setup_context": "_setup_context_fn", "backward": "_backward_fn", "vmap": "_vmap_fn",
@@ -38,6 +39,11 @@ _ROLES = {
 _AUTOCAST = ("_autocast_dtype", "_autocast_cpu_dtype", "_autocast_cuda_dtype")
 _OWN_REGISTRATIONS = "/torch/_library/custom_ops.py:"
 _DEFINED: dict[str, str] = {}  # in a worker: operators, by name, and what defined them
+
+
+def refuse(name: str, why: str) -> NoReturn:
+    """Raise Bypass for an operator of the program's."""
+    program_source.refuse(f"the custom op {name}", why, code="custom-op-in-main")
 
 
 def describe(definition: custom_ops.CustomOpDef) -> tuple[str, list[str]]:
@@ -134,7 +140,7 @@ def _unit(definition: custom_ops.CustomOpDef) -> tuple[dict[str, Any], Source]:
     try:
         registered = _registrations(name)
         _refuse_what_is_more(definition, name, registered)
-        source, roles = Source(name), {}
+        source, roles = Source(f"the custom op {name}", code="custom-op-in-main"), {}
         for role, attribute in _ROLES.items():
             if (function := getattr(definition, attribute)) is not None:
                 roles[role] = f"{OURS}{role}"

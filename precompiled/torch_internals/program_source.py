@@ -1,10 +1,13 @@
-"""The source of functions that the program itself (``__main__``) defines, with all that they read, for a worker to run.
+"""The source of functions and classes that the program itself (``__main__``) defines, with all that they read.
 
 A function's source counts only where compiling its file gives the very code that the function has. Each name that it
 reads is written out as it is now, and must be one of these, or Bypass is raised:
 
 - a value that nobody can change: a number, a text, a tuple of such, a dtype, a device
-- another function of the program's that has this one name, no attributes, and no closure
+- another function of the program's that has this one name, no attributes, and no closure (but where the caller takes
+  closures: what is in one is then written out as a global is)
+- a class of the program's that has no metaclass, and in it methods, static methods, class methods, properties, slots
+  and values as above, and what is torch's
 - a builtin that says nothing of the process around it
 - torch, or a module of the standard library's that keeps no state, and of them what is their own code
 - a module that can be imported, or a function or class in one: told in ``Source.modules``, for the caller to digest
@@ -27,10 +30,11 @@ import operator
 import os
 import sys
 import sysconfig
+import types
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
-from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
+from types import BuiltinFunctionType, CodeType, FunctionType, MappingProxyType, ModuleType
 from typing import Any, NoReturn
 
 import torch
@@ -42,50 +46,69 @@ from precompiled.core.names import object_at
 
 PROGRAMS = ("__main__", "__mp_main__")  # the second one in a process that multiprocessing spawned
 OURS = "_precompiled_"  # what names of ours begin with, in the midst of the program's
+_READING = frozenset({
+    "LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL", "IMPORT_NAME", "LOAD_DEREF", "STORE_DEREF",
+    "DELETE_DEREF", "LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_DEREF",
+})  # fmt: skip
 # What a function was compiled with besides its source (``from __future__ import annotations``).
 _FLAGS = [getattr(__future__, name).compiler_flag for name in __future__.all_feature_names]
-_FUTURES = functools.reduce(operator.or_, _FLAGS)
+FUTURES = functools.reduce(operator.or_, _FLAGS)
 _PLAIN = (type(None), bool, int, float, complex, str, bytes)
 # Not globals(), eval(), __import__(), open() and their like: what they say is another thing in a worker.
 _BUILTINS = frozenset({
     "abs", "all", "any", "bool", "bytes", "callable", "complex", "dict", "divmod", "enumerate", "filter", "float",
     "frozenset", "getattr", "hasattr", "int", "isinstance", "issubclass", "iter", "len", "list", "map", "max", "min",
-    "next", "pow", "print", "range", "repr", "reversed", "round", "set", "slice", "sorted", "str", "sum", "tuple",
-    "type", "zip", "AssertionError", "AttributeError", "Exception", "IndexError", "KeyError", "NotImplementedError",
-    "RuntimeError", "TypeError", "ValueError",
+    "next", "object", "pow", "print", "range", "repr", "reversed", "round", "set", "slice", "sorted", "str", "sum",
+    "super", "tuple", "type", "zip", "AssertionError", "AttributeError", "Exception", "IndexError", "KeyError",
+    "NotImplemented", "NotImplementedError", "RuntimeError", "TypeError", "ValueError",
 })  # fmt: skip
 _STANDARD = frozenset({"collections", "functools", "itertools", "math", "operator", "typing"})
 _STANDARD_FOLDER = os.path.realpath(sysconfig.get_paths()["stdlib"]) + os.sep
 _TORCHS_OPERATORS = frozenset({"aten", "prims"})
+_METACLASSES = (type, type(torch.Tensor))
+# What a class statement writes, and pickling; it says nothing of what the class does.
+_NOT_OF_A_CLASS = frozenset({
+    "__module__", "__qualname__", "__doc__", "__dict__", "__weakref__", "__annotations__", "__annotate__",
+    "__annotate_func__", "__annotations_cache__", "__firstlineno__", "__static_attributes__", "__slotnames__",
+})  # fmt: skip
+# What is in a class's body beside functions, and where it has its function.
+_HOLD_A_FUNCTION: dict[type, str] = {staticmethod: "__func__", classmethod: "__func__", property: "fget"}
 
 
-def refuse(name: str, why: str) -> NoReturn:
-    """Raise Bypass for a custom operator of the program's."""
-    raise Bypass(
-        f"the custom op {name} is defined in the program itself, and {why}",
-        "Move it to a module that can be imported",
-        code="custom-op-in-main",
-    )
+def refuse(subject: str, why: str, code: str) -> NoReturn:
+    """Raise Bypass (``code``) for a thing of the program's."""
+    raise Bypass(f"{subject} is defined in the program itself, and {why}", "Move it to a module that can be imported",
+                 code=code)  # fmt: skip
 
 
 class Source:
-    """The source of some of the program's functions, and of what they read, for one custom operator."""
+    """The source of some of the program's functions and classes, and of what they read, for one thing that needs them.
 
-    def __init__(self, op: str) -> None:
+    ``subject``, ``code``: of a refusal. ``module``: that of the thing, where it is in a function of one. ``closures``:
+    whether functions may have one.
+    """
+
+    def __init__(self, subject: str, code: str, module: str = "", *, closures: bool = False) -> None:
         self.operators: list[custom_ops.CustomOpDef] = []  # of the program's, that are called
         self.modules: set[str] = set()  # of which the caller needs a digest
         self.imports: set[str] = set()  # torch's, and the standard library's
         self.flags = 0  # for compile()
-        self._op = op
+        self._subject, self._code, self._closures = subject, code, closures
         self._texts: dict[str, str] = {}
+        self._classes: dict[str, type] = {}
         self._names: dict[int, str] = {}
-        self._globals = vars(sys.modules[PROGRAMS[0]])
+        self._values: dict[str, Any] = {}  # by name: what is a global here may be something else in a closure
+        self._globals = vars(sys.modules[PROGRAMS[0] if not module or module in PROGRAMS else module])
 
     def text(self) -> str:
-        return "\n".join(self._texts[name] for name in sorted(self._texts))
+        """Classes come last, as their bodies run at once: those that others derive from before these."""
+        order = sorted(self._texts, key=lambda name: (len(getattr(self._classes.get(name), "__mro__", ())), name))
+        return "\n".join(self._texts[name] for name in order)
 
     def refer(self, name: str, value: Any, read: Sequence[str] = ()) -> None:
         """Have ``name`` be this value there; ``read``: the attributes that are read of it, one of the other."""
+        if self._values.setdefault(name, value) is not value:
+            self._refuse(f"{name} is one thing in a closure and another one elsewhere")
         if isinstance(value, ModuleType):
             self._read_of_module(value, read)
             package, _, last = value.__name__.rpartition(".")
@@ -101,31 +124,124 @@ class Source:
                 self._refuse(f"{value.__qualname__} has two names, {name} and {self._names[id(value)]}")
             self._texts[name] = ""  # so that a function may call itself, or what calls it
             self._texts[name] = self._definition(name, value)
-        elif (text := _as_source(value)) is not None:
+        elif isinstance(value, type) and self._has_no_name(value):
+            if name != value.__name__ or self._classes.setdefault(name, value) is not value:
+                self._refuse(f"the class {value.__qualname__} has two names, or two classes have one")
+            self._texts[name] = ""
+            self._texts[name] = self._class(name, value)
+        elif (text := as_source(value)) is not None:
             self._texts[name] = f"{name} = {text}"
         else:
             self._texts[name] = self._imported(name, value)
 
     def _definition(self, name: str, function: FunctionType) -> str:
+        return self._unparsed(name, self._written(name, function, definition_of(function)))
+
+    def _written(
+        self, name: str, function: FunctionType, node: ast.FunctionDef | None, of: type | None = None
+    ) -> ast.FunctionDef:
+        """What defines the function under ``name``. ``of``: the class that it is a method of."""
         if function.__dict__:
             self._refuse(f"{function.__qualname__} has attributes: {', '.join(function.__dict__)}")
-        node = _definition_of(function)
         if node is None:
-            self._refuse(f"the source of {function.__qualname__} is not to be had (or it has a closure)")
+            self._refuse(f"the source of {function.__qualname__} is not to be had")
+        held = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
+        if of is not None and "__class__" in held and held.pop("__class__").cell_contents is not of:
+            self._refuse(f"{function.__qualname__} is a method of another class")
+        if held and not self._closures:
+            self._refuse(f"{function.__qualname__} has a closure")
         node.name = name
         named = function.__kwdefaults__ or {}
         node.args.defaults = [self._default(value, function) for value in function.__defaults__ or ()]
         node.args.kw_defaults = [
             self._default(named[item.arg], function) if item.arg in named else None for item in node.args.kwonlyargs
         ]
-        text = ast.unparse(ast.fix_missing_locations(node))
-        if ast.dump(ast.parse(text).body[0]) != ast.dump(node):
-            self._refuse(f"the source of {function.__qualname__} cannot be written out")
-        self.flags |= function.__code__.co_flags & _FUTURES
+        self.flags |= function.__code__.co_flags & FUTURES
+        self._read_all(function, held)
+        return node
+
+    def _read_all(self, function: FunctionType, held: Mapping[str, types.CellType] = MappingProxyType({})) -> None:
+        """``held``: the cells of its closure, by name."""
         for code in _codes(function.__code__):
             for opname, read, attributes in _reads(code):
-                self._read(function, opname, read, attributes)
+                if opname.endswith("_DEREF"):
+                    if read in held:
+                        self._read_of_closure(function, opname, read, held[read], attributes)
+                else:
+                    self._read(function, opname, read, attributes)
+
+    def _unparsed(self, name: str, node: ast.stmt) -> str:
+        text = ast.unparse(ast.fix_missing_locations(node))
+        if ast.dump(ast.parse(text).body[0]) != ast.dump(node):
+            self._refuse(f"the source of {name} cannot be written out")
         return text
+
+    def _read_of_closure(
+        self, function: FunctionType, opname: str, name: str, cell: types.CellType, attributes: list[str]
+    ) -> None:
+        if opname != "LOAD_DEREF":
+            self._refuse(f"{function.__qualname__} sets {name}, which is of its closure")
+        if name.startswith(OURS) or name in vars(builtins):
+            self._refuse(f"{function.__qualname__} has {name} in its closure")
+        try:
+            content = cell.cell_contents
+        except ValueError:
+            self._refuse(f"{name}, of the closure of {function.__qualname__}, is not set")
+        self.refer(name, content, attributes)
+
+    def _class(self, name: str, kind: type) -> str:
+        """A class statement that makes the same."""
+        if type(kind) not in _METACLASSES:
+            self._refuse(f"the class {name} has a metaclass")
+        bases = [self._base(base) for base in kind.__bases__]
+        if any("__init_subclass__" in vars(base) for base in kind.__mro__ if base is not object):
+            self._refuse(f"{name} has an __init_subclass__")
+        (made,) = ast.parse(f"class {name}({', '.join(bases)}): pass").body
+        assert isinstance(made, ast.ClassDef)
+        body = [
+            self._member(kind, attribute, value)
+            for attribute, value in vars(kind).items()
+            if attribute not in _NOT_OF_A_CLASS and not _is_a_slot(kind, attribute, value)
+        ]
+        made.body = body or made.body
+        return self._unparsed(name, made)
+
+    def _has_no_name(self, kind: type) -> bool:
+        """Whether no import leads to a class."""
+        if kind.__module__ in PROGRAMS:
+            return True
+        return "<locals>" in kind.__qualname__ and vars(sys.modules.get(kind.__module__, types)) is self._globals
+
+    def _base(self, base: type) -> str:
+        if base is object:
+            return "object"
+        name = base.__name__
+        if not self._has_no_name(base):
+            name = f"{OURS}{base.__module__}_{name}".replace(".", "_")
+        self.refer(name, base)
+        return name
+
+    def _member(self, kind: type, attribute: str, value: Any) -> ast.stmt:
+        """The statement for one thing in a class's body."""
+        if isinstance(value, property) and (value.fset is not None or value.fdel is not None):
+            self._refuse(f"{kind.__name__}.{attribute} can be set")
+        held = _HOLD_A_FUNCTION.get(type(value))
+        function = getattr(value, held) if held else value
+        if type(function) is FunctionType and function.__globals__ is self._globals:
+            name = function.__name__
+            private = name.startswith("__") and not name.endswith("__")
+            if attribute != (f"_{kind.__name__.lstrip('_')}{name}" if private else name):
+                self._refuse(f"{kind.__name__}.{attribute} is a function of another name")
+            node = self._written(name, function, _method_of(function, kind.__name__), kind)
+            node.decorator_list = [ast.Name(type(value).__name__, ast.Load())] if held else []
+            return node
+        text = None if held else as_source(tuple(value) if attribute == "__slots__" else value)
+        if text is None and isinstance(value, BuiltinFunctionType):
+            text = f"{OURS}{kind.__name__}_{attribute}"
+            self.refer(text, value)
+        if text is None:
+            self._refuse(f"{kind.__name__}.{attribute} is a {type(value).__qualname__}")
+        return ast.parse(f"{attribute} = {text}").body[0]
 
     def _read(self, function: FunctionType, opname: str, name: str, attributes: list[str]) -> None:
         if opname == "IMPORT_NAME":
@@ -196,13 +312,13 @@ class Source:
             self.modules.add(name)
 
     def _default(self, value: Any, function: FunctionType) -> ast.expr:
-        text = _as_source(value)
+        text = as_source(value)
         if text is None:
             self._refuse(f"{function.__qualname__} has a default of type {type(value).__qualname__}")
         return ast.parse(text, mode="eval").body
 
     def _refuse(self, why: str) -> NoReturn:
-        refuse(self._op, why)
+        refuse(self._subject, why, self._code)
 
 
 def _is_standard(name: str) -> bool:
@@ -216,12 +332,12 @@ def _is_own(value: Any) -> bool:
     if isinstance(value, FunctionType):
         file = os.path.realpath(value.__code__.co_filename)
         return is_really_torchs(file) or (file.startswith(_STANDARD_FOLDER) and "-packages" not in file)
-    return isinstance(value, BuiltinFunctionType) or (
+    return isinstance(value, BuiltinFunctionType) or value is NotImplemented or (
         isinstance(value, type) and value.__module__.partition(".")[0] in ("builtins", "torch", *_STANDARD)
     )
 
 
-def _as_source(value: Any) -> str | None:
+def as_source(value: Any) -> str | None:
     """An expression for a value that nobody can change; None for another one."""
     if isinstance(value, torch.dtype):
         return f"{OURS}{value!r}"
@@ -237,17 +353,41 @@ def _as_source(value: Any) -> str | None:
     return text if repr(again) == text else None
 
 
+def _is_a_slot(kind: type, name: str, value: Any) -> bool:
+    """Whether it is what ``__slots__`` makes."""
+    slots = vars(kind).get("__slots__", ())
+    return isinstance(value, types.MemberDescriptorType) and name in slots and value.__objclass__ is kind
+
+
 def _is_plain(value: Any) -> bool:
     return type(value) in _PLAIN or (type(value) is tuple and all(_is_plain(item) for item in value))
 
 
-def _definition_of(function: FunctionType) -> ast.FunctionDef | None:
+def definition_of(function: FunctionType) -> ast.FunctionDef | None:
     """A function's definition, without decorators and annotations; None where the source is not the function's."""
+    node = written(function)
+    return _bare(node) if node is not None else None
+
+
+def written(function: FunctionType) -> ast.FunctionDef | None:
+    """The same as it stands in its file, not to be changed."""
+    found = _found(function)
+    return found[0] if found is not None and not found[1] else None
+
+
+def _method_of(function: FunctionType, kind: str) -> ast.FunctionDef | None:
+    """The same of a method: it must stand in a class of this name, on which the meaning of ``__x`` depends."""
+    found = _found(function)
+    return _bare(found[0]) if found is not None and found[1] == kind else None
+
+
+def _found(function: FunctionType) -> tuple[ast.FunctionDef, str] | None:
     code = function.__code__
     text = "".join(linecache.getlines(code.co_filename))
-    node = _definitions(text, code.co_flags & _FUTURES).get(code)
-    if node is None or function.__closure__:
-        return None
+    return _definitions(text, code.co_flags & FUTURES).get(code)
+
+
+def _bare(node: ast.FunctionDef) -> ast.FunctionDef:
     made = copy.deepcopy(node)
     made.decorator_list, made.returns = [], None
     given = made.args
@@ -258,8 +398,9 @@ def _definition_of(function: FunctionType) -> ast.FunctionDef | None:
 
 
 @cache
-def _definitions(text: str, flags: int) -> dict[CodeType, ast.FunctionDef]:
-    """The functions that a file defines, by the code that they have; equal codes have the same line, too.
+def _definitions(text: str, flags: int) -> dict[CodeType, tuple[ast.FunctionDef, str]]:
+    """The functions that a file defines, and the innermost class around each ("" where there is none), by the code that
+    they have; equal codes have the same line, too.
 
     The whole file is compiled: what Python makes of a call depends on what the file imports.
     """
@@ -269,7 +410,7 @@ def _definitions(text: str, flags: int) -> dict[CodeType, ast.FunctionDef]:
             tree, whole = ast.parse(text), compile(text, "", "exec", flags=flags, dont_inherit=True)
     except (SyntaxError, ValueError):
         return {}
-    by_place = {(_first_line(node), node.name): node for node in _outside_of_classes(tree)}
+    by_place = {(_first_line(node), node.name): (node, kind) for node, kind in _functions(tree, "")}
     codes = {(code.co_firstlineno, code.co_name): code for code in _codes(whole)}
     return {codes[place]: by_place[place] for place in by_place if place in codes}
 
@@ -278,13 +419,11 @@ def _first_line(node: ast.FunctionDef) -> int:
     return min([node.lineno, *(item.lineno for item in node.decorator_list)])
 
 
-def _outside_of_classes(node: ast.AST) -> Iterator[ast.FunctionDef]:
-    """Not those in classes, where a name such as __x means another one."""
+def _functions(node: ast.AST, kind: str) -> Iterator[tuple[ast.FunctionDef, str]]:
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.FunctionDef):
-            yield child
-        if not isinstance(child, ast.ClassDef):
-            yield from _outside_of_classes(child)
+            yield child, kind
+        yield from _functions(child, child.name if isinstance(child, ast.ClassDef) else kind)
 
 
 def _codes(code: CodeType) -> Iterator[CodeType]:
@@ -298,7 +437,7 @@ def _reads(code: CodeType) -> Iterator[tuple[str, str, list[str]]]:
     """Instructions that read or set a name that is not local, or import, with the attributes that are read next."""
     instructions = list(dis.get_instructions(code))
     for position, instruction in enumerate(instructions):
-        if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL", "IMPORT_NAME"):
+        if instruction.opname in _READING:
             attributes = []
             for following in instructions[position + 1 :]:
                 if following.opname not in ("LOAD_ATTR", "LOAD_METHOD"):

@@ -69,6 +69,34 @@ def f(x):
 def build():
     return f, [(torch.randn(4, 4),)]
 """, ("KIND = T", "KIND = torch.Tensor"), TRACED)
+_OF_A_FUNCTION = """
+def kinds(factor):
+    class Kind(torch.Tensor):
+        def __new__(cls, inner):
+            return torch.Tensor._make_wrapper_subclass(cls, inner.shape, strides=inner.stride(), dtype=inner.dtype)
+        def __init__(self, inner):
+            self.inner = inner
+        def __tensor_flatten__(self):
+            return ["inner"], None
+        @staticmethod
+        def __tensor_unflatten__(inner, context, size, stride):
+            return KIND(inner["inner"])
+        @classmethod
+        def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+            inner = [value.inner if isinstance(value, KIND) else value for value in args]
+            if func is torch.ops.aten.mm.default:
+                return KIND(torch.addmm(inner[0], *inner, alpha=factor))
+            found = func(*inner, **(kwargs or {}))
+            return KIND(found) if isinstance(found, torch.Tensor) else found
+    return Kind
+KIND = kinds(2.0)
+def f(x):
+    return torch.mm(x, x).inner
+def build():
+    return f, [(KIND(torch.randn(4, 4)),)]
+"""
+case("subclass_of_a_function", _OF_A_FUNCTION, None, USED)
+case("closure_of_a_subclass_of_a_function", _OF_A_FUNCTION, ("kinds(2.0)", "kinds(3.0)"), TRACED)
 case("not_a_leaf", """
 def f(x):
     return torch.mm(x, x) if x.grad_fn is None else torch.addmm(x, x, x, alpha=3.0)

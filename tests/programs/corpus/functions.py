@@ -9,6 +9,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch.testing._internal.two_tensor import TwoTensor
+from torch.utils._pytree import tree_map_only
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
 from corpus import modules
@@ -223,6 +224,44 @@ def tensor_subclass_that_says_objects_of_itself() -> Row:
     """As torchao's with dynamic quantization of activations do."""
     tag = modules.Described("three", modules.Kind.LOUD)
     return Row(lambda x: x * 3 + 1, [(modules.Tagged(rand(8, grad=False), tag),)])
+
+
+@row
+def tensor_subclass_of_a_function() -> Row:
+    """No import leads to it: a worker has its source."""
+    factor = 2
+
+    class Raised(torch.Tensor):
+        """Whatever is multiplied is also raised."""
+
+        @staticmethod
+        def __new__(cls, inner: torch.Tensor) -> Any:
+            return torch.Tensor._make_wrapper_subclass(
+                cls, inner.shape, strides=inner.stride(), dtype=inner.dtype, device=inner.device
+            )
+
+        def __init__(self, inner: torch.Tensor) -> None:
+            self.inner = inner
+
+        def __tensor_flatten__(self) -> tuple[list[str], Any]:
+            return ["inner"], None
+
+        @staticmethod
+        def __tensor_unflatten__(inner: dict[str, torch.Tensor], context: Any, size: Any, stride: Any) -> Any:
+            return Raised(inner["inner"])
+
+        @classmethod
+        def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            args, kwargs = tree_map_only(Raised, lambda x: x.inner, (args, kwargs or {}))
+            found = func(*args, **kwargs)
+            return Raised(found + factor if func is torch.ops.aten.mul.Tensor else found)
+
+    def run(function: Callable[..., Any], x: torch.Tensor) -> list[Any]:
+        found = function(Raised(x))
+        assert type(found) is Raised
+        return [found.inner]
+
+    return Row(lambda x: x * 3 + 1, [(rand(8, grad=False),)], run=run)
 
 
 @row

@@ -1,0 +1,134 @@
+"""Tensor subclasses that the program itself defines: a worker has them as source, and the next process by their key.
+
+What is described, and what refused: tests/torch_internals/test_program_classes.py.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support_host import Host
+
+PROGRAM = '''
+import json, sys
+import torch
+from torch.utils._pytree import tree_map_only
+import precompiled
+precompiled.enable("wait")
+import lib
+
+RAISED_BY = 2
+
+@torch.library.custom_op("of_main::negated", mutates_args=())
+def negated(x: torch.Tensor) -> torch.Tensor:
+    return -x
+
+negated.register_fake(torch.empty_like)
+
+def raised(x):
+    return negated(x) + RAISED_BY * lib.one()
+
+class Wraps(torch.Tensor):
+    __torch_function__ = torch._C._disabled_torch_function_impl
+
+    def __init__(self, inner, word):
+        self.inner, self.word = inner, word
+
+class Raised(Wraps):
+    """Whatever is multiplied is also raised."""
+    __slots__ = ["inner", "word"]
+    private = 1
+
+    def __new__(cls, inner, word):
+        return torch.Tensor._make_wrapper_subclass(
+            cls, inner.shape, strides=inner.stride(), dtype=inner.dtype, device=inner.device,
+            requires_grad=inner.requires_grad)
+
+    def __init__(self, inner, word):
+        super().__init__(inner, word)
+
+    @property
+    def __factor(self):
+        return self.private
+
+    def __repr__(self):
+        return f"{self.word}"
+
+    def __tensor_flatten__(self):
+        return ["inner"], (self.word, self.__factor)
+
+    @staticmethod
+    def __tensor_unflatten__(inner, context, size, stride):
+        return Raised(inner["inner"], context[0])
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        (word, *_) = [x.word for x in args if isinstance(x, Raised)]
+        args, kwargs = tree_map_only(Raised, lambda x: x.inner, (args, kwargs or {}))
+        found = func(*args, **kwargs)
+        if func is torch.ops.aten.mul.Tensor:
+            found = raised(found)
+        return Raised(found, word)
+
+def f(x):
+    return (x * 3).sin()
+
+def run(function):
+    found = function(Raised(torch.linspace(-1, 1, 7), "a word"))
+    assert type(found) is Raised and found.word == "a word"
+    return found.inner
+
+torch.testing.assert_close(run(torch.compile(f)), run(f))
+print(json.dumps([[g.state, g.source, g.reason, g.message, g.key] for g in precompiled.report()]))
+'''
+
+
+@pytest.fixture
+def project(served: Host) -> Path:
+    folder = served.root / "project"
+    folder.mkdir()
+    (folder / "main.py").write_text(PROGRAM)
+    (folder / "lib.py").write_text("def one():\n    return 1\n")
+    return folder
+
+
+def run(host: Host, project: Path, packages: str = "off") -> tuple[list[str], str]:
+    """State, source, reason and message of the graph; its key."""
+    found = {"PYTHONPATH": str(project), "PRECOMPILED_PACKAGES": packages}
+    ((*what, key),) = host.program(str(project / "main.py"), env=found).result()
+    return what, key
+
+
+def edit(file: Path, old: str, new: str) -> None:
+    text = file.read_text()
+    assert old in text
+    file.write_text(text.replace(old, new))
+
+
+SWAP, HIT, PACKAGE = (["compiled", source, "", ""] for source in ("swap", "hit", "package"))
+
+
+def test_they_are_compiled_by_a_worker_and_found_by_the_next_process(served: Host, project: Path) -> None:
+    first, key = run(served, project, "program")
+    assert first == SWAP
+    assert run(served, project, "program")[0] == PACKAGE
+    edit(project / "main.py", "import json, sys", "# moved\nimport json, sys")
+    assert run(served, project) == (HIT, key)
+
+
+@pytest.mark.slow
+def test_what_they_compute_with_is_in_the_key(served: Host, project: Path) -> None:
+    keys = [run(served, project, "program")[1]]
+    for file, old, new in (
+        ("main.py", "RAISED_BY = 2", "RAISED_BY = 3"),
+        ("main.py", "private = 1", "private = 4"),
+        ("main.py", "aten.mul.Tensor", "aten.sin.default"),
+        ("main.py", "fake(torch.empty_like)", "fake(torch.zeros_like)"),
+        ("lib.py", "return 1", "return 5"),
+    ):
+        edit(project / file, old, new)
+        what, key = run(served, project, "program")
+        assert what == SWAP, "neither a package nor an artifact of another class is used"
+        keys.append(key)
+    assert len(set(keys)) == len(keys)
