@@ -158,9 +158,10 @@ _TABLE = (
     _bypass("unsupported-node", "a kind of node that Dynamo's graphs do not have", "report it"),
     _bypass("unsupported-size", "a symbolic size of a form that has no canonical form", "`mark_dynamic` fewer sizes"),
     _bypass("user-kernel",
-        "a Triton kernel that a worker cannot import (of the program itself, inside of a function, with "
-        "`triton.heuristics`), or a constant argument of its that is no plain value",
-        "move it to the top level of a module; use `triton.autotune` alone"),
+        "a Triton kernel that no import leads to (of the program itself, in a function), and that no source says whole "
+        "(it has a closure, or reads more than kernels, constants and modules); or an argument or setting of one that "
+        "is no plain value",
+        "move it to the top level of a module"),
     _bypass("user-function",
         "the graph calls a function that is not torch's (also one that was patched into torch's namespace)",
         "let Dynamo trace into it, rather than `torch._dynamo.allow_in_graph` it"),

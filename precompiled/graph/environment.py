@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from precompiled.torch_internals import program_classes
+from precompiled.torch_internals import program_classes, program_kernels
 
 # The environment variables that a compile depends on: a worker gets these from the client, and no others. Where they
 # differ another worker is started, so variables that a launcher sets for each rank, job or run must not be among them.
@@ -148,10 +148,11 @@ def _development_digest() -> str:
 def interpreter_of_a_worker(modules: Mapping[str, str] | None = None) -> Any:
     """The interpreter that a worker must run in; ``modules``: those of its graph's custom ops.
 
-    Not classes of the program's, which a worker makes of its source.
+    Not classes and kernels of the program's, which a worker makes of their source.
     """
     from precompiled import wire
-    modules = {name: digest for name, digest in (modules or {}).items() if not name.startswith(program_classes.PREFIX)}
+    ours = (program_classes.PREFIX, program_kernels.PREFIX)
+    modules = {name: digest for name, digest in (modules or {}).items() if not name.startswith(ours)}
 
     return wire.Interpreter(
         executable=sys.executable,

@@ -20,7 +20,7 @@ import torch
 from torch._library import custom_ops, simple_registry
 
 from precompiled.core.errors import Bypass
-from precompiled.torch_internals import program_classes, program_ops, program_source
+from precompiled.torch_internals import program_classes, program_kernels, program_ops, program_source
 from precompiled.torch_internals.user_modules import import_modules, modules_digest
 
 # Where a compile looks for what an operator does. One of them may be registered by a module of which nobody knows.
@@ -69,7 +69,9 @@ def compare(modules: Mapping[str, str]) -> None:
     for name, digest in modules.items():
         if name.startswith(program_classes.PREFIX):
             continue  # its caller asks for the class itself: program_classes.find
-        if "::" in name:
+        if name.startswith(program_kernels.PREFIX):
+            program_kernels.compare(name, digest)
+        elif "::" in name:
             program_ops.compare(name, digest)
         else:
             import_modules(name, digest)

@@ -23,7 +23,7 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from precompiled.core.errors import Bypass
-from precompiled.torch_internals import fixed_floats, program_classes, subclass_context, user_modules
+from precompiled.torch_internals import fixed_floats, program_classes, program_source, subclass_context, user_modules
 from precompiled.torch_internals.sizes import SizeMaker, Symbols
 
 # Flags that Dynamo sets on an input's tensor_dict and that AOTAutograd or Inductor read. There is but one more in there
@@ -132,7 +132,7 @@ def _describe_subclass(
         inner.append([name, _describe(held, {}, position, symbols)])
     return {
         "subclass": classes.name(kind, modules)
-        if program_classes.of_the_program(kind)
+        if program_source.is_nowhere(kind)
         else user_modules.name_with_module(kind, modules, code="unsupported-input"),
         "inner": inner,
         "context": subclass_context.encode(context, modules),

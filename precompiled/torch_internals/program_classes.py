@@ -1,12 +1,8 @@
 """Tensor subclasses that no worker can import, of ``__main__`` or in a function: as source that it runs.
 
 A compile asks of a subclass how it is taken apart and put together again, and what its operators do, all of which are
-its methods: they travel, and are in the key, with all that they read (program_source.py), as a *unit*::
-
-    {"class": "Scaled", "source": "class Scaled(...): ...", "flags": 0, "imports": ["math"], "ops": [...]}
-
-``ops``: the custom operators of the program's that it calls (program_ops.py). What torch keeps about a class elsewhere
-(rules of operators for it, its entry in pytree) is refused.
+its methods: they travel, and are in the key, with all that they read (program_units.py). What torch keeps about a class
+elsewhere (rules of operators for it, its entry in pytree) is refused.
 
 A worker makes the class for one compile and forgets it: a method may change what it reads. What the compile gives names
 the class by the digest of its unit, where a pickle would name its module, and whoever loads it has the class.
@@ -18,10 +14,7 @@ CONSTANT_NODES}. Checked on 2.11.0, 2.13.0, 2.15.0.
 
 from __future__ import annotations
 
-import hashlib
-import importlib
 import io
-import json
 import pickle
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -33,8 +26,9 @@ from torch._library import simple_registry
 from torch.utils import _pytree as pytree
 
 from precompiled.core.errors import Bypass
-from precompiled.torch_internals import program_ops, user_modules
-from precompiled.torch_internals.program_source import OURS, PROGRAMS, Source, refuse
+from precompiled.torch_internals import program_units
+from precompiled.torch_internals.program_source import Source, is_nowhere, refuse
+from precompiled.torch_internals.program_units import Unit
 
 CODE = "unsupported-input"
 PREFIX = "class "  # of its name, where the modules and operators that a graph needs are listed
@@ -46,32 +40,25 @@ class Described:
     """The classes of one graph's inputs."""
 
     def __init__(self) -> None:
-        self.units: list[dict[str, Any]] = []
+        self.units: list[Unit] = []
         self.classes: dict[str, type] = {}
 
     def name(self, kind: type, modules: dict[str, str]) -> list[str]:
         """How an input names its class. What a worker must have for it is added to ``modules``. Raises Bypass."""
-        unit, imported, needed = _unit(kind)
-        digest = _digest(unit)
-        if digest not in self.classes:
+        unit = _unit(kind)
+        known = program_units.digest(unit)
+        if known not in self.classes:
             self.units.append(unit)
-        if self.classes.setdefault(digest, kind) is not kind:
+        if self.classes.setdefault(known, kind) is not kind:
             _refuse(kind, "there are two of it")
-        if imported:
-            modules[",".join(imported)] = user_modules.modules_digest(imported, code=CODE)
-        modules.update(needed)
-        modules[f"{PREFIX}{kind.__qualname__}"] = digest
-        return ["", kind.__qualname__, digest]
+        modules.update(program_units.needed(unit))
+        modules[f"{PREFIX}{kind.__qualname__}"] = known
+        return ["", kind.__qualname__, known]
 
 
-def of_the_program(kind: type) -> bool:
-    """Whether it is one that no import leads to."""
-    return kind.__module__ in PROGRAMS or "<locals>" in kind.__qualname__
-
-
-def made(units: Iterable[dict[str, Any]]) -> dict[str, type]:
+def made(units: Iterable[Unit]) -> dict[str, type]:
     """The classes of ``Described.units``, made anew."""
-    return {_digest(unit): _made(unit) for unit in units}
+    return {program_units.digest(unit): _made(unit) for unit in units}
 
 
 def find(modules: Mapping[str, str]) -> dict[str, type]:
@@ -112,40 +99,20 @@ class _Unpickler(pickle.Unpickler):
         return self._classes[digest]
 
 
-def _made(unit: dict[str, Any]) -> type:
-    for ops in unit["ops"]:
-        program_ops.define(ops)
-    for module in unit["imports"]:
-        importlib.import_module(module)
+def _made(unit: Unit) -> type:
     name = unit["class"].rpartition(".")[2]
-    space: dict[str, Any] = {"__name__": f"precompiled.program.{name}", f"{OURS}torch": torch}
-    exec(compile(unit["source"], f"<the program's {name}>", "exec", flags=unit["flags"], dont_inherit=True), space)
-    found: type = space[name]
+    found: type = program_units.run(unit, name)[name]
     return found
 
 
-def _unit(kind: type) -> tuple[dict[str, Any], list[str], dict[str, str]]:
-    """The unit, modules that it imports, and the modules and operators of the program's that its operators need."""
-    try:
+def _unit(kind: type) -> Unit:
+    def read(source: Source) -> None:
         _refuse_what_is_elsewhere(kind)
-        source = Source(_subject(kind), CODE, kind.__module__, closures=True)
         source.refer(kind.__name__, kind)
-        text = source.text()
-        ops, modules, needed = [], set(source.modules), {}
-        for operator in source.operators:
-            told, imported = program_ops.describe(operator)
-            ops.append(told)
-            modules |= {*imported}
-            needed.update(program_ops.digests(told))
-    except Bypass:
-        raise
-    except Exception as error:  # noqa: BLE001 - of reading whatever the user wrote
-        _refuse(kind, f"cannot be described ({type(error).__name__}: {error})")
-    unit = {
-        "class": kind.__qualname__, "source": text, "flags": source.flags, "imports": sorted(source.imports),
-        "ops": sorted(ops),
-    }  # fmt: skip
-    return unit, sorted(modules), needed
+
+    subject = _subject(kind)
+    unit = program_units.told(subject, CODE, Source(subject, CODE, kind.__module__, closures=True), read)
+    return {"class": kind.__qualname__, **unit}
 
 
 def _refuse_what_is_elsewhere(kind: type) -> None:
@@ -160,9 +127,9 @@ def _refuse_what_is_elsewhere(kind: type) -> None:
 
 
 def _found(name: str, digest: str) -> type:
-    alike = [kind for kind in set(_subclasses(torch.Tensor)) if of_the_program(kind) and kind.__qualname__ == name]
+    alike = [kind for kind in set(_subclasses(torch.Tensor)) if is_nowhere(kind) and kind.__qualname__ == name]
     try:
-        found = [kind for kind in alike if _digest(_unit(kind)[0]) == digest]
+        found = [kind for kind in alike if program_units.digest(_unit(kind)) == digest]
     except Bypass as refused:
         raise ValueError(str(refused)) from refused
     if len(found) != 1:
@@ -175,10 +142,6 @@ def _subclasses(kind: type) -> Iterator[type]:
     for inner in type.__subclasses__(kind):
         yield inner
         yield from _subclasses(inner)
-
-
-def _digest(unit: dict[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(unit, sort_keys=True).encode()).hexdigest()
 
 
 def _subject(kind: type) -> str:

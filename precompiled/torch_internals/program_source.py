@@ -20,6 +20,8 @@ torch._library.custom_ops.CustomOpDef.{_init_fn, _opoverload}. Checked on 2.11.0
 from __future__ import annotations
 import __future__
 
+import _abc
+import abc
 import ast
 import builtins
 import copy
@@ -65,14 +67,20 @@ _BUILTINS = frozenset({
 _STANDARD = frozenset({"collections", "functools", "itertools", "math", "operator", "typing"})
 _STANDARD_FOLDER = os.path.realpath(sysconfig.get_paths()["stdlib"]) + os.sep
 _TORCHS_OPERATORS = frozenset({"aten", "prims"})
-_METACLASSES = (type, type(torch.Tensor))
+_METACLASSES = (type, type(torch.Tensor), abc.ABCMeta)
 # What a class statement writes, and pickling; it says nothing of what the class does.
 _NOT_OF_A_CLASS = frozenset({
     "__module__", "__qualname__", "__doc__", "__dict__", "__weakref__", "__annotations__", "__annotate__",
     "__annotate_func__", "__annotations_cache__", "__firstlineno__", "__static_attributes__", "__slotnames__",
+    "__abstractmethods__", "_abc_impl",
 })  # fmt: skip
 # What is in a class's body beside functions, and where it has its function.
 _HOLD_A_FUNCTION: dict[type, str] = {staticmethod: "__func__", classmethod: "__func__", property: "fget"}
+
+
+def is_nowhere(thing: Any) -> bool:
+    """Whether no import leads to a function or class."""
+    return thing.__module__ in PROGRAMS or "<locals>" in thing.__qualname__
 
 
 def refuse(subject: str, why: str, code: str) -> NoReturn:
@@ -191,8 +199,8 @@ class Source:
 
     def _class(self, name: str, kind: type) -> str:
         """A class statement that makes the same."""
-        if type(kind) not in _METACLASSES:
-            self._refuse(f"the class {name} has a metaclass")
+        if type(kind) not in _METACLASSES or (type(kind) is abc.ABCMeta and _abc._get_dump(kind)[0]):
+            self._refuse(f"the class {name} has a metaclass, or classes that are registered with it")
         bases = [self._base(base) for base in kind.__bases__]
         if any("__init_subclass__" in vars(base) for base in kind.__mro__ if base is not object):
             self._refuse(f"{name} has an __init_subclass__")

@@ -65,8 +65,7 @@ def kind_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Kinds]:
         unique = uuid.uuid4().hex[:8]
         load(f"lib_{unique}", "class Base:\n    pass\n")
         name = f"program_{unique}"
-        for module in (program_source, program_classes):
-            monkeypatch.setattr(module, "PROGRAMS", (name,))
+        monkeypatch.setattr(program_source, "PROGRAMS", (name,))
         text = START.format(lib=f"lib_{unique}")
         assert old in text
         found: type = load(name, text.replace(old, new) + more).Kind
@@ -216,4 +215,4 @@ def made(factor):
     module = sys.modules[kind_of(more=more).__module__]
     found = [unit(module.made(factor)) for factor in (2, 2, 3)]
     assert found[0] == found[1] != found[2]
-    assert program_classes.of_the_program(module.made(2))
+    assert program_source.is_nowhere(module.made(2))

@@ -54,14 +54,40 @@ def tuned(x, y, out, n, B: tl.constexpr):
     i = tl.program_id(0) * B + tl.arange(0, B)
     tl.store(out + i, tl.load(x + i, mask=i < n) * tl.load(y + i, mask=i < n), mask=i < n)
 
+@triton.heuristics({"B": lambda given: 32 if given["n"] > 60 else 16})
+@triton.jit
+def guessed(x, y, out, n, B: tl.constexpr):
+    i = tl.program_id(0) * B + tl.arange(0, B)
+    tl.store(out + i, tl.load(x + i, mask=i < n), mask=i < n)
+
+@triton.autotune(configs=[triton.Config({"A": 1}), triton.Config({"A": 2})], key=["n"])
+@triton.heuristics({"B": lambda given: 16 * given["A"]})
+@triton.jit
+def both(x, y, out, n, A: tl.constexpr, B: tl.constexpr):
+    i = tl.program_id(0) * B + tl.arange(0, B)
+    tl.store(out + i, tl.load(x + i, mask=i < n) * A, mask=i < n)
+
 def inside():
     @triton.jit
     def hidden(x, y, out, n, B: tl.constexpr):
         i = tl.program_id(0) * B + tl.arange(0, B)
-        tl.store(out + i, tl.load(x + i, mask=i < n), mask=i < n)
+        tl.store(out + i, tripled(tl.load(x + i, mask=i < n)) + SHIFT, mask=i < n)
     return hidden
 
-nested = [inside()]
+@triton.jit
+def tripled(x):
+    return x * 3
+
+def with_a_closure():
+    times = tl.constexpr(3)
+
+    @triton.jit
+    def closed(x, y, out, n, B: tl.constexpr):
+        i = tl.program_id(0) * B + tl.arange(0, B)
+        tl.store(out + i, tl.load(x + i, mask=i < n) * times, mask=i < n)
+    return closed
+
+nested = {"hidden": inside, "closed": with_a_closure}
 """
 
 
@@ -140,7 +166,57 @@ def test_a_global_that_the_program_has_set_is_in_the_key_and_a_worker_without_it
     assert "another kernel" in project.decode()["refused"]
 
 
+def test_what_heuristics_have_chosen_is_in_the_key(project: Project) -> None:
+    first = project.capture("guessed", "both")
+    guessed, both = first["launches"]
+    assert guessed["constants"]["B"] == "32"
+    assert ["A: 1, B: 16" in both["configs"][0], "A: 2, B: 32" in both["configs"][1]] == [True, True]
+    assert first["modules"] == ["kernels"]
+    assert project.decode() == {"launches": first["launches"]}
+    project.edit("kernels.py", "16 * given", "32 * given")
+    assert "are not those of the capture" in project.decode()["refused"]
+    assert project.capture("guessed", "both")["key"] != first["key"]
+
+
+OF_THE_PROGRAM = ("added", "tuned", "guessed", "both", "typed", "hidden")
+
+
+def test_kernels_of_the_program_itself_are_made_in_another_process(project: Project) -> None:
+    first = project.capture(*OF_THE_PROGRAM, main=True)
+    assert first["modules"] == ["helpers", *sorted(f"kernel {name}" for name in OF_THE_PROGRAM)]
+    launches = [{**launch, "kernel": launch["kernel"].replace("__main__", "precompiled.program." + name)}
+                for launch, name in zip(first["launches"], OF_THE_PROGRAM, strict=True)]  # fmt: skip
+    assert project.decode() == {"launches": launches}
+    assert project.capture(*OF_THE_PROGRAM, main=True, first=["other", "tuned"])["key"] == first["key"]
+
+
+def test_what_a_kernel_of_the_program_reads_is_in_the_key(project: Project) -> None:
+    keys = [project.capture(*OF_THE_PROGRAM, main=True)["key"]]
+    project.edit("kernels.py", "import triton\n", "import triton\n# moved\n")
+    assert [project.capture(*OF_THE_PROGRAM, main=True)["key"]] == keys
+    for before, after in (
+        ("tl.constexpr(1)", "tl.constexpr(2)"),  # a constant that it reads
+        ("x * 3", "x * 4"),  # a kernel that it calls
+        ("+ SHIFT, mask", "- SHIFT, mask"),  # its own text
+        ("num_warps=2", "num_warps=4"),
+        ('key=["n"]', 'key=["n"], restore_value=["out"]'),
+        ("> 60", "> 70"),
+        ("16 * given", "32 * given"),
+        ("@triton.jit\ndef tripled", "@triton.jit(noinline=True)\ndef tripled"),
+    ):
+        project.edit("kernels.py", before, after)
+        keys.append(project.capture(*OF_THE_PROGRAM, main=True)["key"])
+    keys.append(project.capture(*OF_THE_PROGRAM, main=True, set={"SHIFT": 5})["key"])
+    project.edit("helpers.py", "x * 2", "x * 3")
+    keys.append(project.capture(*OF_THE_PROGRAM, main=True)["key"])
+    assert len(set(keys)) == len(keys)
+
+
 @pytest.mark.reason("user-kernel")
-def test_a_kernel_that_no_import_leads_to_is_bypassed(project: Project) -> None:
-    refused = project.capture("hidden")
-    assert refused["code"] == "user-kernel" and "top level of a module" in refused["message"]
+@pytest.mark.parametrize("main", [False, True])
+def test_a_kernel_whose_source_does_not_say_it_whole_is_bypassed(project: Project, main: bool) -> None:
+    refused = project.capture("closed", main=main)
+    assert refused["code"] == "user-kernel" and "a module that can be imported" in refused["message"]
+    assert "closure" in refused["message"]
+    project.edit("kernels.py", "SHIFT = tl.constexpr(1)", "SHIFT = [1]")
+    assert "SHIFT is a list" in project.capture("hidden", main=main)["message"]

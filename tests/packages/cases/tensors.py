@@ -80,20 +80,20 @@ def kinds(factor):
             return ["inner"], None
         @staticmethod
         def __tensor_unflatten__(inner, context, size, stride):
-            return KIND(inner["inner"])
+            return Kind(inner["inner"])
         @classmethod
         def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
-            inner = [value.inner if isinstance(value, KIND) else value for value in args]
+            inner = [value.inner if isinstance(value, Kind) else value for value in args]
             if func is torch.ops.aten.mm.default:
-                return KIND(torch.addmm(inner[0], *inner, alpha=factor))
+                return Kind(torch.addmm(inner[0], *inner, alpha=factor))
             found = func(*inner, **(kwargs or {}))
-            return KIND(found) if isinstance(found, torch.Tensor) else found
+            return Kind(found) if isinstance(found, torch.Tensor) else found
     return Kind
-KIND = kinds(2.0)
+Kind = kinds(2.0)
 def f(x):
     return torch.mm(x, x).inner
 def build():
-    return f, [(KIND(torch.randn(4, 4)),)]
+    return f, [(Kind(torch.randn(4, 4)),)]
 """
 case("subclass_of_a_function", _OF_A_FUNCTION, None, USED)
 case("closure_of_a_subclass_of_a_function", _OF_A_FUNCTION, ("kinds(2.0)", "kinds(3.0)"), TRACED)

@@ -1,0 +1,75 @@
+"""What program_source.py has read, as plain data (a *unit*), and run in a worker.
+
+    {"source": ..., "flags": 0, "imports": ["math"], "modules": {"lib": digest of its sources}, "ops": [...]}
+
+``imports``: torch's, and the standard library's. ``ops``: custom operators of the program's that it calls
+(program_ops.py).
+
+No private names. Checked on 2.11.0, 2.13.0, 2.15.0.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import json
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from precompiled.core.errors import Bypass
+from precompiled.torch_internals import program_ops, user_modules
+from precompiled.torch_internals.program_source import OURS, Source, refuse
+
+Unit = dict[str, Any]
+
+
+def told(subject: str, code: str, source: Source, read: Callable[[Source], None]) -> Unit:
+    """The unit of what ``read`` has ``source`` read; raises Bypass where a worker could not have the same."""
+    try:
+        read(source)
+        text, modules, ops = source.text(), set(source.modules), set()
+        for operator in source.operators:
+            units, imported = program_ops.describe(operator)
+            ops.add(units)
+            modules |= {*imported}
+        digests = {module: user_modules.modules_digest([module], code=code) for module in sorted(modules)}
+    except Bypass:
+        raise
+    except Exception as error:  # noqa: BLE001 - of reading whatever the user wrote
+        refuse(subject, f"cannot be described ({type(error).__name__}: {error})", code)
+    return {
+        "source": text, "flags": source.flags, "imports": sorted(source.imports), "modules": digests,
+        "ops": sorted(ops),
+    }  # fmt: skip
+
+
+def needed(unit: Unit) -> dict[str, str]:
+    """What a worker must have for it, with digests: modules to import, and operators of the program."""
+    found = dict(unit["modules"])
+    for units in unit["ops"]:
+        found.update(program_ops.digests(units))
+    return found
+
+
+def run(unit: Unit, name: str, file: str = "", **more: Any) -> dict[str, Any]:
+    """The names that its source defines, anew. ``more``: what the source has under OURS, besides torch.
+
+    Raises ValueError, or what an import raises, where a module or an operator is another one here.
+    """
+    for module, digest in unit["modules"].items():
+        user_modules.import_modules(module, digest)
+    for units in unit["ops"]:
+        program_ops.define(units)
+    for module in unit["imports"]:
+        importlib.import_module(module)
+    space = {f"{OURS}{short}": value for short, value in {"torch": torch, **more}.items()}
+    space["__name__"] = f"precompiled.program.{name}"
+    code = compile(unit["source"], file or f"<the program's {name}>", "exec", flags=unit["flags"], dont_inherit=True)
+    exec(code, space)
+    return space
+
+
+def digest(unit: Unit) -> str:
+    return hashlib.sha256(json.dumps(unit, sort_keys=True).encode()).hexdigest()
