@@ -88,7 +88,16 @@ def _compile(job: wire.Job, started: float) -> fmt.Payload:
     import torch
 
     from precompiled.graph import capture, environment, key
-    from precompiled.torch_internals import codec, configs, cpp_builds, modes, process_groups, vector_units
+    from precompiled.torch_internals import (
+        codec,
+        configs,
+        cpp_builds,
+        custom_ops,
+        metadata,
+        modes,
+        process_groups,
+        vector_units,
+    )  # fmt: skip
     from precompiled.torch_internals.compile import compile_graph
 
     # Not the user's own Inductor cache: a worker must not grow or trust it.
@@ -98,8 +107,10 @@ def _compile(job: wire.Job, started: float) -> fmt.Payload:
     if job.device == "cpu" and job.compile_threads > 1:
         vector_units.begin()
     _check_environment(program["environment"], environment.facts("cuda:0" if job.device != "cpu" else "cpu"))
+    graph, inputs, settings = program["graph"], program["inputs"], program["configs"]
     try:
-        module = codec.decode(program["graph"])
+        custom_ops.load({**codec.modules(graph), **metadata.modules(inputs), **configs.modules(settings)})
+        module = codec.decode(graph)
     except Exception as error:  # a custom op's module raises anything when it is imported
         raise CompileFailed(
             f"the graph does not decode: {type(error).__name__}: {error}", code="undecodable-graph"

@@ -97,11 +97,14 @@ _TABLE = (
         "use `torch.distributed._functional_collectives`, as torch's own layers do"),
     _bypass("cpp-wrapper", "`cpp_wrapper` is on: its code needs a compiler to be loaded", "leave it off"),
     _bypass("custom-op",
-        "a custom op without a Python definition that a worker could import (C++ alone), or with several overloads",
-        "register a fake kernel in a Python module"),
+        "a custom op of which nobody can tell what a worker must load for it: Python has made it without a fake kernel "
+        "(by `torch.library.Library` alone), torch does not say which library has registered it (`RegisterOperators`, "
+        "a library that is not loaded from a file), or what Python registers for it; or it has several overloads",
+        "in C++ use `TORCH_LIBRARY`; in Python register its fake kernel with `torch.library.register_fake`, in a "
+        "module"),
     _bypass("custom-op-edited",
-        "a source that a worker would import (of a custom op, a tensor subclass, a checkpoint's policy) was saved "
-        "after the process started, so what is loaded may be older", "none: the next run is served"),
+        "a source or a library that a worker would load (of a custom op, a tensor subclass, a checkpoint's policy) was "
+        "saved after the process started, so what is loaded may be older", "none: the next run is served"),
     _bypass("custom-op-in-main", "a custom op that the program itself defines, and that no source says whole: a rule "
         "of it reads more than code and constants (a closure, an object, a list, the environment), or it has tags, "
         "effects, a library's kernels, a rule for autocast", "move it to a module"),

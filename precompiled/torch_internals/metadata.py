@@ -48,8 +48,8 @@ class Inputs:
 
 
 def describe_inputs(placeholders: list[torch.fx.Node]) -> Inputs:
-    """One plain dict a placeholder. Raises Bypass for inputs that are not integers or plain tensors, and FixedFloats
-    where Dynamo is to trace again.
+    """One plain dict a placeholder. Raises Bypass for inputs that have no canonical form, and FixedFloats where Dynamo
+    is to trace again.
 
     Inputs over one memory are marked with the first of them (``"shares"``): AOTAutograd treats them differently.
     """
@@ -168,6 +168,12 @@ def _describe(value: FakeTensor, flags: dict[str, Any], position: int, symbols: 
 
 def _flags(found: dict[str, Any]) -> dict[str, Any]:
     return {name: found[name] for name in _TENSOR_FLAGS if found.get(name) is not None}
+
+
+def modules(inputs: dict[str, Any]) -> dict[str, str]:
+    """The modules of the classes of described inputs, with the digests of their sources."""
+    named = [item["subclass"] for item in inputs["args"] if "subclass" in item]
+    return {module: digest for module, _qualname, digest in named if digest}
 
 
 def new_fake_mode() -> FakeTensorMode:

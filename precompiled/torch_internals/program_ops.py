@@ -64,32 +64,27 @@ def describe(definition: custom_ops.CustomOpDef) -> tuple[str, list[str]]:
     return json.dumps([found[name] for name in sorted(found)], sort_keys=True), sorted(modules)
 
 
-def define(units: str) -> None:
-    """Define in a worker the operators that ``describe`` told; in the program itself, compare them with its own.
+def define(unit: dict[str, Any]) -> None:
+    """Define in a worker an operator that ``describe`` told; in the program itself, compare it with its own.
 
     Raises ValueError where an operator of the name is another one.
     """
-    for unit in json.loads(units):
-        name, content = unit["op"], _text(unit)
-        own = custom_ops.OPDEFS.get(name)
-        if own is None:
-            _define(unit)
-            _DEFINED[name] = content
-        elif content != (_DEFINED[name] if name in _DEFINED else _described(own)):
-            raise ValueError(f"the custom op {name} is another one here than where the graph was captured")
+    name, content = unit["op"], _text(unit)
+    own = custom_ops.OPDEFS.get(name)
+    if own is None:
+        _define(unit)
+        _DEFINED[name] = content
+    elif content != (_DEFINED[name] if name in _DEFINED else _described(own)):
+        raise ValueError(f"the custom op {name} is another one here than where the graph was captured")
 
 
-def digests(units: str) -> dict[str, str]:
-    """The digest of each operator that ``describe`` told, by its name."""
-    return {unit["op"]: _digest(_text(unit)) for unit in json.loads(units)}
+def digest(unit: dict[str, Any]) -> str:
+    return _digest(_text(unit))
 
 
 def compare(name: str, digest: str) -> None:
-    """In the program: raises ValueError where it has no operator of the name, or another than that of the digest."""
-    own = custom_ops.OPDEFS.get(name)
-    if own is None:
-        raise ValueError(f"the program has not defined the custom op {name}")
-    if _digest(_described(own)) != digest:
+    """In the program: raises ValueError where it has another operator of the name than that of the digest."""
+    if _digest(_described(custom_ops.OPDEFS[name])) != digest:
         raise ValueError(f"the custom op {name} is another one here than where the graph was captured")
 
 

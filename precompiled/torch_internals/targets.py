@@ -4,7 +4,7 @@ A name is used only when looking it up gives the very same object, so a name can
 user's function has none: its code could change under an unchanged name. A custom op has one with a digest::
 
     ["cop", namespace, name, overload, modules that a worker imports (a,b), their digest, its dispatch keys,
-     and of an operator that the program itself defines its units (program_ops.py)]
+     and its units of an operator that the program itself defines (program_ops.py) or the schema says (schema_ops.py)]
 
 Private names: torch._C.{_nn, _special, _linalg, _fft, _VariableFunctions, _autograd, _functorch}, torch._VF,
 torch._ops.{OpOverload._schema, OpOverload._overloadname, OpOverloadPacket._qualified_op_name,
@@ -26,7 +26,7 @@ import typing_extensions
 
 from precompiled.core.errors import Bypass
 from precompiled.core.files import is_really_torchs
-from precompiled.torch_internals import custom_ops, numpy_calls, program_ops, user_modules
+from precompiled.torch_internals import custom_ops, numpy_calls, user_modules
 
 # Operators that come with torch and cannot be redefined by a user's module without patching torch itself.
 _BUILTIN_OP_NAMESPACES = frozenset(
@@ -207,7 +207,7 @@ def _decode(name: tuple[str, ...]) -> Any:
         if modules:
             user_modules.import_modules(modules, digest)
         for units in source:
-            program_ops.define(units)
+            custom_ops.define(units)
         found = getattr(getattr(getattr(torch.ops, namespace), op), overload)
         if (here := custom_ops.kernels(found)) != kernels:
             raise ValueError(f"{modules} registers {namespace}::{op} for {here}, and the program has it for {kernels}")
@@ -230,13 +230,13 @@ def is_collective(name: list[str]) -> bool:
 
 
 def modules_of(name: list[str]) -> dict[str, str]:
-    """What a worker must have for this target, with digests: modules to import, and operators of the program itself."""
+    """What a worker must have for this target, with digests: modules to import, and operators to define."""
     if name[0] != "cop":
         return {}
     _, _, _, _, modules, digest, _, *source = name
     found = {modules: digest} if modules else {}
     for units in source:
-        found.update(program_ops.digests(units))
+        found.update(custom_ops.digests(units))
     return found
 
 

@@ -3,7 +3,8 @@
 The sources are the modules' own files and, of the user's own modules, the files of those that they import or refer to,
 with the values that are set in them now (user_values.py). Of an installed package the digest is that of its record
 (installations.py): it changes with a new installation, not with an edit. Torch's own code is named without a digest:
-the key has its version.
+the key has its version. A module may be a shared library; one that no import leads to is named by its path
+(libraries.py).
 
 No private names. Checked on 2.11.0, 2.13.0, 2.15.0.
 """
@@ -24,10 +25,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import torch
+
 from precompiled.core.errors import Bypass
 from precompiled.core.files import process_start, saved
 from precompiled.core.names import object_at
-from precompiled.torch_internals import installations, user_values
+from precompiled.torch_internals import installations, libraries, user_values
 
 # Not as in core.files, which knows more places: a digest in the key depends on these, in clients and in workers.
 _INSTALLED = tuple(
@@ -68,11 +71,30 @@ def find(name: Name) -> Any:
     return attrgetter(qualname)(importlib.import_module(module))
 
 
+def name_of_library(path: str) -> str:
+    """How a worker loads a shared library: the module that it is, where an import leads to it, or else its path."""
+    for name, module in list(sys.modules.items()):
+        file = getattr(module, "__file__", None)
+        if isinstance(file, str) and libraries.is_extension(file) and os.path.realpath(file) == path:
+            parent = sys.modules.get(name.rpartition(".")[0])
+            found = PathFinder.find_spec(name, getattr(parent, "__path__", None))
+            if found is not None and found.origin and os.path.realpath(found.origin) == path:
+                return name
+    if "," in path or "::" in path:  # which part the names of modules and of operators
+        raise Bypass(f"the library {path} cannot be named", code="custom-op")
+    return path
+
+
 def modules_digest(modules: list[str], *, code: str = "custom-op") -> str:
     """SHA-256 over their sources and the values in them; raises Bypass (``code``) for a module without sources."""
     state = hashlib.sha256()
     files, packages = _source_files(modules, code)
     for path, name in sorted(files.items()):
+        if path.suffix != ".py":
+            loaded = name in modules  # with the libraries that it needs, which a library that is not loaded has not yet
+            found = libraries.digest(str(path), code=code) if loaded else libraries.content_digest(str(path))
+            state.update(f"{path.name} {found}\n".encode())
+            continue
         if saved(os.path.abspath(getattr(sys.modules.get(name), "__file__", None) or path)) > process_start():
             # This process may have loaded the old source or the new one, so there is no digest of what it has loaded.
             raise Bypass(f"{path.name} was saved after this process started", code="custom-op-edited")
@@ -103,20 +125,25 @@ def _source_files(modules: list[str], code: str) -> tuple[dict[Path, str], set[s
                 raise Bypass(f"the module {name} has no source file", code=code)
             continue
         installed = str(path).startswith(_INSTALLED)
-        if installed:
+        if installed and not name.startswith("/"):
             packages.add(name.partition(".")[0])
         if installed and name not in modules:
             continue
         files[path] = name
-        if not installed:
+        if path.suffix != ".py":  # the code of the packages that it lies in is run when it is imported
+            waiting += () if name.startswith("/") else itertools.accumulate(name.split(".")[:-1], "{}.{}".format)
+        elif not installed:
             waiting += _imported(path, path.stat().st_mtime_ns, name)
             waiting += _referred(sys.modules.get(name))
     return files, packages
 
 
 def _file_of(name: str) -> Path | None:
+    """The source of a module, or the library that it is."""
+    if name.startswith("/"):
+        return Path(name)
     file = getattr(sys.modules.get(name), "__file__", None) or getattr(_spec(name), "origin", None)
-    return Path(file).resolve() if file and file.endswith(".py") else None
+    return Path(file).resolve() if file and (file.endswith(".py") or libraries.is_extension(file)) else None
 
 
 def _spec(name: str) -> ModuleSpec | None:
@@ -178,7 +205,10 @@ def import_modules(names: str, digest: str) -> None:
     """
     modules = names.split(",")
     for name in modules:
-        importlib.import_module(name)
+        if name.startswith("/"):
+            torch.ops.load_library(name)
+        else:
+            importlib.import_module(name)
     here = modules_digest(modules)
     if here != digest:
         raise ValueError(f"the sources of {names}, or values that are set in them, are not those of the capture")

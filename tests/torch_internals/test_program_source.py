@@ -179,11 +179,11 @@ def test_a_worker_has_an_operator_of_one_description_alone() -> None:
         "devices": [None], "registered": [], "roles": {}, "source": "", "flags": 0, "imports": [],
     }  # fmt: skip
     units = json.dumps([unit], sort_keys=True)
-    program_ops.define(units)
+    custom_ops.define(units)
     defined = custom_ops.custom_ops.OPDEFS[unit["op"]]
     with pytest.raises(RuntimeError, match="no kernel in a worker"):
         defined(torch.ones(1))
-    program_ops.define(units)
+    custom_ops.define(units)
     other: dict[str, Any] = {**unit, "imports": ["math"]}
     with pytest.raises(ValueError, match="another one here"):
-        program_ops.define(json.dumps([other], sort_keys=True))
+        custom_ops.define(json.dumps([other], sort_keys=True))

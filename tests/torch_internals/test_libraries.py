@@ -1,0 +1,135 @@
+"""Which library registers an operator, what counts with it, and what nobody can tell."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import re
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import support_library_ops
+import torch
+
+from precompiled.core.errors import Bypass
+from precompiled.torch_internals import custom_ops, libraries, registrations, targets
+
+OPS = torch.ops.pc_library
+
+
+@pytest.fixture(scope="module")
+def extension() -> Iterator[Path]:
+    """The extension, loaded. It stays: a library cannot be unloaded."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = support_library_ops.build(Path(folder)).resolve()
+        torch.ops.load_library(str(path))
+        yield path
+
+
+@pytest.fixture
+def started_later(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """As if this process had begun after all of this was built."""
+    libraries.content_digest.cache_clear()
+    libraries._digest.cache_clear()
+    with monkeypatch.context() as patch:
+        patch.setattr(libraries, "process_start", lambda: math.inf)
+        yield
+    libraries.content_digest.cache_clear()
+    libraries._digest.cache_clear()
+
+
+def refusal(operator: torch._ops.OpOverload) -> str:
+    with pytest.raises(Bypass) as refused:
+        targets.encode(operator)
+    assert refused.value.code == "custom-op"
+    return str(refused.value)
+
+
+def test_the_library_of_an_operator_is_the_one_that_has_the_name_of_its_source(extension: Path) -> None:
+    places = registrations.of("pc_library::scaled")
+    assert {place.key for place in places} == {registrations.DEFINITION, "CPU", "Meta", "Autograd"}
+    (file,) = {place.file for place in places}
+    assert file == str(support_library_ops.SOURCE)
+    assert libraries.registering(file) == [str(extension)]
+    (of_torch,) = {place.file for place in registrations.of("aten::mm") if place.key == "CPU"}
+    assert of_torch and libraries.registering(of_torch) == []
+
+
+@pytest.mark.usefixtures("started_later")
+def test_an_operator_is_named_with_its_library(extension: Path) -> None:
+    operator = OPS.scaled.default
+    encoded = targets.encode(operator)
+    assert encoded[4] == str(extension) and encoded[6] == "Autograd Meta CPU"
+    assert targets.decode(encoded) is operator
+    with pytest.raises(ValueError, match="are not those of the capture"):
+        targets.decode([*encoded[:5], "0" * 64, encoded[6]])
+
+
+def test_a_library_that_was_built_after_the_start_of_the_process_is_refused(extension: Path) -> None:
+    with pytest.raises(Bypass, match="was saved after this process started") as refused:
+        libraries.digest(str(extension), code="custom-op")
+    assert refused.value.code == "custom-op-edited"
+
+
+@pytest.mark.usefixtures("started_later")
+def test_what_a_library_needs_counts_but_for_what_torch_needs_itself(extension: Path) -> None:
+    found = libraries._with_needed(str(extension), "custom-op", libraries._changes())
+    assert found == {str(extension), str(extension.parent / support_library_ops.NEEDED)}
+
+
+def test_a_library_says_what_it_needs_as_the_linkers_tools_say_it(extension: Path) -> None:
+    shown = subprocess.run(["readelf", "-d", str(extension)], capture_output=True, text=True, check=True).stdout
+    found = libraries._read(str(extension))
+    assert list(found.needed) == re.findall(r"\(NEEDED\).*\[(.*)\]", shown)
+    assert support_library_ops.NEEDED in found.needed and found.registers
+    needed = libraries._read(str(extension.parent / support_library_ops.NEEDED))
+    assert (needed.name, needed.registers) == (support_library_ops.NEEDED, False)
+    with pytest.raises(ValueError, match="no shared library"):
+        libraries._read(__file__)
+
+
+@pytest.mark.usefixtures("extension")
+def test_a_library_that_is_loaded_later_is_seen(tmp_path: Path) -> None:
+    before = libraries._loaded(libraries._changes())
+    subprocess.run(
+        ["g++", "-shared", "-x", "c++", "-", "-o", str(tmp_path / "later.so")], input="int f;", text=True, check=True
+    )
+    ctypes.CDLL(str(tmp_path / "later.so"))
+    assert set(libraries._loaded(libraries._changes())) - set(before) == {str((tmp_path / "later.so").resolve())}
+
+
+@pytest.mark.usefixtures("extension")
+def test_an_operator_of_which_torch_does_not_say_where_it_is_from_is_refused() -> None:
+    assert "which library has registered it at an unknown place" in refusal(OPS.unknown.default)
+
+
+@pytest.mark.usefixtures("extension", "started_later")
+def test_what_python_registers_for_an_operator_of_a_library_counts_or_is_refused() -> None:
+    assert __name__ not in custom_ops.defining_modules(OPS.bare.default)[0]
+    library = torch.library.Library("pc_library", "FRAGMENT")
+    library.impl("bare", lambda x: x * 3, "CUDA")  # which only compiled code calls
+    assert __name__ not in custom_ops.defining_modules(OPS.bare.default)[0]
+    library.impl("bare", torch.empty_like, "Meta")
+    assert __name__ in custom_ops.defining_modules(OPS.bare.default)[0].split(",")
+    library._destroy()
+    assert __name__ not in custom_ops.defining_modules(OPS.bare.default)[0]
+    with torch.library._scoped_library("pc_library", "FRAGMENT") as of_torchs:
+        of_torchs.impl("bare", lambda x: x * 3, "AutogradCPU")
+        assert "what registers AutogradCPU for it" in refusal(OPS.bare.default)
+
+
+@pytest.mark.usefixtures("extension", "started_later")
+def test_functions_of_python_are_found_behind_what_torch_wraps_them_with() -> None:
+    torch.library.register_fake("pc_library::bare", torch.empty_like)  # in C: it is this module that registers it
+    assert __name__ in custom_ops.defining_modules(OPS.bare.default)[0].split(",")
+
+    def backward(ctx: object, gradient: torch.Tensor) -> torch.Tensor:
+        return gradient * 3
+
+    backward.__module__ = "pc_backward"
+    torch.library.register_autograd("pc_library::bare", backward)
+    with pytest.raises(Bypass, match="the module pc_backward has no source file"):
+        targets.encode(OPS.bare.default)

@@ -1,0 +1,97 @@
+"""Operators that only write: what a compile asks of them is their schema, and a worker defines them by it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+from torch.fx import node as fx_node
+
+from precompiled.core.errors import Bypass
+from precompiled.torch_internals import custom_ops, schema_ops, targets
+
+OPS = torch.ops.pc_schema
+SCHEMA = "filled(Tensor! out, Tensor x, *, int by=2, Tensor[]? more=None) -> ()"
+
+
+@pytest.fixture
+def library() -> Iterator[torch.library.Library]:
+    made = torch.library.Library("pc_schema", "FRAGMENT")
+    made.define(SCHEMA)
+    made.impl("filled", lambda out, x: out.copy_(x), "CPU")
+    yield made
+    made._destroy()
+
+
+def test_an_operator_that_only_writes_is_told_by_its_schema(library: torch.library.Library) -> None:
+    encoded = targets.encode(OPS.filled.default)
+    modules, digest, kernels, units = encoded[4:]
+    assert (modules, digest, kernels) == ("", "", "CPU")
+    assert targets.decode(encoded) is OPS.filled.default
+    assert targets.modules_of(encoded) == custom_ops.digests(units)
+    custom_ops.compare(targets.modules_of(encoded))
+    library._destroy()
+    with pytest.raises(ValueError, match="is another one here"):
+        custom_ops.compare(targets.modules_of(encoded))
+    try:  # as in a worker, where nobody has defined it
+        made = targets.decode(encoded)
+        assert targets.encode(made) == encoded
+        with pytest.raises(RuntimeError, match="has no kernel in a worker"):
+            made(torch.zeros(2), torch.ones(2))
+    finally:
+        schema_ops._DEFINED.pop("pc_schema::filled")._destroy()
+
+
+def test_the_class_of_an_object_does_not_matter(library: torch.library.Library) -> None:
+    for name in ("pc_schema_one.Class", "pc_schema_two.Class"):
+        torch._C._register_opaque_type(name)
+    library.define("first(Tensor! out, pc_schema_one.Class name) -> ()")
+    library.define("second(Tensor! out, pc_schema_two.Class name) -> ()")
+    first, second = (schema_ops.describe(op.default) for op in (OPS.first, OPS.second))
+    assert first is not None and second is not None
+    assert first.replace("first", "second") == second
+
+
+def test_another_operator_of_the_name_is_noticed(library: torch.library.Library) -> None:
+    units = targets.encode(OPS.filled.default)[7]
+    other = json.loads(units)
+    other[0]["schema"] = other[0]["schema"].replace("by=2", "by=3")
+    with pytest.raises(ValueError, match="is another one here"):
+        custom_ops.define(json.dumps(other))
+
+
+def fake(library: torch.library.Library) -> None:
+    library._register_fake("filled", torch.empty_like)
+
+
+MORE: dict[str, Callable[[torch.library.Library], object]] = {
+    "a kernel that a compile runs": lambda library: library.impl("filled", lambda out, x: None, "Autograd"),
+    "a fake kernel": fake,
+    "an effect": lambda library: torch.library._register_effectful_op(
+        "pc_schema::filled", torch._library.effects.EffectType.ORDERED, lib=library
+    ),
+    "a rule for a mode": lambda library: library._register_torch_dispatch_rule("filled", torch.Tensor, print),
+}
+
+
+@pytest.mark.parametrize("more", MORE)
+def test_an_operator_with_more_than_a_schema_is_not_told_by_it(library: torch.library.Library, more: str) -> None:
+    MORE[more](library)
+    assert schema_ops.describe(OPS.filled.default) is None
+
+
+@pytest.mark.usefixtures("library")
+def test_an_operator_that_must_not_be_removed_is_not_told_by_its_schema(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fx_node, "_side_effectful_functions", {OPS.filled.default})
+    with pytest.raises(Bypass):
+        targets.encode(OPS.filled.default)
+
+
+@pytest.mark.parametrize("schema", ["given(Tensor x) -> Tensor", "given(Tensor! x) -> Tensor", "given(Tensor x) -> ()"])
+def test_an_operator_that_returns_something_or_writes_nothing_is_not_told_by_it(schema: str) -> None:
+    with torch.library._scoped_library("pc_schema", "FRAGMENT") as library:
+        library.define(schema)
+        library.impl("given", lambda x: x, "CPU")
+        assert schema_ops.describe(OPS.given.default) is None
