@@ -165,7 +165,7 @@ def _input_fields(old: Any, new: Any) -> Iterator[tuple[str, str, str]]:
         if name == "inner":
             for (label, one), (_, other) in zip(was, now, strict=False):
                 yield from ((f"{label}'s {field}", x, y) for field, x, y in _input_fields(one, other))
-        elif name == "subclass":
+        elif name in ("subclass", "opaque"):
             x, y = ".".join(was[:2]), ".".join(now[:2])
             yield "type" if x != y else "sources of", x, y
         else:
@@ -173,7 +173,7 @@ def _input_fields(old: Any, new: Any) -> Iterator[tuple[str, str, str]]:
 
 
 def _kind(item: dict[str, Any]) -> str:
-    return next((name for name in ("size", "subclass") if name in item), "tensor")
+    return next((name for name in ("size", "opaque", "subclass") if name in item), "tensor")
 
 
 def _input_value(name: str, value: Any) -> str:

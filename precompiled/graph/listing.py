@@ -184,6 +184,8 @@ def tensor(item: dict[str, Any]) -> str:
     """An input on one line, without what is the same for most inputs."""
     if "size" in item:
         return f"a size, {size(item['size'])}"
+    if "opaque" in item:
+        return f"an object, {'.'.join(item['opaque'][:2])}"
     if "subclass" in item:
         inner = ", ".join(f"{name}: {tensor(held)}" for name, held in item["inner"])
         return f"{'.'.join(item['subclass'][:2])} {sizes(item['shape'])} of {inner}"

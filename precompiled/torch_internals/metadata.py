@@ -23,7 +23,14 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from precompiled.core.errors import Bypass
-from precompiled.torch_internals import fixed_floats, program_classes, program_source, subclass_context, user_modules
+from precompiled.torch_internals import (
+    fixed_floats,
+    opaque_inputs,
+    program_classes,
+    program_source,
+    subclass_context,
+    user_modules,
+)
 from precompiled.torch_internals.sizes import SizeMaker, Symbols
 
 # Flags that Dynamo sets on an input's tensor_dict and that AOTAutograd or Inductor read. There is but one more in there
@@ -39,7 +46,7 @@ class Inputs:
     ranges: list[list[int | None]]
     hints: list[int]
     floats: list[float]
-    modules: dict[str, str]  # that tensor subclasses come with: name -> digest of the sources
+    modules: dict[str, str]  # that tensor subclasses and opaque objects come with: name -> digest of the sources
     described: program_classes.Described  # tensor subclasses of the program itself
 
     def to_plain(self) -> dict[str, Any]:
@@ -67,6 +74,9 @@ def describe_inputs(placeholders: list[torch.fx.Node]) -> Inputs:
             continue
         if isinstance(value, (torch.SymFloat, torch.SymBool)):
             raise Bypass(f"input {position} is a symbolic {value.node.pytype.__name__}", code="symbolic-scalar")
+        if opaque_inputs.is_opaque(value):
+            described.append({"opaque": opaque_inputs.encode(value, position, modules)})
+            continue
         flags = node.meta.get("tensor_dict") or {}
         if is_traceable_wrapper_subclass(value):
             described.append(_describe_subclass(value, flags, position, symbols, modules, classes))
@@ -172,8 +182,8 @@ def _flags(found: dict[str, Any]) -> dict[str, Any]:
 
 def modules(inputs: dict[str, Any]) -> dict[str, str]:
     """The modules of the classes of described inputs, with the digests of their sources."""
-    named = [item["subclass"] for item in inputs["args"] if "subclass" in item]
-    return {module: digest for module, _qualname, digest in named if digest}
+    named = [item[kind] for item in inputs["args"] for kind in ("subclass", "opaque") if kind in item]
+    return {module: digest for module, _qualname, digest in named if module and digest}
 
 
 def new_fake_mode() -> FakeTensorMode:
@@ -191,7 +201,7 @@ def make_inputs(
     inputs: dict[str, Any], sizes: SizeMaker, mode: FakeTensorMode,
     classes: program_classes.Classes = program_classes.NONE,
 ) -> list[Any]:  # fmt: skip
-    """Fake tensors and sizes of ``mode`` with just this metadata. ``classes``: those of ``Inputs.described``."""
+    """Fake tensors, sizes and opaque objects of ``mode`` with just this metadata. ``classes``: those of ``Inputs.described``."""
     shared: dict[int, torch.UntypedStorage] = {}
     return [_make_input(item, sizes, mode, shared, classes) for item in inputs["args"]]
 
@@ -202,6 +212,8 @@ def _make_input(
 ) -> Any:  # fmt: skip
     if "size" in item:
         return sizes.size_input(item["size"])
+    if "opaque" in item:
+        return opaque_inputs.make(item["opaque"], mode)
     if "subclass" in item:
         module, _name, digest = item["subclass"]
         kind = user_modules.find(item["subclass"]) if module else classes[digest]

@@ -31,7 +31,7 @@ _DEVICES = ("CPU", "CUDA")
 _ALIASES = re.compile(r"^alias analysis kind: (\w+)$", re.MULTILINE)
 # How torch shows ``Tensor!``, which it does not read.
 _WRITTEN = re.compile(r"\(\$\d+! -> \)")
-# How it shows the class of an opaque object, which does not matter, and one that it reads.
+# How it shows the class of an opaque object (opaque_inputs.py), which does not matter, and one that it reads.
 _OPAQUE, _ANY_CLASS = re.compile(r"\bPyObject\b"), "precompiled.AnyClass"
 _DEFINED: dict[str, torch.library.Library] = {}  # in a worker
 
