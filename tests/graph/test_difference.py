@@ -218,6 +218,17 @@ def test_a_tensor_subclass() -> None:
         assert text in [str(change) for change in difference.compare(one, other)]
 
 
+def test_an_opaque_object() -> None:
+    one = changed(put(*ARGS, 0, {"opaque": ["mine.layers", "Name", "d1"]}))
+    for at, value, text in (
+        (1, "Other", "input 0: type mine.layers.Name -> mine.layers.Other"),
+        (2, "d2", "input 0: sources of mine.layers.Name -> mine.layers.Name"),
+    ):
+        other = copy.deepcopy(one)
+        put(*ARGS, 0, "opaque", at, value)(other)
+        assert text in [str(change) for change in difference.compare(one, other)]
+
+
 @pytest.mark.parametrize("section", SECTIONS)
 @pytest.mark.parametrize("value", [None, [], {}, "x", 1, [[["f", ["fn"]]]], [[None]], {"args": [{}], "ranges": [1]}])
 def test_what_is_no_program_raises_what_is_documented(section: str, value: Any) -> None:
