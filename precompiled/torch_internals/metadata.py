@@ -201,7 +201,10 @@ def make_inputs(
     inputs: dict[str, Any], sizes: SizeMaker, mode: FakeTensorMode,
     classes: program_classes.Classes = program_classes.NONE,
 ) -> list[Any]:  # fmt: skip
-    """Fake tensors, sizes and opaque objects of ``mode`` with just this metadata. ``classes``: those of ``Inputs.described``."""
+    """Fake tensors, sizes and opaque objects of ``mode`` with just this metadata.
+
+    ``classes``: those of ``Inputs.described``.
+    """
     shared: dict[int, torch.UntypedStorage] = {}
     return [_make_input(item, sizes, mode, shared, classes) for item in inputs["args"]]
 

@@ -20,7 +20,7 @@ torch._library.custom_ops.CustomOpDef.{_init_fn, _opoverload}. Checked on 2.11.0
 from __future__ import annotations
 import __future__
 
-import _abc
+import _abc  # type: ignore[import-not-found]
 import abc
 import ast
 import builtins

@@ -48,8 +48,8 @@ def told(subject: str, code: str, source: Source, read: Callable[[Source], None]
 def needed(unit: Unit) -> dict[str, str]:
     """What a worker must have for it, with digests: modules to import, and operators of the program."""
     found = dict(unit["modules"])
-    for units in unit["ops"]:
-        found.update(program_ops.digests(units))
+    for operator in _operators(unit):
+        found[operator["op"]] = program_ops.digest(operator)
     return found
 
 
@@ -60,8 +60,8 @@ def run(unit: Unit, name: str, file: str = "", **more: Any) -> dict[str, Any]:
     """
     for module, digest in unit["modules"].items():
         user_modules.import_modules(module, digest)
-    for units in unit["ops"]:
-        program_ops.define(units)
+    for operator in _operators(unit):
+        program_ops.define(operator)
     for module in unit["imports"]:
         importlib.import_module(module)
     space = {f"{OURS}{short}": value for short, value in {"torch": torch, **more}.items()}
@@ -69,6 +69,11 @@ def run(unit: Unit, name: str, file: str = "", **more: Any) -> dict[str, Any]:
     code = compile(unit["source"], file or f"<the program's {name}>", "exec", flags=unit["flags"], dont_inherit=True)
     exec(code, space)
     return space
+
+
+def _operators(unit: Unit) -> list[dict[str, Any]]:
+    """What program_ops tells of the program's operators that it calls."""
+    return [operator for told in unit["ops"] for operator in json.loads(told)]
 
 
 def digest(unit: Unit) -> str:
