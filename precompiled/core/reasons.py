@@ -109,8 +109,9 @@ _TABLE = (
         "of it reads more than code and constants (a closure, an object, a list, the environment), or it has tags, "
         "effects, a library's kernels, a rule for autocast", "move it to a module"),
     _bypass("custom-pass",
-        "an Inductor pass (or another setting) that is code of yours, and that a worker cannot import: a lambda, a "
-        "closure, what the program itself defines, or an object with slots", "define it at the top level of a module"),
+        "an Inductor pass (or another setting) that is code of yours, that no import leads to (of the program itself, "
+        "in a function), and that no source says whole: a lambda, or it reads a list, a table, an object or the "
+        "environment; or an object with slots", "define it at the top level of a module"),
     _bypass("device-index", "the graph runs on `cuda:1` or higher ([why](decisions/0004-one-device.md))",
         "give each process its GPU with `CUDA_VISIBLE_DEVICES`"),
     _bypass("exported-graph", "a graph of `torch.export`, which takes other arguments than its placeholders",

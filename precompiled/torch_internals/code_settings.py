@@ -1,9 +1,10 @@
 """Settings of Inductor's and functorch's that are code (passes, solvers, policies), by name, and back.
 
 A function or class is named by its module and the digest of what that is made of (user_modules.py), and the worker
-imports it; an object by its class and its attributes, as far as these are plain, or code themselves. So a pass may have
-no ``uuid()``; where it has one, it must be the same in the worker. Inductor's caches, which are on in a worker, take
-passes with a ``uuid()`` only: a function gets one.
+imports it; where no import leads to it, it is told by its source (program_units.py), which the worker runs anew for
+each compile. An object is named by its class and its attributes, as far as these are plain, or code themselves. So a
+pass may have no ``uuid()``; where it has one, it must be the same in the worker. Inductor's caches, which are on in a
+worker, take passes with a ``uuid()`` only: a function gets one.
 
 Private names: torch._inductor.custom_graph_pass.{CustomPassBase (2.13, 2.15), CustomGraphPass, CustomSchedulerPass
 (2.13, 2.15)}. Checked on 2.11.0, 2.13.0, 2.15.0.
@@ -19,7 +20,7 @@ from typing import Any
 from torch._inductor import custom_graph_pass
 
 from precompiled.core.errors import Bypass
-from precompiled.torch_internals import user_modules
+from precompiled.torch_internals import program_source, program_units, user_modules
 
 # The settings that Inductor calls with a graph, and those that it calls with a scheduler's nodes.
 _GRAPH_PASSES = (
@@ -36,12 +37,13 @@ _BASES = {
     **dict.fromkeys(_SCHEDULER_PASSES, getattr(custom_graph_pass, "CustomSchedulerPass", None)),
 }
 _KINDS = ("function", "partial", "object")
+_CODE = "custom-pass"
 
 
 def encode(value: Any, plain: Callable[[Any], Any]) -> dict[str, Any] | None:
     """JSON for a function or an object; None for other values. ``plain``: JSON of what it holds. Raises Bypass."""
     if isinstance(value, (FunctionType, BuiltinFunctionType, type)):
-        return {"function": user_modules.name_of(value, code="custom-pass")}
+        return {"function": _name(value)}
     if isinstance(value, functools.partial):
         return {"partial": [plain(value.func), plain(value.args), plain(value.keywords)]}
     if callable(value):
@@ -49,8 +51,23 @@ def encode(value: Any, plain: Callable[[Any], Any]) -> dict[str, Any] | None:
         if getattr(kind, "__slots__", ()) or not hasattr(value, "__dict__"):
             raise Bypass(f"a {kind.__qualname__} keeps what cannot be read", code="custom-pass")
         uuid = value.uuid() if hasattr(value, "uuid") else None
-        return {"object": [user_modules.name_of(kind, code="custom-pass"), plain(dict(vars(value))), repr(uuid)]}
+        return {"object": [_name(kind), plain(dict(vars(value))), repr(uuid)]}
     return None
+
+
+def _name(thing: Any) -> list[Any]:
+    """``user_modules.name_of``, or in its place "", the name and a unit."""
+    if not program_source.is_nowhere(thing):
+        return user_modules.name_of(thing, code=_CODE)
+    subject = f"the setting {thing.__qualname__}"
+    source = program_source.Source(subject, _CODE, thing.__module__, anew=True)
+    unit = program_units.told(subject, _CODE, source, lambda source: source.refer(thing.__name__, thing))
+    return ["", thing.__name__, unit]
+
+
+def _find(name: list[Any]) -> Any:
+    module, short, unit = name
+    return user_modules.find(name) if module else program_units.run(unit, short)[short]
 
 
 def is_encoded(plain: dict[str, Any]) -> bool:
@@ -61,12 +78,12 @@ def decode(encoded: dict[str, Any], value: Callable[[Any], Any]) -> Any:
     """The inverse of ``encode``. Raises what the user's module raises, and ValueError where it is another here."""
     ((kind, content),) = encoded.items()
     if kind == "function":
-        return user_modules.find(content)
+        return _find(content)
     if kind == "partial":
         function, arguments, named = map(value, content)
         return functools.partial(function, *arguments, **named)
     name, state, uuid = content
-    found = user_modules.find(name)
+    found = _find(name)
     made = object.__new__(found)
     vars(made).update(value(state))
     here = repr(made.uuid() if hasattr(made, "uuid") else None)
@@ -97,7 +114,9 @@ def modules(encoded: Any) -> Iterator[tuple[str, str]]:
             yield from modules(list(content.values()))
         elif kind in ("function", "object"):
             module, _qualname, digest = content if kind == "function" else content[0]
-            if digest:
+            if not module:
+                yield from program_units.needed(digest).items()
+            elif digest:
                 yield module, digest
             if kind == "object":
                 yield from modules(content[1])

@@ -1,7 +1,8 @@
 """Inductor's and functorch's configuration: what a compile depends on, as plain data, and back.
 
-Private names: torch._inductor.config.{save_config_portable, patch}, torch._functorch.config.{save_config_portable,
-patch}. Checked on 2.11.0, 2.13.0, 2.15.0. They are in torch/utils/_config_module.py.
+Private names: torch._inductor.config.{save_config_portable, patch, _save_config_ignore, _config},
+torch._functorch.config.{save_config_portable, patch, _save_config_ignore, _config}. Checked on 2.11.0, 2.13.0, 2.15.0.
+They are in torch/utils/_config_module.py.
 """
 
 from __future__ import annotations
@@ -79,12 +80,13 @@ def snapshot(options: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     inductor = _inductor.save_config_portable(ignore_private_configs=False)
     inductor.update({name: getattr(_inductor, name) for name in _LEFT_OUT if hasattr(_inductor, name)})
     inductor.update({name: getattr(_inductor, name) for name in code_settings.NAMES if hasattr(_inductor, name)})
+    inductor.update(_set(_inductor))
     inductor.update(options)
     for name, refused in _REFUSED.items():
         # Asked for by name: save_config_portable leaves out aliases, such as force_disable_caches.
         if inductor.get(name, getattr(_inductor, name, None)):
             raise Bypass(refused[1], code=refused[0])
-    functorch = _functorch.save_config_portable(ignore_private_configs=False)
+    functorch = _functorch.save_config_portable(ignore_private_configs=False) | _set(_functorch)
     if functorch.get(_OF_ALL_RANKS):
         raise Bypass(f"torch._functorch.config.{_OF_ALL_RANKS} is on", code="rank-dependent")
     return {
@@ -93,6 +95,12 @@ def snapshot(options: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         # What users change to make torch's caches miss makes this one miss.
         "tag": {"cache_key_tag": str(getattr(torch.compiler.config, "cache_key_tag", ""))},
     }
+
+
+def _set(module: Any) -> dict[str, Any]:
+    """Settings that torch leaves out of what it saves, since they may be code, and that are not as torch has them."""
+    values = {name: getattr(module, name) for name in module._save_config_ignore if hasattr(module, name)}
+    return {name: value for name, value in values.items() if value != module._config[name].default}
 
 
 def _plain(module: str, values: dict[str, Any]) -> dict[str, Any]:

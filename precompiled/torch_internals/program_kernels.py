@@ -181,7 +181,7 @@ class _Source(Source):
                 break
             self._import(found)
             found = getattr(found, attribute, None)
-        if not _is_tritons(getattr(found, "__module__", None) or getattr(found, "__name__", None) or "triton"):
+        if not _is_tritons(getattr(found, "__module__", None) or getattr(found, "__name__", None) or ""):
             self._refuse(f"{'.'.join([module.__name__, *attributes])} is not Triton's own")
         return None
 

@@ -4,10 +4,10 @@ A function's source counts only where compiling its file gives the very code tha
 reads is written out as it is now, and must be one of these, or Bypass is raised:
 
 - a value that nobody can change: a number, a text, a tuple of such, a dtype, a device
-- another function of the program's that has this one name, no attributes, and no closure (but where the caller takes
-  closures: what is in one is then written out as a global is)
-- a class of the program's that has no metaclass, and in it methods, static methods, class methods, properties, slots
-  and values as above, and what is torch's
+- another function of the program's that has this one name and no attributes. It may have a closure only where the thing
+  is made anew for each compile: what is in it is written out as a global is
+- there also a class of the program's that has no metaclass, and in it methods, static methods, class methods,
+  properties, slots and values as above, and what is torch's
 - a builtin that says nothing of the process around it
 - torch, or a module of the standard library's that keeps no state, and of them what is their own code
 - a module that can be imported, or a function or class in one: told in ``Source.modules``, for the caller to digest
@@ -20,7 +20,6 @@ torch._library.custom_ops.CustomOpDef.{_init_fn, _opoverload}. Checked on 2.11.0
 from __future__ import annotations
 import __future__
 
-import _abc  # type: ignore[import-not-found]
 import abc
 import ast
 import builtins
@@ -92,16 +91,17 @@ def refuse(subject: str, why: str, code: str) -> NoReturn:
 class Source:
     """The source of some of the program's functions and classes, and of what they read, for one thing that needs them.
 
-    ``subject``, ``code``: of a refusal. ``module``: that of the thing, where it is in a function of one. ``closures``:
-    whether functions may have one.
+    ``subject``, ``code``: of a refusal. ``module``: that of the thing, where it is in a function of one. ``anew``:
+    whether the thing is made for one compile. Then functions may have closures, and classes may be read: what these
+    keep, the next compile does not see.
     """
 
-    def __init__(self, subject: str, code: str, module: str = "", *, closures: bool = False) -> None:
+    def __init__(self, subject: str, code: str, module: str = "", *, anew: bool = False) -> None:
         self.operators: list[custom_ops.CustomOpDef] = []  # of the program's, that are called
         self.modules: set[str] = set()  # of which the caller needs a digest
         self.imports: set[str] = set()  # torch's, and the standard library's
         self.flags = 0  # for compile()
-        self._subject, self._code, self._closures = subject, code, closures
+        self._subject, self._code, self._anew = subject, code, anew
         self._texts: dict[str, str] = {}
         self._classes: dict[str, type] = {}
         self._names: dict[int, str] = {}
@@ -133,6 +133,8 @@ class Source:
             self._texts[name] = ""  # so that a function may call itself, or what calls it
             self._texts[name] = self._definition(name, value)
         elif isinstance(value, type) and self._has_no_name(value):
+            if not self._anew:
+                self._refuse(f"{name} is a class of the program's")
             if name != value.__name__ or self._classes.setdefault(name, value) is not value:
                 self._refuse(f"the class {value.__qualname__} has two names, or two classes have one")
             self._texts[name] = ""
@@ -156,7 +158,7 @@ class Source:
         held = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
         if of is not None and "__class__" in held and held.pop("__class__").cell_contents is not of:
             self._refuse(f"{function.__qualname__} is a method of another class")
-        if held and not self._closures:
+        if held and not self._anew:
             self._refuse(f"{function.__qualname__} has a closure")
         node.name = name
         named = function.__kwdefaults__ or {}
@@ -199,7 +201,8 @@ class Source:
 
     def _class(self, name: str, kind: type) -> str:
         """A class statement that makes the same."""
-        if type(kind) not in _METACLASSES or (type(kind) is abc.ABCMeta and _abc._get_dump(kind)[0]):
+        registered = type(kind) is abc.ABCMeta and abc._get_dump(kind)[0]  # type: ignore[attr-defined]
+        if type(kind) not in _METACLASSES or registered:
             self._refuse(f"the class {name} has a metaclass, or classes that are registered with it")
         bases = [self._base(base) for base in kind.__bases__]
         if any("__init_subclass__" in vars(base) for base in kind.__mro__ if base is not object):

@@ -38,8 +38,50 @@ import torch
 import precompiled
 precompiled.enable("wait")
 import passes
+from torch._inductor.custom_graph_pass import CustomGraphPass
+
+COS = "cos"
+
+def replaced(graph, name):
+    for node in graph.nodes:
+        if node.target is torch.ops.aten.sin.default:
+            node.target = getattr(torch.ops.aten, name).default
+
+def own(graph):
+    replaced(graph, COS)
+
+class Own(CustomGraphPass):
+    def __init__(self, name):
+        self.name = name
+
+    def __call__(self, graph):
+        replaced(graph, self.name)
+
+    def uuid(self):
+        return "own", self.name
+
+def of_a_function(name):
+    def inner(graph):
+        replaced(graph, name)
+    return inner
+
+def joint(module, inputs):
+    replaced(module.graph, COS)
+    module.recompile()
+    return module
+
+seen = []
+
+def refused(graph):
+    seen.append(graph)
+    own(graph)
 
 made = {
+    "own function": lambda: own,
+    "own object": lambda: Own("tan"),
+    "of a function": lambda: of_a_function("exp"),
+    "refused": lambda: refused,
+    "joint": lambda: joint,
     "function": lambda: passes.to_cos,
     "object": lambda: passes.Replaces("tan"),
     "another object": lambda: passes.Replaces("exp"),
@@ -50,7 +92,11 @@ made = {
 }[sys.argv[1]]()
 where = {"post_grad_custom_post_pass": made}
 x = torch.tensor([0.5])
-if sys.argv[2:]:
+if sys.argv[1] == "joint":
+    x.requires_grad_()
+    with torch._functorch.config.patch(joint_custom_pass=made):
+        found = torch.compile(lambda x: x.sin() + 1)(x)
+elif sys.argv[2:]:
     with torch._inductor.config.patch(where):
         found = torch.compile(lambda x: x.sin() + 1)(x)
 else:
@@ -95,6 +141,29 @@ def test_the_pass_is_in_the_key(served: Host, project: Path) -> None:
     (project / "passes.py").write_text(PASSES.replace("aten.cos.default", "aten.exp.default"))
     computed, *_state, key = run(served, project, "function")
     assert len(keys) == 5 and computed == ["exp"] and key not in keys
+
+
+OWN = [("own function", "cos"), ("own object", "tan"), ("of a function", "exp"), ("joint", "cos")]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "function"), OWN)
+def test_code_of_the_program_itself_is_run_by_the_worker_from_its_source(
+    served: Host, project: Path, name: str, function: str
+) -> None:
+    computed, *state, key = run(served, project, name)
+    assert (computed, state) == ([function], ["compiled", "swap", ""])
+    assert run(served, project, name) == [[function], "compiled", "hit", "", key]
+    text = (project / "main.py").read_text()
+    (project / "main.py").write_text(text.replace('aten, name).default', 'aten, "neg").default'))
+    computed, *state, other = run(served, project, name)
+    assert (computed, state) == ([], ["compiled", "swap", ""]) and other != key
+
+
+@pytest.mark.slow
+@pytest.mark.reason("custom-pass")
+def test_code_of_the_program_that_no_source_says_whole_is_run_in_process(served: Host, project: Path) -> None:
+    assert run(served, project, "refused")[:4] == [["cos"], "bypassed", "inline", "custom-pass"]
 
 
 @pytest.mark.reason("custom-pass")

@@ -186,6 +186,14 @@ differ("matmul precision", BASE, under(lambda: restored(torch.set_float32_matmul
 differ("an attention backend", BASE, under(lambda: torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH)))
 differ("Inductor's configuration", BASE, under(lambda: torch._inductor.config.patch(max_fusion_size=7)))
 differ("functorch's configuration", BASE, under(lambda: torch._functorch.config.patch(activation_memory_budget=0.5)))
+for name, value in (
+    # Torch leaves these out of what it saves of its configuration.
+    ("activation_memory_budget_solver", "greedy"),
+    ("activation_memory_budget_runtime_estimator", "testing"),
+    ("joint_custom_pass", torch.fx.symbolic_trace),
+):
+    left_out = {name: value}
+    differ(f"functorch's {name}", BASE, under(lambda left_out=left_out: torch._functorch.config.patch(left_out)))
 differ("options=", BASE, lambda: key_of(linear, X, W, options={"max_fusion_size": 7}))
 differ("a variable that Inductor reads", BASE, under(lambda: _variable("TORCHINDUCTOR_SOMETHING", "1")))
 differ("the compiler", BASE, under(lambda: _variable("CXX", "no-such-compiler")))
