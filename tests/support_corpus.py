@@ -15,8 +15,6 @@ Answer = dict[str, dict[str, Any]]
 BYPASSED = {
     # It says of itself a device mesh, which is made of process groups: a worker is in none.
     "distributed_tensor": {"unsupported-input", "unsupported-argument"},
-    # Nothing about the size may be assumed, so no variant can be chosen by it.
-    "marked_unbacked": {"unbacked-size"},
     # The forward then takes a state of this process (torch.fx.experimental._backward_state) and calls the hook by it.
     "compiled_autograd_module_hooks": {"user-function"},
 }
@@ -25,7 +23,6 @@ BYPASSED = {
 TRACED: dict[str, set[str]] = {
     "a_float_that_changes": {"package-global"},  # it became an input of the graph
     "default_device": {"package-mode"},
-    "marked_unbacked": {"package-graph"},  # it is bypassed, see above
     # Recorded while eager stood in, whose outputs are views, for the frame after the break; compiled code's are not.
     "views_of_one_tensor_across_a_graph_break": {""},
     # Their forwards come from packages. The graphs of backwards are made by compiled autograd itself, each time.

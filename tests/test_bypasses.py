@@ -103,13 +103,6 @@ def test_floats_that_dynamo_has_fixed_are_traced_again_once(here: ThisProcess) -
     assert len(here.in_process) == 1
 
 
-@pytest.mark.reason("unbacked-size")
-def test_a_size_that_may_be_anything(here: ThisProcess) -> None:
-    x = X.clone()
-    torch._dynamo.decorators.mark_unbacked(x, 0)
-    here.refuses("unbacked-size", double, x)
-
-
 # ---------------------------------------------------------------- devices: traced with fake tensors, wherever this runs
 
 

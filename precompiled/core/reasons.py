@@ -147,7 +147,6 @@ _TABLE = (
     _bypass("several-devices", "the graph uses more than one accelerator", "nothing: split it, one device each"),
     _bypass("symbolic-scalar", "a bool, or a computed float, that Dynamo treats as symbolic is an input",
         "`mark_dynamic` the sizes that change, rather than `dynamic=True`"),
-    _bypass("unbacked-size", "a size that is known only when the graph runs (`nonzero`, `item`)", "nothing yet"),
     _bypass("unpicklable-option", "a setting of Inductor's or functorch's is no plain value",
         "use plain values in `options=`"),
     _bypass("unsupported-argument", "an operation has an argument of a type that has no canonical form",

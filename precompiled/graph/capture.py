@@ -28,7 +28,7 @@ from precompiled.core.errors import Bypass, CompileFailed
 from precompiled.graph import environment
 from precompiled.graph.key import SECTIONS
 from precompiled.torch_internals import codec, configs, metadata, modes, process_groups
-from precompiled.torch_internals.sizes import evaluate
+from precompiled.torch_internals.sizes import evaluate, is_size_input
 
 # Source lines, for people (torch_internals/source_lines.py); neither the key nor the compile depends on them.
 ABOUT = "about"
@@ -44,7 +44,7 @@ class Program:
     cudagraphs: bool  # asked for, and there is a GPU to have them
     hints: list[int]  # the values of the symbolic sizes in this call; not part of the key
     floats: list[float]  # those of the symbolic floats
-    size_inputs: list[int]  # positions of the graph's inputs that are sizes, fixed or symbolic
+    size_inputs: list[int]  # positions of the graph's inputs that are sizes, fixed or symbolic, and not unbacked
     modules: dict[str, str]  # of the user, that the worker imports, and ops and classes of the program's: -> digest
     no_stand_in: str  # why the graph must not run eager until its artifact is there; "" for almost all graphs
     classes: Mapping[str, type] = field(default_factory=dict)  # of inputs, that the program itself defines: by digest
@@ -111,7 +111,7 @@ def capture(module: torch.fx.GraphModule, options: Mapping[str, Any]) -> Program
         device != "cpu" and bool(settings["inductor"].get("triton.cudagraphs")),
         inputs.hints,
         inputs.floats,
-        [position for position, item in enumerate(inputs.args) if "size" in item],
+        [position for position, item in enumerate(inputs.args) if is_size_input(item)],
         {**codec.modules(graph), **inputs.modules, **configs.modules(settings)},
         codec.no_stand_in(graph),
         inputs.described.classes,
@@ -173,7 +173,7 @@ def _indexed(device: str) -> str:
 
 def size_values(inputs: dict[str, Any], hints: list[int]) -> list[int]:
     """The values of the size inputs of an ``inputs`` section, in order, for these values of the symbols."""
-    return [evaluate(item["size"], hints) for item in inputs["args"] if "size" in item]
+    return [evaluate(item["size"], hints) for item in inputs["args"] if is_size_input(item)]
 
 
 def parse(data: bytes) -> dict[str, Any]:

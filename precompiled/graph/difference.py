@@ -134,6 +134,10 @@ def _inputs(before: dict[str, Any], after: dict[str, Any]) -> Iterator[Change]:
     for number, (was, now) in enumerate(zip_longest(left["ranges"], right["ranges"])):
         if was != now:
             yield Change("inputs", f"range of the size s{number}", _range(was), _range(now))
+    unbacked = zip_longest(left.get("unbacked", []), right.get("unbacked", []))
+    for number, (was, now) in enumerate(unbacked):
+        if was != now:
+            yield Change("inputs", f"the unbacked size u{number}", _unbacked(was), _unbacked(now))
 
 
 def _paired(left: list[Any], right: list[Any]) -> Iterator[tuple[Any, Any]]:
@@ -188,6 +192,13 @@ def _input_value(name: str, value: Any) -> str:
     if name == "context":
         return listing.argument(value)
     return value if isinstance(value, str) else str(value)
+
+
+def _unbacked(described: list[Any] | None) -> str:
+    if described is None:
+        return "none"
+    is_size, hint = described
+    return ("a size" if is_size else "any number") + ("" if hint is None else f", taken for {hint}")
 
 
 def _range(bounds: Any) -> str:

@@ -163,12 +163,12 @@ def _policy(encoded: list[Any]) -> str:
 
 
 def size(value: Any) -> str:
-    """A size, with symbols as ``s0``."""
+    """A size, with symbols as ``s0``, unbacked ones as ``u0``."""
     if isinstance(value, int):
         return str(value)
     ((name, content),) = value.items()
-    if name == "s":
-        return f"s{content}"
+    if name in ("s", "u"):
+        return f"{name}{content}"
     items = [size(item) for item in content]
     if name in ("Add", "Mul"):
         return f"({(' + ' if name == 'Add' else '*').join(items)})"

@@ -7,9 +7,12 @@ shape environment. A worker has the graph only, and so has the eager run until t
 compares with itself is written out again, right behind the node that gives the value: it is part of what is captured
 (and of the key) and of what runs eager, and raises the RuntimeError that torch's own assertion raises.
 
+So are those on sizes of inputs of which nothing may be assumed (``mark_unbacked``): Dynamo writes none of them into the
+graph (two that broadcasting takes for equal, the bounds that the program gives).
+
 Private names: torch.fx.Node.meta["example_value"], torch.fx.Node.meta["unbacked_bindings"],
-torch.fx.experimental.symbolic_shapes.{CallMethodKey, ShapeEnv.{deferred_runtime_asserts, replacements}},
-torch._subclasses.fake_tensor.FakeTensor.fake_mode, torch.SymInt.node.{expr, shape_env},
+torch.fx.experimental.symbolic_shapes.{CallMethodKey, ShapeEnv.{deferred_runtime_asserts, replacements,
+is_unbacked_symint}}, torch._subclasses.fake_tensor.FakeTensor.fake_mode, torch.SymInt.node.{expr, shape_env},
 torch.utils._sympy.interp.sympy_interp, torch.utils._sympy.reference.PythonReferenceAnalysis,
 torch.utils._pytree.SequenceKey, torch.fx.proxy.GraphAppendingTracer, torch.ops.aten._assert_scalar.
 Checked on 2.11.0, 2.13.0, 2.15.0.
@@ -32,6 +35,7 @@ from torch.utils._sympy.interp import sympy_interp
 from torch.utils._sympy.reference import PythonReferenceAnalysis
 
 from precompiled.core.errors import Bypass
+from precompiled.torch_internals.sizes import without_assertions
 
 _SIZES = {
     "size": torch.ops.aten.sym_size.int,
@@ -43,17 +47,22 @@ _SIZES = {
 def restored(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
     """The graph itself where it has all its assertions; else a copy that has. Raises Bypass where there is no such."""
     env = _shape_env(module)
-    return module if env is None or not env.deferred_runtime_asserts else _restored(module, env)
+    if env is None or not env.deferred_runtime_asserts:
+        return module
+    return _restored(module, env, _unbacked_inputs(module, env))
 
 
-def _restored(module: torch.fx.GraphModule, env: ShapeEnv) -> torch.fx.GraphModule:
+def _restored(
+    module: torch.fx.GraphModule, env: ShapeEnv, inputs: frozenset[sympy.Symbol] = frozenset()
+) -> torch.fx.GraphModule:
+    """``inputs``: unbacked symbols that the graph's inputs give it; none for graphs within it."""
     inner = {
         str(node.target): held
         for node in module.graph.nodes
         if node.op == "get_attr" and isinstance(held := getattr(module, str(node.target), None), torch.fx.GraphModule)
     }
     made = {name: _restored(held, env) for name, held in inner.items()}
-    lost = _lost(module, env)
+    lost = _lost(module, env, inputs)
     if not lost and all(made[name] is inner[name] for name in inner):
         return module
     graph = torch.fx.Graph()
@@ -81,9 +90,27 @@ def _shape_env(module: torch.fx.GraphModule) -> ShapeEnv | None:
     return None
 
 
-def _lost(module: torch.fx.GraphModule, env: ShapeEnv) -> list[Any]:
-    """The assertions on a value of this graph that stands for another expression as well."""
-    replaced = {
+def _unbacked_inputs(module: torch.fx.GraphModule, env: ShapeEnv) -> frozenset[sympy.Symbol]:
+    found: set[sympy.Symbol] = set()
+    for node in module.graph.find_nodes(op="placeholder"):
+        for size, _ in _sizes(node):
+            found |= without_assertions(size).free_symbols
+    return frozenset(symbol for symbol in found if env.is_unbacked_symint(symbol))
+
+
+def _sizes(node: torch.fx.Node) -> list[tuple[torch.SymInt, int | None]]:
+    """The symbolic sizes of an input, with their dimensions; of an input that is a size, that one."""
+    value = node.meta.get("example_value")
+    if isinstance(value, torch.SymInt):
+        return [(value, None)]
+    if not isinstance(value, torch.Tensor):
+        return []
+    return [(size, dimension) for dimension, size in enumerate(value.shape) if isinstance(size, torch.SymInt)]
+
+
+def _lost(module: torch.fx.GraphModule, env: ShapeEnv, inputs: frozenset[sympy.Symbol]) -> list[Any]:
+    """The assertions on these inputs, or on a value of this graph that stands for another expression as well."""
+    replaced = inputs | {
         symbol
         for node in module.graph.nodes
         for symbol in node.meta.get("unbacked_bindings") or {}
@@ -102,16 +129,27 @@ def _add(graph: torch.fx.Graph, expressions: list[Any]) -> None:
     tracer = GraphAppendingTracer(graph)
     values: dict[sympy.Symbol, Any] = {}
     left = list(dict.fromkeys(expressions))
+    needed = {symbol for expression in left for symbol in expression.free_symbols}
     nodes = list(graph.nodes)
+    of_tensors: list[tuple[sympy.Symbol, torch.fx.Node, int]] = []
     for node, following in itertools.pairwise(nodes):
         found = node.meta.get("unbacked_bindings") or {}
         if node.op == "placeholder":
-            value = node.meta.get("example_value")
-            if isinstance(value, torch.SymInt) and value.node.expr.is_Symbol:
-                values.setdefault(value.node.expr, torch.fx.Proxy(node, tracer))
+            for value, dimension in _sizes(node):
+                if not (symbol := without_assertions(value)).is_Symbol:
+                    continue
+                if dimension is None:
+                    values.setdefault(symbol, torch.fx.Proxy(node, tracer))
+                else:
+                    of_tensors.append((symbol, node, dimension))
         if following.op == "placeholder":
             continue
         with graph.inserting_before(following):
+            for symbol, tensor, dimension in of_tensors:
+                if symbol in needed - values.keys():
+                    size = graph.call_function(_SIZES["size"], (tensor, dimension))
+                    values[symbol] = torch.fx.Proxy(size, tracer)
+            of_tensors = []
             for symbol, path in found.items():
                 values[symbol] = torch.fx.Proxy(_at(graph, node, tuple(path)), tracer)
             for expression in [item for item in left if item.free_symbols <= values.keys()]:

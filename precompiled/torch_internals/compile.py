@@ -37,7 +37,7 @@ from torch._inductor.compile_fx import compile_fx
 from precompiled.core.errors import CompileFailed
 from precompiled.torch_internals import around, codec, configs, kernel_units, metadata, modes, program_classes
 from precompiled.torch_internals.kernel_units import Native
-from precompiled.torch_internals.sizes import evaluate, produced_guards
+from precompiled.torch_internals.sizes import evaluate, is_size_input, produced_guards
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ def compile_here(
 
 
 def _values(inputs: dict[str, Any], hints: list[int]) -> list[int]:
-    return [evaluate(item["size"], hints) for item in inputs["args"] if "size" in item]
+    return [evaluate(item["size"], hints) for item in inputs["args"] if is_size_input(item)]
 
 
 def _compile(
@@ -165,7 +165,7 @@ def _compile(
         raise CompileFailed("it holds for one value of a float argument only", code="fixed-float") from error
     if sizes.fixed_floats():
         raise CompileFailed("it holds for some values of a float argument only", code="fixed-float")
-    return compiled, [value for value in made if isinstance(value, torch.SymInt)]
+    return compiled, [value for value, item in zip(made, inputs["args"], strict=False) if is_size_input(item)]
 
 
 def _dress_as_dynamos(

@@ -48,10 +48,12 @@ class Inputs:
     floats: list[float]
     modules: dict[str, str]  # that tensor subclasses and opaque objects come with: name -> digest of the sources
     described: program_classes.Described  # tensor subclasses of the program itself
+    unbacked: list[list[Any]]  # sizes.Symbols.unbacked
 
     def to_plain(self) -> dict[str, Any]:
         classes = {"classes": self.described.units} if self.described.units else {}
-        return {"args": self.args, "ranges": self.ranges, **classes}
+        unbacked = {"unbacked": self.unbacked} if self.unbacked else {}
+        return {"args": self.args, "ranges": self.ranges, **classes, **unbacked}
 
 
 def describe_inputs(placeholders: list[torch.fx.Node]) -> Inputs:
@@ -103,7 +105,7 @@ def describe_inputs(placeholders: list[torch.fx.Node]) -> Inputs:
             described[-1]["shares"] = described[first]["shares"] = first
     if fixed:  # all of them at once: each new trace costs as much as the first
         raise fixed_floats.FixedFloats(fixed)
-    return Inputs(described, symbols.ranges, symbols.hints, floats, modules, classes)
+    return Inputs(described, symbols.ranges, symbols.hints, floats, modules, classes, symbols.unbacked)
 
 
 def _refuse_shared(first: int, position: int) -> None:
@@ -194,7 +196,7 @@ def new_fake_mode() -> FakeTensorMode:
 def size_maker(inputs: dict[str, Any], hints: list[int], floats: list[float], mode: FakeTensorMode) -> SizeMaker:
     """The symbols of described inputs, in the shape environment of ``mode``; made once for all makings of inputs."""
     assert mode.shape_env is not None
-    return SizeMaker(mode.shape_env, inputs["ranges"], hints, floats)
+    return SizeMaker(mode.shape_env, inputs["ranges"], hints, floats, inputs.get("unbacked", []))
 
 
 def make_inputs(

@@ -7,16 +7,21 @@ AOTAutograd and Inductor added while compiling travel with the artifact.
 Guards name the graph's *size inputs* by position among them: ``t0``, ``t1``, ... Every input that is an integer is one,
 also where Dynamo has learned that it has one value only: it stays a SymInt there.
 
+An *unbacked* symbol (``mark_unbacked``) has no hint, and nothing is guarded on it, so it is in no size input: what is
+compiled holds for all its values, or asserts at run time what must hold (assertions.py). Its expression is the one of
+before all that was asserted of it, and it has no range: the graph asserts that anew, where the worker learns it.
+
 Private names: torch.fx.experimental.symbolic_shapes.{DimDynamic, SYMPY_INTERP, ShapeEnv.{create_symbol,
-create_unspecified_symbol, create_symintnode, create_symfloatnode, replacements, guards, replace, var_to_range,
-backed_var_to_val, produce_guards_expression, evaluate_guards_expression}}, torch.utils._sympy.functions,
-torch.utils._sympy.value_ranges.ValueRanges, torch._dynamo.source.ConstantSource, torch.SymInt.node.{expr, shape_env}.
-Checked on 2.11.0, 2.13.0, 2.15.0.
+create_unspecified_symbol, create_unbacked_symint, create_symintnode, create_symfloatnode, replacements, guards,
+replace, var_to_range, backed_var_to_val, is_unbacked_symint, size_like, var_to_hint_override, unbacked_inputs,
+_constrain_range_for_size, ignore_fresh_unbacked_symbols, produce_guards_expression, evaluate_guards_expression}},
+torch.utils._sympy.functions, torch.utils._sympy.value_ranges.ValueRanges, torch._dynamo.source.ConstantSource,
+torch.SymInt.node.{expr, _expr, shape_env}. Checked on 2.11.0, 2.13.0, 2.15.0.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import sympy
@@ -44,8 +49,10 @@ class Symbols:
 
     def __init__(self) -> None:
         self._names: dict[sympy.Symbol, int] = {}
+        self._unbacked: dict[sympy.Symbol, int] = {}
         self.ranges: list[list[int | None]] = []
         self.hints: list[int] = []
+        self.unbacked: list[list[Any]] = []  # of each: is it a size, and the hint that the program gives, if any
 
     def size(self, value: Any) -> Any:
         """A size as plain data: an int, or an expression over symbols. Raises Bypass for what has neither form."""
@@ -53,12 +60,14 @@ class Symbols:
             return value
         if not isinstance(value, torch.SymInt):
             raise Bypass(f"a size is a {type(value).__name__}", code="unsupported-size")
-        return self._expression(value.node.expr, value.node.shape_env)
+        return self._expression(without_assertions(value), value.node.shape_env)
 
     def _expression(self, expression: Any, env: ShapeEnv) -> Any:
         if expression.is_Integer:
             return int(expression)
         if expression.is_Symbol:
+            if env.is_unbacked_symint(expression):
+                return {"u": self._unbacked_symbol(expression, env)}
             return {"s": self._symbol(expression, env)}
         name = type(expression).__name__
         if name not in _COMMUTATIVE and name not in _OTHER:
@@ -73,12 +82,43 @@ class Symbols:
         if known is not None:
             return known
         if symbol not in env.backed_var_to_val:
-            raise Bypass(f"the size {symbol} is known only when the graph runs", code="unbacked-size")
+            raise Bypass(f"the size {symbol} is neither backed nor unbacked", code="unsupported-size")
         value_range = env.var_to_range[symbol]
         self.ranges.append([_bound(value_range.lower), _bound(value_range.upper)])
         self.hints.append(int(env.backed_var_to_val[symbol]))
         self._names[symbol] = len(self._names)
         return self._names[symbol]
+
+
+    def _unbacked_symbol(self, symbol: sympy.Symbol, env: ShapeEnv) -> int:
+        if symbol not in self._unbacked:
+            self._unbacked[symbol] = len(self.unbacked)
+            self.unbacked.append([symbol in env.size_like, env.var_to_hint_override.get(symbol)])
+        return self._unbacked[symbol]
+
+
+def without_assertions(value: torch.SymInt) -> Any:
+    """A size's expression; where it is unbacked, as it was before anything was asserted of it.
+
+    An assertion that a symbol equals another puts that in its place. A worker that never saw the first one could not
+    assert it.
+    """
+    node = value.node
+    symbols = node._expr.free_symbols | node.expr.free_symbols
+    return node._expr if any(node.shape_env.is_unbacked_symint(symbol) for symbol in symbols) else node.expr
+
+
+def is_backed(encoded: Any) -> bool:
+    """Whether an encoded size has a value for given values of the backed symbols."""
+    if type(encoded) is int:
+        return True
+    ((name, content),) = encoded.items()
+    return name == "s" if name in ("s", "u") else all(map(is_backed, content))
+
+
+def is_size_input(item: dict[str, Any]) -> bool:
+    """Whether a described input is one that guards may name."""
+    return "size" in item and is_backed(item["size"])
 
 
 def _bound(value: Any) -> int | None:
@@ -89,7 +129,10 @@ def _bound(value: Any) -> int | None:
 class SizeMaker:
     """The same symbols in a worker's shape environment."""
 
-    def __init__(self, env: ShapeEnv, ranges: list[list[int | None]], hints: list[int], floats: list[float]) -> None:
+    def __init__(
+        self, env: ShapeEnv, ranges: list[list[int | None]], hints: list[int], floats: list[float],
+        unbacked: Sequence[list[Any]] = (),
+    ) -> None:  # fmt: skip
         if len(ranges) != len(hints):
             raise ValueError(f"{len(ranges)} ranges for {len(hints)} hints")
         from torch._dynamo.source import ConstantSource
@@ -112,6 +155,8 @@ class SizeMaker:
                 whole.upper if upper is None else sympy.Integer(upper),
             )
             self._symbols.append(symbol)
+        with env.ignore_fresh_unbacked_symbols():
+            self._unbacked = [_new_unbacked(env, *described) for described in unbacked]
         self.floats = []  # SymFloats, for the tensors that Dynamo passes floats in
         self._float_symbols = set()
         for position, value in enumerate(floats):
@@ -131,8 +176,8 @@ class SizeMaker:
         """An int, or a SymInt of the environment."""
         if type(encoded) is int:
             return encoded
-        expression = self._expression(encoded)
-        return self._env.create_symintnode(expression, hint=evaluate(encoded, self._hints))
+        hint = evaluate(encoded, self._hints) if is_backed(encoded) else None
+        return self._env.create_symintnode(self._expression(encoded), hint=hint)
 
     def size_input(self, encoded: Any) -> torch.SymInt:
         """A size that is an input of the graph: a SymInt, of one value where Dynamo's is.
@@ -158,11 +203,24 @@ class SizeMaker:
         ((name, content),) = encoded.items()
         if name == "s":
             return self._symbols[content]
+        if name == "u":
+            return self._unbacked[content]
         return {**_COMMUTATIVE, **_OTHER}[name](*(self._expression(argument) for argument in content))
 
 
+def _new_unbacked(env: ShapeEnv, is_size: bool, hint: int | None) -> sympy.Symbol:
+    """As create_symbol makes one for an input (DimDynamic.UNBACKED), without a source of a frame."""
+    symbol = env.create_unbacked_symint().node.expr
+    if is_size:
+        env._constrain_range_for_size(symbol)
+    env.unbacked_inputs.add(symbol)
+    if hint is not None:
+        env.var_to_hint_override[symbol] = hint
+    return symbol
+
+
 def evaluate(encoded: Any, hints: list[int]) -> int:
-    """The value of an encoded size for these values of the symbols."""
+    """The value of an encoded size, which is backed, for these values of the symbols."""
     if type(encoded) is int:
         return encoded
     ((name, content),) = encoded.items()

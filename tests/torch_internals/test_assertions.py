@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -107,6 +108,49 @@ def test_before_its_artifact_is_there_a_graph_asserts_what_plain_does() -> None:
         assert (graph.state, graph.calls_eager) == ("pending", 2)
 
 
+def unbacked(*sizes: int, **bounds: Any) -> list[torch.Tensor]:
+    found = [torch.randn(size) for size in sizes]
+    for tensor in found:
+        torch._dynamo.decorators.mark_unbacked(tensor, 0, **bounds)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("function", "given", "violating", "marks"),
+    [
+        pytest.param(lambda x, y: x + y, (4, 4), (4, 3), {}, id="equal"),
+        pytest.param(lambda x: x * 2, (5,), (3,), {"min": 4, "max": 8}, id="bounds"),
+        pytest.param(lambda x, y: x.sum() + y.sum(), (5, 5), (4, 5), {"shape_id": "batch"}, id="shape-id"),
+        pytest.param(lambda x: x.view(-1, 2).sum(1), (6,), (7,), {}, id="divisible"),
+    ],
+)
+def test_what_is_assumed_of_unbacked_inputs_is_asserted_by_the_graph(
+    function: Callable[..., Any], given: tuple[int, ...], violating: tuple[int, ...], marks: dict[str, Any]
+) -> None:
+    """Where Dynamo has a guard as well, no call gets as far; a graph that is called beside it must not be wrong."""
+    if not marks.keys() <= inspect.signature(torch._dynamo.decorators.mark_unbacked).parameters.keys():
+        pytest.skip("this torch cannot mark a size so")
+    made = []
+
+    def look(module: torch.fx.GraphModule, _: list[Any]) -> Any:
+        inputs = module.graph.find_nodes(op="placeholder")
+        made.append((assertions.restored(module), [node.meta["example_value"] for node in inputs]))
+        return module.forward
+
+    torch._dynamo.reset()
+    torch.compile(function, backend=look)(*unbacked(*given, **marks))
+    ((module, examples),) = made
+
+    def run(tensors: list[torch.Tensor]) -> None:
+        """Each size before the tensor that it is of."""
+        left, sizes = list(tensors), [tensor.shape[0] for tensor in tensors]
+        module(*(sizes.pop(0) if isinstance(example, torch.SymInt) else left.pop(0) for example in examples))
+
+    run([torch.randn(size) for size in given])
+    with pytest.raises(RuntimeError, match="Runtime assertion failed"):
+        run([torch.randn(size) for size in violating])
+
+
 @pytest.fixture
 def here() -> Iterator[ThisProcess]:
     with this_process() as found:
@@ -127,11 +171,10 @@ def test_a_value_that_is_at_no_place_that_we_know(here: ThisProcess) -> None:
 
 @pytest.mark.reason("runtime-assertion")
 def test_an_assertion_on_what_the_graph_does_not_have(here: ThisProcess) -> None:
-    def without_a_size(module: torch.fx.GraphModule, examples: list[Any]) -> Any:
-        for node in module.graph.nodes:
-            if node.op == "placeholder" and isinstance(node.meta["example_value"], torch.SymInt):
-                node.meta["example_value"] = None
+    def without_sizes(module: torch.fx.GraphModule, examples: list[Any]) -> Any:
+        for node in module.graph.find_nodes(op="placeholder"):
+            node.meta["example_value"] = None
         return backend.precompiled(module, examples)
 
-    here.call(both_sizes, *inputs(19), backend=without_a_size)
+    here.call(both_sizes, *inputs(19), backend=without_sizes)
     assert "none of its values" in here.was_refused("runtime-assertion")

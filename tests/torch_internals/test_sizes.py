@@ -41,6 +41,35 @@ def test_a_size_of_one_value_is_a_symint_of_that_value() -> None:
     assert guard_check(guards)([5, 9, 5]) and not guard_check(guards)([5, 1, 5])
 
 
+def test_an_unbacked_size_is_no_size_input_and_has_no_hint() -> None:
+    """Nothing is guarded on it: what is compiled for one value serves all of them."""
+
+    def program(rows: int, **marked: int) -> capture.Program:
+        x = torch.randn(rows, 6)
+        torch._dynamo.mark_dynamic(x, 1)  # first, since it forgets the hints of others
+        torch._dynamo.decorators.mark_unbacked(x, 0, **marked)
+        return captured(lambda x: x * 2, x).program
+
+    one = program(4)
+    args = json.loads(one.sections["inputs"])["args"]
+    assert [item["size"] for item in args if "size" in item] == [{"u": 0}, {"s": 0}]
+    assert [args[position]["size"] for position in one.size_inputs] == [{"s": 0}]
+    assert one.hints == one.sizes(one.hints) == [6]
+    assert one.sections == program(9).sections == program(1).sections
+    assert one.sections != program(4, hint_override=512).sections, "Inductor would compile for another size"
+
+
+def test_what_is_asserted_of_an_unbacked_size_is_learned_from_the_graph() -> None:
+    """A worker that knew it before would take the assertion for true, and leave it out."""
+    mode = metadata.new_fake_mode()
+    inputs = {"args": [{"size": {"u": 0}}, {"size": {"Mul": [2, {"u": 0}]}}], "ranges": [], "unbacked": [[True, None]]}
+    size, twice = metadata.make_inputs(inputs, metadata.size_maker(inputs, [], [], mode), mode)
+    assert twice.node.expr == 2 * size.node.expr and not size.node.has_hint()
+    assert mode.shape_env is not None and not mode.shape_env.deferred_runtime_asserts
+    torch._check(size == 4)
+    assert mode.shape_env.deferred_runtime_asserts
+
+
 def maker(*hints: int) -> tuple[SizeMaker, list[torch.SymInt]]:
     sizes = SizeMaker(ShapeEnv(), [[0, None]] * len(hints), list(hints), [])
     return sizes, [sizes.size_input({"s": position}) for position in range(len(hints))]

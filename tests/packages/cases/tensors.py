@@ -49,6 +49,25 @@ def build():
 case("input_requires_grad", FUNCTION, ("torch.randn(4, 4)", "torch.randn(4, 4, requires_grad=True)"), TRACED)
 case("input_strides", FUNCTION, ("torch.randn(4, 4)", "torch.randn(4, 4).t()"), TRACED)
 case("input_subclass", FUNCTION, ("(torch.randn(4, 4),)", "(nn.Parameter(torch.randn(4, 4), requires_grad=False),)"), TRACED)
+case("marked_unbacked", """
+def f(x):
+    return torch.addmm(x, x, x, alpha=2.0)
+def build():
+    x = torch.randn(4, 4)
+    torch._dynamo.decorators.mark_unbacked(x, 0)
+    torch._dynamo.decorators.mark_unbacked(x, 1)
+    return f, [(x,)]
+""", ("torch.randn(4, 4)", "torch.randn(7, 7)"), USED)
+case("marked_unbacked_no_more", """
+MARK = True
+def f(x):
+    return torch.addmm(x, x, x, alpha=2.0)
+def build():
+    x = torch.randn(4, 4)
+    if MARK:
+        torch._dynamo.decorators.mark_unbacked(x, 0)
+    return f, [(x,)]
+""", ("MARK = True", "MARK = False"), TRACED)
 case("marked_dynamic", """
 MARK = False
 def f(x):

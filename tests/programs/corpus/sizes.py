@@ -38,6 +38,33 @@ def marked_unbacked() -> Row:
 
 
 @row
+def marked_unbacked_twice() -> Row:
+    """That they are equal, nothing in the graph says: it is asserted in the shape environment."""
+
+    def marked(rows: int) -> torch.Tensor:
+        x = rand(rows, 16, grad=False)
+        torch._dynamo.decorators.mark_unbacked(x, 0)
+        return x
+
+    return Row(lambda x, y: (x + y).sin(), [(marked(rows), marked(rows)) for rows in (8, 12)])
+
+
+@row
+def an_assertion_on_an_unbacked_size() -> Row:
+    """Made while Dynamo traces, and enforced by Inductor's code: eager raises for the odd size, and so does plain."""
+
+    def asserted(function: Callable[..., torch.Tensor], x: torch.Tensor) -> list[Any]:
+        torch._dynamo.decorators.mark_unbacked(x, 0)
+        try:
+            return [function(x)]
+        except RuntimeError:
+            return [None]
+
+    calls = [(rand(rows, 3, grad=False),) for rows in (8, 10, 7)]
+    return Row(lambda x: x.view(-1, 2, 3).sum(1), calls, run=asserted)
+
+
+@row
 def all_dynamic() -> Row:
     return Row(
         lambda x, scale: F.layer_norm(x, (x.shape[-1],), eps=1e-5) * scale,
