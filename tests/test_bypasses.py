@@ -49,17 +49,26 @@ def test_a_miss_where_nothing_may_be_submitted(here: ThisProcess) -> None:
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "freezing": {"freezing": True},
-    "cpp-wrapper": {"cpp_wrapper": True},
     "fx-wrapper": {"fx_wrapper": True},
     "custom-pass": {"post_grad_custom_post_pass": lambda graph: None},
     "unpicklable-option": {"pre_grad_fusion_options": {"a pass": {1: 2}}},
 }
 
 
-@pytest.mark.reason("freezing", "cpp-wrapper", "fx-wrapper", "custom-pass", "unpicklable-option")
+@pytest.mark.reason("freezing", "fx-wrapper", "custom-pass", "unpicklable-option")
 @pytest.mark.parametrize("code", OPTIONS)
 def test_an_option_that_no_artifact_can_hold(here: ThisProcess, code: str) -> None:
     here.refuses(code, double, X, options=OPTIONS[code])
+
+
+@pytest.mark.reason("cpp-wrapper")
+@pytest.mark.skipif(torch.cuda.is_available(), reason="it would go as far as to use the GPU")
+@pytest.mark.parametrize("option", ["cpp_wrapper"])
+def test_a_setting_that_is_served_on_the_cpu_alone(here: ThisProcess, option: str) -> None:
+    code = option.replace("_", "-")
+    with torch.no_grad():
+        message = here.refuses(code, lambda x: x.to("cuda:0") * 2, X, options={option: True}, compare=False)
+    assert "cuda:0" in message
 
 
 @pytest.mark.reason("caches-disabled")

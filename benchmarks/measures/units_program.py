@@ -33,6 +33,9 @@ class _Notes:
         self.named[kernels.kernel_name(argtypes, source)] = (argtypes, source)
         return CppPythonBindingsCodeCache.load_pybinding(argtypes, source)
 
+    def wrapper(self, options: dict[str, Any]) -> Any:
+        raise NotImplementedError("no program here has cpp_wrapper")
+
     def all_named(self, compiler: Any) -> None:
         """Do nothing: each kernel is built already."""
 

@@ -95,7 +95,8 @@ _TABLE = (
         "inside of another one", "move it to the top level of a module"),
     _bypass("collective", "a collective that does not name its group, or not a functional one (`torch.ops.c10d`)",
         "use `torch.distributed._functional_collectives`, as torch's own layers do"),
-    _bypass("cpp-wrapper", "`cpp_wrapper` is on: its code needs a compiler to be loaded", "leave it off"),
+    _bypass("cpp-wrapper", "`cpp_wrapper` on a GPU: its code names files that an artifact does not hold",
+        "leave it off"),
     _bypass("custom-op",
         "a custom op of which nobody can tell what a worker must load for it: Python has made it without a fake kernel "
         "(by `torch.library.Library` alone), torch does not say which library has registered it (`RegisterOperators`, "
@@ -117,7 +118,8 @@ _TABLE = (
     _bypass("exported-graph", "a graph of `torch.export`, which takes other arguments than its placeholders",
         "compile the original module"),
     _bypass("freezing", "Inductor's freezing puts the weights into the code", "leave `freezing` off"),
-    _bypass("fx-wrapper", "`fx_wrapper` has no code to keep", "leave it off"),
+    _bypass("fx-wrapper", "`fx_wrapper` has no code to keep: what it makes is an object of the process",
+        "leave it off"),
     _bypass("graph-attribute",
         "the graph holds a tensor of which Dynamo says nothing, a script object or a part of a model, instead of "
         "taking it as an input. What a compiled `optimizer.step()` works on is served",

@@ -95,6 +95,7 @@ def capture(module: torch.fx.GraphModule, options: Mapping[str, Any]) -> Program
     device = _device(graph, inputs.args)
     state = {**modes.read(uses_cpu=device == "cpu"), "groups": process_groups.sizes(module)}
     settings = configs.snapshot(options)
+    configs.refuse_device(settings, device)
     if state["groups"]:
         configs.refuse_ranks(settings)
     sections = {

@@ -36,7 +36,6 @@ _IRRELEVANT_PREFIXES = ("trace.", "aot_inductor.", "quiesce_")
 _REFUSED = {
     "force_disable_caches": ("caches-disabled", "Inductor's caches are disabled (force_disable_caches)"),
     "freezing": ("freezing", "Inductor's freezing puts the weights into the compiled code"),
-    "cpp_wrapper": ("cpp-wrapper", "cpp_wrapper code cannot be loaded without a compiler"),
     "fx_wrapper": ("fx-wrapper", "fx_wrapper has no code to keep"),
 }
 # Where one of these is on, Inductor asks for its rank, lets ranks agree on what each has measured, or takes collectives
@@ -70,6 +69,13 @@ def refuse_ranks(settings: Mapping[str, Mapping[str, Any]]) -> None:
         for name in names:
             if settings[module].get(name) not in _OFF:
                 raise Bypass(f"torch._{module}.config.{name} is on, which asks for the rank", code="rank-dependent")
+
+
+def refuse_device(settings: Mapping[str, Mapping[str, Any]], device: str) -> None:
+    """Raises Bypass where code for this device ("cpu" or "cuda:0") could not be kept under these settings."""
+    if settings["inductor"].get("cpp_wrapper") and device != "cpu":
+        # It names files of Triton's cache, where its kernels lie.
+        raise Bypass(f"cpp_wrapper code for {device} is more than an artifact holds", code="cpp-wrapper")
 
 
 def snapshot(options: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

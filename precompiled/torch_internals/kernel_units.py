@@ -2,9 +2,11 @@
 
 A compiler spends nearly all of its time on the header that Inductor's kernels include, even where that is precompiled.
 So the kernels of a wrapper become one translation unit, or a few, each kernel in a namespace of its own. Header, flags
-and machine code of a kernel are those of torch's own build (docs/decisions/0015).
+and machine code of a kernel are those of torch's own build (docs/decisions/0015). A wrapper in C++ (``cpp_wrapper``),
+which has its kernels in it, is built by itself, as torch builds it.
 
 Private names: torch._inductor.codecache.CppPythonBindingsCodeCache.{load_pybinding, load_async, _load_library_inner,
+entry_function, cache}, torch._inductor.codecache.CppWrapperCodeCache.{load_pybinding_async, _load_library_inner,
 entry_function, cache}, torch._inductor.async_compile.AsyncCompile.submit, torch._inductor.config.compile_threads,
 torch._inductor.cpp_builder.is_gcc. Checked on 2.11.0, 2.13.0, 2.15.0.
 """
@@ -23,11 +25,11 @@ from typing import Any, ClassVar
 
 import torch._inductor.config
 from torch._inductor.async_compile import AsyncCompile
-from torch._inductor.codecache import CppPythonBindingsCodeCache
+from torch._inductor.codecache import CppPythonBindingsCodeCache, CppWrapperCodeCache
 from torch._inductor.cpp_builder import is_gcc
 
 from precompiled.core.errors import CorruptArtifact
-from precompiled.torch_internals.kernels import handled, kernel_name, load_kernel, module_name
+from precompiled.torch_internals.kernels import handled, kernel_name, load_kernel, module_name, wrapper_name
 
 # With fewer kernels in a unit, a further compiler costs more than it saves. With more, one takes too much memory.
 MIN_KERNELS, MAX_KERNELS = 8, 64
@@ -67,17 +69,36 @@ class _Build(CppPythonBindingsCodeCache):
         return SimpleNamespace(path=path)
 
 
-class _Kernel:
-    """The callable that a wrapper gets for a kernel. Not one of Inductor's futures: the wrapper would wait for it."""
+class _WrapperBuild(CppWrapperCodeCache):
+    """Builds a wrapper in C++ as torch does, and gives the path instead of its entry. Loads nothing."""
 
-    def __init__(self, collector: KernelCollector, argtypes: list[str], source: str) -> None:
+    cache: ClassVar[dict[str, Any]] = {}
+
+    @classmethod
+    def _load_library_inner(cls, path: str, key: str) -> Any:
+        module = ModuleType("built")
+        setattr(module, cls.entry_function, path)
+        return module
+
+
+class _Native:
+    """The callable that Inductor's code gets for native code that is to be built. Not one of Inductor's futures: the
+    code would wait for it.
+    """
+
+    def __init__(self, collector: KernelCollector, name: str) -> None:
         self._collector = collector
-        self.name = kernel_name(argtypes, source)
-        self.joins = _joins(source)
-        self.text: str = _Text.load_pybinding(argtypes, source)
+        self.name = name
 
     def __call__(self, *args: Any) -> Any:
         return self._collector.loaded(self.name)(*args)
+
+
+class _Kernel(_Native):
+    def __init__(self, collector: KernelCollector, argtypes: list[str], source: str) -> None:
+        super().__init__(collector, kernel_name(argtypes, source))
+        self.joins = _joins(source)
+        self.text: str = _Text.load_pybinding(argtypes, source)
 
 
 _DIRECTIVE = re.compile(r"^[ \t]*#[ \t]*(.*?)[ \t]*$", re.MULTILINE)
@@ -130,6 +151,23 @@ class _Unit:
         return Path(self._built().path)
 
 
+class _WrapperUnit:
+    """A wrapper in C++, built by itself; in another thread, as the units of kernels are."""
+
+    def __init__(self, wrapper: _Native, options: dict[str, Any]) -> None:
+        self.kernels = [wrapper]
+        threads = torch._inductor.config.compile_threads or 1
+        init = f"PyInit_{_WrapperBuild.entry_function}"
+        named = f"#define {init} PyInit_{module_name(wrapper.name)}\n{options['main_code']}"
+        self._built = _WrapperBuild.load_pybinding_async(
+            **{**options, "main_code": named}, submit_fn=AsyncCompile.submit if threads > 1 else None
+        )
+
+    def path(self) -> Path:
+        """The ``.so``. Waits for the compiler; raises its error."""
+        return Path(self._built())
+
+
 class KernelCollector:
     """Collects and builds the kernels of the wrappers that are executed while ``collected`` is open.
 
@@ -138,18 +176,26 @@ class KernelCollector:
     """
 
     def __init__(self) -> None:
-        _Build.cache.clear()  # after a killed compiler, build again; what was built is found on disk
-        self._kernels: dict[str, _Kernel] = {}
+        for cache in (_Build.cache, _WrapperBuild.cache):
+            cache.clear()  # after a killed compiler, build again; what was built is found on disk
+        self._kernels: dict[str, _Native] = {}
         self._waiting: list[_Kernel] = []
-        self._units: list[_Unit] = []
+        self._units: list[_Unit | _WrapperUnit] = []
         self._files: dict[str, tuple[Path, str]] = {}  # name of a built kernel -> its .so, and that one's SHA-256
 
-    def kernel(self, argtypes: list[str], source: str) -> _Kernel:
+    def kernel(self, argtypes: list[str], source: str) -> _Native:
         kernel = _Kernel(self, argtypes, source)
         if kernel.name not in self._kernels:
             self._kernels[kernel.name] = kernel
             self._waiting.append(kernel)
         return self._kernels[kernel.name]
+
+    def wrapper(self, options: dict[str, Any]) -> _Native:
+        wrapper = _Native(self, wrapper_name(options))
+        if wrapper.name not in self._kernels:
+            self._kernels[wrapper.name] = wrapper
+            self._units.append(_WrapperUnit(wrapper, options))
+        return self._kernels[wrapper.name]
 
     def all_named(self, compiler: AsyncCompile | None = None) -> None:
         """Start the compilers for the kernels that were named since the last call."""
@@ -184,7 +230,7 @@ class KernelCollector:
             try:
                 path = unit.path()
             except Exception as error:
-                if len(unit.kernels) == 1:
+                if isinstance(unit, _WrapperUnit) or len(unit.kernels) == 1:
                     raise
                 # Perhaps the kernels conflict, or there was too little memory: build one by one, as torch does.
                 said = f"{type(error).__name__}: ...{str(error)[-2000:]}"  # for the worker's log

@@ -5,10 +5,14 @@ Each kernel is a plain extension module, built from the source that Inductor's g
 handler collects the sources (kernel_units.py), in a client one maps the artifact's ``.so`` by the hash of the source,
 so that no compiler, no probe of vector units and no precompiled header is run (docs/decisions/0003).
 
+With ``cpp_wrapper``, the code around the kernels is C++ as well. What Python executes then passes all of it to
+``CppWrapperCodeCache.load_pybinding(...)``: one more such module, which is replaced and mapped in the same way.
+
 Triton kernels come with the pickled result (torch/_inductor/triton_bundler.py). ``AsyncCompile.triton`` asks for its
 pool of processes before it looks for built kernels, and that starts a pool: prevented while an artifact is loaded.
 
 Private names: torch._inductor.async_compile.AsyncCompile.{cpp_pybinding, wait, use_process_pool},
+torch._inductor.codecache.CppWrapperCodeCache.{load_pybinding, entry_function},
 torch._C._dynamo.guards._torchinductor_pyobject_tensor_data_ptr. Checked on 2.11.0, 2.13.0, 2.15.0. The kernels read the
 last one from the environment variable _TORCHINDUCTOR_PYOBJECT_TENSOR_DATA_PTR (torch/_inductor/codecache.py,
 CppPythonBindingsCodeCache).
@@ -30,6 +34,7 @@ from typing import Any, Protocol
 
 import torch
 from torch._inductor.async_compile import AsyncCompile
+from torch._inductor.codecache import CppWrapperCodeCache
 
 from precompiled.core.errors import CorruptArtifact
 
@@ -41,6 +46,7 @@ _current = threading.local()
 _original: Callable[..., Any] = AsyncCompile.cpp_pybinding
 _original_wait: Callable[..., None] = AsyncCompile.wait
 _original_use_process_pool: Callable[[], bool] = AsyncCompile.use_process_pool
+_original_wrapper: Callable[..., Any] = CppWrapperCodeCache.load_pybinding
 _install_lock = threading.Lock()
 
 
@@ -50,6 +56,9 @@ class Handler(Protocol):
     def kernel(self, argtypes: list[str], source: str) -> Any:
         """The kernel, callable with its arguments."""
 
+    def wrapper(self, options: dict[str, Any]) -> Any:
+        """The entry of a wrapper in C++. ``options``: what Inductor's code passes, by name: types, source, flags."""
+
     def all_named(self, compiler: AsyncCompile) -> None:
         """A wrapper has named all its kernels, and would wait for them now."""
 
@@ -57,6 +66,11 @@ class Handler(Protocol):
 def kernel_name(argtypes: list[str], source: str) -> str:
     """The name of a kernel: the SHA-256 of its types and source."""
     return hashlib.sha256(json.dumps([list(argtypes), source]).encode()).hexdigest()
+
+
+def wrapper_name(options: Mapping[str, Any]) -> str:
+    """The name of a wrapper in C++: the SHA-256 of all that it is built from."""
+    return hashlib.sha256(json.dumps(["wrapper", options], sort_keys=True).encode()).hexdigest()
 
 
 def module_name(kernel: str) -> str:
@@ -69,6 +83,12 @@ def _cpp_pybinding(self: AsyncCompile, argtypes: list[str], source_code: str) ->
     if handler is None:
         return _original(self, argtypes, source_code)
     return handler.kernel(argtypes, source_code)
+
+
+def _load_wrapper(*args: Any, **options: Any) -> Any:
+    handler: Handler | None = getattr(_current, "handler", None)
+    # Inductor's code names all arguments. Another call is somebody else's.
+    return _original_wrapper(*args, **options) if handler is None or args else handler.wrapper(options)
 
 
 def _wait(self: AsyncCompile, scope: dict[str, Any]) -> None:
@@ -90,6 +110,7 @@ def handled(handler: Handler, *, alone: bool = False) -> Iterator[None]:
             AsyncCompile.cpp_pybinding = _cpp_pybinding
             AsyncCompile.wait = _wait
             AsyncCompile.use_process_pool = staticmethod(_use_process_pool)
+            CppWrapperCodeCache.load_pybinding = staticmethod(_load_wrapper)
     before = getattr(_current, "handler", None), getattr(_current, "alone", False)
     _current.handler, _current.alone = handler, alone
     try:
@@ -103,7 +124,12 @@ class _Mapped:
     files: Mapping[str, tuple[Path, str]]
 
     def kernel(self, argtypes: list[str], source: str) -> Any:
-        name = kernel_name(argtypes, source)
+        return self._load(kernel_name(argtypes, source))
+
+    def wrapper(self, options: dict[str, Any]) -> Any:
+        return self._load(wrapper_name(options))
+
+    def _load(self, name: str) -> Any:
         file = self.files.get(name)
         if file is None:
             # To build it would start a compiler in a client, and hide that the artifact is incomplete.
@@ -143,5 +169,6 @@ def load_kernel(name: str, path: Path, digest: str) -> Any:
     except ImportError as error:
         raise CorruptArtifact(f"{path} cannot be loaded: {error}") from error
     sys.modules[spec.name] = module
-    _loaded[name, digest] = module.kernel
-    return module.kernel
+    entry = getattr(module, "kernel" if hasattr(module, "kernel") else CppWrapperCodeCache.entry_function)
+    _loaded[name, digest] = entry
+    return entry

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from corpus import compiled_autograd, functions, inputs, numpy_calls, optimizers, sizes, state, transforms  # noqa: F401 - each adds its rows
+from corpus import compiled_autograd, functions, inputs, numpy_calls, optimizers, settings, sizes, state, transforms  # noqa: F401 - each adds its rows
 from corpus.rows import ROWS, Row, called
 
 import precompiled

@@ -46,6 +46,9 @@ class Keeps:
         self.sources.append((argtypes, source))
         return CppPythonBindingsCodeCache.load_pybinding(argtypes, source)
 
+    def wrapper(self, options: dict[str, Any]) -> Any:
+        raise NotImplementedError("no model here has cpp_wrapper")
+
     def all_named(self, compiler: AsyncCompile) -> None:
         pass
 
