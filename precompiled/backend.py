@@ -199,7 +199,7 @@ class _Graph:
 
     def _look_up(self) -> tuple[capture.Program, list[Artifact], Failure | None]:
         started = time.perf_counter()
-        program = capture.capture(self.graph.module, self.options)
+        program = capture.capture(self.graph.module, self.options, self.graph.held)
         report = self.calls.report
         report.key = key.key(program.sections)
         artifacts = self.session.store.lookup(report.key)
@@ -218,7 +218,7 @@ class _Graph:
     def _hit(self, program: capture.Program, artifact: Artifact) -> Compiled:
         started = time.perf_counter()
         function = load(self.session.store, artifact, program.modes, cudagraphs=program.cudagraphs,
-                        classes=program.classes)  # fmt: skip
+                        classes=program.classes, frozen=program.frozen)  # fmt: skip
         self.calls.loaded("hit", time.perf_counter() - started, artifact.manifest.compile_s)
         self.session.ledger.count(hits=1, saved_s=artifact.manifest.compile_s)
         if self.safe_point.is_held() and not program.no_stand_in:
@@ -251,6 +251,9 @@ class _Graph:
 
     def _miss(self, program: capture.Program) -> Compiled:
         dispatch = self._dispatch(program)
+        if program.weights is not None and program.weights.nbytes > self.session.settings.max_graph_bytes:
+            size = f"{program.weights.nbytes >> 20} MiB"
+            raise Bypass(f"the weights to be frozen are {size}, over max_graph_bytes", code="freezing")
         waits = bool(program.no_stand_in)
         self.calls.swap.on(Event.MISS)
         awaited = self.submitter.submit_and_await(

@@ -16,6 +16,8 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from precompiled import wire
 from precompiled.core.errors import CompileFailed, PrecompiledError, StoreError
 from precompiled.store import artifact_format as fmt
@@ -42,14 +44,18 @@ def warm_up() -> None:
 
 def run_job(job: wire.Job) -> wire.Finished:
     """Compile and publish one job. Failures of the graph are published and returned, never raised."""
+    from precompiled.graph.job import split
+
     started = time.monotonic()
     store = Store(Path(job.store))
+    graph, data = split(job.graph)
+    job = msgspec.structs.replace(job, graph=graph)
     try:
         store.prepare()
         if _is_there(store, job):
             # Published between the client's lookup and its submit, or by another daemon on the same store.
             return wire.Finished(job.id, job.key, "exists", 0.0)
-        payload = _compile(job, started)
+        payload = _compile(job, data, started)
         artifact = store.publish(payload)
         seconds = time.monotonic() - started
         _evict(store, job)
@@ -84,10 +90,11 @@ def _is_there(store: Store, job: wire.Job) -> bool:
     return found
 
 
-def _compile(job: wire.Job, started: float) -> fmt.Payload:
+def _compile(job: wire.Job, data: bytes, started: float) -> fmt.Payload:
+    """``data``: of weights that are frozen."""
     import torch
 
-    from precompiled.graph import capture, environment, key
+    from precompiled.graph import capture, environment, key, weights
     from precompiled.torch_internals import (
         codec,
         configs,
@@ -115,13 +122,16 @@ def _compile(job: wire.Job, started: float) -> fmt.Payload:
         raise CompileFailed(
             f"the graph does not decode: {type(error).__name__}: {error}", code="undecodable-graph"
         ) from error
+    frozen = weights.tensors([item for item in program["inputs"]["args"] if "content" in item], data)
     with (
         modes.process_wide(program["modes"]),
         modes.thread_local(program["modes"]),
         configs.applied(program["configs"], job.compile_threads),
         process_groups.stand_ins(program["modes"]["groups"]),
     ):
-        result: CompileResult = compile_graph(module, program["inputs"], program["hints"], program["floats"])
+        result: CompileResult = compile_graph(
+            module, program["inputs"], program["hints"], program["floats"], frozen
+        )
     manifest = fmt.Manifest(
         key=job.key,
         name=job.name,

@@ -23,6 +23,8 @@ BYPASSED = {
 TRACED: dict[str, set[str]] = {
     "a_float_that_changes": {"package-global"},  # it became an input of the graph
     "default_device": {"package-mode"},
+    # Their weights are no inputs of the graph, but tensors of the process.
+    **{f"frozen_{name}": {"package-graph"} for name in ("linear", "convolution")},
     # Recorded while eager stood in, whose outputs are views, for the frame after the break; compiled code's are not.
     "views_of_one_tensor_across_a_graph_break": {""},
     # Their forwards come from packages. The graphs of backwards are made by compiled autograd itself, each time.

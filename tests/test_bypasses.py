@@ -48,24 +48,38 @@ def test_a_miss_where_nothing_may_be_submitted(here: ThisProcess) -> None:
 # ---------------------------------------------------------------- mode= and options=, and configuration
 
 OPTIONS: dict[str, dict[str, Any]] = {
-    "freezing": {"freezing": True},
     "fx-wrapper": {"fx_wrapper": True},
     "custom-pass": {"post_grad_custom_post_pass": lambda graph: None},
     "unpicklable-option": {"pre_grad_fusion_options": {"a pass": {1: 2}}},
 }
 
 
-@pytest.mark.reason("freezing", "fx-wrapper", "custom-pass", "unpicklable-option")
+@pytest.mark.reason("fx-wrapper", "custom-pass", "unpicklable-option")
 @pytest.mark.parametrize("code", OPTIONS)
 def test_an_option_that_no_artifact_can_hold(here: ThisProcess, code: str) -> None:
     here.refuses(code, double, X, options=OPTIONS[code])
 
 
-@pytest.mark.reason("cpp-wrapper")
+@pytest.mark.reason("freezing")
+def test_freezing_that_takes_the_weights_away(here: ThisProcess) -> None:
+    with torch.no_grad():
+        here.refuses("freezing", double, X, options={"freezing": True, "freezing_discard_parameters": True})
+        here.refuses("lookup-only", double, X, options={"freezing": True})
+    here.refuses("lookup-only", double, X, options={"freezing": True, "freezing_discard_parameters": True})
+
+
+@pytest.mark.reason("freezing")
+def test_a_weight_to_be_frozen_whose_memory_overlaps(here: ThisProcess) -> None:
+    model = torch.nn.Linear(6, 6)
+    model.weight = torch.nn.Parameter(torch.randn(6).expand(6, 6))
+    with torch._inductor.config.patch(freezing=True), torch.no_grad():
+        here.refuses("freezing", model, X)
+
+
+@pytest.mark.reason("cpp-wrapper", "freezing")
 @pytest.mark.skipif(torch.cuda.is_available(), reason="it would go as far as to use the GPU")
-@pytest.mark.parametrize("option", ["cpp_wrapper"])
-def test_a_setting_that_is_served_on_the_cpu_alone(here: ThisProcess, option: str) -> None:
-    code = option.replace("_", "-")
+@pytest.mark.parametrize(("option", "code"), [("cpp_wrapper", "cpp-wrapper"), ("freezing", "freezing")])
+def test_a_setting_that_is_served_on_the_cpu_alone(here: ThisProcess, option: str, code: str) -> None:
     with torch.no_grad():
         message = here.refuses(code, lambda x: x.to("cuda:0") * 2, X, options={option: True}, compare=False)
     assert "cuda:0" in message

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -28,9 +28,10 @@ _ARTIFACTS_FAULT = (
 
 def load(
     store: Store, artifact: Artifact, modes: Mapping[str, Any], *, cudagraphs: bool,
-    classes: Mapping[str, type] = MappingProxyType({}),
+    classes: Mapping[str, type] = MappingProxyType({}), frozen: Sequence[Any] = (),
 ) -> Callable[..., Any]:  # fmt: skip
     """Verify every file of ``artifact`` and load it. ``classes``: those of the program that it needs, by their digests.
+    ``frozen``: the graph's last inputs, where they are constants.
 
     Raises StoreError (UntrustedStore, CorruptArtifact) or FileNotFoundError, and no error of torch's: an artifact that
     torch cannot load is corrupt, and goes into quarantine.
@@ -43,8 +44,8 @@ def load(
     try:
         function = load_bundle(
             contents[fmt.BUNDLE], native, modes, cudagraphs=cudagraphs, name=f"{manifest.key[:12]}.{artifact.slot}",
-            classes=classes,
-        )
+            classes=classes, frozen=frozen,
+        )  # fmt: skip
     except StoreError as error:
         store.quarantine(artifact.path, str(error))
         raise

@@ -261,7 +261,11 @@ class Pending:
                 artifacts = store.lookup(item.key)
                 for artifact in artifacts:
                     if guard_check(artifact.manifest.guards)(sizes):
-                        self._act(item, artifact)
+                        if item.program.weights is None or item.program.weights.unchanged():
+                            self._act(item, artifact)
+                        else:
+                            said = "a frozen weight was changed before what was compiled of it could be used"
+                            self._give_up_if_awaited(item.id, "weights-changed", said)
                         return
                 if answered and artifacts:
                     # The variant that was published under this key is for other sizes: ours is still to be compiled.
@@ -311,7 +315,7 @@ class Pending:
         try:
             program = item.program
             function = load(session.store, artifact, program.modes, cudagraphs=program.cudagraphs,
-                            classes=program.classes)  # fmt: skip
+                            classes=program.classes, frozen=program.frozen)  # fmt: skip
         except (StoreError, FileNotFoundError) as error:
             return error
         load_s = time.perf_counter() - started

@@ -93,9 +93,9 @@ class Submitter:
             name=report.name,
             waiting=waiting or session.settings.mode == "wait" or bool(program.no_stand_in),
         )
-        graph = program.to_bytes(hints, self.about())
+        graph = program.to_job(self.about(), hints)
         if len(graph) > session.settings.max_graph_bytes:
-            graph = program.to_bytes(hints)  # without the source lines for people, it may be small enough
+            graph = program.to_job("", hints)  # without the source lines for people, it may be small enough
         session.connection.submit(message, graph, on_reply)
 
 

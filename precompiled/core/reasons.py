@@ -117,7 +117,10 @@ _TABLE = (
         "give each process its GPU with `CUDA_VISIBLE_DEVICES`"),
     _bypass("exported-graph", "a graph of `torch.export`, which takes other arguments than its placeholders",
         "compile the original module"),
-    _bypass("freezing", "Inductor's freezing puts the weights into the code", "leave `freezing` off"),
+    _bypass("freezing",
+        "Inductor's freezing ([how it is served](decisions/0025-frozen-weights-by-content.md)) on a GPU, with "
+        "`freezing_discard_parameters`, of weights that are no plain tensors, or of more bytes than `max_graph_bytes`",
+        "leave `freezing` or `freezing_discard_parameters` off, or raise `max_graph_bytes`"),
     _bypass("fx-wrapper", "`fx_wrapper` has no code to keep: what it makes is an object of the process",
         "leave it off"),
     _bypass("graph-attribute",
@@ -212,6 +215,10 @@ _TABLE = (
         then="; eager after three"),
     _store(_AGAIN, "artifact-evicted", "an artifact was evicted between the lookup and the load",
         "Raise `cache_max_bytes` when that is frequent"),
+    _store(_IN_PROCESS, "weights-changed",
+        "with `freezing`, a weight was changed after the first call and before its artifact was there: what was "
+        "compiled holds for the weights as they were",
+        "Load the weights before the first call", then=", without freezing"),
     _store(_IN_PROCESS, "too-many-variants", "all variants of a key are taken (guards on sizes)",
         "`precompiled clear KEY`, or mark fewer sizes dynamic",
         then="; a further size of a graph that runs stays eager"),

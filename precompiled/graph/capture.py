@@ -3,21 +3,22 @@
 A program is a dict of JSON values::
 
     graph        the canonical graph (codec.py)
-    inputs       metadata of its inputs, in order; never tensor data
+    inputs       metadata of its inputs, in order; of weights that are frozen, a digest of their data (weights.py)
     modes        the state around it (grad mode, autocast, determinism, threads, ...)
     configs      Inductor's and functorch's configuration, with mode= and options= on top
     environment  what compiles: Python, torch, triton, compiler, CPU (environment.py)
 
 The key hashes a program's bytes (key.py); the worker compiles from them (precompiled/compiler.py). They carry two
 things that the key leaves out: ``hints``, the values of the symbolic sizes, which tell variants apart
-(docs/decisions), and ``floats``, those of the symbolic floats. A submit adds ``about``: names and source lines.
+(docs/decisions), and ``floats``, those of the symbolic floats. A submit adds ``about``: names and source lines; and,
+behind the JSON, the data of weights that are frozen.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,7 +26,7 @@ import torch
 import torch.fx
 
 from precompiled.core.errors import Bypass, CompileFailed
-from precompiled.graph import environment
+from precompiled.graph import environment, job, weights
 from precompiled.graph.key import SECTIONS
 from precompiled.torch_internals import codec, configs, metadata, modes, process_groups
 from precompiled.torch_internals.sizes import evaluate, is_size_input
@@ -48,6 +49,7 @@ class Program:
     modules: dict[str, str]  # of the user, that the worker imports, and ops and classes of the program's: -> digest
     no_stand_in: str  # why the graph must not run eager until its artifact is there; "" for almost all graphs
     classes: Mapping[str, type] = field(default_factory=dict)  # of inputs, that the program itself defines: by digest
+    weights: weights.Weights | None = None  # those that are frozen
 
     def to_bytes(self, hints: list[int] | None = None, about: str = "") -> bytes:
         """The program for a worker; ``hints``: instead of those captured; ``about``: source lines as JSON, or ""."""
@@ -56,6 +58,15 @@ class Program:
         if about:
             values += f',"{ABOUT}":{about}'
         return f"{{{body},{values}}}".encode()
+
+    def to_job(self, about: str, hints: list[int]) -> bytes:
+        """The program with what a worker needs beside it. Raises CompileFailed where a frozen weight has changed."""
+        data = b"" if self.weights is None else self.weights.data()
+        return job.joined(self.to_bytes(hints, about), data)
+
+    @property
+    def frozen(self) -> tuple[torch.Tensor, ...]:
+        return () if self.weights is None else self.weights.tensors
 
     def sizes(self, hints: list[int]) -> list[int]:
         """The values of the size inputs, in order, for these values of the symbols."""
@@ -86,8 +97,13 @@ def _dump(value: Any) -> str:
     return json.dumps(value, separators=(",", ":"))
 
 
-def capture(module: torch.fx.GraphModule, options: Mapping[str, Any]) -> Program:
-    """Capture a Dynamo graph and the state around it. Changes nothing; raises Bypass with the reason."""
+def capture(
+    module: torch.fx.GraphModule, options: Mapping[str, Any], held: Sequence[torch.Tensor] = ()
+) -> Program:
+    """Capture a Dynamo graph and the state around it. Changes nothing; raises Bypass with the reason.
+
+    ``held``: the tensors that its last inputs are (torch_internals/attributes.py).
+    """
     if next(iter(module.parameters()), None) is not None or next(iter(module.buffers()), None) is not None:
         raise Bypass("the graph holds parameters or buffers of its own", code="graph-attribute")
     graph = codec.encode(module)
@@ -96,6 +112,9 @@ def capture(module: torch.fx.GraphModule, options: Mapping[str, Any]) -> Program
     state = {**modes.read(uses_cpu=device == "cpu"), "groups": process_groups.sizes(module)}
     settings = configs.snapshot(options)
     configs.refuse_device(settings, device)
+    frozen = None
+    if held and configs.freezes(settings):
+        frozen = weights.frozen(held, inputs.args[len(inputs.args) - len(held) :])
     if state["groups"]:
         configs.refuse_ranks(settings)
     sections = {
@@ -116,6 +135,7 @@ def capture(module: torch.fx.GraphModule, options: Mapping[str, Any]) -> Program
         {**codec.modules(graph), **inputs.modules, **configs.modules(settings)},
         codec.no_stand_in(graph),
         inputs.described.classes,
+        frozen,
     )
 
 

@@ -18,7 +18,7 @@ Checked on 2.11.0, 2.13.0, 2.15.0. What compile_fx returns has a ``serialize``, 
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -35,7 +35,16 @@ from torch._guards import TracingContext, tracing
 from torch._inductor.compile_fx import compile_fx
 
 from precompiled.core.errors import CompileFailed
-from precompiled.torch_internals import around, codec, configs, kernel_units, metadata, modes, program_classes
+from precompiled.torch_internals import (
+    around,
+    codec,
+    configs,
+    freezing,
+    kernel_units,
+    metadata,
+    modes,
+    program_classes,
+)
 from precompiled.torch_internals.kernel_units import Native
 from precompiled.torch_internals.sizes import evaluate, is_size_input, produced_guards
 
@@ -74,21 +83,24 @@ def _gives_memory_back() -> Iterator[None]:
 
 @_gives_memory_back()
 def compile_graph(
-    module: torch.fx.GraphModule, inputs: dict[str, Any], hints: list[int], floats: list[float]
-) -> CompileResult:
+    module: torch.fx.GraphModule, inputs: dict[str, Any], hints: list[int], floats: list[float],
+    weights: Sequence[torch.Tensor] = (),
+) -> CompileResult:  # fmt: skip
     """Compile forward and, where an input requires grad, backward. Raises what torch raises, or CompileFailed.
 
-    The caller has applied the program's modes and configuration.
+    The caller has applied the program's modes and configuration. ``weights``: what the last inputs are, to be frozen.
     """
     context = TracingContext(metadata.new_fake_mode())
     classes = program_classes.made(inputs.get("classes", ()))
-    with tracing(context), _serializable(), kernel_units.collected() as collector:
-        compiled, symints = _compile(module, inputs, hints, floats, context, classes)
+    with tracing(context), _serializable(), kernel_units.collected() as collector, freezing.collected(weights):
+        compiled, symints = _compile(module, inputs, hints, floats, context, classes, weights)
         _refuse_input_guards(context)
         serialize = getattr(compiled, "serialize", None)
         if serialize is None:
             raise CompileFailed("torch gave a result that cannot be kept", code="not-serializable")
         bundle = serialize()
+        if isinstance(bundle.compiled_fw.result, freezing.Frozen):
+            bundle.compiled_fw.result.settle(len(inputs["args"]) - len(weights))
         # The client checks the guards itself, against the sizes of its call (torch_internals/sizes.py).
         guards, bundle.guards_expr = produced_guards(symints, _values(inputs, hints)), None
     shares = any("shares" in item for item in inputs["args"])
@@ -143,6 +155,7 @@ def _compile(
     floats: list[float],
     context: TracingContext,
     classes: program_classes.Classes,
+    weights: Sequence[torch.Tensor] = (),
 ) -> tuple[Any, list[torch.SymInt]]:
     """The result of compile_fx, and the symbolic sizes among its inputs."""
     mode = context.fake_mode
@@ -156,6 +169,9 @@ def _compile(
         _ExampleValues(module).run(*metadata.make_inputs(inputs, sizes, mode, classes))
     made = metadata.make_inputs(inputs, sizes, mode, classes)
     _dress_as_dynamos(module, made, inputs["args"])
+    if weights:
+        made = made[: len(made) - len(weights)]
+        freezing.hold(module, weights)
     fixed = set(TensorifyState.force_specializations)
     try:
         compiled = compile_fx(module, made)

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
+import torch
 import torch._functorch.config
 import torch._inductor.config
 
@@ -35,7 +36,6 @@ _IRRELEVANT_PREFIXES = ("trace.", "aot_inductor.", "quiesce_")
 # Where these are on, an artifact would not be what plain torch.compile gives, or could not hold its code.
 _REFUSED = {
     "force_disable_caches": ("caches-disabled", "Inductor's caches are disabled (force_disable_caches)"),
-    "freezing": ("freezing", "Inductor's freezing puts the weights into the compiled code"),
     "fx_wrapper": ("fx-wrapper", "fx_wrapper has no code to keep"),
 }
 # Where one of these is on, Inductor asks for its rank, lets ranks agree on what each has measured, or takes collectives
@@ -76,6 +76,17 @@ def refuse_device(settings: Mapping[str, Mapping[str, Any]], device: str) -> Non
     if settings["inductor"].get("cpp_wrapper") and device != "cpu":
         # It names files of Triton's cache, where its kernels lie.
         raise Bypass(f"cpp_wrapper code for {device} is more than an artifact holds", code="cpp-wrapper")
+    if freezes(settings) and device != "cpu":
+        raise Bypass(f"freezing on {device}", code="freezing")
+
+
+def freezes(settings: Mapping[str, Mapping[str, Any]]) -> bool:
+    """Whether a compile of now would make constants of the weights that a graph's module holds (freezing.py)."""
+    if not settings["inductor"].get("freezing") or torch.is_grad_enabled():
+        return False
+    if settings["inductor"].get("freezing_discard_parameters"):
+        raise Bypass("freezing_discard_parameters takes the weights away", code="freezing")
+    return True
 
 
 def snapshot(options: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

@@ -18,19 +18,19 @@ from __future__ import annotations
 
 import linecache
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch._guards import TracingContext, tracing
 
-from precompiled.torch_internals import kernels, metadata, modes, program_classes
+from precompiled.torch_internals import freezing, kernels, metadata, modes, program_classes
 
 
 def load_bundle(
     pickled: bytes, native: Mapping[str, tuple[Path, str]], program_modes: Mapping[str, Any], *,
-    cudagraphs: bool, name: str, classes: program_classes.Classes,
+    cudagraphs: bool, name: str, classes: program_classes.Classes, frozen: Sequence[torch.Tensor] = (),
 ) -> Callable[..., Any]:  # fmt: skip
     """The compiled callable: takes the graph's inputs, returns its outputs as a tuple.
 
@@ -38,6 +38,7 @@ def load_bundle(
     ``pickled`` is unpickled, which runs code: the caller has checked where it comes from (store/trust.py).
     ``classes``: tensor subclasses of the program, which it needs.
     ``program_modes`` are restored around the load: it reads thread-local state, and may run in another thread.
+    ``frozen``: those of the graph's last inputs that are constants of the code (freezing.py).
     """
     from torch._inductor.cudagraph_utils import BoxedDeviceIndex
     from torch._inductor.utils import BoxedBool
@@ -50,12 +51,17 @@ def load_bundle(
     bundle.runtime_metadata.bw_donated_idxs = []
     for part, label, overwritten in ((bundle.compiled_fw, "forward", []), (bundle.compiled_bw, "backward", donated)):
         if part is not None:
-            part.result.after_deserialization = types.MethodType(
-                _executes_in_memory(f"<precompiled {name} {label}>", overwritten), part.result
+            code = part.result.graph if isinstance(part.result, freezing.Frozen) else part.result
+            code.after_deserialization = types.MethodType(
+                _executes_in_memory(f"<precompiled {name} {label}>", overwritten), code
             )
     # A context of its own: the load must not depend on the frame that Dynamo is compiling just now.
     context = TracingContext(metadata.new_fake_mode())
+    taken: Callable[[tuple[Any, ...]], list[Any]] = list
     with modes.thread_local(program_modes), tracing(context), kernels.mapped(native):
+        if isinstance(bundle.compiled_fw.result, freezing.Frozen):
+            bundle.compiled_fw.result.bind(frozen)
+            taken = bundle.compiled_fw.result.reordered
         boxed = bundle.wrap_post_compile(
             [],
             bundle.sanitized_aot_config,
@@ -67,7 +73,7 @@ def load_bundle(
         )
 
     def forward(*args: Any) -> Any:
-        return boxed(list(args))
+        return boxed(taken(args))
 
     return torch._dynamo.disable(forward, reason="a compiled graph")
 

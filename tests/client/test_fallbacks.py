@@ -454,11 +454,11 @@ def test_what_the_daemon_refuses_is_compiled_in_process_and_stats_show_why(
         assert here.session.pending.wait(30)
         graph = only(here)
         assert (graph.state, graph.reason) == ("bypassed", "compile-failed") and "KeyError" in graph.message
-        here.call(double, torch.randn(4, 6), options={"freezing": True})
-        assert here.reports()[-1].reason == "freezing"
+        here.call(double, torch.randn(4, 6), options={"fx_wrapper": True})
+        assert here.reports()[-1].reason == "fx-wrapper"
         here.session.tell_counts()
         stats = wait_until(lambda: (found := daemon.stats()).bypassed != before.bypassed and found, "the counts arrive")
-        assert stats.fallbacks == {**before.fallbacks, "compile-failed": 1} and stats.bypassed == {"freezing": 1}
+        assert stats.fallbacks == {**before.fallbacks, "compile-failed": 1} and stats.bypassed == {"fx-wrapper": 1}
 
 
 @pytest.mark.reason("too-large")
@@ -563,11 +563,11 @@ def says_what_to_do(error: NotServed, code: str) -> None:
 
 def test_strict_mode_raises_a_bypass() -> None:
     with this_process({"PRECOMPILED_STRICT": "1"}) as here:
-        error = raised(here, options={"freezing": True})
-        says_what_to_do(error, "freezing")
+        error = raised(here, options={"fx_wrapper": True})
+        says_what_to_do(error, "fx-wrapper")
         assert "puts the weights into the compiled code" in error.message
-        assert not here.in_process and here.counted("bypassed") == {"freezing": 1}
-        assert only(here).reason == "freezing"
+        assert not here.in_process and here.counted("bypassed") == {"fx-wrapper": 1}
+        assert only(here).reason == "fx-wrapper"
 
 
 def test_strict_mode_raises_a_fallback() -> None:

@@ -259,7 +259,6 @@ def test_components_explain_a_miss() -> None:
 
 
 REFUSED = {
-    "freezing": {"freezing": True},
     "fx-wrapper": {"fx_wrapper": True},
     "caches-disabled": {"force_disable_caches": True},
     "custom-pass": {"post_grad_custom_post_pass": lambda graph: None},

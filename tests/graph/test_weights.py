@@ -1,0 +1,132 @@
+"""Weights that are frozen: by their content, which comes along with a job and is looked at again."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import torch
+from support_graphs import captures
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from precompiled.core.errors import Bypass, CompileFailed
+from precompiled.graph import capture, job, key, weights
+
+
+def described(*tensors: torch.Tensor) -> list[dict[str, Any]]:
+    return [
+        {
+            "dtype": str(tensor.dtype).removeprefix("torch."),
+            "shape": list(tensor.shape),
+            "stride": list(tensor.stride()),
+            "requires_grad": tensor.requires_grad,
+            "parameter": isinstance(tensor, torch.nn.Parameter),
+        }
+        for tensor in tensors
+    ]
+
+
+TENSORS = {
+    "matrix": torch.randn(4, 6),
+    "transposed": torch.randn(4, 6).t(),
+    "channels-last": torch.randn(2, 3, 5, 5).contiguous(memory_format=torch.channels_last),
+    "part-of-another": torch.randn(4, 6)[1:3],
+    "half": torch.randn(3, 5).bfloat16(),
+    "integers": torch.arange(7),
+    "scalar": torch.tensor(2.5),
+    "empty": torch.empty(0, 3),
+    "parameter": torch.nn.Parameter(torch.randn(3)),
+}
+
+
+@pytest.mark.parametrize("name", TENSORS)
+def test_what_comes_along_is_the_same_in_the_worker(name: str) -> None:
+    tensors = (TENSORS[name], torch.randn(3))
+    items = described(*tensors)
+    found = weights.frozen(tensors, items)
+    assert [item["content"] for item in items] == list(found.digests)
+    made = weights.tensors(items, found.data())
+    for left, right in zip(made, tensors, strict=True):
+        assert (type(left), left.stride(), left.requires_grad) == (type(right), right.stride(), right.requires_grad)
+        torch.testing.assert_close(left, right, rtol=0, atol=0)
+
+
+def test_a_change_is_seen_however_it_was_made() -> None:
+    for change in (lambda weight: weight.data.mul_(2), lambda weight: weight.numpy().__imul__(2)):
+        weight = torch.randn(4)
+        found = weights.frozen([weight], described(weight))
+        assert found.unchanged()
+        change(weight)
+        assert not found.unchanged()
+        with pytest.raises(CompileFailed, match="changed"):
+            found.data()
+
+
+def test_memory_that_is_gone_or_elsewhere_is_not_read() -> None:
+    """The look before a swap is in a thread of its own, and would end the program."""
+    for change in (
+        lambda weight: weight.untyped_storage().resize_(0),
+        lambda weight: setattr(weight, "data", torch.empty(5)),
+        lambda weight: setattr(weight, "data", torch.randn(8)[::2]),
+    ):
+        weight = torch.nn.Parameter(torch.randn(4))
+        found = weights.frozen([weight], described(weight))
+        change(weight)
+        assert not found.unchanged()
+
+
+def test_a_worker_takes_no_other_bytes() -> None:
+    weight = torch.randn(4)
+    items = described(weight)
+    data = weights.frozen([weight], items).data()
+    for wrong in (data[:-1], data + b"x", bytes(len(data))):
+        with pytest.raises(CompileFailed, match="does not decode"):
+            weights.tensors(items, wrong)
+
+
+def test_a_tensor_whose_memory_is_not_all_its_own_is_refused() -> None:
+    with FakeTensorMode():
+        fake = torch.nn.Linear(3, 3).weight
+    for tensor in (torch.randn(3).expand(4, 3), torch.randn(4, 4)[:, ::2], torch.ones(3, device="meta"), fake):
+        with pytest.raises(Bypass):
+            weights.frozen([tensor], described(tensor))
+
+
+def test_a_program_and_its_data_are_one_job() -> None:
+    (found,) = captures(lambda x: x * 2, torch.randn(3))
+    program = found.program.to_bytes()
+    for data in (b"", b"\0\1\0"):
+        assert job.split(job.joined(program, data)) == (program, data)
+    json.loads(program)
+
+
+def test_the_key_has_the_content_of_frozen_weights_and_of_no_others() -> None:
+    def keys(frozen: bool) -> list[str]:
+        found = []
+        for value in (1.0, 1.0, 2.0):
+            model = torch.nn.Linear(4, 4)
+            torch.nn.init.constant_(model.weight, value)
+            torch.nn.init.constant_(model.bias, 0.0)
+            found.append(_key(model, frozen))
+        return found
+
+    one, same, other = keys(frozen=True)
+    assert one == same != other
+    assert len(set(keys(frozen=False))) == 1
+
+
+def _key(model: torch.nn.Module, frozen: bool) -> str:
+    found = []
+
+    def backend(module: torch.fx.GraphModule, _: list[Any]) -> Any:
+        from precompiled.torch_internals import lowering
+
+        plain = lowering.plain(module)
+        found.append(key.key(capture.capture(plain.module, {}, plain.held).sections))
+        return module.forward
+
+    torch._dynamo.reset()
+    with torch._inductor.config.patch(freezing=frozen), torch.no_grad():
+        torch.compile(model, backend=backend)(torch.randn(2, 4))
+    return found[0]

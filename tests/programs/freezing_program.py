@@ -1,0 +1,88 @@
+"""A model with frozen weights that are changed in place, beside plain torch.compile.
+
+Usage: freezing_program.py before-the-swap | after-the-swap | of-another-value
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch._inductor.config
+from corpus.settings import frozen
+
+import precompiled
+
+X = torch.linspace(-1, 1, 8 * 16).reshape(8, 16)
+
+
+def model() -> torch.nn.Sequential:
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.GELU(), torch.nn.Linear(32, 4))
+
+
+def before_the_swap() -> bool:
+    """A weight is changed while the artifact is awaited, in a way that torch does not count; equal to eager then?"""
+    made = model()
+    compiled = torch.compile(made)
+    compiled(X)
+    assert precompiled.report()[0].state == "pending"
+    made[2].weight.data.mul_(2)
+    precompiled.wait(300)
+    return torch.allclose(compiled(X), made(X), atol=1e-5)
+
+
+def changed_one_by_one(compiled: Callable[..., torch.Tensor], made: torch.nn.Module) -> list[torch.Tensor]:
+    """The result with each of the weights changed in place, and back again."""
+    found = []
+    for weight in made.parameters():
+        before = weight.clone()
+        weight.mul_(1.5)
+        found.append(compiled(X))
+        weight.copy_(before)
+    return [*found, compiled(X)]
+
+
+def after_the_swap() -> bool:
+    """Are the results of changes in place those of plain torch.compile, whatever they are?"""
+    made = model()
+    compiled = torch.compile(made)
+    compiled(X)
+    precompiled.wait(300)
+    found = changed_one_by_one(compiled, made)
+    precompiled.disable()
+    torch._dynamo.reset()
+    plain = torch.compile(made)
+    plain(X)
+    expected = changed_one_by_one(plain, made)
+    shown = [not torch.allclose(result, expected[-1]) for result in expected[:-1]]
+    assert any(shown) and not all(shown), shown
+    return all(torch.allclose(left, right, atol=1e-5) for left, right in zip(found, expected, strict=True))
+
+
+def of_another_value() -> bool:
+    made = model()
+    made[2].weight.mul_(2)
+    compiled = torch.compile(made)
+    compiled(X)
+    precompiled.wait(300)
+    return torch.allclose(compiled(X), made(X), atol=1e-5)
+
+
+def main() -> None:
+    scenario = {"before-the-swap": before_the_swap, "after-the-swap": after_the_swap,
+                "of-another-value": of_another_value}[sys.argv[1]]  # fmt: skip
+    warnings.simplefilter("ignore", RuntimeWarning)
+    precompiled.enable()
+    with frozen():
+        equal = scenario()
+    reports: list[Any] = [[graph.state, graph.source, graph.reason, graph.key] for graph in precompiled.report()]
+    print(json.dumps({"equal": equal, "graphs": reports}), flush=True)
+
+
+if __name__ == "__main__":
+    main()
