@@ -5,8 +5,8 @@ to be hoisted, Dynamo makes an input of it and guards on nothing of it, so that 
 object. The key has the class, as the key of torch's own cache has, and a worker an object without a value: a compile
 that asks for one fails there, as what torch passes refuses to tell it.
 
-Private names: torch._library.opaque_object.{is_opaque_type, should_hoist, has_members},
-torch._library.fake_class_registry.{FakeScriptObject, maybe_to_fake_obj},
+Private names: torch._library.opaque_object.{is_opaque_type, should_hoist, has_members, _OPAQUE_TYPES,
+get_opaque_obj_info}, torch._library.fake_class_registry.{FakeScriptObject, maybe_to_fake_obj},
 torch._subclasses.fake_tensor.FakeTensorMode. Checked on 2.11.0, 2.13.0, 2.15.0.
 """
 
@@ -48,4 +48,6 @@ def make(name: Name, mode: FakeTensorMode) -> Any:
     kind = user_modules.find(name)
     ours = {"__eq__": object.__eq__, "__ne__": object.__ne__, "__hash__": object.__hash__}
     blank = types.new_class(kind.__name__, (kind,), exec_body=lambda space: space.update(ours))
+    # 2.11 does not take a derived class for an opaque one.
+    opaque_object._OPAQUE_TYPES[blank] = opaque_object.get_opaque_obj_info(kind)
     return fake_class_registry.maybe_to_fake_obj(mode, object.__new__(blank))
