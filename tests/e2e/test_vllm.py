@@ -27,6 +27,7 @@ def run(host: Host, folder: str, **env: str) -> Any:
     return host.program(*command, env=env, forked=False).result()
 
 
+@pytest.mark.timeout(2400)  # an engine starts four times
 def test_vllm_gives_the_same_tokens_and_is_served(host: Host) -> None:
     plain = run(host, "plain", PRECOMPILED="0")
     assert plain["graphs"] == []
