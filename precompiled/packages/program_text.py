@@ -114,11 +114,23 @@ def _strip(node: ast.AST, telling: _Telling) -> None:
         block = getattr(node, name, None)
         if not isinstance(block, list):  # the body of a lambda is one expression
             continue
-        kept = [statement for statement in block if not telling.only(statement)]
+        kept = []
+        for statement in block:
+            if telling.only(statement):
+                continue
+            _strip(statement, telling)
+            if not _decides_nothing(statement):
+                kept.append(statement)
         if len(kept) < len(block):
             setattr(node, name, kept or [ast.Pass()] if name == "body" else kept)
-        for statement in kept:
-            _strip(statement, telling)
+
+
+def _decides_nothing(statement: ast.AST) -> bool:
+    """Whether it is an ``if`` with nothing left in it, whose test changes nothing: every hundredth step is printed."""
+    if not isinstance(statement, ast.If):
+        return False
+    within = (*statement.body, *statement.orelse)
+    return _is_plain(statement.test) and all(isinstance(inner, ast.Pass) for inner in within)
 
 
 class _Telling:
