@@ -40,9 +40,10 @@ INSTALLATION = frozenset({"builtins", "torch", "typing_extensions", *sys.stdlib_
 OF_C = (types.MethodDescriptorType, types.WrapperDescriptorType, types.GetSetDescriptorType,
         types.MemberDescriptorType)  # fmt: skip
 ATOMS = (bool, int, float, complex, str, bytes, type(None), type(...), type(NotImplemented))
-# Attributes of a wrapper that its closure has as well; the last is an id.
+# Attributes of a wrapper that its closure has as well; an id; and what torch makes of a function when it is called
+# (torch/_compile.py): that it was called before would make it another one.
 _OF_A_WRAPPER = frozenset(
-    {"__wrapped__", "_torchdynamo_orig_callable", "_torchdynamo_inline", "_torchdynamo_wrapper_id"}
+    {"__wrapped__", "_torchdynamo_orig_callable", "_torchdynamo_inline", "_torchdynamo_wrapper_id", "__dynamo_disable"}
 )  # fmt: skip
 _OF_PYBIND = ("PyCapsule", "pybind11_detail_function_record")  # types that a function of pybind11 is bound to
 _OF_SETS = frozenset({"__contains__", "isdisjoint", "issubset", "issuperset"})
