@@ -99,3 +99,20 @@ def test_who_is_drawn() -> None:
     assert [audit.is_drawn(fraction) for fraction in (0.0, 1.0)] == [False, True]
     drawn = sum(audit.is_drawn(0.25) for _ in range(4000))
     assert 700 < drawn < 1300  # ten standard deviations to either side
+
+
+def test_locals_that_are_counted_in_a_process_are_no_difference(served: Host) -> None:
+    """Dynamo has a local for a context manager around a graph break, named by how many there were before."""
+    folder = served.root / "cases"
+    write(folder, after=False)
+    for name in ("first_of_two", "second_of_two"):
+        (folder / f"{name}.py").write_text(
+            "import torch\ndef f(x):\n    with torch.no_grad():\n        x = torch.mm(x, x)\n"
+            "        torch._dynamo.graph_break()\n        return torch.mm(x, x)\n"
+            f"f.__code__ = f.__code__.replace(co_name={name!r})\n"
+            "def build():\n    return f, [(torch.randn(4, 4),)]\n"
+        )
+    found = run(served, sys.executable, folder, ["first_of_two", "second_of_two"])
+    assert all(set(case["states"]) == {"recorded"} for case in found.values()), found
+    found = run(served, sys.executable, folder, ["second_of_two"], audit=True)
+    assert set(found["second_of_two"]["states"]) == {"audited"} and found["second_of_two"]["equal"], found

@@ -37,6 +37,8 @@ _RESUME = "torch_dynamo_resume_in"
 _now = threading.local()
 _ends: list[Callable[[], None]] = []
 
+# A local of the bytecode, for a context manager around a graph break: it counts all of a process.
+_OF_A_CONTEXT = re.compile(r"___context_manager_\d+_\d+")
 
 # ---------------------------------------------------------------------- switching on
 
@@ -261,7 +263,9 @@ def inlined_code(traced: Traced, root: types.CodeType, places: Places) -> list[t
 
 
 def check_bytecode(traced: Traced, frame: Frame) -> None:
-    """Refuse bytecode that reads a global which is only in this process (``alpha_1``), or has an address in it."""
+    """Refuse bytecode that reads a global which is only in this process (``alpha_1``), or has an address in it; and
+    note the names of locals that are of this process.
+    """
     assert traced.body is not None
     written = {name for attempt in traced.attempts for code in attempt.code for name in code.co_names}
     known = {*traced.names, *traced.body.imports, *written, *frame.code.co_names, *vars(builtins)}
@@ -270,6 +274,11 @@ def check_bytecode(traced: Traced, frame: Frame) -> None:
     # (torch/_dynamo/codegen.py: create_load_python_module).
     modules = {name: found.__name__ for name in unknown if isinstance(found := frame.scope.get(name), types.ModuleType)}
     traced.body.imports |= {name: of for name, of in modules.items() if of.rpartition(".")[2] == name}
+    made = [traced.body.code, *(what for _, _, what in traced.body.installed if isinstance(what, types.CodeType))]
+    for code in (inner for whole in made for inner in codes_within(whole)):
+        for name in code.co_varnames:
+            if name not in traced.names and _OF_A_CONTEXT.fullmatch(name):
+                traced.named(name, "context")
     if unknown := unknown - traced.body.imports.keys():
         traced.problem = NotPortable(f"Dynamo put {min(unknown)} into the globals", code="package-global")
     elif addresses := unguarded.addresses_within(traced.body.code):
