@@ -80,7 +80,7 @@ def compile_or_swap(
         graph = lowering.plain(module)
         with graph.modes():
             found = _Graph(session, graph, options, calls)
-            return graph.taking_all(found.serve() if session.recorder is None else found.record(session.recorder))
+            return found.serve() if session.recorder is None else found.record(session.recorder)
     except fixed_floats.FixedFloats as floats:
         session.ledger.forget(calls)
         fixed_floats.trace_again(floats)
@@ -277,7 +277,10 @@ class _Graph:
         return self._named(dispatch.call, program)
 
     def _named(self, function: Compiled, program: capture.Program) -> Compiled:
-        """``function``, marked with the graph that it runs where packages are recorded."""
-        if PROCESS.packages is not None:
-            PROCESS.packages.name_graph(function, self.calls.report, program)
+        """``function`` for the arguments that Dynamo passes, marked with the graph that it runs where packages are
+        recorded.
+        """
+        function = self.graph.taking_all(function)
+        if PROCESS.packages is not None and self.graph.flatten is None:
+            PROCESS.packages.name_graph(function, self.calls.report, program, self.graph.held)
         return function

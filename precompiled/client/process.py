@@ -36,8 +36,8 @@ class Packages(Protocol):
 
     reports: list[Any]  # FunctionReport
 
-    def name_graph(self, function: Callable[..., Any], report: GraphReport, program: Any) -> None:
-        """Say on what Dynamo gets for a graph which artifact it runs with."""
+    def name_graph(self, function: Callable[..., Any], report: GraphReport, program: Any, held: list[Any]) -> None:
+        """Say on what Dynamo gets for a graph which artifact it runs with, and which tensors it gives that itself."""
 
     def flush(self, timeout_s: float | None = None) -> bool:
         """Until what was recorded is published; false when the time was not enough."""

@@ -12,7 +12,7 @@ import os
 import time
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -129,14 +129,19 @@ class Automatic:
     def flush(self, timeout_s: float | None = None) -> bool:
         return self.publisher.flush(timeout_s)
 
-    def name_graph(self, function: Callable[..., Any], report: GraphReport, program: capture.Program) -> None:
-        if program.cudagraphs or program.modes.get("groups"):
-            return  # cudagraphs need what a trace marks on parameters; collectives need ranks that agree
+    def name_graph(
+        self, function: Callable[..., Any], report: GraphReport, program: capture.Program, held: list[Any]
+    ) -> None:
+        if program.cudagraphs or program.modes.get("groups") or program.frozen:
+            # Cudagraphs need what a trace marks on parameters, collectives ranks that agree; what frozen weights hold is
+            # in the artifact, and no entry says what that was.
+            return
         graph = Graph(
             report.key, report.name, program.modes, program.cudagraphs, program.size_inputs, program.modules,
             program.device,
         )  # fmt: skip
         setattr(function, frame_entry.MARK, graph)
+        setattr(function, frame_entry.HELD, held)
 
     # ------------------------------------------------------------------ using
 
@@ -283,13 +288,14 @@ class Automatic:
         body = entry_codec.decode(entry.body, name)
         if program is not None and program.sources != entry.header.sources and body.later:
             described = Descriptions(program.before(body.later))
-        rebuilder = installing.usable(body, frame, described, name, check_source=check_source)
-        with installing.or_discarded(body, frame, name):
+        undo = ExitStack()
+        with installing.or_discarded(body, frame, name, undo):
+            rebuilder = installing.usable(body, frame, described, name, undo, check_source=check_source)
             install = installing.rebuilt(frame, rebuilder)
             loaded = [graphs.load(session, graph, artifacts[graph.key]) for graph in body.graphs]
 
         def use() -> Any:
-            with installing.or_discarded(body, frame, name):
+            with installing.or_discarded(body, frame, name, undo):
                 result = install([function for function, _calls in loaded], body, name)
             for _function, calls in loaded:  # counted now that the entry is used
                 session.ledger.add(calls)
@@ -297,7 +303,7 @@ class Automatic:
             return result
 
         functions = [frame.qualname, *(".".join(attributes) for (_module, attributes), _digest in body.inlined)]
-        return VerifiedEntry(use, lambda: installing.discard(body, frame, name), functions)
+        return VerifiedEntry(use, lambda: installing.discard(body, frame, name, undo), functions)
 
     def ended(self) -> None:
         """Called after a frame was served or traced. Never raises."""

@@ -25,6 +25,7 @@ Version history:
     8   the pickle's classes are in other modules
     9   sources_code: what matters of the program's texts (decision 0024); ``later`` in the body
     10  sizes_met: what the trace has met of sizes and numbers (packages/dynamo/size_history.py)
+    11  tensors that a graph holds, optimizers
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from typing import Any
 from precompiled.core.errors import CorruptArtifact
 from precompiled.store.artifact_format import canonical, digest
 
-FORMAT = 10
+FORMAT = 11
 SUFFIX = ".entry"
 MAX_ENTRY_BYTES = 256 << 20
 # Entries that one function may have; many, since some functions are part of every model (decorators of libraries).

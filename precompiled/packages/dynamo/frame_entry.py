@@ -24,12 +24,15 @@ from precompiled.packages.describe.errors import NotPortable
 from precompiled.packages.dynamo import entry_codec
 from precompiled.packages.dynamo.guard_facts import GuardFact, Guards, kind_of
 from precompiled.packages.dynamo.size_history import Kept, Met
+from precompiled.packages.dynamo.optimizers import Prepared
 from precompiled.packages.dynamo.trace_log import Asked, TraceLog
 from precompiled.packages.dynamo.unguarded import Seen
 from precompiled.store.package_format import About
 
 # The attribute of the callables that backend.py gives to Dynamo which holds the graph's Graph (below).
 MARK = "_precompiled_graph"
+# And the one that holds the tensors which it adds to its arguments (torch_internals/attributes.py).
+HELD = "_precompiled_held"
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,7 @@ class Graph:
     size_inputs: list[int]
     modules: dict[str, str]
     device: str
+    held: tuple[Any, ...] = ()  # sources of the tensors that its callable takes behind its arguments
 
 
 @dataclass(frozen=True)
@@ -101,6 +105,7 @@ class Body:
     # Functions that are described, and had not run when the trace was over: module and name -> digest of their code.
     later: dict[str, str] = field(default_factory=dict)
     sizes_met: tuple[Kept, ...] = ()  # what a later trace is to know of this one
+    optimizers: tuple[Prepared, ...] = ()  # whose groups the trace has read
 
 
 @dataclass
@@ -179,6 +184,7 @@ def bytecode_digest(body: Body, names: Mapping[str, str]) -> str:
     ``names``: made up in this process -> placeholder.
     """
     made = [body.code, *(what for _name, _kind, what in body.installed)]
+    made += [[source.name for source in graph.held] for graph in body.graphs]
     made = entry_codec.decode(entry_codec.encode(made, names), lambda placeholder: placeholder)
     shown = [code_digest(what) if isinstance(what, types.CodeType) else what for what in made]
     return hashlib.sha256(repr([shown, [graph.key for graph in body.graphs], body.imports]).encode()).hexdigest()

@@ -25,7 +25,7 @@ from torch.utils._ordered_set import OrderedSet
 
 from precompiled.packages.describe.descriptions import Descriptions
 from precompiled.packages.describe.errors import Mismatch
-from precompiled.packages.dynamo import dynamo_state, guard_facts
+from precompiled.packages.dynamo import dynamo_state, guard_facts, optimizers
 from precompiled.packages.dynamo.guard_facts import Guards, Reader
 
 
@@ -98,7 +98,7 @@ class Rebuilder:
         """Mark parameters as a trace does: compiled autograd, and traces of other frames, look for these marks."""
         for source in self._kept.static:
             value = guard_facts.value_at(source, self.reader)
-            if getattr(value, guard_facts.STATIC, None) is None:
+            if getattr(value, optimizers.STATIC, None) != "unguarded":
                 torch._dynamo.mark_static_address(value, guard=False)
 
 

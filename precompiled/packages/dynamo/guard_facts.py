@@ -9,10 +9,11 @@ value at each source is described again, and only when all descriptions agree ar
 A value without a description, or a guard of an unknown kind, raises NotPortable.
 
 Private names: torch._dynamo.guards.{GuardBuilder, convert_int_to_concrete_values, _get_closure_vars},
-torch._dynamo.source.LocalSource, torch._guards.Guard, torch._C._dispatch_keys, torch.utils._pytree.{tree_map,
-SUPPORTED_NODES, CONSTANT_NODES}, torch._subclasses.fake_tensor.FakeTensor.{pytype, dispatch_keys},
-torch.utils._python_dispatch._disable_current_modes, torch.Tensor.{_is_view,
-_dynamo_static_input_type}, torch.UntypedStorage._cdata. Checked on 2.11.0, 2.13.0, 2.15.0.
+torch._dynamo.source.{LocalSource, is_from_unspecialized_nn_module_source}, torch._guards.Guard,
+torch._C._dispatch_keys, torch.utils._pytree.{tree_map, SUPPORTED_NODES, CONSTANT_NODES},
+torch._subclasses.fake_tensor.FakeTensor.{pytype, dispatch_keys},
+torch.utils._python_dispatch._disable_current_modes, torch.Tensor._is_view, torch.UntypedStorage._cdata.
+Checked on 2.11.0, 2.13.0, 2.15.0.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from typing import Any
 import torch
 import torch._dynamo.guards as dynamo_guards
 from torch._dynamo.guards import GuardBuilder
-from torch._dynamo.source import LocalSource
+from torch._dynamo.source import LocalSource, is_from_unspecialized_nn_module_source
 from torch._guards import Guard
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree as pytree
@@ -45,7 +46,7 @@ from precompiled.packages.describe import descriptions, difference
 from precompiled.packages.describe.codes import code_digest
 from precompiled.packages.describe.descriptions import Descriptions
 from precompiled.packages.describe.errors import Mismatch, NotPortable
-from precompiled.packages.dynamo import dynamo_state
+from precompiled.packages.dynamo import dynamo_state, optimizers
 from precompiled.store.package_format import About, Told
 from precompiled.torch_internals import subclass_context
 
@@ -54,12 +55,15 @@ NO_FACT = frozenset(
     {"GRAD_MODE", "DETERMINISTIC_ALGORITHMS", "GLOBAL_STATE", "FSDP_TRAINING_STATE", "SHAPE_ENV", "DEFAULT_DEVICE",
      "TORCH_FUNCTION_STATE", "AUTOGRAD_SAVED_TENSORS_HOOKS", "FUNCTORCH_STACK_MATCH", "DUPLICATE_INPUT", "DUAL_LEVEL",
      "DICT_CONTAINS", "DICT_NOT_CONTAINS", "SET_CONTAINS", "SET_NOT_CONTAINS", "NOT_PRESENT_IN_GENERIC_DICT",
-     "NOT_NONE_MATCH"}
+     "WEAKREF_ALIVE"}
 )  # fmt: skip
 _VALUES = frozenset({"CONSTANT_MATCH", "EQUALS_MATCH", "BOOL_MATCH", "NONE_MATCH", "CONSTANT_SUBCLASS_MATCH"})
 _THINGS = frozenset({"ID_MATCH", "FUNCTION_MATCH", "CLASS_MATCH", "MODULE_MATCH", "CLOSURE_MATCH", "BUILTIN_MATCH"})
 _LENGTHS = frozenset(difference.LENGTHS)
 _KEYS = frozenset({"DICT_KEYS_MATCH", "MAPPING_KEYS_CHECK"})
+# The second is on the gradient of a parameter that an optimizer steps: Dynamo takes for granted that its sizes, strides
+# and so on stay what they were when it traced.
+_TENSORS = frozenset({"TENSOR_MATCH", "NOT_NONE_MATCH"})
 _DIMENSION_MARKS = (
     "_dynamo_dynamic_indices", "_dynamo_weak_dynamic_indices", "_dynamo_unbacked_indices",
     "_dynamo_strict_unbacked_indices", "_dynamo_static_indices", "_dynamo_shape_ids", "_dynamo_unbacked_bounds",
@@ -72,11 +76,13 @@ _HOOKS_WITH = ("_forward_hooks_with_kwargs", "_forward_hooks_always_called", "_f
 # Dynamo guards on the types of these only, and compares the values in C.
 _NATIVE = (bytes, bytearray, datetime.date, datetime.time, datetime.timedelta, datetime.tzinfo, decimal.Decimal)
 _PARAMETERS = {"attr", "key", "source_b", "recompile_hint", "invert"}
-_MADE_UP = re.compile(r"__builtins_dict__\w*|__precompiled_\w+|___module_\w+|___unnamed_scope\w+|_\d{6,}_c\d+")
+_MADE_UP = re.compile(
+    r"__builtins_dict__\w*|__precompiled_\w+|___module_\w+|___unnamed_scope\w+"
+    r"|__(?:optimizer|dict_key)(?:_\d+)+_c\d+(?:/\d+)?|_\d{6,}_c\d+"
+)
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _ALIGNMENT = 16  # bytes: torch/_inductor/utils.py, ALIGNMENT
 WHEN = "when it was traced"
-STATIC = "_dynamo_static_input_type"
 _ITEMS = re.compile(r", |[{}]")
 # Ids, and versions of dictionaries.
 _NUMBERS = re.compile(r"0x[0-9a-f]+|\b\d{7,}\b|(?<=\) == )\d+$")
@@ -124,7 +130,8 @@ def describe(builder: Any, guards: list[Guard], output: Any, shapes: Any, descri
         static=[
             guard.originating_source
             for guard in guards
-            if guard.create_fn_name() == "TENSOR_MATCH" and getattr(builder.get(guard), STATIC, None) == "unguarded"
+            if guard.create_fn_name() == "TENSOR_MATCH"
+            and getattr(builder.get(guard), optimizers.STATIC, None) == "unguarded"
         ],
     )
 
@@ -151,15 +158,28 @@ def compare(kept: list[GuardFact], reader: Reader, described: Descriptions, *, c
         guard = Guard(source, getattr(GuardBuilder, kind))
         try:
             found = _fact(kind, parameters, guard, reader, described)
-            if kind == "TENSOR_MATCH" and isinstance(reader.get(guard), FakeTensor):
+            if kind in _TENSORS and isinstance(reader.get(guard), FakeTensor):
                 # A fake tensor is described as a real one, for a watch to record; but compiled code needs memory.
                 raise Mismatch(f"{source.name} is a fake tensor")
+            if kind in ("TENSOR_MATCH", "ID_MATCH"):
+                _check_mark(source, kind, reader.get(guard))
         except Mismatch:
             raise
         except Exception as error:
             raise Mismatch(f"{source.name}: {kind}: {type(error).__name__}: {error}", number) from error
         if found != fact and (check_source or without_code(found) != without_code(fact)):
             raise Mismatch(f"{source.name}: {difference.fact(kind, found, fact).said(WHEN)}", number)
+
+
+def _check_mark(source: Any, kind: str, value: Any) -> None:
+    """A tensor that a compiled optimizer has marked is an attribute of the graph, any other an input of it: an entry
+    with the one is no answer where a trace would make the other. What a module holds, a trace marks anew.
+    """
+    marked = getattr(value, optimizers.STATIC, None) == optimizers.GUARDED
+    if isinstance(value, torch.Tensor) and marked == (kind == "TENSOR_MATCH"):
+        if marked and is_from_unspecialized_nn_module_source(source):
+            return
+        raise Mismatch(f"{source.name} is {'' if marked else 'not '}marked as static here")
 
 
 def compare_values(kept: list[GuardFact], reader: Reader) -> None:
@@ -257,7 +277,7 @@ def _how(guard: Guard) -> tuple[str, dict[str, Any]]:
     kind = make.__name__
     if getattr(GuardBuilder, kind, None) is not make:
         raise NotPortable(f"the guard {guard.name} is made by {kind}", code="package-guard")
-    if kind == "TENSOR_MATCH":
+    if kind in _TENSORS:
         parameters.pop("value", None)  # a weak reference to the value at its source
     unknown = set(parameters) - _PARAMETERS
     if unknown:
@@ -285,6 +305,11 @@ def _fact(kind: str, parameters: dict[str, Any], guard: Guard, builder: Any, des
             return [described.function(value), described.number(value)]
         return [described.code_of(value), described.number(value), described.classes_in(value)]
     if kind in _THINGS:
+        # Dynamo guards on which tensor it is, and which optimizer, and reads of it what it reads of others.
+        if isinstance(value, torch.Tensor):
+            return _exactly(value, described)
+        if isinstance(value, torch.optim.Optimizer):
+            return [described.a_class(type(value)), described.number(value), _names(value)]
         return [described.thing(value), described.number(value)]
     if kind == "TYPE_MATCH":
         return [
@@ -293,12 +318,15 @@ def _fact(kind: str, parameters: dict[str, Any], guard: Guard, builder: Any, des
         ]  # fmt: skip
     if kind == "TENSOR_MATCH":
         return [_tensor(value, described), described.number(value)]
+    if kind == "NOT_NONE_MATCH":
+        return _exactly(value, described)
     if kind in _LENGTHS:
         length = len(value) if hasattr(value, "__len__") else repr(value)
         which = None if kind == "EMPTY_NN_MODULE_HOOKS_DICT" else described.number(value)
         return [described.a_class(type(value)), length, which]
     if kind in _KEYS:
-        return [described.a_class(type(value)), [described.value(key) for key in value]]
+        keys = [described.number(key) if isinstance(key, torch.Tensor) else described.value(key) for key in value]
+        return [described.a_class(type(value)), keys]
     if kind == "HASATTR":
         return hasattr(value, parameters["attr"])
     if kind in ("RANGE_ITERATOR_MATCH", "COUNT_ITERATOR_MATCH"):
@@ -332,6 +360,14 @@ def _tensor(value: Any, described: Descriptions) -> Any:
         # An attribute of the tensor, not only its class, tells a parameter. A watch's fake parameter has it, too.
         value._is_view(), isinstance(value, torch.nn.Parameter), isinstance(value, torch.nn.Buffer),
     ]  # fmt: skip
+
+
+def _exactly(value: Any, described: Descriptions) -> Any:
+    """A tensor of which Dynamo guards on which it is, or takes for granted that it stays as it is. Other guards on
+    tensors say by themselves which sizes a trace takes.
+    """
+    strides = value.stride() if value.layout is torch.strided else ()
+    return [_tensor(value, described), described.number(value), *(repr(tuple(item)) for item in (value.shape, strides))]
 
 
 def _metadata(value: Any) -> Any:
@@ -400,7 +436,7 @@ def _names(value: Any) -> list[str]:
     """The names of an object's attributes: others may be found elsewhere, by ``__getattr__`` for one."""
     if isinstance(value, (type, types.ModuleType)):
         return []
-    names = {str(name) for name in getattr(value, "__dict__", ())} - {STATIC}  # which the trace itself sets
+    names = {str(name) for name in getattr(value, "__dict__", ())} - {optimizers.STATIC}  # which the trace itself sets
     if isinstance(value, torch.nn.Module):
         for held in ("_parameters", "_buffers", "_modules"):
             names |= {f"{held}.{name}" for name in vars(value).get(held, ())}

@@ -19,6 +19,7 @@ import functools
 import importlib
 import sys
 import types
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -33,13 +34,15 @@ from precompiled.packages.describe.codes import namedtuple_scope
 from precompiled.packages.describe.descriptions import Descriptions
 from precompiled.packages.describe.errors import Mismatch
 from precompiled.packages.describe.places import codes_at, locals_digest
-from precompiled.packages.dynamo import dynamo_state, guard_facts, size_history, unguarded
+from precompiled.packages.dynamo import dynamo_state, guard_facts, optimizers, size_history, unguarded
 from precompiled.packages.dynamo.frame_entry import Body, Frame, SkippedFrame
 from precompiled.packages.dynamo.guard_building import Rebuilder
 from precompiled.packages.dynamo.guard_facts import GuardFact, quick_fingerprint
 
 # What stands for the globals of functions in an entry's ``installed``.
 _SCOPES = ("scope", "namedtuple", "globals of functions")
+# What ``usable`` puts into the globals.
+_FIRST = ("builtins", "module", "weak reference", *_SCOPES)
 
 
 def passed_over(locals_: dict[str, str], frame: Frame) -> str | None:
@@ -52,9 +55,13 @@ def passed_over(locals_: dict[str, str], frame: Frame) -> str | None:
 
 
 def usable(
-    body: Body, frame: Frame, described: Descriptions, name: Callable[[str], str], *, check_source: bool = True
-) -> Rebuilder:
-    """Compare all that an entry depends on with the live frame; raises Mismatch with the first difference."""
+    body: Body, frame: Frame, described: Descriptions, name: Callable[[str], str], undo: contextlib.ExitStack, *,
+    check_source: bool = True,
+) -> Rebuilder:  # fmt: skip
+    """Compare all that an entry depends on with the live frame; raises Mismatch with the first difference.
+
+    ``undo``: gets what takes back what was done to objects of the program's.
+    """
     modules = [what for _name, kind, what in body.installed if kind == "module"]
     modules += [module for module, *_asked in body.assumed_constant]
     _import([*body.imports.values(), *modules], body.inlined, body.guards.guards, frame)
@@ -62,6 +69,8 @@ def usable(
         raise Mismatch(f"the source of {changed} has changed")
     with _aliases(body, frame, name) as installed:
         rebuilder = Rebuilder(body.guards, frame.code, frame.local, frame.scope)
+        if body.optimizers:
+            _prepare(body, frame, undo)
         rebuilder.verify(described, check_source=check_source)
         unguarded.compare(body.unguarded, frame.scope, rebuilder.reader, described, check_source=check_source)
         for module, qualname, values, named, before in body.assumed_constant:
@@ -73,6 +82,22 @@ def usable(
                 raise Mismatch(f"{module}.{qualname} gives {now}, and gave {before} when it was traced")
         installed.clear()  # the names stay in the globals
     return rebuilder
+
+
+def _prepare(body: Body, frame: Frame, undo: contextlib.ExitStack) -> None:
+    """Do to optimizers what a trace does, unless guards on values say already that the entry is not for this call."""
+    value_of = _value_of(frame)
+    try:
+        optimizers.make_capturable(body.optimizers, value_of, undo)
+        guard_facts.compare_values(body.guards.guards, guard_facts.Reader(frame.local, frame.scope))
+        optimizers.prepare(body.optimizers, value_of, undo)
+    except (AttributeError, KeyError, TypeError) as error:  # it is no optimizer, or its groups hold something else
+        raise Mismatch(f"an optimizer is another thing here: {error}") from error
+
+
+def _value_of(frame: Frame) -> Callable[[Any], Any]:
+    reader = guard_facts.Reader(frame.local, frame.scope)
+    return lambda source: guard_facts.value_at(source, reader)
 
 
 def _import(
@@ -122,7 +147,10 @@ def rebuilt(
         for placeholder, kind, what in body.installed:
             alias = name(placeholder)
             if kind == "graph":
-                value: Any = torch._dynamo.disable(functions[what], reason="do not trace Dynamo-compiled graph")
+                graph = optimizers.holding(
+                    functions[what], body.graphs[what].held, body.optimizers, _value_of(frame)
+                )
+                value: Any = torch._dynamo.disable(graph, reason="do not trace Dynamo-compiled graph")
                 cleanups.append(CleanupHook.create(frame.scope, alias, value))
             elif kind == "resume":
                 cleanups.append(CleanupHook.create(frame.scope, alias, _resume(moved(what), frame.scope, alias)))
@@ -177,6 +205,9 @@ def _aliases(body: Body, frame: Frame, name: Callable[[str], str]) -> Iterator[l
             wanted[name(placeholder)] = importlib.import_module(what)
         elif kind in _SCOPES:
             wanted[name(placeholder)] = _scope(kind, what, frame, {**scope, **wanted})
+        elif kind == "weak reference":
+            reader = guard_facts.Reader(frame.local, {**scope, **wanted})
+            wanted[name(placeholder)] = weakref.ref(guard_facts.value_at(what, reader))
     added: list[str] = []
     try:
         for alias, value in wanted.items():
@@ -213,20 +244,25 @@ def _scope(kind: str, what: Any, frame: Frame, scope: dict[str, Any]) -> dict[st
 
 
 @contextlib.contextmanager
-def or_discarded(body: Body, frame: Frame, name: Callable[[str], str]) -> Iterator[None]:
+def or_discarded(
+    body: Body, frame: Frame, name: Callable[[str], str], undo: contextlib.ExitStack
+) -> Iterator[None]:
     """Call ``discard`` after an error: guards that do not accept the call, an artifact that does not load."""
     try:
         yield
     except BaseException:
-        discard(body, frame, name)
+        discard(body, frame, name, undo)
         raise
 
 
-def discard(body: Body, frame: Frame, name: Callable[[str], str]) -> None:
-    """Remove the names that ``usable`` put into the frame's globals for an entry; Dynamo's aliases of modules stay."""
+def discard(body: Body, frame: Frame, name: Callable[[str], str], undo: contextlib.ExitStack) -> None:
+    """Remove the names that ``usable`` put into the frame's globals for an entry; Dynamo's aliases of modules stay.
+    And take back what it did to objects of the program's.
+    """
     for placeholder, kind, _what in body.installed:
-        if kind in ("builtins", "module", *_SCOPES):
+        if kind in _FIRST:
             frame.scope.pop(name(placeholder), None)
+    undo.close()
 
 
 def skipped(frame: Frame, kept: SkippedFrame, name: Callable[[str], str]) -> ConvertFrameReturn:

@@ -14,6 +14,9 @@ from torch._dynamo.source import ConstantSource
 
 from precompiled.packages.describe.errors import NotPortable
 
+# Of an optimizer's ``_init_group``: its arguments and keywords, each as ("group", index), ("list", None) for an empty
+# one, or ("value", constant).
+Call = tuple[list[tuple[str, Any]], dict[str, tuple[str, Any]]]
 # Module, qualified name, arguments, keywords, described result.
 Asked = tuple[str, str, tuple[Any, ...], dict[str, Any], Any]
 
@@ -29,6 +32,7 @@ class TraceLog:
     met: dict[int, tuple[Any, dict[str, Any]]] = field(default_factory=dict)  # by id: an object, its sources
     made: dict[int, Any] = field(default_factory=dict)  # by id: what a variable without a source was made of
     asked: dict[str, Asked] = field(default_factory=dict)
+    initialised: dict[str, list[Call]] = field(default_factory=dict)  # by the name of an optimizer's source
     problem: NotPortable | None = None
 
     def read(self, source: Any) -> None:

@@ -15,30 +15,33 @@ from __future__ import annotations
 
 import builtins
 import contextlib
+import dataclasses
 import dis
 import functools
 import re
 import threading
 import types
+import weakref
 from collections.abc import Callable, Iterator, Set
 from typing import Any
 
+import torch
 from torch._dynamo import convert_frame, output_graph
 
 from precompiled.packages.describe.codes import code_digest, codes_within, namedtuple_scope, qualname
 from precompiled.packages.describe.descriptions import Descriptions
 from precompiled.packages.describe.errors import NotPortable
 from precompiled.packages.describe.places import Places, locals_digest
-from precompiled.packages.dynamo import dynamo_state, guard_facts, size_history, trace_patches, unguarded
-from precompiled.packages.dynamo.frame_entry import MARK, Attempt, Body, Frame, Graph, SkippedFrame, Traced
+from precompiled.packages.dynamo import dynamo_state, guard_facts, optimizers, size_history, trace_patches, unguarded
+from precompiled.packages.dynamo.frame_entry import HELD, MARK, Attempt, Body, Frame, Graph, SkippedFrame, Traced
 from precompiled.packages.dynamo.guard_facts import quick_fingerprint
 
 _RESUME = "torch_dynamo_resume_in"
+# A local of the bytecode, for a context manager around a graph break: it counts all of a process.
+_OF_A_CONTEXT = re.compile(r"___context_manager_\d+_\d+")
 _now = threading.local()
 _ends: list[Callable[[], None]] = []
 
-# A local of the bytecode, for a context manager around a graph break: it counts all of a process.
-_OF_A_CONTEXT = re.compile(r"___context_manager_\d+_\d+")
 
 # ---------------------------------------------------------------------- switching on
 
@@ -159,7 +162,7 @@ def _record(traced: Traced, builder: Any, guards: Any, output: Any, shapes: Any)
     graphs: list[Graph] = []
     installed: list[tuple[str, str, Any]] = []
     for name in sorted(output.installed_globals - traced.scopes.keys(), key=_in_order):
-        kind, what = _installed(name, output.global_scope[name], graphs)
+        kind, what = _installed(name, output.global_scope[name], graphs, guards, builder)
         installed.append((traced.named(name, kind), kind, what))
     installed += _scopes(traced, [*guards, *traced.guards], output.global_scope, builder, output.installed_globals)
     kept = guard_facts.describe(builder, guards, output, shapes, described)
@@ -192,7 +195,8 @@ def _record(traced: Traced, builder: Any, guards: Any, output: Any, shapes: Any)
     traced.described = described.covered
     traced.body = Body(kept, seen, builder.f_code, traced.imports, installed, inlined, graphs,
                        [traced.trace_log.asked[name] for name in sorted(traced.trace_log.asked)],
-                       sizes_met=size_history.kept(traced.sizes_met, builder.f_code, places))  # fmt: skip
+                       sizes_met=size_history.kept(traced.sizes_met, builder.f_code, places),
+                       optimizers=optimizers.kept(guards, traced.trace_log))  # fmt: skip
 
 
 def _scopes(
@@ -226,14 +230,17 @@ def _in_order(name: str) -> list[Any]:
     return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", name)]
 
 
-def _installed(name: str, value: Any, graphs: list[Graph]) -> tuple[str, Any]:
+def _installed(name: str, value: Any, graphs: list[Graph], guards: list[Any], reader: Any) -> tuple[str, Any]:
     """Kind and data of a value that Dynamo put into the frame's globals, so that it can be put there again."""
     if value is vars(builtins):
         return "builtins", None
     graph = getattr(value, MARK, None)
     if isinstance(graph, Graph):
-        graphs.append(graph)
+        held = optimizers.sources_of(getattr(value, HELD, ()), guards, reader)
+        graphs.append(dataclasses.replace(graph, held=held))
         return "graph", len(graphs) - 1
+    if isinstance(value, weakref.ref) and isinstance(of := value(), (torch.Tensor, torch.optim.Optimizer)):
+        return "weak reference", optimizers.sources_of([of], guards, reader)[0]
     if isinstance(value, types.FunctionType) and value.__code__.co_name.startswith(_RESUME):
         return "resume", value.__code__
     if isinstance(value, types.FunctionType) and value.__name__ == "_make_fn":
@@ -246,7 +253,7 @@ def _installed(name: str, value: Any, graphs: list[Graph]) -> tuple[str, Any]:
     if isinstance(value, types.ModuleType):
         return "module", value.__name__
     if name.startswith("__compiled_fn"):
-        said = "a graph of it is for this process alone: compiled in it, with cudagraphs, collectives or an optimizer"
+        said = "a graph of it is for this process alone: compiled in it, with cudagraphs or with collectives"
         raise NotPortable(said, code="package-graph")
     raise NotPortable(f"Dynamo put a {type(value).__qualname__} into the globals ({name})", code="package-global")
 
@@ -267,6 +274,11 @@ def check_bytecode(traced: Traced, frame: Frame) -> None:
     note the names of locals that are of this process.
     """
     assert traced.body is not None
+    made = [traced.body.code, *(what for _, _, what in traced.body.installed if isinstance(what, types.CodeType))]
+    for code in (inner for whole in made for inner in codes_within(whole)):
+        for name in code.co_varnames:
+            if name not in traced.names and _OF_A_CONTEXT.fullmatch(name):
+                traced.named(name, "context")
     written = {name for attempt in traced.attempts for code in attempt.code for name in code.co_names}
     known = {*traced.names, *traced.body.imports, *written, *frame.code.co_names, *vars(builtins)}
     unknown = unguarded.globals_within(traced.body.code) - known
@@ -274,11 +286,6 @@ def check_bytecode(traced: Traced, frame: Frame) -> None:
     # (torch/_dynamo/codegen.py: create_load_python_module).
     modules = {name: found.__name__ for name in unknown if isinstance(found := frame.scope.get(name), types.ModuleType)}
     traced.body.imports |= {name: of for name, of in modules.items() if of.rpartition(".")[2] == name}
-    made = [traced.body.code, *(what for _, _, what in traced.body.installed if isinstance(what, types.CodeType))]
-    for code in (inner for whole in made for inner in codes_within(whole)):
-        for name in code.co_varnames:
-            if name not in traced.names and _OF_A_CONTEXT.fullmatch(name):
-                traced.named(name, "context")
     if unknown := unknown - traced.body.imports.keys():
         traced.problem = NotPortable(f"Dynamo put {min(unknown)} into the globals", code="package-global")
     elif addresses := unguarded.addresses_within(traced.body.code):

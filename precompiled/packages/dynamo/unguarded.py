@@ -91,7 +91,7 @@ def seen(
     found.same = [[one[name] for name in sorted(one)] for one in sorted(several, key=sorted)]
     _check_same(found.same, reader, NotPortable)
     # A guard on whether there is an attribute does not guard on its value.
-    guarded = {guard.name for guard in guards if guard.create_fn_name() not in ("HASATTR", *NO_FACT)}
+    guarded = {guard.name for guard in guards if guard.create_fn_name() not in ("HASATTR", "NOT_NONE_MATCH", *NO_FACT)}
     read = {source.name: source for source in noted.values}
     for name in sorted(read.keys() - guarded):
         source = read[name]
