@@ -80,7 +80,7 @@ class Host:
 
     def run(self, spec: Mapping[str, Any], *, hook: bool, **more: Any) -> dict[str, Any]:
         """The result of ``command``."""
-        return _run(self.command(spec, hook=hook, **more))
+        return run_command(self.command(spec, hook=hook, **more))
 
     def tree(self, commands: Sequence[Command], *, daemon: bool | None) -> dict[str, Any]:
         """The figures of tree.py for ``commands``, started at once, and for all that they leave in the background.
@@ -94,7 +94,7 @@ class Host:
             "limit_s": LIMIT_S,
         }
         command = {"argv": _program("harness.tree", spec), "env": dict(os.environ), "cwd": str(ROOT)}
-        return _run(command, LIMIT_S + 120.0)
+        return run_command(command, LIMIT_S + 120.0)
 
     def start_daemon(self) -> int:
         outcome = start.start_daemon(self.settings, LIMIT_S)
@@ -173,7 +173,7 @@ def _program(name: str, spec: Mapping[str, Any]) -> list[str]:
     return [sys.executable, "-m", f"benchmarks.{name}", json.dumps(spec)]
 
 
-def _run(command: Command, limit_s: float = LIMIT_S) -> dict[str, Any]:
+def run_command(command: Command, limit_s: float = LIMIT_S) -> dict[str, Any]:
     """Run a command; returns the JSON of its last line."""
     done = subprocess.run(
         command["argv"], env=command["env"], cwd=command["cwd"], capture_output=True, text=True, check=False,

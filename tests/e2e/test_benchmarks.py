@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from benchmarks.edits.edits import EDITS, NANOGPT
+from benchmarks.edits.table import Row, examine
 from benchmarks.harness.effort import QUICK
+from benchmarks.harness.hosts import ROOT
 from benchmarks.measures.load import load
 from benchmarks.scale.store import copies
 from benchmarks.starts import contenders, picture
@@ -96,6 +100,33 @@ def test_loading_an_artifact_starts_no_process() -> None:
     results = {result.title: result for result in load(QUICK, lambda _: None)}
     assert results["child processes that a load starts"].samples == [0.0]
     assert results["load of GPT-2's artifact in a fresh process"].median > 0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_after_an_edit_is_traced_what_has_to_be() -> None:
+    """One edit after which nothing has to be, of a script, and one of one of two models."""
+    wanted = [(NANOGPT, "a log line more, every so many steps"), ("adversarial", "one of two models")]
+    edits = [edit for edit in EDITS if (edit.program, edit.what) in wanted]
+    rows = {row.edit.program: row for row in examine(edits, 1, True, lambda _: None)}
+    for row in rows.values():
+        assert row.right, (row.cells(), row.remarks())
+        assert row.ours_s and row.plain_s
+    assert rows[NANOGPT].frames == [0]
+    assert rows["adversarial"].traced == rows["adversarial"].expected and rows["adversarial"].frames > [0]
+
+
+def test_an_edit_that_traces_more_than_it_has_to_is_told() -> None:
+    row = Row(EDITS[0], expected=frozenset(), traced={"model.GPT.forward"}, frames=[2], ours_s=[2.0], plain_s=[3.0])
+    assert not row.right and not row.met
+    assert row.cells()[-2:] == ["0.667", "no"] and "traced model.GPT.forward (2 frames)" in row.remarks()[0]
+
+
+def test_each_edit_is_of_a_text_that_is_there() -> None:
+    for edit in EDITS:
+        path = (ROOT / "examples" / "nanogpt" if edit.program == NANOGPT else ROOT) / edit.file
+        before = path.read_text()
+        assert ast.parse(edit.apply(before, 1)) and edit.apply(before, 1) != before
 
 
 def test_a_copied_artifact_is_one_to_every_reader(tmp_path: Path) -> None:

@@ -1,0 +1,51 @@
+"""The process that runs a training script of nanoGPT's shape as its main program, and then says what became of it.
+
+Usage: python -m benchmarks.edits.script SCRIPT ARGUMENTS. Prints a line of JSON. The script says the time and the loss
+of each iteration itself; the first one's time is all since before the first evaluation. precompiled is switched on from
+outside.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import re
+import runpy
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+_ITERATION = re.compile(r"^iter \d+: loss ([\d.]+), time ([\d.]+)ms", re.MULTILINE)
+
+
+def main() -> None:
+    script = Path(sys.argv[1]).absolute()
+    sys.argv = [str(script), *sys.argv[2:]]
+    sys.path[0] = str(script.parent)  # as where Python is given the script itself
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said):
+        runpy.run_path(str(script), run_name="__main__")
+
+    from torch._dynamo.utils import counters
+
+    import precompiled
+    from precompiled.client.process import PROCESS
+
+    iterations = _ITERATION.findall(said.getvalue())
+    waited = precompiled.wait(600.0)
+    if PROCESS.packages is not None:
+        PROCESS.packages.flush()
+    found = {
+        "first_s": float(iterations[0][1]) / 1000,
+        "losses": [float(loss) for loss, _time in iterations],
+        "waited": waited,
+        "traced": counters["frames"].get("total", 0),
+        "reports": [vars(graph) for graph in precompiled.report()],
+        "functions": [asdict(report) for report in precompiled.package_report()],
+    }
+    print(json.dumps(found), flush=True)
+
+
+if __name__ == "__main__":
+    main()

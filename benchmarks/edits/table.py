@@ -1,0 +1,123 @@
+"""Each program once to fill both caches; then each edit of it, and ours and plain torch.compile in turns."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Any
+
+from benchmarks.edits.edits import ALL, Edit
+from benchmarks.edits.projects import Project, Run, unequal
+from benchmarks.harness.effort import Say
+from benchmarks.harness.hosts import BenchmarkError, fresh_host
+from benchmarks.harness.result import spread
+
+GOAL = 0.5  # of the first step after an edit: ours over torch.compile's warm start
+
+
+@dataclass
+class Row:
+    """One edit, in as many forms as there are samples."""
+
+    edit: Edit
+    expected: frozenset[str] = frozenset()  # the functions that are to be traced
+    traced: set[str] = field(default_factory=set)  # those that were
+    frames: list[int] = field(default_factory=list)  # that Dynamo traced
+    ours_s: list[float] = field(default_factory=list)
+    plain_s: list[float] = field(default_factory=list)
+    different: list[str] = field(default_factory=list)  # from what plain torch.compile gives after the edit
+    error: str = ""
+
+    @property
+    def ratios(self) -> list[float]:
+        return [ours / plain for ours, plain in zip(self.ours_s, self.plain_s, strict=True)]
+
+    @property
+    def as_expected(self) -> bool:
+        """Whether what was traced is what had to be, and nothing at all where nothing had."""
+        return self.traced == self.expected and (bool(self.expected) or not any(self.frames))
+
+    @property
+    def met(self) -> bool:
+        return statistics.median(self.ratios) <= GOAL
+
+    @property
+    def right(self) -> bool:
+        return not self.error and not self.different and self.as_expected
+
+    def cells(self) -> list[str]:
+        if self.error:
+            return [self.edit.program, self.edit.what, "", "", "", "", "", "error"]
+        to_trace = ", ".join(sorted(name.rpartition("<locals>.")[2] for name in self.expected)) or "nothing"
+        return [
+            self.edit.program, self.edit.what, to_trace, " ".join(map(str, self.frames)),
+            spread(self.ours_s), spread(self.plain_s), spread(self.ratios),
+            "different" if self.different else "yes" if self.as_expected else "no",
+        ]  # fmt: skip
+
+    def raw(self) -> dict[str, Any]:
+        kept = {name: getattr(self, name) for name in ("frames", "ours_s", "plain_s", "different", "error")}
+        return {"program": self.edit.program, "edit": self.edit.what, "traced": sorted(self.traced), **kept}
+
+    def remarks(self) -> list[str]:
+        if self.error or self.different:
+            return [self.error, *self.different[:4]]
+        if self.as_expected:
+            return []
+        return [f"traced {', '.join(sorted(self.traced)) or 'nothing'} ({', '.join(map(str, self.frames))} frames); "
+                f"to be traced: {', '.join(sorted(self.expected)) or 'nothing'}"]  # fmt: skip
+
+
+HEADERS = [
+    "program", "edit", "to be traced", "frames traced", "first step, s", "torch.compile warm, s", "ratio",
+    "as expected",
+]  # fmt: skip
+
+
+def examine(edits: Sequence[Edit], repeats: int, quick: bool, say: Say) -> list[Row]:
+    rows = []
+    for program, group in groupby(edits, lambda edit: edit.program):
+        for row in _of_one_program(program, list(group), repeats, quick, say):
+            rows.append(row)
+            say(f"{len(rows)}/{len(edits)}  {'  '.join(row.cells())}")
+    return rows
+
+
+def _of_one_program(program: str, edits: Sequence[Edit], repeats: int, quick: bool, say: Say) -> Iterator[Row]:
+    with fresh_host() as our_host, fresh_host() as plain_host:
+        our_host.start_daemon()
+        sides = {
+            "ours": Project(program, our_host, hook=True, quick=quick),
+            "plain": Project(program, plain_host, hook=False, quick=quick),
+        }
+        before = {side: project.run() for side, project in sides.items()}
+        say(f"{program}: both caches are filled; the first step took {before['ours'].first_s:.1f} s, "
+            f"torch.compile's {before['plain'].first_s:.1f} s")  # fmt: skip
+        for edit in edits:
+            row = Row(edit)
+            row.expected = edit.traced if edit.traced is not ALL else _traced(before["ours"])
+            try:
+                for number in range(1, repeats + 1):
+                    _sample(row, sides, number)
+            except (BenchmarkError, AssertionError) as error:
+                row.error = str(error)
+            yield row
+
+
+def _sample(row: Row, sides: dict[str, Project], number: int) -> None:
+    found: dict[str, Run] = {}
+    for side in sides if number % 2 else reversed(sides):
+        project = sides[side]
+        found[side] = project.edited(row.edit, number, project.run)
+    ours, plain = found["ours"], found["plain"]
+    row.ours_s.append(ours.first_s)
+    row.plain_s.append(plain.first_s)
+    row.frames.append(ours.frames)
+    row.traced |= _traced(ours)
+    row.different += unequal(ours.values, plain.values)
+
+
+def _traced(run: Run) -> frozenset[str]:
+    return frozenset(name for name, state in run.functions.items() if state == "traced")
