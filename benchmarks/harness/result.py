@@ -74,6 +74,14 @@ def markdown(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(lines)
 
 
+def write_part(command: str, parts: Sequence[str], page: str = "benchmarks.md") -> None:
+    """Replace what ``command`` wrote on that page of docs/ before, which is between two marks."""
+    begin, end = f"<!-- made by {command} -->", "<!-- end -->"
+    path = ROOT / "docs" / page
+    before, _, rest = path.read_text().partition(begin)
+    path.write_text(before + "\n\n".join([begin, *parts, end]) + rest.partition(end)[2])
+
+
 @dataclass
 class Table:
     title: str

@@ -1,8 +1,9 @@
 """The process that runs operators, some at once in one function: eager, then compiled, forward and backward.
 
 Usage: python -m benchmarks.operators.program SPEC, a JSON object: ``groups``, a list of lists of rows. Prints a line of
-JSON before each group ({"begun": group}) and one after it. A group in which something is not as it should be is run
-again row by row. Random numbers are torch's own (``fallback_random``), so that results can be compared.
+JSON before each group ({"begun": group}) and one for each row after it. A group that ends with an error, or has a graph
+that no worker compiled, is halved until that is said of one row. A row that differs among others is run again alone
+("among": how it differed there). Random numbers are torch's own (``fallback_random``), so that results can be compared.
 """
 
 from __future__ import annotations
@@ -25,6 +26,11 @@ TOLERANCE = {torch.float16: (1e-2, 2e-2), torch.float32: (1e-4, 1e-4), torch.com
 # What is called, with its arguments.
 Calls = list[tuple[Any, tuple[Any, ...], dict[str, Any]]]
 
+# What is compiled at once: rows, their samples, and what eager gives.
+Run = Sequence[tuple[Row, Sample, Any]]
+
+Answer = dict[str, Any]  # state: "no sample", "equal", "different", "error"; why, graphs, reasons, messages, among
+
 
 def main() -> None:
     spec: dict[str, Any] = json.loads(sys.argv[1])
@@ -41,20 +47,38 @@ def main() -> None:
             print(json.dumps(found), flush=True)
 
 
-def _examine(samples: Sequence[tuple[Row, Sample]]) -> list[dict[str, Any]]:
-    answers, run = [], []
+def _examine(samples: Sequence[tuple[Row, Sample]]) -> list[Answer]:
+    answers: list[Answer] = []
+    run: list[tuple[Row, Sample, Any]] = []
     for row, sample in samples:
         try:
             run.append((row, sample, _run([sample], _calls(1))[0]))
         except Exception as error:  # noqa: BLE001 - eager itself does not take it
             answers.append({"row": row, "state": "no sample", "why": _line(error)})
+    return answers + _settled(run)
+
+
+def _settled(run: Run) -> list[Answer]:
+    if not run:
+        return []
     whole = _compiled(run)
-    if all(found["state"] == "equal" and not found["reasons"] for found in whole) or len(run) == 1:
-        return answers + whole
-    return answers + [_compiled([item])[0] for item in run]
+    if len(run) == 1:
+        return whole
+    if any(found["state"] == "error" or found["reasons"] for found in whole):
+        middle = len(run) // 2
+        return _settled(run[:middle]) + _settled(run[middle:])
+    return [
+        _alone(item, found) if found["state"] == "different" else found
+        for item, found in zip(run, whole, strict=True)
+    ]  # fmt: skip
 
 
-def _compiled(run: Sequence[tuple[Row, Sample, Any]]) -> list[dict[str, Any]]:
+def _alone(item: tuple[Row, Sample, Any], among: Answer) -> Answer:
+    found = _compiled([item])[0]
+    return {**found, "graphs": found["graphs"] + among["graphs"], "among": among["why"]}
+
+
+def _compiled(run: Run) -> list[Answer]:
     """Each row's answer; the graphs of all are counted with the first one."""
     torch._dynamo.reset()
     known = len(precompiled.report())

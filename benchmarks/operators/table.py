@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,10 +18,14 @@ from benchmarks.harness.hosts import Host, fresh_host
 from benchmarks.operators.samples import Row
 
 # Rows in one function, so in one graph where nothing breaks it; and what no group takes on a loaded machine.
-GROUP, GROUP_LIMIT_S = 12, 600.0
+GROUP, GROUP_LIMIT_S = 24, 1800.0
 CLIENTS = 2
 
 Answer = dict[str, Any]  # of program.py
+
+# Equal alone, and not in a function with other rows.
+AMONG = "different among others"
+WRONG = (AMONG, "different", "error", "died")
 
 
 @dataclass
@@ -32,12 +36,12 @@ class Found:
     plain: dict[Row, Answer] = field(default_factory=dict)  # of those that were not equal
 
     def states(self) -> dict[str, int]:
-        """How many rows are in which state: "equal", "as plain", "different", "error", "no sample", "died"."""
+        """How many rows are in which state: "equal", "as plain", "no sample", or one of WRONG."""
         return dict(Counter(self.state(row) for row in self.answers))
 
     def state(self, row: Row) -> str:
-        state = str(self.answers[row]["state"])
-        same = state not in ("equal", "no sample") and self.plain.get(row, {}).get("state") == state
+        state = _state(self.answers[row])
+        same = state in WRONG and row in self.plain and _state(self.plain[row]) == state
         return "as plain" if same else state
 
     def graphs(self) -> tuple[int, dict[str, int]]:
@@ -46,29 +50,72 @@ class Found:
         reasons = Counter(reason for answer in shown for reason in answer.get("reasons", ()))
         return sum(answer.get("graphs", 0) for answer in shown), dict(reasons)
 
+    def of(self, dtype: str) -> Found:
+        return Found({row: answer for row, answer in self.answers.items() if row[1] == dtype}, self.plain)
+
+    def as_json(self) -> dict[str, list[Answer]]:
+        return {"rows": list(self.answers.values()), "plain": list(self.plain.values())}
+
+    def read(self, told: Mapping[str, Sequence[Answer]]) -> None:
+        """Add what ``as_json`` gave."""
+        for kind, answers in (("rows", self.answers), ("plain", self.plain)):
+            answers.update({(answer["row"][0], answer["row"][1]): answer for answer in told[kind]})
+
     def wrong(self) -> list[Row]:
-        return [row for row in self.answers if self.state(row) in ("different", "error", "died")]
+        return [row for row in self.answers if self.state(row) in WRONG]
+
+    def in_process(self) -> dict[str, list[Row]]:
+        """The rows of which no worker compiled some graph, by reason."""
+        found: dict[str, list[Row]] = {}
+        for row, answer in self.answers.items():
+            for reason in dict.fromkeys(answer.get("reasons", ())):
+                if self.state(row) != "no sample":
+                    found.setdefault(reason, []).append(row)
+        return found
 
 
-def examine(rows: Sequence[Row], say: Say) -> Found:
+def _state(answer: Answer) -> str:
+    return AMONG if answer["state"] == "equal" and answer.get("among") else str(answer["state"])
+
+
+def examine(rows: Sequence[Row], say: Say, found: Found | None = None) -> Found:
+    """``found``: gets the answers as they come. What it has is not run again, but for what was not run plain."""
+    found = Found() if found is None else found
+    for row in found.wrong():
+        if row not in found.plain:
+            del found.answers[row]
     groups: list[list[Row]] = []
     for row in rows:
+        if row in found.answers:
+            continue
         if not groups or len(groups[-1]) == GROUP or groups[-1][0][1] != row[1]:
             groups.append([])
         groups[-1].append(row)
-    found = Found()
     with fresh_host() as host:
         host.start_daemon()
+
+        interrupted = threading.Event()
 
         def some(number: int) -> None:
             mine = groups[number::CLIENTS]
             for row, answer in _run(host, mine, f"client-{number}", say, hook=True):
                 found.answers[row] = answer
+                if interrupted.is_set():
+                    return
 
         with ThreadPoolExecutor(CLIENTS) as clients:
-            for done in clients.map(some, range(CLIENTS)):
-                del done
-        again = [[row] for row in found.wrong()]
+            try:
+                for done in clients.map(some, range(CLIENTS)):
+                    del done
+            except BaseException:
+                interrupted.set()  # or the clients would go on to their ends first
+                raise
+        again: list[list[Row]] = []
+        for row in found.wrong():
+            if row in found.plain:
+                continue
+            group = next(group for group in groups if row in group) if found.state(row) == AMONG else [row]
+            again += [group] if group not in again else []
         found.plain.update(_run(host, again, "plain", say, hook=False))
     return found
 

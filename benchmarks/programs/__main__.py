@@ -14,14 +14,12 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 from benchmarks.harness.console import begin, chosen, show
-from benchmarks.harness.hosts import ROOT, BenchmarkError
-from benchmarks.harness.result import markdown
+from benchmarks.harness.hosts import BenchmarkError
+from benchmarks.harness.result import markdown, write_part
 from benchmarks.programs import PROGRAMS
 from benchmarks.programs.table import HEADERS, Row, examine
 
 SERVED = 0.99
-PAGE = ROOT / "docs" / "coverage.md"
-BEGIN, END = "<!-- made by make programs ARGS=--docs -->", "<!-- end -->"
 
 
 def main() -> int:
@@ -81,10 +79,7 @@ def _write_page(rows: Sequence[Row], sums: Sequence[str]) -> None:
     told = [[f"`{reason}`", str(number)] for reason, number in reasons.most_common()]
     described = [[row.about, *row.cells()[1:]] for row in rows]
     tables = markdown(HEADERS, described), markdown(["reason", "graphs or functions"], told)
-    parts = [BEGIN, "\n".join(sums), *tables, END]
-    text = PAGE.read_text()
-    before, _, rest = text.partition(BEGIN)
-    PAGE.write_text(before + "\n\n".join(parts) + rest.partition(END)[2])
+    write_part("make programs ARGS=--docs", ["\n".join(sums), *tables], "coverage.md")
 
 
 if __name__ == "__main__":

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.operators import samples
-from benchmarks.operators.table import examine
+from benchmarks.operators import program, samples
+from benchmarks.operators.table import Found, examine
 
 
 @pytest.mark.slow
@@ -20,3 +20,41 @@ def test_operators_are_compiled_by_the_daemon_and_equal() -> None:
 
 def torch_has_it() -> bool:
     return "nn.functional.linear_cross_entropy.chunked" in samples.operators()
+
+
+def test_what_is_not_as_it_should_be_is_said_of_one_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of eight raises, so nothing is known of the others; one is in process, one differs among others only."""
+    compiled: list[list[str]] = []
+
+    def answers(run: program.Run) -> list[program.Answer]:
+        names = [row[0] for row, _sample, _expected in run]
+        compiled.append(names)
+        raised = "raises" in names
+        states = ["different" if name == "differs" and number else "equal" for number, name in enumerate(names)]
+        reasons = ["custom-op"] if "in process" in names and not raised else []
+        return [
+            {
+                "row": (name, "bool"), "state": "error" if raised else states[number], "why": "why",
+                "graphs": 0 if number else 1, "reasons": [] if number else reasons,
+            }
+            for number, name in enumerate(names)
+        ]  # fmt: skip
+
+    monkeypatch.setattr(program, "_compiled", answers)
+    names = ["a", "b", "raises", "c", "d", "differs", "e", "in process"]
+    settled = program._settled([((name, "bool"), None, None) for name in names])
+    found = {answer["row"][0]: answer for answer in settled}
+    assert [*found] == names
+    assert [name for name in names if found[name]["state"] == "error"] == ["raises"]
+    assert [name for name in names if found[name]["reasons"]] == ["in process"]
+    assert [name for name in names if found[name].get("among")] == ["differs"]
+    assert ["a", "b"] in compiled
+    told = Found({answer["row"]: answer for answer in settled})
+    assert told.wrong() == [("raises", "bool"), ("differs", "bool")]
+    assert told.in_process() == {"custom-op": [("in process", "bool")]}
+    # Plain, too, has it differ among others; alone it would have been equal.
+    told.plain[("differs", "bool")] = {"row": ("differs", "bool"), "state": "equal", "among": "why"}
+    assert told.state(("differs", "bool")) == "as plain"
+    again = Found()
+    again.read(told.as_json())
+    assert (again.states(), again.graphs()) == (told.states(), told.graphs())
