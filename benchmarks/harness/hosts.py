@@ -108,8 +108,15 @@ class Host:
         return {"argv": argv, "env": self.variables(hook=hook), "cwd": str(ROOT)}
 
     def stop_daemon(self) -> None:
-        stop = self.precompiled("stop")
-        subprocess.run(stop["argv"], env=stop["env"], stdout=subprocess.DEVNULL, check=True, timeout=LIMIT_S)
+        self._tell("stop")
+
+    def clear(self) -> None:
+        """Empty the store; what workers keep for themselves stays."""
+        self._tell("clear", "--yes")
+
+    def _tell(self, *arguments: str) -> None:
+        command = self.precompiled(*arguments)
+        subprocess.run(command["argv"], env=command["env"], stdout=subprocess.DEVNULL, check=True, timeout=LIMIT_S)
 
 
 @contextmanager

@@ -1,11 +1,14 @@
 """A pytest plugin: tells the outcome of each test as it ends, and what became of the graphs.
 
-Written as lines of JSON to the file that PRECOMPILED_TORCH_TESTS names: {"begun": id}, {"test": id, "outcome", "why"},
-and at the end {"graphs": {STATE: number}}. Tests whose ids are in that file already are left out: a process that died
-is followed by another one.
+Written as lines of JSON to the file that PRECOMPILED_TORCH_TESTS names: {"begun": id}, {"test": id, "outcome", "why",
+"at"}, and at the end {"graphs": {STATE: number}}. "at" is what a test failed in: its own statement, and the functions
+that this had called. Tests whose ids are in that file already are left out: a process that died is followed by another.
 
 torch's tests of Inductor give ``torch.compile`` a function that calls ``compile_fx``. Such a call goes around the hook
 (reason ``direct-call``), so that with the hook on it is given to the backend ``precompiled`` here.
+
+In mode ``eager`` a graph's first call is eager, and its second one waits for the artifact: each graph that is called
+twice is swapped.
 
 Private names: torch._inductor.compile_fx.compile_fx. Checked on 2.13.0.
 """
@@ -23,16 +26,19 @@ from typing import Any
 import pytest
 
 VARIABLE = "PRECOMPILED_TORCH_TESTS"
+EVERY = f"{VARIABLE}_EVERY"  # N: each Nth test only
 _LAST = 2000  # characters of an error
 
 
 def pytest_configure() -> None:
     _to_the_backend()
+    if os.environ.get("PRECOMPILED_MODE") == "eager":
+        _swap_before_the_second_call()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     done = {line.get("test") or line.get("begun") for line in told(_file())}
-    items[:] = [item for item in items if item.nodeid not in done]
+    items[:] = [item for item in items[:: int(os.environ.get(EVERY, "1"))] if item.nodeid not in done]
 
 
 @pytest.hookimpl(hookwrapper=True)
@@ -41,11 +47,30 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     yield
 
 
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
+    outcome: Any = yield
+    if call.excinfo is not None:
+        outcome.get_result().user_properties.append(("at", _at(call.excinfo.traceback, item.path)))
+
+
+def _at(traceback: Any, file: Path) -> str:
+    """The innermost statement of a file beside the test's that was being run, and the functions inside of that."""
+    found = ""
+    for entry in traceback:
+        if Path(str(entry.path)).parent == file.parent:
+            found = " ".join(str(entry.statement).split())
+        else:
+            found += f" > {entry.name}"
+    return found[-_LAST:]
+
+
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     # A test that fails while it is set up or torn down has failed; one that is called has told its outcome there.
     if report.when == "call" or report.outcome != "passed":
         outcome = "xfailed" if hasattr(report, "wasxfail") else report.outcome
-        _tell({"test": report.nodeid, "outcome": outcome, "why": str(report.longrepr or "")[-_LAST:]})
+        told = {"test": report.nodeid, "outcome": outcome, "why": str(report.longrepr or "")[-_LAST:]}
+        _tell({**told, **dict(report.user_properties)})
 
 
 def pytest_sessionfinish() -> None:
@@ -89,3 +114,22 @@ def _to_the_backend() -> None:
             inside.now = False
 
     inductor.compile_fx = compile_fx
+
+
+def _swap_before_the_second_call() -> None:
+    if os.environ.get("PRECOMPILED") == "0":
+        return
+    from precompiled.client.submit import Submitter
+
+    own = Submitter.submit_and_await
+
+    def submit_and_await(self: Submitter, program: Any, dispatch: Any, *more: Any) -> Any:
+        awaited = own(self, program, dispatch, *more)
+
+        def wait() -> None:
+            self.session.pending.await_artifact(awaited)
+
+        dispatch.before_next_call(lambda: dispatch.before_next_call(wait))
+        return awaited
+
+    Submitter.submit_and_await = submit_and_await  # type: ignore[assignment, method-assign]

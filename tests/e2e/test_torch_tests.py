@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import textwrap
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from benchmarks.torch_tests.table import Limits, different, examine
+from benchmarks.torch_tests.table import OURS, Found, Limits, different, examine, kind
 
 TESTS = """
     import os
@@ -33,6 +34,18 @@ TESTS = """
             x = torch.ones(4)
             self.assertEqual(torch.compile(lambda x: x.cos() + 1)(x), x.cos() + 1)
 
+        def test_swaps_before_the_second_call(self):
+            def function(x):
+                return x.sinh() * 3
+
+            import precompiled
+
+            compiled = torch.compile(function)
+            for call in range(2):
+                self.assertEqual(compiled(torch.ones(6)), function(torch.ones(6)))
+            if os.environ.get("PRECOMPILED_MODE") == "eager" and OURS:
+                self.assertEqual([graph.calls_compiled for graph in precompiled.report()][-1:], [1])
+
         def test_fails_in_all_ways(self):
             self.assertEqual(1, 2)
 
@@ -51,11 +64,25 @@ def test_a_file_of_tests_is_run_in_all_ways_and_what_differs_is_told(tmp_path: P
     file.write_text(textwrap.dedent(TESTS))
     found = examine(file, [], Limits(120.0, 600.0), print)
     names = {way: {name.split("::")[-1] for name in one.passed()} for way, one in found.items()}
-    compiled = {"test_by_a_function", "test_by_name"}
+    compiled = {"test_by_a_function", "test_by_name", "test_swaps_before_the_second_call"}
     assert names["plain"] == {*compiled, "test_ends_ours", "test_fails_with_ours"}
     assert names["cold"] == names["warm"] == names["swap"] == compiled
     for way in ("cold", "warm", "swap"):
         outcomes = {name.split("::")[-1]: told["outcome"] for name, told in different(found)[way].items()}
         assert outcomes == {"test_ends_ours": "died", "test_fails_with_ours": "failed"}
+        assert {kind(told) for told in different(found)[way].values()} == {OURS}
     # The process that died told nothing of its graphs; those that came after it compiled none.
-    assert sum(found["cold"].graphs.values()) in (0, 1, 2)
+    assert sum(found["cold"].graphs.values()) in (0, 1, 2, 3)
+
+
+def test_a_difference_is_ours_unless_the_test_looks_at_what_inductor_left() -> None:
+    def told(outcome: str, at: str) -> dict[str, str]:
+        return {"test": at, "outcome": outcome, "at": at, "why": ""}
+
+    assert kind(told("failed", "self.assertEqual(metrics.generated_kernel_count, 1) > assertEqual")) != OURS
+    assert kind(told("failed", 'FileCheck().check("aten.mm").run(code)')) != OURS
+    assert kind(told("failed", "self.assertEqual(actual, correct) > assertEqual")) == OURS
+    assert kind(told("died", "self.assertEqual(metrics.generated_kernel_count, 1)")) == OURS
+    found = Found({"a": told("failed", "a")}, Counter(hit=2))
+    again = Found.of(found.told())
+    assert (again.tests, again.graphs) == (found.tests, found.graphs)
