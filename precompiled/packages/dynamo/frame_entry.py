@@ -23,8 +23,8 @@ from precompiled.packages.describe.codes import code_digest, outermost, qualname
 from precompiled.packages.describe.errors import NotPortable
 from precompiled.packages.dynamo import entry_codec
 from precompiled.packages.dynamo.guard_facts import GuardFact, Guards, kind_of
-from precompiled.packages.dynamo.size_history import Kept, Met
 from precompiled.packages.dynamo.optimizers import Prepared
+from precompiled.packages.dynamo.size_history import Kept, Met
 from precompiled.packages.dynamo.trace_log import Asked, TraceLog
 from precompiled.packages.dynamo.unguarded import Seen
 from precompiled.store.package_format import About
