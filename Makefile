@@ -114,8 +114,8 @@ test-versions: $(STAMP) ## One daemon for virtual environments with different to
 	@$(BIN)/python -m pytest -p tests.lanes -n 2 -m versions $(PYTEST_ARGS)
 
 .PHONY: test-gpu
-test-gpu: $(STAMP) ## The tests that need a GPU
-	@$(BIN)/python -m pytest -m gpu $(PYTEST_ARGS)
+test-gpu: $(STAMP) ## CUDA: on a GPU, or on a made-up one with torch 2.11 and 2.15 (installs them; ARGS=--help)
+	@$(BIN)/python tools/test_gpu.py $(ARGS) $(PYTEST_ARGS)
 
 .PHONY: lint
 lint: $(STAMP) ## ruff, mypy and the directions of imports

@@ -45,7 +45,7 @@ _NOT_FOR_WORKERS_SUFFIX = "_CACHE_DIR"
 # are read where they are used. Directories and thread counts change where and how fast is compiled, not what.
 _KEYED_PREFIXES = ("TORCHINDUCTOR_", "TRITON_")
 _KEYED = ("LD_LIBRARY_PATH", "CPATH", "CPLUS_INCLUDE_PATH", "LIBRARY_PATH", "CUDA_HOME", "TORCH_CUDA_ARCH_LIST")
-_NOT_KEYED_SUFFIXES = ("_DIR", "_THREADS", "_START_METHOD")
+_NOT_KEYED_SUFFIXES = ("_DIR", "_THREADS", "_START_METHOD", "_LIBCUDA_PATH")
 
 
 def variables(with_path: bool = False) -> dict[str, str]:

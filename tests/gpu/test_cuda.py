@@ -190,7 +190,7 @@ def test_a_compile_leaves_nothing_in_the_allocator(tmp_path: Path, monkeypatch: 
         modes.thread_local(program["modes"]),
         configs.applied(program["configs"], 1),
     ):
-        compiled = compile_graph(codec.decode(program["graph"]), program["inputs"], program["hints"])
+        compiled = compile_graph(codec.decode(program["graph"]), program["inputs"], program["hints"], program["floats"])
     assert compiled.bundle
     assert torch.cuda.memory_reserved() <= before
 

@@ -105,10 +105,20 @@ def step(function: Any, model: torch.nn.Module, inputs: dict[str, Any], training
 
 
 def compare(got: list[torch.Tensor], expected: list[torch.Tensor]) -> None:
-    """Within the tolerances of torch's own tests for Inductor (test_torchinductor.py: atol 1e-4, rtol 1e-4 up)."""
+    """Within the tolerances of torch's own tests for Inductor (test_torchinductor.py: atol 1e-4, rtol 1e-4 up).
+
+    On a made-up device, whose kernels do not run, only what the values lie in: but for steps that ran eager.
+    """
+    import precompiled
+
     assert len(got) == len(expected)
+    computed = not os.environ.get("CUDA_MADE_UP") or all(graph.state == "pending" for graph in precompiled.report())
     for left, right in zip(got, expected, strict=True):
-        torch.testing.assert_close(left, right, rtol=1e-3, atol=1e-4)
+        if computed:
+            torch.testing.assert_close(left, right, rtol=1e-3, atol=1e-4)
+        else:
+            described = [(one.shape, one.dtype, one.device, one.stride()) for one in (left, right)]
+            assert described[0] == described[1], described
 
 
 def to_device(inputs: dict[str, Any], device: str) -> dict[str, Any]:

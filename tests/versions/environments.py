@@ -1,7 +1,7 @@
 """Virtual environments with other torch versions, made once and kept outside of the repository.
 
 ``PRECOMPILED_TEST_VENVS``: folders of virtual environments to use as they are, separated by ":"; each is asked which
-torch it has, and must have precompiled, psutil and transformers. Versions that none of them has are installed below
+torch it has, and must have precompiled with what its tests need. Versions that none of them has are installed below
 ``PRECOMPILED_TEST_VENV_CACHE`` (default: ``$XDG_CACHE_HOME/precompiled-tests``), a minute and some GB each, and made
 anew when their requirements change.
 """
@@ -20,7 +20,6 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-TRANSFORMERS = "transformers==5.23.0"
 INSTALL_TIMEOUT_S = 1800.0
 # What clients in there need; also the check of a finished environment.
 PROBE = "import precompiled, precompiled.service, psutil, torch, transformers; print(torch.__version__.split('+')[0])"
@@ -74,7 +73,7 @@ def _made(version: str) -> str:
     base = os.environ.get("PRECOMPILED_TEST_VENV_CACHE")
     if not base:
         base = os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "precompiled-tests")
-    requirements = [f"torch=={version}", TRANSFORMERS, "-e", str(ROOT)]
+    requirements = [f"torch=={version}", "-e", f"{ROOT}[test]"]
     told = "\n".join([sys.version, *requirements, *_dependencies()])
     stamp = hashlib.sha256(told.encode()).hexdigest()
     folder = Path(base) / f"torch-{version}"
@@ -95,12 +94,13 @@ def _made(version: str) -> str:
 
 
 def _dependencies() -> list[str]:
-    """Ours: a new one must be installed. (Our own code needs nothing: the install is an editable one.)"""
+    """Ours, and the tests': a new one must be installed. (Our own code needs nothing: its install is editable.)"""
     try:
         import tomllib
     except ModuleNotFoundError:  # Python 3.10
         import tomli as tomllib
-    return list(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"])
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    return [*project["dependencies"], *project["optional-dependencies"]["test"]]
 
 
 def _install(folder: Path, python: Path, requirements: list[str]) -> None:

@@ -1,0 +1,34 @@
+"""Brings the made-up device into this process, before torch: from a ``.pth`` file, so that workers have it as well.
+
+The library must be in the global scope when torch's libraries are loaded, or they are bound to CUDA's own.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+
+
+def activate() -> None:
+    """Does nothing where no device is asked for. Ends the process where one is and cannot be had: never half of it."""
+    if not os.environ.get("CUDA_MADE_UP"):
+        return
+    if "torch" in sys.modules:
+        raise SystemExit("made-up CUDA: torch was imported before the made-up device")
+    from precompiled.made_up_cuda.build import CannotBuild, build
+
+    def say(text: str) -> None:
+        print(f"precompiled: {text}", file=sys.stderr, flush=True)  # noqa: T201
+
+    try:
+        ready = build(say)
+    except CannotBuild as error:
+        raise SystemExit(f"made-up CUDA: {error}") from None
+    ctypes.CDLL(str(ready / "libcuda.so.1"), mode=ctypes.RTLD_GLOBAL)
+    os.environ["TRITON_LIBCUDA_PATH"] = str(ready)  # where triton looks for the library to link its own launcher with
+
+
+def compiling(whether: bool = True) -> None:
+    """From now on this process compiles: measured times and runs of kernels are errors, instead of made up."""
+    ctypes.CDLL("libcuda.so.1").made_up_cuda_compiling(int(whether))

@@ -1,0 +1,169 @@
+"""Compiles the made-up device for one installed torch. Each torch, and each state of the sources, has a folder.
+
+A C++ compiler is there wherever Inductor compiles for a CPU. CUDA's headers come with torch's and triton's wheels.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+from precompiled.made_up_cuda import kinds
+
+SOURCES = Path(__file__).parent
+# What torch's libraries ask the runtime or the driver for and no source here defines, is an error when it is called.
+_OURS = re.compile(r"(__)?cuda[A-Z]\w*|cu(?!File)[A-Z]\w*")
+_ASK = ("libc10_cuda.so", "libtorch_cuda.so", "libtorch_python.so", "libtorch_cuda_linalg.so", "libcaffe2_nvrtc.so")
+
+
+class CannotBuild(Exception):
+    """There is no CUDA build of torch here, or no compiler; the message says which, or what the compiler said."""
+
+
+@dataclass(frozen=True)
+class Torch:
+    """An installed torch, found without importing it: what is built here must be loaded before it."""
+
+    root: Path
+
+    @property
+    def libraries(self) -> Path:
+        return self.root / "lib"
+
+    @property
+    def headers(self) -> list[Path]:
+        site = self.root.parent
+        found = [self.root / "include", self.root / "include/torch/csrc/api/include"]
+        found += sorted(site.glob("nvidia/cu1[0-9]/include"))
+        # Some of what CUDA's headers include comes with triton only (crt/).
+        return [*found, site / "triton/backends/nvidia/include"]
+
+
+def installed() -> Torch:
+    """The torch of this interpreter; raises CannotBuild where it is no CUDA build."""
+    try:
+        root = Path(str(metadata.distribution("torch").locate_file("torch")))
+    except metadata.PackageNotFoundError:
+        raise CannotBuild("torch is not installed") from None
+    if not (root / "lib" / "libtorch_cuda.so").exists():
+        raise CannotBuild(f"torch {metadata.version('torch')} is no CUDA build: it has no lib/libtorch_cuda.so")
+    return Torch(root)
+
+
+def folder(torch: Torch) -> Path:
+    """Where the libraries for this torch lie, or will."""
+    told = hashlib.sha256(f"{metadata.version('torch')} {torch.root}".encode())
+    for source in sorted(SOURCES.glob("*")):
+        if source.suffix in (".cpp", ".h", ".py"):
+            told.update(source.read_bytes())
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return Path(cache) / "precompiled" / "made-up-cuda" / told.hexdigest()[:16]
+
+
+def build(say: Callable[[str], None] = lambda text: None) -> Path:
+    """The folder with libcuda.so.1, operators.so and nvidia-smi, made when it is missing (two minutes of a core)."""
+    torch = installed()
+    ready = folder(torch)
+    if ready.is_dir():
+        return ready
+    say("the made-up CUDA device is built for this torch (two minutes, once)")
+    ready.parent.mkdir(parents=True, exist_ok=True)
+    work = Path(tempfile.mkdtemp(prefix=".building-", dir=ready.parent))
+    try:
+        _build(torch, work)
+        try:
+            os.rename(work, ready)
+        except OSError:  # another process was first
+            if not ready.is_dir():
+                raise
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    return ready
+
+
+def _build(torch: Torch, into: Path) -> None:
+    (into / "kinds.inc").write_text(kinds.as_c())
+    include = [f"-I{path}" for path in (into, SOURCES, *torch.headers)]
+    compiler = [*shlex.split(os.environ.get("CXX") or "g++"), "-std=c++20", "-O1", "-fPIC"]
+    parts = {}
+    for name in ("device", "cubin", "driver", "runtime", "operators", "references"):
+        parts[name] = into / f"{name}.o"
+        _run([*compiler, "-c", *include, str(SOURCES / f"{name}.cpp"), "-o", str(parts[name])])
+    device = [parts[name] for name in ("device", "cubin", "driver", "runtime")]
+    (into / "missing.cpp").write_text(_missing(torch, device))
+    _run([*compiler, "-c", *include, str(into / "missing.cpp"), "-o", str(into / "missing.o")])
+    objects = [str(path) for path in (*device, into / "missing.o")]
+    # One library for both interfaces: they share the table, the log and the memory. Under the driver's name, by which
+    # triton and torch's libraries look for it.
+    _run([*compiler, "-shared", *objects, "-o", str(into / "libcuda.so.1"), "-Wl,-soname,libcuda.so.1", "-ldl"])
+    linked = [
+        f"-L{torch.libraries}",
+        "-ltorch_cuda",
+        "-ltorch_cpu",
+        "-lc10_cuda",
+        "-lc10",
+        f"-Wl,-rpath,{torch.libraries}",
+    ]
+    _run(
+        [
+            *compiler,
+            "-shared",
+            str(parts["operators"]),
+            str(parts["references"]),
+            "-o",
+            str(into / "operators.so"),
+            *linked,
+        ]
+    )
+    smi = [*compiler, *include, str(SOURCES / "nvidia_smi.cpp"), str(parts["device"]), "-o", str(into / "nvidia-smi")]
+    _run(smi)
+    for leftover in (*into.glob("*.o"), into / "missing.cpp", into / "kinds.inc"):
+        leftover.unlink()
+
+
+def _missing(torch: Torch, objects: Iterable[Path]) -> str:
+    """C++ for what torch asks for and is not defined: a call says its name, and fails."""
+    wanted: set[str] = set()
+    libraries = [torch.libraries / name for name in _ASK]
+    for line in _run(
+        ["nm", "-D", "--undefined-only", *(str(path) for path in libraries if path.exists())]
+    ).splitlines():
+        name = line.split()[-1].split("@")[0] if line.split() else ""
+        if _OURS.fullmatch(name):
+            wanted.add(name)
+    defined = {
+        line.split()[-1] for line in _run(["nm", "--defined-only", *map(str, objects)]).splitlines() if line.split()
+    }
+    lines = ["#include <cuda_runtime_api.h>", "namespace made_up { cudaError_t refuse(const char*); }"]
+    # By another name within the language: the headers declare these with arguments, which nobody looks at here.
+    for number, name in enumerate(sorted(wanted - defined)):
+        lines.append(f'extern "C" int missing_{number}() __asm__("{name}");')
+        lines.append(f'extern "C" int missing_{number}() {{ return made_up::refuse("{name}"); }}')
+    return "\n".join(lines) + "\n"
+
+
+def _run(command: list[str]) -> str:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    except OSError as error:
+        raise CannotBuild(f"{command[0]} does not run: {error}") from error
+    if done.returncode != 0:
+        raise CannotBuild(f"{shlex.join(command)}:\n{done.stderr[-3000:]}")
+    return done.stdout
+
+
+if __name__ == "__main__":
+    try:
+        print(build(lambda text: print(text, file=sys.stderr, flush=True)))  # noqa: T201
+    except CannotBuild as error:
+        raise SystemExit(f"made-up CUDA: {error}") from None

@@ -1,0 +1,51 @@
+"""The kinds of GPU that the made-up device can be, as CUDA describes them.
+
+From NVIDIA's data sheets and the table of compute capabilities in the CUDA programming guide. Name, capability, number
+of multiprocessors and L2 size of H100 and H200 are as PyTorch reported them on such GPUs; the others were never
+compared with one. What a compile depends on is in the key, so a wrong number here costs a hit and no result.
+"""
+
+from __future__ import annotations
+
+from dataclasses import astuple, dataclass
+
+_MIB = 1 << 20
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Sizes are in bytes. ``shared_*``: shared memory that a block may ask for, and of a multiprocessor."""
+
+    code: str
+    name: str  # as the driver writes it: it is in the key
+    major: int
+    minor: int
+    multiprocessors: int
+    memory: int
+    threads: int  # of a multiprocessor
+    shared_block: int
+    shared_multiprocessor: int
+    l2: int
+    bus_bits: int
+
+
+KINDS = {
+    kind.code: kind
+    for kind in (
+        Kind("t4", "Tesla T4", 7, 5, 40, 15_360 * _MIB, 1024, 65_536, 65_536, 4 * _MIB, 256),
+        Kind("a100", "NVIDIA A100-SXM4-80GB", 8, 0, 108, 81_920 * _MIB, 2048, 166_912, 167_936, 40 * _MIB, 5120),
+        Kind("l4", "NVIDIA L4", 8, 9, 58, 23_034 * _MIB, 1536, 101_376, 102_400, 48 * _MIB, 192),
+        Kind("h100", "NVIDIA H100 80GB HBM3", 9, 0, 132, 81_559 * _MIB, 2048, 232_448, 233_472, 50 * _MIB, 5120),
+        Kind("h200", "NVIDIA H200", 9, 0, 132, 143_771 * _MIB, 2048, 232_448, 233_472, 60 * _MIB, 6144),
+        Kind("b200", "NVIDIA B200", 10, 0, 148, 183_359 * _MIB, 2048, 232_448, 233_472, 126 * _MIB, 8192),
+    )
+}
+
+
+def as_c() -> str:
+    """The table as the elements of a C array, for device.h."""
+    rows = []
+    for kind in KINDS.values():
+        row = ", ".join(f'"{value}"' if isinstance(value, str) else f"{value}ull" for value in astuple(kind))
+        rows.append(f"    {{{row}}},\n")
+    return "".join(rows)

@@ -1,0 +1,155 @@
+// Operators that torch has for CUDA alone, by their definitions: what they call is computed as operators.cpp says.
+#include <ATen/ATen.h>
+#include <torch/library.h>
+
+namespace {
+
+using at::Tensor;
+
+// The mask of dropout is drawn again in backward, from the seed that forward gives on.
+Tensor kept(const Tensor& like, const Tensor& seed, double dropout_p) {
+    auto generator = at::detail::getDefaultCPUGenerator().clone();
+    generator.set_current_seed((uint64_t)seed.reshape({-1})[0].cpu().to(at::kLong).item<int64_t>());
+    const Tensor drawn = at::empty(like.sizes(), like.options().device(at::kCPU)).bernoulli_(1 - dropout_p, generator);
+    return drawn.to(like.device()) / (1 - dropout_p);
+}
+
+Tensor scores(const Tensor& query, const Tensor& key, const Tensor& bias, bool is_causal, double scale) {
+    Tensor found = at::matmul(query.to(at::kFloat), key.to(at::kFloat).transpose(-2, -1)) * scale;
+    if (bias.defined()) found = found + bias.to(at::kFloat);
+    if (is_causal) {
+        const Tensor allowed = at::ones({query.size(-2), key.size(-2)}, query.options().dtype(at::kBool)).tril();
+        found = found.masked_fill(allowed.logical_not(), -INFINITY);
+    }
+    return found;
+}
+
+double scale_of(const Tensor& query, std::optional<double> scale) { return scale ? *scale : 1 / std::sqrt((double)query.size(-1)); }
+
+// (batch, heads, length, size), laid out as (batch, length, heads, size): as the kernels do.
+Tensor by_length(const Tensor& result, const Tensor& like) {
+    return at::empty({result.size(0), result.size(2), result.size(1), result.size(3)}, like.options()).transpose(1, 2).copy_(result);
+}
+
+struct Attention {
+    Tensor out, logsumexp;
+};
+
+Attention forward(
+    const Tensor& query, const Tensor& key, const Tensor& value, const Tensor& bias, const Tensor& seed, double dropout_p,
+    bool is_causal, std::optional<double> scale
+) {
+    const Tensor all = scores(query, key, bias, is_causal, scale_of(query, scale));
+    Tensor weights = at::softmax(all, -1);
+    if (dropout_p > 0) weights = weights * kept(weights, seed, dropout_p);
+    return {at::matmul(weights, value.to(at::kFloat)), at::logsumexp(all, {-1})};
+}
+
+struct Gradients {
+    Tensor query, key, value, scores;
+};
+
+Gradients backward(
+    const Tensor& grad, const Tensor& query, const Tensor& key, const Tensor& value, const Tensor& bias, const Tensor& seed,
+    double dropout_p, bool is_causal, std::optional<double> scale
+) {
+    const double factor = scale_of(query, scale);
+    const Tensor weights = at::softmax(scores(query, key, bias, is_causal, factor), -1);
+    const Tensor g = grad.to(at::kFloat);
+    Tensor used = weights, of_weights = at::matmul(g, value.to(at::kFloat).transpose(-2, -1));
+    if (dropout_p > 0) {
+        const Tensor mask = kept(weights, seed, dropout_p);
+        used = used * mask;
+        of_weights = of_weights * mask;
+    }
+    const Tensor of_scores = weights * (of_weights - (of_weights * weights).sum(-1, true));
+    return {
+        at::matmul(of_scores, key.to(at::kFloat)) * factor, at::matmul(of_scores.transpose(-2, -1), query.to(at::kFloat)) * factor,
+        at::matmul(used.transpose(-2, -1), g), of_scores
+    };
+}
+
+Tensor new_seed(const Tensor& query, double dropout_p, at::IntArrayRef sizes, at::ScalarType kind) {
+    const Tensor seed = dropout_p > 0 ? at::randint(0, INT32_MAX, sizes, query.options().dtype(at::kLong))
+                                      : at::zeros(sizes, query.options().dtype(at::kLong));
+    return seed.to(kind);
+}
+
+std::tuple<Tensor, Tensor, Tensor, Tensor> efficient(
+    const Tensor& query, const Tensor& key, const Tensor& value, const std::optional<Tensor>& bias, bool compute_log_sumexp,
+    double dropout_p, bool is_causal, std::optional<double> scale
+) {
+    const Tensor seed = new_seed(query, dropout_p, {}, at::kLong);
+    const Attention found = forward(query, key, value, bias.value_or(Tensor()), seed, dropout_p, is_causal, scale);
+    const int64_t rows = compute_log_sumexp ? (query.size(2) + 31) / 32 * 32 : 0;  // padded, as the kernel's tiles are
+    Tensor logsumexp = at::full({query.size(0), query.size(1), rows}, INFINITY, query.options().dtype(at::kFloat));
+    if (rows) logsumexp.narrow(-1, 0, query.size(2)).copy_(found.logsumexp);
+    return {by_length(found.out, query), logsumexp, seed, at::zeros({}, query.options().dtype(at::kLong))};
+}
+
+std::tuple<Tensor, Tensor, Tensor, Tensor> efficient_backward(
+    const Tensor& grad, const Tensor& query, const Tensor& key, const Tensor& value, const Tensor& bias, const Tensor&, const Tensor&,
+    const Tensor& seed, const Tensor&, double dropout_p, std::array<bool, 4> wanted, bool is_causal, std::optional<double> scale
+) {
+    if (!grad.defined()) return {Tensor(), Tensor(), Tensor(), Tensor()};
+    const Gradients found = backward(grad, query, key, value, bias, seed, dropout_p, is_causal, scale);
+    Tensor of_bias;
+    if (bias.defined() && wanted[3]) of_bias = found.scores.sum_to_size(bias.sizes()).to(bias.dtype());
+    return {by_length(found.query, query), by_length(found.key, key), by_length(found.value, value), of_bias};
+}
+
+std::tuple<Tensor, Tensor, Tensor, Tensor, c10::SymInt, c10::SymInt, Tensor, Tensor, Tensor> flash(
+    const Tensor& query, const Tensor& key, const Tensor& value, double dropout_p, bool is_causal, bool, std::optional<double> scale
+) {
+    const Tensor seed = new_seed(query, dropout_p, {2}, at::kUInt64);
+    const Attention found = forward(query, key, value, Tensor(), seed, dropout_p, is_causal, scale);
+    Tensor out = at::empty_like(query).copy_(found.out);
+    return {out,  found.logsumexp.contiguous(), Tensor(), Tensor(), query.size(2), key.size(2), seed,
+            at::zeros({}, query.options().dtype(at::kUInt64)), at::empty({0}, query.options())};
+}
+
+std::tuple<Tensor, Tensor, Tensor> flash_backward(
+    const Tensor& grad, const Tensor& query, const Tensor& key, const Tensor& value, const Tensor&, const Tensor&, const Tensor&,
+    const Tensor&, c10::SymInt, c10::SymInt, double dropout_p, bool is_causal, const Tensor& seed, const Tensor&,
+    std::optional<double> scale
+) {
+    const Gradients found = backward(grad, query, key, value, Tensor(), seed, dropout_p, is_causal, scale);
+    return {at::empty_like(query).copy_(found.query), at::empty_like(key).copy_(found.key), at::empty_like(value).copy_(found.value)};
+}
+
+std::tuple<Tensor, Tensor, Tensor, Tensor> batch_norm(
+    const Tensor& input, const Tensor& weight, const std::optional<Tensor>& bias, const std::optional<Tensor>& mean,
+    const std::optional<Tensor>& variance, bool training, double momentum, double epsilon
+) {
+    auto [out, saved_mean, saved_inverse] = at::native_batch_norm(input, weight, bias, mean, variance, training, momentum, epsilon);
+    return {out, saved_mean, saved_inverse, at::empty({0}, input.options().dtype(at::kByte))};
+}
+
+std::tuple<Tensor, Tensor, Tensor> batch_norm_backward(
+    const Tensor& input, const Tensor& grad, const Tensor& weight, const std::optional<Tensor>& mean,
+    const std::optional<Tensor>& variance, const std::optional<Tensor>& saved_mean, const std::optional<Tensor>& saved_inverse,
+    double epsilon, const Tensor&
+) {
+    return at::native_batch_norm_backward(
+        grad, input, weight, mean, variance, saved_mean, saved_inverse, true, epsilon, {true, true, true}
+    );
+}
+
+struct Silent : c10::WarningHandler {
+    void process(const c10::Warning&) override {}
+};
+
+const bool registered = [] {
+    Silent silent;
+    c10::WarningUtils::WarningHandlerGuard guard(&silent);
+    auto* library = new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::CUDA, __FILE__, __LINE__);
+    library->impl("_scaled_dot_product_efficient_attention", TORCH_FN(efficient));
+    library->impl("_scaled_dot_product_efficient_attention_backward", TORCH_FN(efficient_backward));
+    library->impl("_scaled_dot_product_flash_attention", TORCH_FN(flash));
+    library->impl("_scaled_dot_product_flash_attention_backward", TORCH_FN(flash_backward));
+    library->impl("cudnn_batch_norm", TORCH_FN(batch_norm));
+    library->impl("cudnn_batch_norm_backward", TORCH_FN(batch_norm_backward));
+    return true;
+}();
+
+}  // namespace

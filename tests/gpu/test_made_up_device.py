@@ -1,0 +1,281 @@
+"""The made-up device itself: what it says it is, what it computes, what it records, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from precompiled.made_up_cuda.kinds import KINDS
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not os.environ.get("CUDA_MADE_UP"), reason="NOT TESTED: the device here is no made-up one"),
+]
+
+
+def run(code: str, state: Path, devices: str = "h100", **variables: str) -> str:
+    """What a process of its own prints, whose made-up host has its state in ``state``."""
+    state.mkdir(exist_ok=True)
+    environment = {**os.environ, "CUDA_MADE_UP": devices, "CUDA_MADE_UP_STATE": str(state), **variables}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def events(state: Path) -> list[dict[str, Any]]:
+    log = state / "log.jsonl"
+    return [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
+
+
+@pytest.mark.parametrize("code", list(KINDS))
+def test_a_device_says_what_its_kind_is(tmp_path: Path, code: str) -> None:
+    names = "p.name, p.major, p.minor, p.multi_processor_count, p.total_memory, p.L2_cache_size"
+    asked = f"import torch; p = torch.cuda.get_device_properties(0); print([{names}])"
+    kind = KINDS[code]
+    told = [kind.name, kind.major, kind.minor, kind.multiprocessors, kind.memory, kind.l2]
+    assert run(asked, tmp_path, code).strip() == str(told)
+
+
+@pytest.mark.parametrize(
+    ("visible", "kinds"),
+    [
+        (None, ["H100", "H100", "A100"]),
+        ("", []),
+        ("-1", []),
+        ("2,0", ["A100", "H100"]),
+        ("0,7,1", ["H100"]),
+        ("GPU-6d616465-7570-0000-0000-000000000003", ["A100"]),
+        ("GPU-6d616465-7570-0000-0000-000000000003,0", ["A100", "H100"]),
+    ],
+)
+def test_visible_devices_are_chosen_as_cuda_does(tmp_path: Path, visible: str | None, kinds: list[str]) -> None:
+    asked = (
+        "import torch; print([torch.cuda.get_device_name(i).split()[1][:4] for i in range(torch.cuda.device_count())])"
+    )
+    variables = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
+    assert run(asked, tmp_path, "h100,h100,a100", **variables).strip() == str(kinds)
+
+
+def test_every_operator_of_the_samples_computes_what_the_cpu_does() -> None:
+    """torch's own samples (OpInfo): a kernel of torch's that came to a launch would be an error, and none is wrong."""
+    from torch.testing._internal.common_methods_invocations import op_db
+
+    compared, refused = 0, {}
+    for op in op_db:
+        if torch.float32 not in op.dtypes or torch.float32 not in op.dtypesIfCUDA:
+            continue
+        try:
+            sample = next(iter(op.sample_inputs("cpu", torch.float32)))
+            expected = op(sample.input, *sample.args, **sample.kwargs)
+        except Exception:  # a sample that the CPU cannot have
+            continue
+        moved = sample.transform(lambda value: value.cuda() if isinstance(value, torch.Tensor) else value)
+        try:
+            found = op(moved.input, *moved.args, **moved.kwargs)
+        except Exception as error:
+            refused[op.full_name] = f"{type(error).__name__}: {error}".splitlines()[0][:120]
+            continue
+        if _drawn(op):
+            continue
+        torch.testing.assert_close(
+            torch.utils._pytree.tree_map_only(torch.Tensor, torch.Tensor.cpu, found),
+            expected,
+            rtol=1e-4,
+            atol=1e-5,
+            equal_nan=True,
+            msg=lambda text, name=op.full_name: f"{name}: {text}",
+        )
+        compared += 1
+    print(f"{compared} operators equal; refused: {refused}")
+    assert compared > 400
+    assert not [why for why in refused.values() if "INTERNAL ASSERT" in why]
+
+
+def _drawn(op: Any) -> bool:
+    """Random numbers, or memory that nobody has written."""
+    words = ("rand", "empty", "bernoulli", "multinomial", "normal", "dropout", "uniform", "cauchy", "exponential")
+    words += ("geometric", "rrelu", "pca_lowrank", "svd_lowrank", "fractional_max_pool", "lobpcg")
+    return any(word in op.full_name for word in words)
+
+
+def test_random_numbers_follow_the_devices_seed() -> None:
+    torch.cuda.manual_seed(7)
+    first = torch.rand(8, device="cuda")
+    state = torch.cuda.get_rng_state()
+    second = torch.rand(8, device="cuda")
+    assert not torch.equal(first, second)
+    torch.cuda.set_rng_state(state)
+    assert torch.equal(torch.rand(8, device="cuda"), second)
+    torch.cuda.manual_seed(7)
+    before = torch.random.get_rng_state()
+    assert torch.equal(torch.rand(8, device="cuda"), first)
+    assert torch.equal(torch.random.get_rng_state(), before), "the CPU's own numbers were drawn"
+
+
+def test_what_a_kernel_of_torchs_would_compute_is_an_error(tmp_path: Path) -> None:
+    code = """
+import torch
+x = torch.randn(5, 3, 10, device="cuda")
+try:
+    torch.nn.LSTM(10, 20, device="cuda")(x)  # cuDNN's, which the CPU does not have
+except Exception as error:
+    print(type(error).__name__)
+else:
+    print("it computed")
+"""
+    assert run(code, tmp_path).strip() != "it computed"
+
+
+def test_while_compiling_times_and_runs_are_errors(tmp_path: Path) -> None:
+    code = """
+import torch
+from precompiled.made_up_cuda.activate import compiling
+start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+start.record(); end.record(); torch.cuda.synchronize()
+print(start.elapsed_time(end))
+compiling()
+try:
+    start.elapsed_time(end)
+except Exception as error:
+    print(type(error).__name__)
+"""
+    assert run(code, tmp_path).split() == ["1.0", "AcceleratorError"]
+    assert [event["what"] for event in events(tmp_path)] == ["a measured time"]
+
+
+FOLDED = """
+import torch
+
+def masked(x):
+    hidden = torch.full((16, 16), float("-inf"), device="cuda").triu(1)
+    return (x.masked_fill(torch.zeros_like(x, dtype=torch.bool), float("-inf")) + hidden).softmax(-1)
+
+from torch._inductor.utils import run_and_get_code
+_, (code, *_) = run_and_get_code(torch.compile(masked), torch.randn(16, 16, device="cuda"))
+print(code)
+"""
+
+
+def test_constants_that_inductor_folds_on_the_device_are_right(tmp_path: Path) -> None:
+    # On a device that computes nothing it was tl.full([1, 1], 2.0039...) here, from whatever lay in the memory.
+    import re
+
+    code = run(FOLDED, tmp_path / "state", TORCHINDUCTOR_CACHE_DIR=str(tmp_path / "inductor"))
+    constants = {
+        float(value)
+        for value in re.findall(r"tl\.full\(\[[^]]*\], (-?[\d.e+-]+|float\('-inf'\)), tl\.float32", code)
+        if "inf" not in value
+    }
+    assert constants <= {0.0, 1.0}, constants
+
+
+def test_kernels_are_loaded_for_their_architecture_and_launches_recorded(tmp_path: Path) -> None:
+    code = """
+import torch
+f = torch.compile(lambda x: (x * 2).sin() + 1)
+for device in range(torch.cuda.device_count()):
+    with torch.cuda.device(device):
+        f(torch.randn(4096, device=f"cuda:{device}"))
+"""
+    run(code, tmp_path / "state", "h100,a100", TORCHINDUCTOR_CACHE_DIR=str(tmp_path / "inductor"))
+    told = events(tmp_path / "state")
+    assert {(event["device"], event["architecture"]) for event in told if event["event"] == "load"} == {
+        (0, 90),
+        (1, 80),
+    }
+    assert {event["device"] for event in told if event["event"] == "launch"} == {0, 1}
+    assert not [event for event in told if event["event"] == "refused"]
+
+
+def test_what_a_cubin_says_of_its_kernels_is_what_cuobjdump_says(tmp_path: Path) -> None:
+    tool = next(Path(torch.__file__).parent.parent.glob("triton/backends/nvidia/bin/cuobjdump"), None)
+    if tool is None:
+        pytest.skip("NOT TESTED: triton brings no cuobjdump")
+    code = 'import torch; torch.compile(lambda x: x.softmax(-1) @ x)(torch.randn(64, 64, device="cuda"))'
+    run(code, tmp_path / "state", TORCHINDUCTOR_CACHE_DIR=str(tmp_path / "inductor"))
+    cubins = list((tmp_path / "inductor").rglob("*.cubin"))
+    assert cubins
+    for cubin in cubins:
+        said = subprocess.run([tool, "--dump-resource-usage", cubin], capture_output=True, text=True, check=True).stdout
+        registers = int(said.split("REG:")[1].split()[0])
+        # The driver's function as Triton asks: through the library that this process has.
+        import ctypes
+
+        library = ctypes.CDLL("libcuda.so.1")
+        module, function, value = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_int()
+        assert library.cuModuleLoad(ctypes.byref(module), str(cubin).encode()) == 0
+        name = said.split("Function ")[1].split(":")[0]
+        assert library.cuModuleGetFunction(ctypes.byref(function), module, name.encode()) == 0
+        assert library.cuFuncGetAttribute(ctypes.byref(value), 4, function) == 0  # CU_FUNC_ATTRIBUTE_NUM_REGS
+        assert value.value == registers
+
+
+def test_a_function_of_another_devices_module_cannot_be_launched(tmp_path: Path) -> None:
+    code = """
+import ctypes, sys, torch
+torch.cuda.init()
+library = ctypes.CDLL("libcuda.so.1")
+module, function = ctypes.c_void_p(), ctypes.c_void_p()
+torch.cuda.set_device(0)
+assert library.cuModuleLoad(ctypes.byref(module), sys.argv[1].encode()) == 0
+assert library.cuModuleGetFunction(ctypes.byref(function), module, sys.argv[2].encode()) == 0
+print(library.cuLaunchKernel(function, 1, 1, 1, 32, 1, 1, 0, None, None, None))
+torch.cuda.set_device(1)
+print(library.cuLaunchKernel(function, 1, 1, 1, 32, 1, 1, 0, None, None, None))
+"""
+    compile_one = 'import torch; torch.compile(lambda x: x.sin() * 3)(torch.randn(4096, device="cuda"))'
+    run(compile_one, tmp_path / "state", TORCHINDUCTOR_CACHE_DIR=str(tmp_path / "inductor"))
+    cubin = next((tmp_path / "inductor").rglob("*.cubin"))
+    environment = {**os.environ, "CUDA_MADE_UP": "h100,h100", "CUDA_MADE_UP_STATE": str(tmp_path / "state")}
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(cubin), cubin.stem],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout.split() == ["0", "400"], done.stderr  # CUDA_ERROR_INVALID_HANDLE
+
+
+def test_a_lost_device_is_an_error_at_the_next_call(tmp_path: Path) -> None:
+    code = """
+import os, torch
+x = torch.ones(4, device="cuda")
+open(os.environ["CUDA_MADE_UP_STATE"] + "/lost-0", "w").close()
+try:
+    torch.cuda.synchronize()
+except Exception as error:
+    print("lost" in str(error))
+"""
+    assert run(code, tmp_path).strip() == "True"
+    assert subprocess.run(
+        ["nvidia-smi", "-L"],
+        env={**os.environ, "CUDA_MADE_UP": "h100,l4", "CUDA_MADE_UP_STATE": str(tmp_path)},
+        capture_output=True, text=True, check=True,
+    ).stdout == "GPU 1: NVIDIA L4 (UUID: GPU-6d616465-7570-0000-0000-000000000002)\n"  # fmt: skip
+
+
+def test_memory_is_that_of_all_processes(tmp_path: Path) -> None:
+    hold = """
+import sys, torch
+x = torch.empty(1 << 30, dtype=torch.uint8, device="cuda")
+print("held", flush=True)
+sys.stdin.read()
+"""
+    environment = {**os.environ, "CUDA_MADE_UP": "h100", "CUDA_MADE_UP_STATE": str(tmp_path)}
+    free = "import torch; print(torch.cuda.mem_get_info()[0])"
+    before = int(run(free, tmp_path))
+    holder = subprocess.Popen(
+        [sys.executable, "-c", hold], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert holder.stdout is not None and holder.stdout.readline() == "held\n"
+    assert before - int(run(free, tmp_path)) >= 1 << 30
+    holder.communicate()
+    assert int(run(free, tmp_path)) == before

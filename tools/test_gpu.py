@@ -1,0 +1,81 @@
+"""`make test-gpu`: the tests that need CUDA, on a GPU where this host has one, else on a made-up one.
+
+Without a GPU they run once for each end of the supported range of torch, in environments of their own with CUDA builds
+(`tests/versions/environments.py`; 5 GB each). What compares values that a kernel computed is skipped there, by name.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "versions")]
+
+import environments  # noqa: E402
+
+VERSIONS = ("2.11.0", "2.15.0")
+DEVICES = "h100,h100,a100"
+# Workers are started by the environment's Python as well, and must find the device, so it is no variable for a loader.
+PTH = (
+    "import os; os.environ.get('CUDA_MADE_UP') and "
+    "__import__('precompiled.made_up_cuda.activate', fromlist=['_']).activate()\n"
+)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--torch", action="append", metavar="VERSION", help=f"of these only (of {', '.join(VERSIONS)})")
+    parser.add_argument("--devices", default=DEVICES, metavar="KINDS", help=f"the made-up host's GPUs ({DEVICES})")
+    parser.add_argument("--made-up", action="store_true", help="also where there is a GPU")
+    arguments, passed_on = parser.parse_known_args()
+    import torch
+
+    if torch.cuda.is_available() and not arguments.made_up:
+        return _pytest(sys.executable, dict(os.environ), passed_on)
+    print(
+        "NOT TESTED ON A GPU: there is none here. The device is made up: no kernel runs, no value of one is compared."
+    )
+    failed = 0
+    for version in arguments.torch or VERSIONS:
+        try:
+            python = environments.python_of(version)
+        except environments.Unavailable as error:
+            print(f"NOT TESTED WITH TORCH {version}: {error}")
+            failed = failed or (os.environ.get("PRECOMPILED_VERSION_TESTS") == "require")
+            continue
+        print(f"torch {version}, made-up CUDA devices: {arguments.devices}", flush=True)
+        failed = _on_made_up(python, arguments.devices, passed_on) or failed
+    return int(failed)
+
+
+def _on_made_up(python: str, devices: str, passed_on: list[str]) -> int:
+    asked = "import sysconfig; print(sysconfig.get_path('purelib'))"
+    site = subprocess.run([python, "-c", asked], capture_output=True, text=True, check=True).stdout.strip()
+    # The last of its kind: others may say where torch is.
+    Path(site, "zzz_made_up_cuda.pth").write_text(PTH)
+    built = subprocess.run(
+        [python, "-m", "precompiled.made_up_cuda.build"], stdout=subprocess.PIPE, text=True, check=True
+    )
+    with tempfile.TemporaryDirectory(prefix="made-up-cuda-") as state:
+        environment = {
+            **os.environ,
+            "CUDA_MADE_UP": devices,
+            "CUDA_MADE_UP_STATE": state,
+            "PATH": os.pathsep.join([built.stdout.strip(), os.path.dirname(python), os.environ["PATH"]]),
+        }
+        return _pytest(python, environment, passed_on)
+
+
+def _pytest(python: str, environment: dict[str, str], passed_on: list[str]) -> int:
+    return subprocess.run(
+        [python, "-m", "pytest", "-m", "gpu", *passed_on], cwd=ROOT, env=environment, check=False
+    ).returncode
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
