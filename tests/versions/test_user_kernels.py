@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.versions
+# A test starts a dozen processes, each of which imports torch.
+pytestmark = [pytest.mark.versions, pytest.mark.timeout(3000)]
 
 PROGRAM = Path(__file__).resolve().parents[1] / "programs" / "user_kernel_program.py"
 OLDEST, NEWEST = "2.11.0", "2.15.0"
