@@ -66,6 +66,7 @@ def test_it_is_recorded(recorded: tuple[Host, dict[str, Any]], name: str) -> Non
 SAID = {
     "asks_for_id": ("package-id", "f asks for id(), a number of this process"),
     "a_class_of_exec": ("package-inlined", "G.__enter__ was inlined, and no name leads to its code"),
+    "frozen_weights": ("package-graph", "a graph of it is for this process alone"),
     "inputs_that_overlap": ("package-graph", "a graph of it is for this process alone"),
     "a_random_number": ("package-global", "into the globals"),
     "text_of_an_enums_member": ("package-not-portable", "Kind.__str__ reads the global NAMES, and no trace sees it"),

@@ -28,8 +28,25 @@ NEVER = {
     "key_of_a_max": "package-not-portable",
     "key_of_a_max_that_is_a_class": "package-not-portable",
     "a_region_like_another": "package-not-portable",
+    "frozen_weights": "package-graph",
     "inputs_that_overlap": "package-graph",  # aliased-mutation: it is compiled in each process
 }
+case("frozen_weights", """
+import torch._inductor.config
+WEIGHT = 2.0
+@contextlib.contextmanager
+def context():
+    with torch.no_grad(), torch._inductor.config.patch(freezing=True):
+        yield
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.full((4, 4), WEIGHT))
+    def forward(self, x):
+        return torch.addmm(x, x, self.weight, alpha=2.0)
+def build():
+    return Net().eval(), [(torch.randn(4, 4),)]
+""", ("WEIGHT = 2.0", "WEIGHT = 3.0"), TRACED)
 case("order_of_a_set", """
 TABLE = {"a": 1.0, "b": 2.0, "c": 3.0, "d": 4.0}
 def f(x):
