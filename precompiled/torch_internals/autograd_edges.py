@@ -15,6 +15,8 @@ Private names: torch.Tensor.{_base, _is_view, _view_func}, torch.UntypedStorage.
 torch.autograd._unsafe_preserve_version_counter, torch._C._functorch.peek_interpreter_stack,
 torch._dynamo.compiled_autograd.{compiled_autograd_enabled, in_compiled_autograd_region},
 torch._dynamo.config.compiled_autograd, torch._dynamo.decorators.skip,
+torch._functorch._aot_autograd.runtime_wrappers.coerce_to_expected_memory_format,
+torch._functorch._aot_autograd.schemas.MemoryFormatMeta.from_tensor,
 torch._subclasses.fake_tensor.FakeTensorMode.from_tensor, torch.utils._python_dispatch._disable_current_modes.
 Checked on 2.11.0, 2.13.0, 2.15.0.
 """
@@ -30,6 +32,8 @@ import torch._dynamo.compiled_autograd
 import torch._dynamo.config
 import torch._dynamo.decorators
 import torch.fx
+from torch._functorch._aot_autograd.runtime_wrappers import coerce_to_expected_memory_format
+from torch._functorch._aot_autograd.schemas import MemoryFormatMeta
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import _disable_current_modes
 
@@ -77,13 +81,26 @@ class CompiledFunction(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, copied: set[int], *outputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        return tuple(tensor.clone() if at in copied else tensor.detach() for at, tensor in enumerate(outputs))
+        made = tuple(tensor.clone() if at in copied else tensor.detach() for at, tensor in enumerate(outputs))
+        ctx.formats = [MemoryFormatMeta.from_tensor(tensor) if _is_plain(tensor) else None for tensor in made]
+        return made
 
     @staticmethod
     @_not_dynamos
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         _ = ctx.saved_tensors  # a second backward through a graph that is not retained is an error, whatever was saved
-        return (None, *gradients)
+        given = list(gradients)
+        # Those of a sum are one number, expanded: a Function of the program's that takes its gradient by ``view`` gets
+        # what AOTAutograd makes of it.
+        for at, gradient in enumerate(gradients):  # a comprehension would be a frame for Dynamo
+            if ctx.formats[at] is not None and _is_plain(gradient):
+                given[at] = coerce_to_expected_memory_format(gradient, ctx.formats[at])
+        return (None, *given)
+
+
+@_not_dynamos
+def _is_plain(tensor: torch.Tensor) -> bool:
+    return type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.layout == torch.strided
 
 
 class _Assign(torch.autograd.Function):

@@ -71,6 +71,27 @@ def a_parameter_that_reaches_no_output_has_no_gradient(compile: Compile) -> Any:
     return kind(a.grad), kind(b.grad)
 
 
+class Flattens(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        return gradient.view(-1).mul(2).view(gradient.shape)
+
+
+@row
+def gradients_of_outputs_have_the_strides_of_the_outputs(compile: Compile) -> Any:
+    """That of a sum is one number expanded, that of a transposed tensor is transposed: ``view`` would refuse both."""
+    (a,) = weights("a")
+    function = compile(lambda x: Flattens.apply(x @ a))
+    x = torch.ones(2, 4)
+    expanded = raised(lambda: function(x).sum().backward())
+    transposed = raised(lambda: (function(x).t() * torch.arange(8.0).view(4, 2)).sum().backward())
+    return expanded, transposed, kind(a.grad)
+
+
 @row
 def a_state_that_reaches_no_output_is_not_differentiated(compile: Compile) -> Any:
     """As a network with a state begins anew at each step, from zeros like it (snntorch's ``reset_mem``)."""
