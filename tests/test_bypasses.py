@@ -100,6 +100,14 @@ def test_a_lazy_conjugate(here: ThisProcess) -> None:
 
 
 @pytest.mark.reason("unsupported-input")
+def test_a_nested_tensor_with_rows_of_any_length(here: ThisProcess) -> None:
+    """Dynamo gives the number of its rows as an input before the tensor itself."""
+    rows = torch.nested.nested_tensor([torch.ones(2, 6), torch.ones(3, 6)], layout=torch.jagged)
+    message = here.refuses("unsupported-input", lambda x: (x * 2).values(), rows)
+    assert "nested tensor" in message
+
+
+@pytest.mark.reason("unsupported-input")
 def test_a_tensor_subclass_of_a_function_that_no_source_says_whole(here: ThisProcess) -> None:
     class Seen(TwoTensor):
         seen: list[Any] = []  # noqa: RUF012 - a list is what is refused

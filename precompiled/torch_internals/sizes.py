@@ -83,7 +83,10 @@ class Symbols:
             return known
         if symbol not in env.backed_var_to_val:
             raise Bypass(f"the size {symbol} is neither backed nor unbacked", code="unsupported-size")
-        value_range = env.var_to_range[symbol]
+        value_range = env.var_to_range.get(symbol)
+        if value_range is None:
+            # A SingletonInt: equal to nothing but itself.
+            raise Bypass(f"the size {symbol} is that of a nested tensor's rows", code="unsupported-input")
         self.ranges.append([_bound(value_range.lower), _bound(value_range.upper)])
         self.hints.append(int(env.backed_var_to_val[symbol]))
         self._names[symbol] = len(self._names)
