@@ -15,6 +15,7 @@ Private names: torch._inductor.compile_fx.compile_fx. Checked on 2.13.0.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import threading
@@ -125,11 +126,14 @@ def _swap_before_the_second_call() -> None:
 
     def submit_and_await(self: Submitter, program: Any, dispatch: Any, *more: Any) -> Any:
         awaited = own(self, program, dispatch, *more)
+        swapped, calls = dispatch.call, itertools.count(1)
 
-        def wait() -> None:
-            self.session.pending.await_artifact(awaited)
+        def call(*args: Any) -> Any:
+            if next(calls) == 2:
+                self.session.pending.await_artifact(awaited)
+            return swapped(*args)
 
-        dispatch.before_next_call(lambda: dispatch.before_next_call(wait))
+        dispatch.call = call  # which Dynamo gets once this has returned
         return awaited
 
     Submitter.submit_and_await = submit_and_await  # type: ignore[assignment, method-assign]

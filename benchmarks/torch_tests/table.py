@@ -113,6 +113,8 @@ def _run(host: Host, way: str, arguments: Sequence[str], limits: Limits) -> Foun
             try:
                 process.wait(limits.process_s)
             except subprocess.TimeoutExpired:
+                pass
+            finally:  # when this process is ended as well
                 process.kill()
                 process.wait()
         lines = told(answers)
