@@ -464,7 +464,7 @@ REFUSALS: dict[str, tuple[str | None, dict[str, Any]]] = {
     "none": (None, {}),
     "a marked node": ("marked-node", {}),
     "an odd input": ("unsupported-input", {}),
-    "an option": ("cpp-wrapper", {"cpp_wrapper": True}),
+    "an option": ("fx-wrapper", {"fx_wrapper": True}),
 }
 
 
