@@ -166,7 +166,13 @@ def _compile(
     # Sizes that only a run knows (nonzero, item) get new symbols when AOTAutograd traces. With Python's dispatcher, as
     # in Dynamo: some operators take symbolic sizes in their Python decomposition only.
     with mode, enable_python_dispatcher(), mode.shape_env.ignore_fresh_unbacked_symbols():
-        _ExampleValues(module).run(*metadata.make_inputs(inputs, sizes, mode, classes))
+        examples = metadata.make_inputs(inputs, sizes, mode, classes)
+        before = [_version(value) for value in examples]
+        _ExampleValues(module).run(*examples)
+    for value, item, version in zip(examples, inputs["args"], before, strict=True):
+        if "shares" in item and type(item["storage"]) is not int and _version(value) != version:
+            # AOTAutograd would make one tensor of a memory whose size is a symbol, which torch cannot (set_).
+            raise CompileFailed("an input that is changed shares its memory with another", code="aliased-mutation")
     made = metadata.make_inputs(inputs, sizes, mode, classes)
     _dress_as_dynamos(module, made, inputs["args"])
     if weights:
@@ -182,6 +188,10 @@ def _compile(
     if sizes.fixed_floats():
         raise CompileFailed("it holds for some values of a float argument only", code="fixed-float")
     return compiled, [value for value, item in zip(made, inputs["args"], strict=False) if is_size_input(item)]
+
+
+def _version(value: Any) -> int:
+    return value._version if isinstance(value, torch.Tensor) and not value.is_inference() else 0
 
 
 def _dress_as_dynamos(
