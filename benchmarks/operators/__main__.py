@@ -53,7 +53,10 @@ def main() -> int:
             file.write_text(json.dumps(found.as_json(), indent=1))
     _show(console, found)
     if arguments.docs:
-        write_part(MARK, [markdown(HEADERS, _table(found)), markdown(["reason", "rows"], _reasons(found))])
+        reasons = _reasons(found)
+        write_part(
+            MARK, [markdown(HEADERS, _table(found)), *([markdown(["reason", "rows"], reasons)] if reasons else [])]
+        )
     rows = sum(len(rows) for rows in found.in_process().values())
     return 0 if found.answers and not found.wrong() and rows <= IN_PROCESS * len(found.answers) else 1
 
