@@ -250,10 +250,10 @@ class _Graph:
         return dispatch
 
     def _miss(self, program: capture.Program) -> Compiled:
-        dispatch = self._dispatch(program)
         if program.weights is not None and program.weights.nbytes > self.session.settings.max_graph_bytes:
             size = f"{program.weights.nbytes >> 20} MiB"
             raise Bypass(f"the weights to be frozen are {size}, over max_graph_bytes", code="freezing")
+        dispatch = self._dispatch(program)
         waits = bool(program.no_stand_in)
         self.calls.swap.on(Event.MISS)
         awaited = self.submitter.submit_and_await(

@@ -122,16 +122,14 @@ def _compile(job: wire.Job, data: bytes, started: float) -> fmt.Payload:
         raise CompileFailed(
             f"the graph does not decode: {type(error).__name__}: {error}", code="undecodable-graph"
         ) from error
-    frozen = weights.tensors([item for item in program["inputs"]["args"] if "content" in item], data)
+    frozen = weights.tensors([item for item in inputs["args"] if "content" in item], data)
     with (
         modes.process_wide(program["modes"]),
         modes.thread_local(program["modes"]),
-        configs.applied(program["configs"], job.compile_threads),
+        configs.applied(settings, job.compile_threads),
         process_groups.stand_ins(program["modes"]["groups"]),
     ):
-        result: CompileResult = compile_graph(
-            module, program["inputs"], program["hints"], program["floats"], frozen
-        )
+        result: CompileResult = compile_graph(module, inputs, program["hints"], program["floats"], frozen)
     manifest = fmt.Manifest(
         key=job.key,
         name=job.name,

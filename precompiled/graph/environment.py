@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from precompiled.torch_internals import program_classes, program_kernels
+from precompiled.torch_internals import custom_ops
 
 # The environment variables that a compile depends on: a worker gets these from the client, and no others. Where they
 # differ another worker is started, so variables that a launcher sets for each rank, job or run must not be among them.
@@ -151,8 +151,8 @@ def interpreter_of_a_worker(modules: Mapping[str, str] | None = None) -> Any:
     Not classes and kernels of the program's, which a worker makes of their source.
     """
     from precompiled import wire
-    ours = (program_classes.PREFIX, program_kernels.PREFIX)
-    modules = {name: digest for name, digest in (modules or {}).items() if not name.startswith(ours)}
+
+    modules = {name: digest for name, digest in (modules or {}).items() if not custom_ops.is_made_of_source(name)}
 
     return wire.Interpreter(
         executable=sys.executable,

@@ -36,8 +36,6 @@ from precompiled.torch_internals import (
 )
 from precompiled.torch_internals.user_modules import import_modules, modules_digest, name_of_library
 
-# What a worker makes of its source, which travels with the graph.
-_FROM_SOURCE = (program_classes.PREFIX, program_kernels.PREFIX)
 # Where a compile looks for what an operator does. One of them may be registered by a module of which nobody knows.
 _DISPATCH_KEYS = (
     "CompositeImplicitAutograd", "CompositeExplicitAutograd", "Autograd", "AutogradCPU", "AutogradCUDA",
@@ -158,6 +156,11 @@ def _kind(unit: dict[str, Any]) -> Any:
     return schema_ops if schema_ops.is_unit(unit) else program_ops
 
 
+def is_made_of_source(name: str) -> bool:
+    """Whether it names what a worker makes of its source, which travels with the graph: a class or a kernel."""
+    return name.startswith((program_classes.PREFIX, program_kernels.PREFIX))
+
+
 def load(modules: Mapping[str, str]) -> None:
     """In a worker: import modules, and load libraries, of these digests by name.
 
@@ -165,7 +168,7 @@ def load(modules: Mapping[str, str]) -> None:
     ValueError, or what an import raises.
     """
     for name, digest in modules.items():
-        if "::" not in name and not name.startswith(_FROM_SOURCE):
+        if "::" not in name and not is_made_of_source(name):
             import_modules(name, digest)
 
 

@@ -67,11 +67,16 @@ def modules_of(told: str) -> dict[str, str]:
     return {**program_units.needed(unit), f"{PREFIX}{unit['kernel']}": _digest(told)}
 
 
+def innermost(kernel: Any) -> Any:
+    """The kernel itself, within whatever Triton's decorators have put around it."""
+    while hasattr(kernel, "fn") and not isinstance(kernel.fn, FunctionType):
+        kernel = kernel.fn
+    return kernel
+
+
 def compare(name: str, digest: str) -> None:
     """In the program: raises ValueError where ``__main__`` has no kernel of the name, or another than that."""
-    found: Any = getattr(sys.modules[PROGRAMS[0]], name.removeprefix(PREFIX), None)
-    while hasattr(found, "fn") and not isinstance(found.fn, FunctionType):
-        found = found.fn
+    found = innermost(getattr(sys.modules[PROGRAMS[0]], name.removeprefix(PREFIX), None))
     try:
         here = _digest(describe(found)) if found is not None else None
     except Bypass as refused:

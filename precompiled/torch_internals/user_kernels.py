@@ -26,7 +26,6 @@ Checked on 2.11.0, 2.15.0 with the Triton that they require (2.13.0 for the CPU 
 from __future__ import annotations
 
 import hashlib
-from types import FunctionType
 from typing import Any
 
 import torch
@@ -82,7 +81,7 @@ def decode(name: list[Any]) -> tuple[Any, dict[str, int]]:
     if found[0]:
         kernel = user_modules.find(found)
         if tuning:
-            kernel = _innermost(kernel)
+            kernel = program_kernels.innermost(kernel)
         here = kernel.cache_key if tuning else _fingerprint(kernel)
     else:
         kernel, here = program_kernels.made(found[2]), ""
@@ -115,16 +114,9 @@ def _name(kernel: Any) -> user_modules.Name:
 def _name_of_function(function: Any) -> user_modules.Name | None:
     """The name of what a module has around a function (heuristics, an autotuner); None where no import leads there."""
     module, name = function.__module__, function.__name__
-    if module in PROGRAMS or _innermost(object_at(module, name)) is not function:
+    if module in PROGRAMS or program_kernels.innermost(object_at(module, name)) is not function:
         return None
     return [module, name, user_modules.modules_digest([module], code="user-kernel")]
-
-
-def _innermost(kernel: Any) -> Any:
-    """The kernel itself, within whatever Triton's decorators have put around it."""
-    while hasattr(kernel, "fn") and not isinstance(kernel.fn, FunctionType):
-        kernel = kernel.fn
-    return kernel
 
 
 def _tuning(tuner: Any) -> dict[str, Any]:
