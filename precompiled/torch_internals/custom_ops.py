@@ -149,7 +149,7 @@ def define(units: str) -> None:
 
 def digests(units: str) -> dict[str, str]:
     """The digest of each operator of such JSON, by its name."""
-    return {unit["op"]: _kind(unit).digest(unit) for unit in json.loads(units)}
+    return {unit["op"]: program_ops.digest(unit) for unit in json.loads(units)}
 
 
 def _kind(unit: dict[str, Any]) -> Any:

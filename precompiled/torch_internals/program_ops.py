@@ -79,6 +79,7 @@ def define(unit: dict[str, Any]) -> None:
 
 
 def digest(unit: dict[str, Any]) -> str:
+    """Of a unit of any kind: it is plain data."""
     return _digest(_text(unit))
 
 
@@ -111,12 +112,12 @@ def _define(unit: dict[str, Any]) -> None:
     exec(compile(unit["source"], name, "exec", flags=unit["flags"], dont_inherit=True), space)
     devices = unit["devices"]
     op = torch.library.custom_op(
-        unit["op"], _no_kernel, mutates_args=unit["mutates"], schema=unit["schema"],
+        unit["op"], no_kernel, mutates_args=unit["mutates"], schema=unit["schema"],
         device_types=None if None in devices else devices,
     )  # fmt: skip
     for device in devices if None in devices else ():
         if device is not None:
-            op.register_kernel(device)(_no_kernel)
+            op.register_kernel(device)(no_kernel)
     functions = {role: space[name] for role, name in unit["roles"].items()}
     if "fake" in functions:
         op.register_fake(functions["fake"])
@@ -126,7 +127,7 @@ def _define(unit: dict[str, Any]) -> None:
         op.register_vmap(functions["vmap"])
 
 
-def _no_kernel(*arguments: Any, **named: Any) -> NoReturn:
+def no_kernel(*arguments: Any, **named: Any) -> NoReturn:
     raise RuntimeError("a custom op of a program has no kernel in a worker")
 
 

@@ -10,7 +10,6 @@ No private names. Checked on 2.11.0, 2.13.0, 2.15.0.
 
 from __future__ import annotations
 
-import hashlib
 import importlib
 import json
 from collections.abc import Callable
@@ -74,7 +73,3 @@ def run(unit: Unit, name: str, file: str = "", **more: Any) -> dict[str, Any]:
 def _operators(unit: Unit) -> list[dict[str, Any]]:
     """What program_ops tells of the program's operators that it calls."""
     return [operator for told in unit["ops"] for operator in json.loads(told)]
-
-
-def digest(unit: Unit) -> str:
-    return hashlib.sha256(json.dumps(unit, sort_keys=True).encode()).hexdigest()

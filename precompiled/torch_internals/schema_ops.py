@@ -15,17 +15,16 @@ Checked on 2.11.0, 2.13.0, 2.15.0.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from functools import cache
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from torch._library import simple_registry
 from torch.fx import node as fx_node
 
-from precompiled.torch_internals import registrations
+from precompiled.torch_internals import program_ops, registrations
 
 _DEVICES = ("CPU", "CUDA")
 _ALIASES = re.compile(r"^alias analysis kind: (\w+)$", re.MULTILINE)
@@ -81,8 +80,8 @@ def define(unit: dict[str, Any]) -> None:
         aliases = "" if unit["aliases"] == "FROM_SCHEMA" else unit["aliases"]
         library.define(unit["schema"], aliases, tags=[getattr(torch.Tag, tag) for tag in unit["tags"]])
         for key in unit["registered"]:
-            library.impl(operator, _no_kernel, key)
-    compare(name, digest(unit))
+            library.impl(operator, program_ops.no_kernel, key)
+    compare(name, program_ops.digest(unit))
 
 
 def compare(name: str, expected: str) -> None:
@@ -90,16 +89,8 @@ def compare(name: str, expected: str) -> None:
     namespace, _, operator = name.partition("::")
     found = getattr(getattr(torch.ops, namespace), operator, None)
     described = describe(found.default) if found is not None and "default" in found.overloads() else None
-    if described is None or digest(json.loads(described)[0]) != expected:
+    if described is None or program_ops.digest(json.loads(described)[0]) != expected:
         raise ValueError(f"the custom op {name} is another one here than where the graph was captured")
-
-
-def digest(unit: dict[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(unit, sort_keys=True).encode()).hexdigest()
-
-
-def _no_kernel(*arguments: Any, **named: Any) -> NoReturn:
-    raise RuntimeError("a custom op of a program has no kernel in a worker")
 
 
 @cache
