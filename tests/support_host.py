@@ -34,6 +34,13 @@ PROGRAM = Path(__file__).parent / "programs" / "client_program.py"
 TIMEOUT_S = 400.0
 
 
+def edit(file: Path, old: str, new: str) -> None:
+    """Replace a text that must be there."""
+    text = file.read_text()
+    assert old in text
+    file.write_text(text.replace(old, new))
+
+
 @dataclass
 class Client:
     """A client process."""
@@ -141,6 +148,14 @@ class Host:
     @property
     def settings(self) -> Settings:
         return config.load({"cache_dir": self.root / "store", "runtime_dir": self.runtime_dir})
+
+    def project(self, **files: str) -> Path:
+        """A user's folder of modules, by their names."""
+        folder = self.root / "project"
+        folder.mkdir()
+        for name, text in files.items():
+            (folder / f"{name}.py").write_text(text)
+        return folder
 
     def environment(self, extra: Mapping[str, str] | None = None) -> dict[str, str]:
         kept = {name: value for name, value in os.environ.items() if not name.startswith("PRECOMPILED")}

@@ -109,11 +109,7 @@ print(json.dumps([names, graph.state, graph.source, graph.reason, graph.key]))
 
 @pytest.fixture
 def project(served: Host) -> Path:
-    folder = served.root / "project"
-    folder.mkdir()
-    (folder / "passes.py").write_text(PASSES)
-    (folder / "main.py").write_text(PROGRAM)
-    return folder
+    return served.project(passes=PASSES, main=PROGRAM)
 
 
 def run(host: Host, project: Path, *arguments: str) -> list[Any]:

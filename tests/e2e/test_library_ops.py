@@ -56,9 +56,7 @@ HOW = {
 
 @pytest.fixture
 def project(served: Host) -> Path:
-    folder = served.root / "project"
-    folder.mkdir()
-    (folder / "main.py").write_text(PROGRAM)
+    folder = served.project(main=PROGRAM)
     support_library_ops.build(folder)
     return folder
 

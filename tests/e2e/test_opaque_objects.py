@@ -54,11 +54,7 @@ print(json.dumps([[graph.state, graph.source, graph.reason, graph.key] for graph
 
 @pytest.fixture
 def project(served: Host) -> Path:
-    folder = served.root / "project"
-    folder.mkdir()
-    (folder / "main.py").write_text(PROGRAM)
-    (folder / "layers.py").write_text(LAYERS)
-    return folder
+    return served.project(main=PROGRAM, layers=LAYERS)
 
 
 def run(host: Host, project: Path, *names: str) -> Any:

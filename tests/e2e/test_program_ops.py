@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support_host import Host
+from support_host import Host, edit
 
 PROGRAM = '''
 from __future__ import annotations
@@ -75,23 +75,13 @@ OTHER_FAKE = ("return x.new_empty(x.shape)", "return torch.empty_like(x)")
 
 @pytest.fixture
 def project(served: Host) -> Path:
-    folder = served.root / "project"
-    folder.mkdir()
-    (folder / "main.py").write_text(PROGRAM)
-    (folder / "lib.py").write_text("def one():\n    return 1\n")
-    return folder
+    return served.project(main=PROGRAM, lib="def one():\n    return 1\n")
 
 
 def run(host: Host, project: Path, packages: str = "off", **env: str) -> list[Any]:
     """State, source, reason and key of each graph."""
     found = {"PYTHONPATH": str(project), "PRECOMPILED_PACKAGES": packages, **env}
     return list(host.program(str(project / "main.py"), env=found).result())
-
-
-def edit(file: Path, old: str, new: str) -> None:
-    text = file.read_text()
-    assert old in text
-    file.write_text(text.replace(old, new))
 
 
 def test_they_are_compiled_by_a_worker_and_hit_by_the_next_process(served: Host, project: Path) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support_host import Host
+from support_host import Host, edit
 
 PROGRAM = '''
 import json, sys
@@ -86,11 +86,7 @@ print(json.dumps([[g.state, g.source, g.reason, g.message, g.key] for g in preco
 
 @pytest.fixture
 def project(served: Host) -> Path:
-    folder = served.root / "project"
-    folder.mkdir()
-    (folder / "main.py").write_text(PROGRAM)
-    (folder / "lib.py").write_text("def one():\n    return 1\n")
-    return folder
+    return served.project(main=PROGRAM, lib="def one():\n    return 1\n")
 
 
 def run(host: Host, project: Path, packages: str = "off") -> tuple[list[str], str]:
@@ -98,12 +94,6 @@ def run(host: Host, project: Path, packages: str = "off") -> tuple[list[str], st
     found = {"PYTHONPATH": str(project), "PRECOMPILED_PACKAGES": packages}
     ((*what, key),) = host.program(str(project / "main.py"), env=found).result()
     return what, key
-
-
-def edit(file: Path, old: str, new: str) -> None:
-    text = file.read_text()
-    assert old in text
-    file.write_text(text.replace(old, new))
 
 
 SWAP, HIT, PACKAGE = (["compiled", source, "", ""] for source in ("swap", "hit", "package"))
