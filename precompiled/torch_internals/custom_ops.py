@@ -33,6 +33,7 @@ from precompiled.torch_internals import (
     program_source,
     registrations,
     schema_ops,
+    source_units,
 )
 from precompiled.torch_internals.user_modules import import_modules, modules_digest, name_of_library
 
@@ -149,7 +150,7 @@ def define(units: str) -> None:
 
 def digests(units: str) -> dict[str, str]:
     """The digest of each operator of such JSON, by its name."""
-    return {unit["op"]: program_ops.digest(unit) for unit in json.loads(units)}
+    return {unit["op"]: source_units.digest(unit) for unit in json.loads(units)}
 
 
 def _kind(unit: dict[str, Any]) -> Any:

@@ -26,9 +26,9 @@ from torch._library import simple_registry
 from torch.utils import _pytree as pytree
 
 from precompiled.core.errors import Bypass
-from precompiled.torch_internals import program_ops, program_units
+from precompiled.torch_internals import program_units, source_units
 from precompiled.torch_internals.program_source import Source, is_nowhere, refuse
-from precompiled.torch_internals.program_units import Unit
+from precompiled.torch_internals.source_units import Unit
 
 CODE = "unsupported-input"
 PREFIX = "class "  # of its name, where the modules and operators that a graph needs are listed
@@ -46,7 +46,7 @@ class Described:
     def name(self, kind: type, modules: dict[str, str]) -> list[str]:
         """How an input names its class. What a worker must have for it is added to ``modules``. Raises Bypass."""
         unit = _unit(kind)
-        known = program_ops.digest(unit)
+        known = source_units.digest(unit)
         if known not in self.classes:
             self.units.append(unit)
         if self.classes.setdefault(known, kind) is not kind:
@@ -58,7 +58,7 @@ class Described:
 
 def made(units: Iterable[Unit]) -> dict[str, type]:
     """The classes of ``Described.units``, made anew."""
-    return {program_ops.digest(unit): _made(unit) for unit in units}
+    return {source_units.digest(unit): _made(unit) for unit in units}
 
 
 def find(modules: Mapping[str, str]) -> dict[str, type]:
@@ -129,7 +129,7 @@ def _refuse_what_is_elsewhere(kind: type) -> None:
 def _found(name: str, digest: str) -> type:
     alike = [kind for kind in set(_subclasses(torch.Tensor)) if is_nowhere(kind) and kind.__qualname__ == name]
     try:
-        found = [kind for kind in alike if program_ops.digest(_unit(kind)) == digest]
+        found = [kind for kind in alike if source_units.digest(_unit(kind)) == digest]
     except Bypass as refused:
         raise ValueError(str(refused)) from refused
     if len(found) != 1:

@@ -19,8 +19,6 @@ user_lowerings (2.13, 2.15)}, torch._inductor.decomposition.decompositions. Chec
 
 from __future__ import annotations
 
-import hashlib
-import importlib
 import json
 import sys
 from functools import cache
@@ -30,7 +28,7 @@ import torch
 from torch._library import custom_ops, simple_registry
 
 from precompiled.core.errors import Bypass
-from precompiled.torch_internals import program_source
+from precompiled.torch_internals import program_source, source_units
 from precompiled.torch_internals.program_source import OURS, PROGRAMS, Source
 
 _ROLES = {
@@ -38,7 +36,7 @@ _ROLES = {
 }  # fmt: skip
 _AUTOCAST = ("_autocast_dtype", "_autocast_cpu_dtype", "_autocast_cuda_dtype")
 _OWN_REGISTRATIONS = "/torch/_library/custom_ops.py:"
-_DEFINED: dict[str, str] = {}  # in a worker: operators, by name, and what defined them
+_DEFINED: dict[str, str] = {}  # in a worker: digests of what defined operators, by name
 
 
 def refuse(name: str, why: str) -> NoReturn:
@@ -69,47 +67,30 @@ def define(unit: dict[str, Any]) -> None:
 
     Raises ValueError where an operator of the name is another one.
     """
-    name, content = unit["op"], _text(unit)
+    name = unit["op"]
     own = custom_ops.OPDEFS.get(name)
     if own is None:
         _define(unit)
-        _DEFINED[name] = content
-    elif content != (_DEFINED[name] if name in _DEFINED else _described(own)):
+        _DEFINED[name] = source_units.digest(unit)
+    elif source_units.digest(unit) != (_DEFINED.get(name) or source_units.digest(_described(own))):
         raise ValueError(f"the custom op {name} is another one here than where the graph was captured")
-
-
-def digest(unit: dict[str, Any]) -> str:
-    """Of a unit of any kind: it is plain data."""
-    return _digest(_text(unit))
 
 
 def compare(name: str, digest: str) -> None:
     """In the program: raises ValueError where it has another operator of the name than that of the digest."""
-    if _digest(_described(custom_ops.OPDEFS[name])) != digest:
+    if source_units.digest(_described(custom_ops.OPDEFS[name])) != digest:
         raise ValueError(f"the custom op {name} is another one here than where the graph was captured")
 
 
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _text(unit: dict[str, Any]) -> str:
-    return json.dumps(unit, sort_keys=True)
-
-
-def _described(own: custom_ops.CustomOpDef) -> str:
+def _described(own: custom_ops.CustomOpDef) -> dict[str, Any]:
     try:
-        return _text(_unit(own)[0])
+        return _unit(own)[0]
     except Bypass as refused:
         raise ValueError(str(refused)) from refused
 
 
 def _define(unit: dict[str, Any]) -> None:
-    for module in unit["imports"]:
-        importlib.import_module(module)
-    space: dict[str, Any] = {"__name__": f"precompiled.program.{unit['op']}", f"{OURS}torch": torch}
-    name = f"<the program's {unit['op']}>"
-    exec(compile(unit["source"], name, "exec", flags=unit["flags"], dont_inherit=True), space)
+    space = source_units.run(unit, unit["op"])
     devices = unit["devices"]
     op = torch.library.custom_op(
         unit["op"], no_kernel, mutates_args=unit["mutates"], schema=unit["schema"],

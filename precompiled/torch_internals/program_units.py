@@ -10,18 +10,14 @@ No private names. Checked on 2.11.0, 2.13.0, 2.15.0.
 
 from __future__ import annotations
 
-import importlib
 import json
 from collections.abc import Callable
 from typing import Any
 
-import torch
-
 from precompiled.core.errors import Bypass
-from precompiled.torch_internals import program_ops, user_modules
-from precompiled.torch_internals.program_source import OURS, Source, refuse
-
-Unit = dict[str, Any]
+from precompiled.torch_internals import program_ops, source_units, user_modules
+from precompiled.torch_internals.program_source import Source, refuse
+from precompiled.torch_internals.source_units import Unit
 
 
 def told(subject: str, code: str, source: Source, read: Callable[[Source], None]) -> Unit:
@@ -48,7 +44,7 @@ def needed(unit: Unit) -> dict[str, str]:
     """What a worker must have for it, with digests: modules to import, and operators of the program."""
     found = dict(unit["modules"])
     for operator in _operators(unit):
-        found[operator["op"]] = program_ops.digest(operator)
+        found[operator["op"]] = source_units.digest(operator)
     return found
 
 
@@ -61,13 +57,7 @@ def run(unit: Unit, name: str, file: str = "", **more: Any) -> dict[str, Any]:
         user_modules.import_modules(module, digest)
     for operator in _operators(unit):
         program_ops.define(operator)
-    for module in unit["imports"]:
-        importlib.import_module(module)
-    space = {f"{OURS}{short}": value for short, value in {"torch": torch, **more}.items()}
-    space["__name__"] = f"precompiled.program.{name}"
-    code = compile(unit["source"], file or f"<the program's {name}>", "exec", flags=unit["flags"], dont_inherit=True)
-    exec(code, space)
-    return space
+    return source_units.run(unit, name, file, **more)
 
 
 def _operators(unit: Unit) -> list[dict[str, Any]]:

@@ -24,7 +24,7 @@ import torch
 from torch._library import simple_registry
 from torch.fx import node as fx_node
 
-from precompiled.torch_internals import program_ops, registrations
+from precompiled.torch_internals import program_ops, registrations, source_units
 
 _DEVICES = ("CPU", "CUDA")
 _ALIASES = re.compile(r"^alias analysis kind: (\w+)$", re.MULTILINE)
@@ -81,7 +81,7 @@ def define(unit: dict[str, Any]) -> None:
         library.define(unit["schema"], aliases, tags=[getattr(torch.Tag, tag) for tag in unit["tags"]])
         for key in unit["registered"]:
             library.impl(operator, program_ops.no_kernel, key)
-    compare(name, program_ops.digest(unit))
+    compare(name, source_units.digest(unit))
 
 
 def compare(name: str, expected: str) -> None:
@@ -89,7 +89,7 @@ def compare(name: str, expected: str) -> None:
     namespace, _, operator = name.partition("::")
     found = getattr(getattr(torch.ops, namespace), operator, None)
     described = describe(found.default) if found is not None and "default" in found.overloads() else None
-    if described is None or program_ops.digest(json.loads(described)[0]) != expected:
+    if described is None or source_units.digest(json.loads(described)[0]) != expected:
         raise ValueError(f"the custom op {name} is another one here than where the graph was captured")
 
 
