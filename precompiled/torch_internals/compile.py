@@ -48,6 +48,8 @@ from precompiled.torch_internals import (
 from precompiled.torch_internals.kernel_units import Native
 from precompiled.torch_internals.sizes import evaluate, is_size_input, produced_guards
 
+_ALIASED = "an input that is changed shares its memory with another"
+
 
 @dataclass(frozen=True)
 class CompileResult:
@@ -106,7 +108,7 @@ def compile_graph(
     shares = any("shares" in item for item in inputs["args"])
     if shares and any(info.mutates_data or info.mutates_metadata for info in bundle.runtime_metadata.input_info):
         # AOTAutograd's result depends on which input is a view of which, on which Dynamo does not guard.
-        raise CompileFailed("an input that is changed shares its memory with another", code="aliased-mutation")
+        raise CompileFailed(_ALIASED, code="aliased-mutation")
     try:
         pickled = program_classes.dumps(bundle, classes)
     except Exception as error:
@@ -120,9 +122,7 @@ def _refuse_input_guards(context: TracingContext) -> None:
         raise CompileFailed(f"AOTAutograd added guards on its inputs: {added}", code="aotautograd-guards")
 
 
-def compile_here(
-    program: dict[str, Any], classes: program_classes.Classes
-) -> tuple[Callable[..., Any], str]:
+def compile_here(program: dict[str, Any], classes: program_classes.Classes) -> tuple[Callable[..., Any], str]:
     """In a client that gets no artifact: compile a program, which has these classes, for this process alone.
 
     Returns the callable and the guards on its sizes (sizes.guard_check). Raises what torch raises, or CompileFailed.
@@ -169,10 +169,11 @@ def _compile(
         examples = metadata.make_inputs(inputs, sizes, mode, classes)
         before = [_version(value) for value in examples]
         _ExampleValues(module).run(*examples)
-    for value, item, version in zip(examples, inputs["args"], before, strict=True):
-        if "shares" in item and type(item["storage"]) is not int and _version(value) != version:
-            # AOTAutograd would make one tensor of a memory whose size is a symbol, which torch cannot (set_).
-            raise CompileFailed("an input that is changed shares its memory with another", code="aliased-mutation")
+    # Of a memory whose size is a symbol AOTAutograd cannot always make the one tensor that it wants (set_).
+    aliased = any(
+        "shares" in item and type(item["storage"]) is not int and _version(value) != version
+        for value, item, version in zip(examples, inputs["args"], before, strict=True)
+    )
     made = metadata.make_inputs(inputs, sizes, mode, classes)
     _dress_as_dynamos(module, made, inputs["args"])
     if weights:
@@ -185,6 +186,10 @@ def _compile(
         # Else the floats of the next graph would be fixed, too; entries of Dynamo's own, in a client, stay.
         TensorifyState.force_specializations = fixed
         raise CompileFailed("it holds for one value of a float argument only", code="fixed-float") from error
+    except Exception as error:  # as torch raises it, but for what it raises of no program that runs alone
+        if not aliased:
+            raise
+        raise CompileFailed(_ALIASED, code="aliased-mutation") from error
     if sizes.fixed_floats():
         raise CompileFailed("it holds for some values of a float argument only", code="fixed-float")
     return compiled, [value for value, item in zip(made, inputs["args"], strict=False) if is_size_input(item)]
