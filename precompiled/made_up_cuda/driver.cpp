@@ -3,6 +3,7 @@
 // Kernels are recorded. None runs: what they would write keeps what it had.
 #include <cuda.h>
 
+#include <algorithm>
 #include <cstring>
 #include <fstream>
 #include <iterator>
@@ -56,13 +57,13 @@ std::vector<char> image(const void* data) {
     return {bytes, bytes + end};
 }
 
-CUresult launch(const char* event, Function* function, const unsigned grid[3], unsigned threads, unsigned shared, CUstream stream) {
+CUresult launch(Function* function, const unsigned grid[3], unsigned threads, unsigned shared, CUstream stream) {
     if (function->module->device != current()) return CUDA_ERROR_INVALID_HANDLE;
     if (visible()[current()].lost()) return CUDA_ERROR_DEVICE_UNAVAILABLE;
     if (compiling()) return (CUresult)refuse(("a run of the kernel " + function->name).c_str());
     note_in_capture(stream);
     record(
-        event, ", \"kernel\": " + quoted(function->name) + ", \"grid\": [" + std::to_string(grid[0]) + ", " +
+        "launch", ", \"kernel\": " + quoted(function->name) + ", \"grid\": [" + std::to_string(grid[0]) + ", " +
                    std::to_string(grid[1]) + ", " + std::to_string(grid[2]) + "], \"threads\": " + std::to_string(threads) +
                    ", \"shared\": " + std::to_string(shared) + ", \"stream\": " + std::to_string((size_t)stream)
     );
@@ -163,19 +164,19 @@ CUresult cuLaunchKernel(
     void**, void**
 ) {
     const unsigned grid[] = {x, y, z};
-    return launch("launch", (Function*)function, grid, bx * by * bz, shared, stream);
+    return launch((Function*)function, grid, bx * by * bz, shared, stream);
 }
 CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction function, void**, void**) {
     const unsigned grid[] = {config->gridDimX, config->gridDimY, config->gridDimZ};
     const unsigned threads = config->blockDimX * config->blockDimY * config->blockDimZ;
-    return launch("launch", (Function*)function, grid, threads, config->sharedMemBytes, config->hStream);
+    return launch((Function*)function, grid, threads, config->sharedMemBytes, config->hStream);
 }
 CUresult cuLaunchCooperativeKernel(
     CUfunction function, unsigned x, unsigned y, unsigned z, unsigned bx, unsigned by, unsigned bz, unsigned shared, CUstream stream,
     void**
 ) {
     const unsigned grid[] = {x, y, z};
-    return launch("launch", (Function*)function, grid, bx * by * bz, shared, stream);
+    return launch((Function*)function, grid, bx * by * bz, shared, stream);
 }
 
 CUresult cuPointerGetAttribute(void* value, CUpointer_attribute which, CUdeviceptr pointer) {

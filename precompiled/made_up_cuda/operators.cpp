@@ -8,10 +8,10 @@
 #include <ATen/cuda/CUDAGeneratorImpl.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/cuda/CUDAFunctions.h>
-#include <torch/library.h>
-
 #include <unordered_map>
 #include <unordered_set>
+
+#include "operators.h"
 
 namespace {
 
@@ -188,26 +188,17 @@ bool computes_nothing(const c10::OperatorHandle& op) {
 // Computed on the CPU although torch has no operator of this name for CUDA alone: what it does instead launches kernels.
 const char* const WITHOUT_KERNEL[] = {"copy_", "convolution", "convolution_backward", "_copy_from_and_resize"};
 
-struct Silent : c10::WarningHandler {
-    void process(const c10::Warning&) override {}
-};
-
-const bool taken_over = [] {
-    // torch warns of each operator that has another kernel from now on.
-    Silent silent;
-    c10::WarningUtils::WarningHandlerGuard guard(&silent);
+const bool done = made_up::taken_over([](torch::Library& library) {
     auto& dispatcher = c10::Dispatcher::singleton();
-    auto* library = new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::CUDA, __FILE__, __LINE__);
     for (const c10::OperatorName& name : dispatcher.getRegistrationsForDispatchKey(c10::DispatchKey::CUDA)) {
         auto op = dispatcher.findSchema(name);
         if (!op || name.name.rfind("aten::", 0) != 0 || computes_nothing(*op)) continue;
         if (!op->hasComputedKernelForDispatchKey(c10::DispatchKey::CPU)) continue;
         const std::string text = name.name.substr(6) + (name.overload_name.empty() ? "" : "." + name.overload_name);
-        library->impl(text.c_str(), torch::CppFunction::makeFromBoxedFunction<&compute>());
+        library.impl(text.c_str(), torch::CppFunction::makeFromBoxedFunction<&compute>());
     }
     for (const char* name : WITHOUT_KERNEL)
-        library->impl(name, torch::CppFunction::makeFromBoxedFunction<&compute>());
-    return true;
-}();
+        library.impl(name, torch::CppFunction::makeFromBoxedFunction<&compute>());
+});
 
 }  // namespace

@@ -1,6 +1,7 @@
 // Operators that torch has for CUDA alone, by their definitions: what they call is computed as operators.cpp says.
 #include <ATen/ATen.h>
-#include <torch/library.h>
+
+#include "operators.h"
 
 namespace {
 
@@ -135,21 +136,13 @@ std::tuple<Tensor, Tensor, Tensor> batch_norm_backward(
     );
 }
 
-struct Silent : c10::WarningHandler {
-    void process(const c10::Warning&) override {}
-};
-
-const bool registered = [] {
-    Silent silent;
-    c10::WarningUtils::WarningHandlerGuard guard(&silent);
-    auto* library = new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::CUDA, __FILE__, __LINE__);
-    library->impl("_scaled_dot_product_efficient_attention", TORCH_FN(efficient));
-    library->impl("_scaled_dot_product_efficient_attention_backward", TORCH_FN(efficient_backward));
-    library->impl("_scaled_dot_product_flash_attention", TORCH_FN(flash));
-    library->impl("_scaled_dot_product_flash_attention_backward", TORCH_FN(flash_backward));
-    library->impl("cudnn_batch_norm", TORCH_FN(batch_norm));
-    library->impl("cudnn_batch_norm_backward", TORCH_FN(batch_norm_backward));
-    return true;
-}();
+const bool done = made_up::taken_over([](torch::Library& library) {
+    library.impl("_scaled_dot_product_efficient_attention", TORCH_FN(efficient));
+    library.impl("_scaled_dot_product_efficient_attention_backward", TORCH_FN(efficient_backward));
+    library.impl("_scaled_dot_product_flash_attention", TORCH_FN(flash));
+    library.impl("_scaled_dot_product_flash_attention_backward", TORCH_FN(flash_backward));
+    library.impl("cudnn_batch_norm", TORCH_FN(batch_norm));
+    library.impl("cudnn_batch_norm_backward", TORCH_FN(batch_norm_backward));
+});
 
 }  // namespace

@@ -17,7 +17,7 @@ using namespace made_up;
 namespace {
 
 struct Stream {
-    int device, priority;
+    int priority;
 };
 struct Graph {
     size_t nodes = 0;
@@ -194,7 +194,7 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* found, const void* p
 // ---------------------------------------------------------------- streams, captures, events
 
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned, int priority) {
-    *stream = (cudaStream_t) new Stream{current(), priority};
+    *stream = (cudaStream_t) new Stream{priority};
     return cudaSuccess;
 }
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) { return cudaStreamCreateWithPriority(stream, flags, 0); }
