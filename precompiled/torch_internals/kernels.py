@@ -9,10 +9,13 @@ With ``cpp_wrapper``, the code around the kernels is C++ as well. What Python ex
 ``CppWrapperCodeCache.load_pybinding(...)``: one more such module, which is replaced and mapped in the same way.
 
 Triton kernels come with the pickled result (torch/_inductor/triton_bundler.py). ``AsyncCompile.triton`` asks for its
-pool of processes before it looks for built kernels, and that starts a pool: prevented while an artifact is loaded.
+pool of processes before it looks for built kernels, and that starts a pool: prevented while an artifact is loaded. So is
+the hash of Triton's backend that Inductor computes at each load, for a remote cache of autotuning that is off by default:
+with an empty Triton cache, that hash starts gcc for Triton's driver, and ptxas for its version.
 
 Private names: torch._inductor.async_compile.AsyncCompile.{cpp_pybinding, wait, use_process_pool},
 torch._inductor.codecache.CppWrapperCodeCache.{load_pybinding, entry_function},
+torch._inductor.runtime.autotune_cache.has_triton (for inductor_meta_from_config), torch._inductor.config,
 torch._C._dynamo.guards._torchinductor_pyobject_tensor_data_ptr. Checked on 2.11.0, 2.13.0, 2.15.0. The kernels read the
 last one from the environment variable _TORCHINDUCTOR_PYOBJECT_TENSOR_DATA_PTR (torch/_inductor/codecache.py,
 CppPythonBindingsCodeCache).
@@ -35,6 +38,7 @@ from typing import Any, Protocol
 import torch
 from torch._inductor.async_compile import AsyncCompile
 from torch._inductor.codecache import CppWrapperCodeCache
+from torch._inductor.runtime import autotune_cache
 
 from precompiled.core.errors import CorruptArtifact
 
@@ -47,6 +51,7 @@ _original: Callable[..., Any] = AsyncCompile.cpp_pybinding
 _original_wait: Callable[..., None] = AsyncCompile.wait
 _original_use_process_pool: Callable[[], bool] = AsyncCompile.use_process_pool
 _original_wrapper: Callable[..., Any] = CppWrapperCodeCache.load_pybinding
+_original_has_triton: Callable[..., bool] = autotune_cache.has_triton
 _install_lock = threading.Lock()
 
 
@@ -102,15 +107,22 @@ def _use_process_pool() -> bool:
     return False if getattr(_current, "alone", False) else _original_use_process_pool()
 
 
+def _has_triton(**options: Any) -> bool:
+    if getattr(_current, "alone", False) and not torch._inductor.config.bundled_autotune_remote_cache:
+        return False
+    return _original_has_triton(**options)
+
+
 @contextmanager
 def handled(handler: Handler, *, alone: bool = False) -> Iterator[None]:
-    """In this thread, ``handler`` gets the kernels. ``alone``: and no pool of processes is started."""
+    """In this thread, ``handler`` gets the kernels. ``alone``: and no process is started."""
     with _install_lock:
         if AsyncCompile.cpp_pybinding is not _cpp_pybinding:
             AsyncCompile.cpp_pybinding = _cpp_pybinding
             AsyncCompile.wait = _wait
             AsyncCompile.use_process_pool = staticmethod(_use_process_pool)
             CppWrapperCodeCache.load_pybinding = staticmethod(_load_wrapper)
+            autotune_cache.has_triton = _has_triton
     before = getattr(_current, "handler", None), getattr(_current, "alone", False)
     _current.handler, _current.alone = handler, alone
     try:
