@@ -9,9 +9,9 @@ With ``cpp_wrapper``, the code around the kernels is C++ as well. What Python ex
 ``CppWrapperCodeCache.load_pybinding(...)``: one more such module, which is replaced and mapped in the same way.
 
 Triton kernels come with the pickled result (torch/_inductor/triton_bundler.py). ``AsyncCompile.triton`` asks for its
-pool of processes before it looks for built kernels, and that starts a pool: prevented while an artifact is loaded. So is
-the hash of Triton's backend that Inductor computes at each load, for a remote cache of autotuning that is off by default:
-with an empty Triton cache, that hash starts gcc for Triton's driver, and ptxas for its version.
+pool of processes before it looks for built kernels, and that starts a pool: prevented while an artifact is loaded. At
+each load Inductor computes the hash of Triton's backend, for a remote cache of autotuning that is off by default. With
+an empty Triton cache, that hash starts gcc for Triton's driver and ptxas for its version: prevented, too.
 
 Private names: torch._inductor.async_compile.AsyncCompile.{cpp_pybinding, wait, use_process_pool},
 torch._inductor.codecache.CppWrapperCodeCache.{load_pybinding, entry_function},
