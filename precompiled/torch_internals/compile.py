@@ -44,6 +44,7 @@ from precompiled.torch_internals import (
     metadata,
     modes,
     program_classes,
+    triton_files,
 )
 from precompiled.torch_internals.kernel_units import Native
 from precompiled.torch_internals.sizes import evaluate, is_size_input, produced_guards
@@ -103,6 +104,8 @@ def compile_graph(
         bundle = serialize()
         if isinstance(bundle.compiled_fw.result, freezing.Frozen):
             bundle.compiled_fw.result.settle(len(inputs["args"]) - len(weights))
+        for part in filter(None, (bundle.compiled_fw, bundle.compiled_bw)):
+            triton_files.drop_texts(freezing.code_of(part))
         # The client checks the guards itself, against the sizes of its call (torch_internals/sizes.py).
         guards, bundle.guards_expr = produced_guards(symints, _values(inputs, hints)), None
     shares = any("shares" in item for item in inputs["args"])

@@ -141,6 +141,11 @@ class Frozen(OutputCode):
             raise CompileFailed("an argument of the frozen code is no input", code="not-serializable")
 
 
+def code_of(part: Any) -> Any:
+    """The CompiledFxGraph of a bundle's forward or backward."""
+    return part.result.graph if isinstance(part.result, Frozen) else part.result
+
+
 class _Freezing:
     """What is frozen while ``collected`` is open."""
 

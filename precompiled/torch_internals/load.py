@@ -51,7 +51,7 @@ def load_bundle(
     bundle.runtime_metadata.bw_donated_idxs = []
     for part, label, overwritten in ((bundle.compiled_fw, "forward", []), (bundle.compiled_bw, "backward", donated)):
         if part is not None:
-            code = part.result.graph if isinstance(part.result, freezing.Frozen) else part.result
+            code = freezing.code_of(part)
             code.after_deserialization = types.MethodType(
                 _executes_in_memory(f"<precompiled {name} {label}>", overwritten), code
             )

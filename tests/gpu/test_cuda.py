@@ -80,8 +80,9 @@ def test_a_client_with_empty_caches_starts_no_compiler(shared_host: Host, tmp_pa
     assert second["started"] == []
     assert second["children"] == []
     # The kernels' machine code has come out of the artifact into the client's own cache.
-    emitted = [path for path in (tmp_path / "second").rglob("*") if path.suffix in (".cubin", ".json")]
-    assert any(path.suffix == ".cubin" for path in emitted)
+    emitted = {path.suffix for path in (tmp_path / "second" / "triton").rglob("*") if path.is_file()}
+    # Without the texts that the worker's Triton wrote on its way to it: nobody reads them, and they are four times it.
+    assert emitted == {".cubin", ".json"}
 
 
 @pytest.mark.parametrize("mode", ["reduce-overhead", "max-autotune"])
