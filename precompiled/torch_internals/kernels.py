@@ -15,7 +15,7 @@ an empty Triton cache, that hash starts gcc for Triton's driver and ptxas for it
 
 Private names: torch._inductor.async_compile.AsyncCompile.{cpp_pybinding, wait, use_process_pool},
 torch._inductor.codecache.CppWrapperCodeCache.{load_pybinding, entry_function},
-torch._inductor.runtime.autotune_cache.has_triton (for inductor_meta_from_config), torch._inductor.config,
+torch._inductor.runtime.autotune_cache.has_triton, torch._inductor.config,
 torch._C._dynamo.guards._torchinductor_pyobject_tensor_data_ptr. Checked on 2.11.0, 2.13.0, 2.15.0. The kernels read the
 last one from the environment variable _TORCHINDUCTOR_PYOBJECT_TENSOR_DATA_PTR (torch/_inductor/codecache.py,
 CppPythonBindingsCodeCache).
