@@ -218,7 +218,7 @@ class _Graph:
     def _hit(self, program: capture.Program, artifact: Artifact) -> Compiled:
         started = time.perf_counter()
         function = load(self.session.store, artifact, program.modes, cudagraphs=program.cudagraphs,
-                        classes=program.classes, frozen=program.frozen)  # fmt: skip
+                        classes=program.classes, frozen=program.frozen, device=program.device)  # fmt: skip
         self.calls.loaded("hit", time.perf_counter() - started, artifact.manifest.compile_s)
         self.session.ledger.count(hits=1, saved_s=artifact.manifest.compile_s)
         if self.safe_point.is_held() and not program.no_stand_in:

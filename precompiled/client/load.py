@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from precompiled.core.errors import CorruptArtifact, StoreError
+from precompiled.core.errors import Bypass, CorruptArtifact, StoreError
 from precompiled.store import artifact_format as fmt
 from precompiled.store.artifacts import Artifact, Store
 
@@ -28,13 +28,13 @@ _ARTIFACTS_FAULT = (
 
 def load(
     store: Store, artifact: Artifact, modes: Mapping[str, Any], *, cudagraphs: bool,
-    classes: Mapping[str, type] = MappingProxyType({}), frozen: Sequence[Any] = (),
+    classes: Mapping[str, type] = MappingProxyType({}), frozen: Sequence[Any] = (), device: str = "cpu",
 ) -> Callable[..., Any]:  # fmt: skip
     """Verify every file of ``artifact`` and load it. ``classes``: those of the program that it needs, by their digests.
-    ``frozen``: the graph's last inputs, where they are constants.
+    ``frozen``: the graph's last inputs, where they are constants. ``device``: what the graph runs on.
 
     Raises StoreError (UntrustedStore, CorruptArtifact) or FileNotFoundError, and no error of torch's: an artifact that
-    torch cannot load is corrupt, and goes into quarantine.
+    torch cannot load is corrupt, and goes into quarantine. Raises Bypass where it cannot be moved to that device.
     """
     contents = store.read_files(artifact)
     from precompiled.torch_internals.load import load_bundle
@@ -44,8 +44,10 @@ def load(
     try:
         function = load_bundle(
             contents[fmt.BUNDLE], native, modes, cudagraphs=cudagraphs, name=f"{manifest.key[:12]}.{artifact.slot}",
-            classes=classes, frozen=frozen,
+            classes=classes, frozen=frozen, device=device,
         )  # fmt: skip
+    except Bypass:
+        raise
     except StoreError as error:
         store.quarantine(artifact.path, str(error))
         raise

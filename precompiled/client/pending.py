@@ -22,7 +22,7 @@ from precompiled.client.ledger import GraphCalls
 from precompiled.client.load import load
 from precompiled.client.swap import Event, Instruction, State, Swap
 from precompiled.core import forking
-from precompiled.core.errors import COMPILE_ERROR, NotServed, StoreError, code_of
+from precompiled.core.errors import COMPILE_ERROR, Bypass, NotServed, StoreError, code_of
 from precompiled.core.reasons import Outcome, outcome
 from precompiled.graph.capture import Program
 from precompiled.store.artifacts import FAILED_SUFFIX, Artifact
@@ -302,6 +302,9 @@ class Pending:
             problem = self._load(item, artifact)
             if problem is None:
                 self._finish(item)
+        if isinstance(problem, Bypass):
+            self._give_up(item, problem.code, str(problem))
+            return
         if problem is not None:
             self._load_failed(item, code_of(problem, "artifact-evicted"), str(problem))
             return
@@ -315,8 +318,8 @@ class Pending:
         try:
             program = item.program
             function = load(session.store, artifact, program.modes, cudagraphs=program.cudagraphs,
-                            classes=program.classes, frozen=program.frozen)  # fmt: skip
-        except (StoreError, FileNotFoundError) as error:
+                            classes=program.classes, frozen=program.frozen, device=program.device)  # fmt: skip
+        except (Bypass, StoreError, FileNotFoundError) as error:
             return error
         load_s = time.perf_counter() - started
         report.swapped_after_s = time.monotonic() - item.since

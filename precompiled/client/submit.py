@@ -16,7 +16,7 @@ from precompiled.client.pending import Awaited
 from precompiled.client.session import Session
 from precompiled.client.swap import Event, Swap
 from precompiled.core.errors import CompileFailed
-from precompiled.graph import capture, environment
+from precompiled.graph import capture, devices, environment
 from precompiled.torch_internals import late
 
 if TYPE_CHECKING:
@@ -109,7 +109,8 @@ def compile_inline(
     from precompiled.torch_internals import compile as compiling
 
     try:
-        return compiling.compile_here(capture.parse(program.to_bytes(hints)), program.classes)
+        here = devices.for_a_client(capture.parse(program.to_bytes(hints)), program.device)
+        return compiling.compile_here(here, program.classes)
     except CompileFailed as reason:
         # As in the worker: compiled code would serve some calls only.
         log.info("a graph stays eager in this process (%s): %s", reason.code, reason)

@@ -113,8 +113,10 @@ _TABLE = (
         "an Inductor pass (or another setting) that is code of yours, that no import leads to (of the program itself, "
         "in a function), and that no source says whole: a lambda, or it reads a list, a table, an object or the "
         "environment; or an object with slots", "define it at the top level of a module"),
-    _bypass("device-index", "the graph runs on `cuda:1` or higher ([why](decisions/0004-one-device.md))",
-        "give each process its GPU with `CUDA_VISIBLE_DEVICES`"),
+    _bypass("device-index",
+        "the graph runs on `cuda:1` or higher, and names it by a number alone, `x.to(1)`; or its artifact names "
+        "`cuda:0` in a way that cannot be moved ([how artifacts move](decisions/0035-artifacts-for-any-index.md))",
+        "write `torch.device(\"cuda\", index)`, or give each process its GPU with `CUDA_VISIBLE_DEVICES`"),
     _bypass("exported-graph", "a graph of `torch.export`, which takes other arguments than its placeholders",
         "compile the original module"),
     _bypass("freezing",

@@ -17,7 +17,6 @@ behind the JSON, the data of weights that are frozen.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -26,7 +25,7 @@ import torch
 import torch.fx
 
 from precompiled.core.errors import Bypass, CompileFailed
-from precompiled.graph import environment, job, weights
+from precompiled.graph import devices, environment, job, weights
 from precompiled.graph.key import SECTIONS
 from precompiled.torch_internals import codec, configs, metadata, modes, process_groups
 from precompiled.torch_internals.sizes import evaluate, is_size_input
@@ -41,7 +40,7 @@ class Program:
 
     sections: dict[str, str]
     modes: dict[str, Any]
-    device: str  # "cpu" or "cuda:0"
+    device: str  # "cpu" or "cuda:N"; the sections call it "cuda:0" (devices.py)
     cudagraphs: bool  # asked for, and there is a GPU to have them
     hints: list[int]  # the values of the symbolic sizes in this call; not part of the key
     floats: list[float]  # those of the symbolic floats
@@ -108,7 +107,7 @@ def capture(
         raise Bypass("the graph holds parameters or buffers of its own", code="graph-attribute")
     graph = codec.encode(module)
     inputs = metadata.describe_inputs([node for node in module.graph.nodes if node.op == "placeholder"])
-    device = _device(graph, inputs.args)
+    device = devices.device_of(module, graph, inputs.args)
     state = {**modes.read(uses_cpu=device == "cpu"), "groups": process_groups.sizes(module)}
     settings = configs.snapshot(options)
     configs.refuse_device(settings, device)
@@ -117,10 +116,11 @@ def capture(
         frozen = weights.frozen(held, inputs.args[len(inputs.args) - len(held) :])
     if state["groups"]:
         configs.refuse_ranks(settings)
+    graph, described, known = devices.for_a_worker([graph, inputs.to_plain(), state], device)
     sections = {
         "graph": _dump(graph),
-        "inputs": _dump(inputs.to_plain()),
-        "modes": _dump(state),
+        "inputs": _dump(described),
+        "modes": _dump(known),
         "configs": _dump(settings),
         "environment": _dump(environment.facts(device)),
     }
@@ -137,59 +137,6 @@ def capture(
         inputs.described.classes,
         frozen,
     )
-
-
-def _device(graph: list[list[Any]], inputs: list[dict[str, Any]]) -> str:
-    """The one device that the graph runs on; CPU inputs (scalars) beside a GPU are fine."""
-    found = {_indexed(item["device"]) for item in inputs if "device" in item}
-    _collect_devices(graph, found)
-    accelerators = sorted(device for device in found if device not in ("cpu", "meta"))
-    if not accelerators:
-        return "cpu"
-    if len(accelerators) > 1:
-        raise Bypass(f"the graph uses several devices: {', '.join(accelerators)}", code="several-devices")
-    (device,) = accelerators
-    if not device.startswith("cuda"):
-        raise Bypass(f"the graph runs on {device}", code="unsupported-device")
-    if device != "cuda:0":
-        # A worker sees its GPU as cuda:0, and its code names that device (docs/decisions/0004-one-device.md).
-        raise Bypass(
-            f"the graph runs on {device}: artifacts are for cuda:0",
-            "Give each process its GPU with CUDA_VISIBLE_DEVICES",
-            code="device-index",
-        )
-    return "cuda:0"
-
-
-# Devices are also given as text, x.to("cuda"), and by method, x.cuda().
-_ACCELERATOR = re.compile(r"(cuda|xpu|mps|hpu|mtia|npu|privateuseone|xla)(:\d+)?")
-
-
-def _collect_devices(encoded: Any, found: set[str]) -> None:
-    if isinstance(encoded, list):
-        if len(encoded) >= 4 and encoded[0] == "f" and encoded[1][-1:] == ["_enter_autocast"]:
-            return  # autocast("cuda", enabled=False) around operators of the CPU, as libraries have it, uses no GPU
-        if len(encoded) >= 4 and encoded[0] == "m" and _ACCELERATOR.fullmatch(encoded[1]):
-            found.add(_indexed(encoded[1]))
-        for item in encoded:
-            _collect_devices(item, found)
-    elif isinstance(encoded, dict):
-        constant = encoded.get("x")
-        if constant is not None:
-            if constant[0] == "device":
-                found.add(_indexed(constant[1]))
-        else:
-            for item in encoded.values():
-                _collect_devices(item, found)
-    elif isinstance(encoded, str) and _ACCELERATOR.fullmatch(encoded):
-        found.add(_indexed(encoded))
-
-
-def _indexed(device: str) -> str:
-    """``"cuda"`` is the device that is current when the graph runs."""
-    if device == "cuda" and torch.cuda.is_available():
-        return f"cuda:{torch.cuda.current_device()}"
-    return device if ":" in device or device in ("cpu", "meta") else f"{device}:0"
 
 
 def size_values(inputs: dict[str, Any], hints: list[int]) -> list[int]:

@@ -167,7 +167,7 @@ def interpreter_of_a_worker(modules: Mapping[str, str] | None = None) -> Any:
 
 def likely_device() -> str:
     """Where a graph that is not traced yet will probably run: on the GPU in a process that has used one."""
-    return device_of_a_worker("cuda:0") if torch.cuda.is_initialized() else "cpu"
+    return device_of_a_worker(f"cuda:{torch.cuda.current_device()}") if torch.cuda.is_initialized() else "cpu"
 
 
 def device_of_a_worker(device: str) -> str:

@@ -13,8 +13,8 @@ from precompiled.client import session as sessions
 from precompiled.client.dispatch import Dispatch, counting
 from precompiled.client.ledger import GraphCalls, GraphReport
 from precompiled.client.submit import Submitter
-from precompiled.core.errors import StoreError
-from precompiled.graph import capture
+from precompiled.core.errors import Bypass, StoreError
+from precompiled.graph import capture, devices
 from precompiled.packages.describe.errors import Mismatch
 from precompiled.packages.dynamo import dynamo_state
 from precompiled.packages.dynamo.frame_entry import Graph
@@ -41,12 +41,21 @@ def load(
     calls = GraphCalls(GraphReport(id=uuid.uuid4().hex, name=graph.name, key=graph.key))
     whole = next((artifact for artifact in artifacts if not artifact.manifest.guards), None)
     if whole is not None:
-        function = loading.load(session.store, whole, graph.modes, cudagraphs=graph.cudagraphs, classes=classes)
-        function = counting(calls, function)
+        function = counting(calls, _loaded(session, graph, whole, classes))
     else:
         function = _dispatched(session, graph, artifacts, calls, classes)
     calls.loaded("package", time.perf_counter() - started, (whole or artifacts[0]).manifest.compile_s)
     return function, calls
+
+
+def _loaded(
+    session: sessions.Session, graph: Graph, artifact: Artifact, classes: dict[str, type]
+) -> Callable[..., Any]:
+    try:
+        return loading.load(session.store, artifact, graph.modes, cudagraphs=graph.cudagraphs, classes=classes,
+                            device=graph.device)  # fmt: skip
+    except Bypass as error:
+        raise Mismatch(f"an artifact is not for this process: {error}") from error
 
 
 def _dispatched(
@@ -70,13 +79,12 @@ def _dispatched(
             submitter.request_variant(program, dispatch, sizes)
 
     try:
-        eager = eager_of(kept)
+        eager = eager_of(devices.for_a_client(kept, graph.device))
     except Exception as error:  # an import of the user's, or an operator that has other kernels here
         raise Mismatch(f"its graph cannot be run eager here: {error}") from error
     dispatch = Dispatch(calls, eager, graph.size_inputs, request, waits=bool(program.no_stand_in))
     for artifact in artifacts:
-        function = loading.load(session.store, artifact, graph.modes, cudagraphs=graph.cudagraphs, classes=classes)
-        dispatch.serve_with(function, guard_check(artifact.manifest.guards))
+        dispatch.serve_with(_loaded(session, graph, artifact, classes), guard_check(artifact.manifest.guards))
     return dispatch.call
 
 

@@ -19,18 +19,20 @@ from __future__ import annotations
 import linecache
 import types
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch._guards import TracingContext, tracing
 
-from precompiled.torch_internals import freezing, kernels, metadata, modes, program_classes
+from precompiled.torch_internals import device_index, freezing, kernels, metadata, modes, program_classes
 
 
 def load_bundle(
     pickled: bytes, native: Mapping[str, tuple[Path, str]], program_modes: Mapping[str, Any], *,
     cudagraphs: bool, name: str, classes: program_classes.Classes, frozen: Sequence[torch.Tensor] = (),
+    device: str = "cpu",
 ) -> Callable[..., Any]:  # fmt: skip
     """The compiled callable: takes the graph's inputs, returns its outputs as a tuple.
 
@@ -39,11 +41,16 @@ def load_bundle(
     ``classes``: tensor subclasses of the program, which it needs.
     ``program_modes`` are restored around the load: it reads thread-local state, and may run in another thread.
     ``frozen``: those of the graph's last inputs that are constants of the code (freezing.py).
+    ``device``: what the graph runs on. Raises Bypass where the artifact cannot be moved to it (device_index.py).
     """
     from torch._inductor.cudagraph_utils import BoxedDeviceIndex
     from torch._inductor.utils import BoxedBool
 
-    bundle = program_classes.loads(pickled, classes)
+    index = torch.device(device).index or 0
+    bundle = program_classes.loads(pickled, classes, device_index.storages(index) if index else {})
+    parts = [part for part in (bundle.compiled_fw, bundle.compiled_bw) if part is not None]
+    if index:
+        device_index.move(bundle, [freezing.code_of(part) for part in parts], index)
     # The worker compiled the backward ahead of its first call, so it may overwrite what the forward has saved. Plain
     # torch.compile compiles it at its first call; where that call retains the graph, the backward must not overwrite.
     # So a call here that retains the graph gets copies, and AOTAutograd has no reason to refuse it.
@@ -58,7 +65,9 @@ def load_bundle(
     # A context of its own: the load must not depend on the frame that Dynamo is compiling just now.
     context = TracingContext(metadata.new_fake_mode())
     taken: Callable[[tuple[Any, ...]], list[Any]] = list
-    with modes.thread_local(program_modes), tracing(context), kernels.mapped(native):
+    # This may be a thread in which another GPU is current.
+    there = torch.cuda.device(index) if index else nullcontext()
+    with there, modes.thread_local(program_modes), tracing(context), kernels.mapped(native):
         if isinstance(bundle.compiled_fw.result, freezing.Frozen):
             bundle.compiled_fw.result.bind(frozen)
             taken = bundle.compiled_fw.result.reordered

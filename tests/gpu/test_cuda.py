@@ -19,7 +19,6 @@ from support_graphs import captured
 from support_host import TIMEOUT_S, Host
 
 from precompiled import wire
-from precompiled.core.errors import Bypass
 from precompiled.graph import capture
 from precompiled.graph.environment import device_of_a_worker
 from precompiled.torch_internals import codec, configs, modes
@@ -133,14 +132,6 @@ def test_a_cpu_graph_of_a_gpu_host_has_a_worker_without_a_gpu(host: Host, tmp_pa
     (worker,) = host.status().workers
     assert worker.device == "cpu"
     assert psutil.Process(worker.pid).environ()["CUDA_VISIBLE_DEVICES"] == ""
-
-
-@pytest.mark.reason("device-index")
-@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="there is one GPU")
-def test_another_gpu_than_the_first_is_refused_with_a_reason() -> None:
-    with pytest.raises(Bypass) as refused:
-        captured(lambda x: x * 2, torch.randn(4, device="cuda:1"))
-    assert refused.value.code == "device-index"
 
 
 # ---------------------------------------------------------------- memory

@@ -145,6 +145,8 @@ def main() -> None:
         precompiled.enable()
     model, inputs = build(spec["model"], training)
     device = spec.get("device", "cpu")
+    if spec.get("current") is not None:
+        torch.cuda.set_device(spec["current"])
     model, inputs = model.to(device), to_device(inputs, device)
     # Every process that this one starts from here on, also one that has ended by the time the children are listed.
     started: list[str] = []

@@ -1,0 +1,121 @@
+"""The one device that a graph runs on, and what a program calls it.
+
+A worker is pinned to one GPU, which it sees as ``cuda:0``, and a program names that device. So the ranks of a job, on
+``cuda:0`` to ``cuda:7`` of one kind, have one key, and compile once. A client moves the artifact to the index that its
+graph runs on (torch_internals/device_index.py, docs/decisions/0035).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.fx
+
+from precompiled.core.errors import Bypass
+
+IN_A_WORKER = "cuda:0"
+
+# Devices are also given as text, x.to("cuda"), and by method, x.cuda().
+_ACCELERATOR = re.compile(r"(cuda|xpu|mps|hpu|mtia|npu|privateuseone|xla)(:\d+)?")
+
+
+def device_of(module: torch.fx.GraphModule, graph: list[list[Any]], inputs: list[dict[str, Any]]) -> str:
+    """``"cpu"`` or ``"cuda:N"``; CPU inputs (scalars) beside a GPU are fine. ``graph``, ``inputs``: of ``module``, as
+    plain data. Raises Bypass.
+    """
+    found = {_indexed(item["device"]) for item in inputs if "device" in item}
+    _collect(graph, found)
+    # Numbers name devices as well, x.to(1), which the plain data does not show.
+    found |= {str(value.device) for node in _nodes(module) for value in _tensors(node.meta.get("example_value"))}
+    accelerators = sorted(device for device in found if device not in ("cpu", "meta"))
+    if not accelerators:
+        return "cpu"
+    if len(accelerators) > 1:
+        raise Bypass(f"the graph uses several devices: {', '.join(accelerators)}", code="several-devices")
+    (device,) = accelerators
+    if not device.startswith("cuda"):
+        raise Bypass(f"the graph runs on {device}", code="unsupported-device")
+    if device != IN_A_WORKER and (node := next(filter(_has_a_number, _nodes(module)), None)) is not None:
+        raise Bypass(
+            f"the graph names {device} by its number: {node.format_node()}",
+            'Write torch.device("cuda", index), or give each process its GPU with CUDA_VISIBLE_DEVICES',
+            code="device-index",
+        )
+    return device
+
+
+def for_a_worker(plain: Any, device: str) -> Any:
+    """Plain data of a graph on ``device``, as a program has it."""
+    return plain if device == "cpu" else _renamed(plain, device, IN_A_WORKER)
+
+
+def for_a_client(plain: Any, device: str) -> Any:
+    """Plain data of a program, for its graph on ``device``."""
+    return plain if device == "cpu" else _renamed(plain, IN_A_WORKER, device)
+
+
+def _renamed(plain: Any, old: str, new: str) -> Any:
+    if old == new:
+        return plain
+    if isinstance(plain, str):
+        return new if plain == old else plain
+    if isinstance(plain, list):
+        return [_renamed(item, old, new) for item in plain]
+    if isinstance(plain, dict):
+        return {name: _renamed(item, old, new) for name, item in plain.items()}
+    return plain
+
+
+def _collect(encoded: Any, found: set[str]) -> None:
+    if isinstance(encoded, list):
+        if len(encoded) >= 4 and encoded[0] == "f" and encoded[1][-1:] == ["_enter_autocast"]:
+            return  # autocast("cuda", enabled=False) around operators of the CPU, as libraries have it, uses no GPU
+        if len(encoded) >= 4 and encoded[0] == "m" and _ACCELERATOR.fullmatch(encoded[1]):
+            found.add(_indexed(encoded[1]))
+        for item in encoded:
+            _collect(item, found)
+    elif isinstance(encoded, dict):
+        constant = encoded.get("x")
+        if constant is not None:
+            if constant[0] == "device":
+                found.add(_indexed(constant[1]))
+        else:
+            for item in encoded.values():
+                _collect(item, found)
+    elif isinstance(encoded, str) and _ACCELERATOR.fullmatch(encoded):
+        found.add(_indexed(encoded))
+
+
+def _indexed(device: str) -> str:
+    """``"cuda"`` is the device that is current when the graph runs."""
+    if device == "cuda" and torch.cuda.is_available():
+        return f"cuda:{torch.cuda.current_device()}"
+    return device if ":" in device or device in ("cpu", "meta") else f"{device}:0"
+
+
+def _nodes(module: torch.fx.GraphModule) -> Iterator[torch.fx.Node]:
+    for part in module.modules():
+        if isinstance(part, torch.fx.GraphModule):
+            yield from part.graph.nodes
+
+
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _tensors(item)
+    elif isinstance(value, dict):
+        yield from _tensors(list(value.values()))
+
+
+def _has_a_number(node: torch.fx.Node) -> bool:
+    """Whether a node may name a device by its index alone, which nothing would rename."""
+    if node.op not in ("call_function", "call_method"):
+        return False
+    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+    takes_devices = name in ("to", "cuda") or "device" in name
+    return type(node.kwargs.get("device")) is int or (takes_devices and any(type(item) is int for item in node.args))

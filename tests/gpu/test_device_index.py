@@ -1,0 +1,180 @@
+"""Graphs of `cuda:1` and higher: one key and one artifact for GPUs of one kind, moved to where a graph runs."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch._dynamo
+from support_graphs import captured
+from support_host import Host
+from test_cuda import empty_caches, states
+
+from precompiled.core.errors import Bypass
+from precompiled.graph import capture, key
+from precompiled.torch_internals import codec, configs, device_index, freezing, modes, program_classes
+from precompiled.torch_internals.compile import compile_graph
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="NOT TESTED ON A GPU: torch.cuda.is_available() is False"),
+    pytest.mark.skipif(torch.cuda.device_count() < 2, reason="NOT TESTED: there is one GPU"),
+]
+
+
+class Net(torch.nn.Module):
+    def __init__(self, device: str) -> None:
+        super().__init__()
+        self.layers = torch.nn.Sequential(
+            torch.nn.Linear(64, 128), torch.nn.GELU(), torch.nn.LayerNorm(128), torch.nn.Dropout(0.1),
+            torch.nn.Linear(128, 64), torch.nn.Softmax(-1),
+        )  # fmt: skip
+        self.to(device)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layers(x)
+
+
+def net(device: str) -> tuple[Callable[..., Any], list[torch.Tensor]]:
+    return Net(device), [torch.randn(16, 64, device=device, requires_grad=True)]
+
+
+def made_inside(device: str) -> tuple[Callable[..., Any], list[torch.Tensor]]:
+    """Factories, random numbers, an operator that Inductor leaves to torch, and a result on the CPU."""
+
+    def compute(x: torch.Tensor) -> Any:
+        ramp = torch.arange(64, device=x.device).float() + torch.tensor([2.0, 3.0], device=x.device).sum()
+        noise = torch.randn(64, device=x.device) + torch.rand_like(x)
+        return x * ramp + noise, x.sort().values, torch.cumsum(x, 0).sum().cpu(), torch.linalg.qr(x @ x.T)
+
+    return compute, [torch.randn(16, 64, device=device)]
+
+
+def an_input_changed(device: str) -> tuple[Callable[..., Any], list[torch.Tensor]]:
+    def compute(x: torch.Tensor, running: torch.Tensor) -> Any:
+        running.mul_(0.9).add_(x.mean(0))
+        return torch.nn.functional.batch_norm(x, running, running.abs() + 1, training=True)
+
+    return compute, [torch.randn(16, 64, device=device), torch.zeros(64, device=device)]
+
+
+PROGRAMS = [net, made_inside, an_input_changed]
+
+
+def program_of(make: Callable[..., Any], device: str, **options: Any) -> capture.Program:
+    torch.manual_seed(0)
+    torch._dynamo.reset()
+    function, inputs = make(device)
+    return captured(function, *inputs, **options).program
+
+
+@pytest.mark.parametrize("make", PROGRAMS, ids=lambda make: make.__name__)
+def test_the_key_has_no_index(make: Callable[..., Any]) -> None:
+    first, second = (program_of(make, device) for device in ("cuda:0", "cuda:1"))
+    assert (first.device, second.device) == ("cuda:0", "cuda:1")
+    assert key.key(first.sections) == key.key(second.sections)
+    with torch.cuda.device(1):
+        assert key.key(program_of(make, "cuda:1").sections) == key.key(first.sections)
+    told = json.dumps(capture.parse(second.to_bytes()))
+    assert "cuda:1" not in told
+
+
+@pytest.mark.parametrize("options", [{}, {"max_autotune_pointwise": True}], ids=["default", "max-autotune-pointwise"])
+@pytest.mark.parametrize("make", PROGRAMS, ids=lambda make: make.__name__)
+def test_what_is_moved_is_what_torch_makes_for_that_index(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make: Callable[..., Any], options: dict[str, Any]
+) -> None:
+    for name, value in empty_caches(tmp_path).items():
+        monkeypatch.setenv(name, value)
+    there = program_of(make, "cuda:1", options=options)
+    moved = compiled(capture.parse(there.to_bytes()))
+    codes = [freezing.code_of(part) for part in (moved.compiled_fw, moved.compiled_bw) if part is not None]
+    device_index.move(moved, codes, 1)
+    # As torch does it for a graph of cuda:1, not by our names for it.
+    made = compiled(capture.devices.for_a_client(capture.parse(there.to_bytes()), "cuda:1"))
+    expected = [freezing.code_of(part) for part in (made.compiled_fw, made.compiled_bw) if part is not None]
+    assert len(codes) == len(expected)
+    for ours, torchs in zip(codes, expected, strict=True):
+        assert normal(ours.source_code) == normal(torchs.source_code)
+        assert list(ours.device_idxs) == list(torchs.device_idxs) == [1]
+        assert launched(ours) == launched(torchs)
+        assert {kernel.device for kernel in ours._triton_bundle.kernel_artifacts} <= {1}
+    if made.serialized_bw_module is not None:
+        assert moved.serialized_bw_module.args[0]["_code"] == made.serialized_bw_module.args[0]["_code"]
+    assert moved.runtime_metadata.graphsafe_rng_state_index == made.runtime_metadata.graphsafe_rng_state_index
+
+
+def compiled(program: dict[str, Any]) -> Any:
+    torch._dynamo.reset()
+    with (
+        modes.process_wide(program["modes"]),
+        modes.thread_local(program["modes"]),
+        configs.applied(program["configs"], 1),
+    ):
+        result = compile_graph(codec.decode(program["graph"]), program["inputs"], program["hints"], program["floats"])
+    return program_classes.loads(result.bundle, {})
+
+
+def normal(code: str) -> str:
+    """Without what differs from one compile to the next: comments, and the numbers in the names of streams."""
+    return ast.dump(ast.parse(code.replace("stream0", "stream1")))
+
+
+def launched(code: Any) -> list[Any]:
+    found = []
+    for one in code._triton_bundle.static_autotuners:
+        results = [{**result.compile_meta, "configs": None} for result in one.kernel.compile_results]
+        found.append((one.cache_key, one.kernel.device_props, one.kernel.triton_meta["device"], str(results)))
+    return sorted(found, key=str)
+
+
+@pytest.mark.reason("device-index")
+def test_a_device_by_its_number_is_refused() -> None:
+    with pytest.raises(Bypass) as refused:
+        captured(lambda x: torch.zeros(4, device="cpu").cuda(1) + x, torch.randn(4, device="cuda:1"))
+    assert refused.value.code == "device-index"
+
+
+def test_another_device_by_its_number_is_seen() -> None:
+    with pytest.raises(Bypass) as refused:
+        captured(lambda x: x.to(1) * 2, torch.randn(4, device="cuda:0"))
+    assert refused.value.code == "several-devices"
+
+
+# ---------------------------------------------------------------- the whole way
+
+
+def events(pid: int) -> list[dict[str, Any]]:
+    log = Path(os.environ["CUDA_MADE_UP_STATE"]) / "log.jsonl"
+    return [event for event in map(json.loads, log.read_text().splitlines()) if event["pid"] == pid]
+
+
+def runs_on(index: int, result: dict[str, Any]) -> None:
+    if "CUDA_MADE_UP_STATE" in os.environ:
+        devices = {event["device"] for event in events(result["pid"]) if event["event"] in ("launch", "load")}
+        assert devices == {index}
+
+
+@pytest.mark.parametrize("training", [False, True], ids=["infer", "train"])
+@pytest.mark.parametrize("mode", [None, "reduce-overhead"])
+def test_one_artifact_serves_each_index(host: Host, tmp_path: Path, mode: str | None, training: bool) -> None:
+    spec = {"model": "mlp", "training": training, "compile": {"mode": mode}}
+    # It is compiled for a graph of cuda:1 first, and that of cuda:0 hits; then back, with cuda:1 current and without.
+    ranks = [("cuda:1", 1), ("cuda:0", None), ("cuda:1", None), ("cuda:1", 1)]
+    keys = set()
+    for number, (device, current) in enumerate(ranks):
+        asked = {**spec, "device": device, "current": current}
+        result = host.run(asked, env=empty_caches(tmp_path / str(number)))
+        assert states(result["first"]) == {("compiled", "hit") if number else ("pending", None)}
+        assert states(result["reports"]) == {("compiled", "hit" if number else "swap")}, result["reports"]
+        assert result["compiles"] == 0
+        assert number == 0 or result["started"] == []
+        keys |= {graph["key"] for graph in result["reports"]}
+        runs_on(int(device[-1]), result)
+    assert len(keys) == 1
