@@ -59,6 +59,7 @@ def saved(shared_host: Host) -> Path:
     found = run(shared_host, "save", sources(shared_host.root / "source"), file, {"PRECOMPILED_PACKAGES": "function"})
     assert found["error"] is None, found
     assert found["equal"]
+    assert found["states"] == ["recorded", "recorded"], found
     return file
 
 
