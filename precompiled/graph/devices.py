@@ -29,7 +29,7 @@ def device_of(module: torch.fx.GraphModule, graph: list[list[Any]], inputs: list
     found = {_indexed(item["device"]) for item in inputs if "device" in item}
     _collect(graph, found)
     # Numbers name devices as well, x.to(1), which the plain data does not show.
-    found |= {str(value.device) for node in _nodes(module) for value in _tensors(node.meta.get("example_value"))}
+    found |= {str(value.device) for node in _nodes(module) for value in _tensors(_value(node))}
     accelerators = sorted(device for device in found if device not in ("cpu", "meta"))
     if not accelerators:
         return "cpu"
@@ -73,8 +73,8 @@ def _collect(encoded: Any, found: set[str]) -> None:
     if isinstance(encoded, list):
         if len(encoded) >= 4 and encoded[0] == "f" and encoded[1][-1:] == ["_enter_autocast"]:
             return  # autocast("cuda", enabled=False) around operators of the CPU, as libraries have it, uses no GPU
-        if len(encoded) >= 4 and encoded[0] == "m" and _ACCELERATOR.fullmatch(encoded[1]):
-            found.add(_indexed(encoded[1]))
+        if len(encoded) >= 4 and encoded[0] == "m" and _ACCELERATOR.fullmatch(encoded[1]) and len(encoded[2]) == 1:
+            found.add(_indexed(encoded[1]))  # x.cuda(), and not x.cuda(1)
         for item in encoded:
             _collect(item, found)
     elif isinstance(encoded, dict):
@@ -100,6 +100,11 @@ def _nodes(module: torch.fx.GraphModule) -> Iterator[torch.fx.Node]:
     for part in module.modules():
         if isinstance(part, torch.fx.GraphModule):
             yield from part.graph.nodes
+
+
+def _value(node: torch.fx.Node) -> Any:
+    """Its fake value, as Dynamo gives it, or in a graph that is traced to ATen (torch_internals/lowering.py)."""
+    return node.meta.get("example_value", node.meta.get("val"))
 
 
 def _tensors(value: Any) -> Iterator[torch.Tensor]:
