@@ -73,8 +73,10 @@ def _collect(encoded: Any, found: set[str]) -> None:
     if isinstance(encoded, list):
         if len(encoded) >= 4 and encoded[0] == "f" and encoded[1][-1:] == ["_enter_autocast"]:
             return  # autocast("cuda", enabled=False) around operators of the CPU, as libraries have it, uses no GPU
-        if len(encoded) >= 4 and encoded[0] == "m" and _ACCELERATOR.fullmatch(encoded[1]) and len(encoded[2]) == 1:
-            found.add(_indexed(encoded[1]))  # x.cuda(), and not x.cuda(1)
+        if len(encoded) >= 4 and encoded[0] == "m" and _ACCELERATOR.fullmatch(encoded[1]):
+            if len(encoded[2]) == 1:  # x.cuda(), and not x.cuda(1)
+                found.add(_indexed(encoded[1]))
+            encoded = encoded[2:]
         for item in encoded:
             _collect(item, found)
     elif isinstance(encoded, dict):

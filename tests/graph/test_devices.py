@@ -41,6 +41,12 @@ def test_a_second_device_is_seen_though_only_a_number_names_it() -> None:
     assert refused.value.code == "several-devices"
 
 
+def test_a_method_that_takes_a_device_is_that_device_and_not_the_current_one() -> None:
+    module = graph_of("cuda", torch.device("cuda", 3), devices=["cpu", "cuda:3"], method=True)
+    encoded = [["m", "cuda", [{"n": 0}, {"x": ["device", "cuda:3"]}], {}]]
+    assert devices.device_of(module, [encoded], [{"device": "cpu"}]) == "cuda:3"
+
+
 @pytest.mark.reason("device-index")
 @pytest.mark.parametrize(
     ("target", "args", "kwargs"),
