@@ -178,3 +178,19 @@ def test_one_artifact_serves_each_index(host: Host, tmp_path: Path, mode: str | 
         keys |= {graph["key"] for graph in result["reports"]}
         runs_on(int(device[-1]), result)
     assert len(keys) == 1
+
+
+def test_ranks_that_start_at_once_compile_each_graph_once(host: Host, tmp_path: Path) -> None:
+    host.start_daemon()
+    spec = {"model": "mlp", "training": True}
+    ranks = [
+        host.start({**spec, "device": f"cuda:{rank}", "current": rank}, empty_caches(tmp_path / str(rank)))
+        for rank in (0, 1)
+    ]
+    results = [rank.result() for rank in ranks]
+    graphs = [graph for result in results for graph in result["reports"]]
+    assert {graph["state"] for graph in graphs} == {"compiled"}
+    assert host.stats().compiled == len({graph["key"] for graph in graphs}) == len(graphs) / 2
+    for rank, result in enumerate(results):
+        assert result["compiles"] == 0
+        runs_on(rank, result)
