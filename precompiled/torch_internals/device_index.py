@@ -6,26 +6,25 @@ has none, and Triton's hashes have none. What is made is what torch generates fo
 tests/gpu/test_device_index.py compares the two. Text in which an index stands in another way than those known here is
 refused, since it would compute on a GPU that the program has not asked for (docs/decisions/0035).
 
-Private names: torch._inductor.output_code.CompiledFxGraph.{source_code, device_idxs, _triton_bundle},
+Private names: torch._inductor.output_code.CompiledFxGraph.{source_code, constants, device_idxs,
+_triton_bundle},
 torch._inductor.triton_bundler.{TritonBundle, TritonKernelArtifacts, StaticallyLaunchedAutotuner},
 torch._inductor.async_compile.CompiledTritonKernels.key,
 torch._inductor.runtime.triton_heuristics.{CachingAutotuner.{device_props, triton_meta, compile_results},
 StaticTritonCompileResult.compile_meta}, torch.utils._ordered_set.OrderedSet,
 torch._functorch._aot_autograd.aot_autograd_result.SerializedGraphModule.args,
-torch._functorch._aot_autograd.schemas.ViewAndMutationMeta.graphsafe_rng_state_index, torch.storage._load_from_bytes.
+torch._functorch._aot_autograd.schemas.ViewAndMutationMeta.graphsafe_rng_state_index.
 Checked on 2.11.0, 2.15.0.
 """
 
 from __future__ import annotations
 
 import ast
-import io
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-import torch
 from torch._inductor.async_compile import CompiledTritonKernels
 from torch.utils._ordered_set import OrderedSet
 
@@ -56,6 +55,8 @@ def move(bundle: Any, codes: list[Any], index: int) -> None:
 
 
 def _move_code(code: Any, index: int) -> None:
+    if any(constant.is_cuda for constant in (code.constants or {}).values()):
+        raise Bypass(f"the artifact holds a constant on {HOME}", code="device-index")  # seen of no graph yet
     before = _kernels(code.source_code)
     code.source_code = moved_text(code.source_code, index)
     keys = {
@@ -138,14 +139,3 @@ def _kernels(text: str) -> list[str]:
     """The sources of the Triton kernels that a wrapper names, in their order."""
     calls = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call)]
     return [ast.literal_eval(call.args[1]) for call in calls if _name(call.func) == "async_compile.triton"]
-
-
-def storages(index: int) -> dict[tuple[str, str], Callable[[bytes], Any]]:
-    """For an unpickler, instead of torch's function: constants go to that GPU at once. A process that touches another
-    one has a context there, which takes memory.
-    """
-
-    def load(data: bytes) -> Any:
-        return torch.load(io.BytesIO(data), map_location={HOME: f"cuda:{index}"}, weights_only=False)
-
-    return {("torch.storage", "_load_from_bytes"): load}

@@ -47,9 +47,9 @@ def load_bundle(
     from torch._inductor.utils import BoxedBool
 
     index = torch.device(device).index or 0
-    bundle = program_classes.loads(pickled, classes, device_index.storages(index) if index else {})
-    parts = [part for part in (bundle.compiled_fw, bundle.compiled_bw) if part is not None]
+    bundle = program_classes.loads(pickled, classes)
     if index:
+        parts = filter(None, (bundle.compiled_fw, bundle.compiled_bw))
         device_index.move(bundle, [freezing.code_of(part) for part in parts], index)
     # The worker compiled the backward ahead of its first call, so it may overwrite what the forward has saved. Plain
     # torch.compile compiles it at its first call; where that call retains the graph, the backward must not overwrite.

@@ -74,11 +74,9 @@ def dumps(value: Any, classes: Classes) -> bytes:
     return buffer.getvalue()
 
 
-def loads(data: bytes, classes: Classes, instead: Mapping[tuple[str, str], Any] = MappingProxyType({})) -> Any:
-    """The inverse; what it runs is code: the caller has verified it. Raises UnpicklingError for a class not given.
-    ``instead``: what to use for a global, by module and name.
-    """
-    return _Unpickler(data, classes, instead).load()
+def loads(data: bytes, classes: Classes) -> Any:
+    """The inverse; what it runs is code: the caller has verified it. Raises UnpicklingError for a class not given."""
+    return _Unpickler(data, classes).load()
 
 
 class _Pickler(pickle.Pickler):
@@ -91,13 +89,9 @@ class _Pickler(pickle.Pickler):
 
 
 class _Unpickler(pickle.Unpickler):
-    def __init__(self, data: bytes, classes: Classes, instead: Mapping[tuple[str, str], Any]) -> None:
+    def __init__(self, data: bytes, classes: Classes) -> None:
         super().__init__(io.BytesIO(data))
         self._classes = classes
-        self._instead = instead
-
-    def find_class(self, module: str, name: str) -> Any:
-        return self._instead.get((module, name)) or super().find_class(module, name)
 
     def persistent_load(self, digest: str) -> type:
         if digest not in self._classes:
