@@ -20,6 +20,7 @@ import msgspec
 
 from precompiled import wire
 from precompiled.core.errors import CompileFailed, PrecompiledError, StoreError
+from precompiled.made_up_cuda import activate
 from precompiled.store import artifact_format as fmt
 from precompiled.store import scratch
 from precompiled.store.artifacts import Store, full
@@ -149,6 +150,7 @@ def _compile(job: wire.Job, data: bytes, started: float) -> fmt.Payload:
             "uid": str(os.getuid()),
             "pid": str(os.getpid()),
             "host": socket.gethostname(),
+            **({"device": "made up"} if job.device != "cpu" and activate.is_active() else {}),
         },
         has_backward=result.has_backward,
         kernels=result.native.kernels,

@@ -18,13 +18,10 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "versions")]
 
 import environments  # noqa: E402
 
+from precompiled.made_up_cuda import host  # noqa: E402
+
 VERSIONS = ("2.11.0", "2.15.0")
 DEVICES = "h100,h100,a100"
-# Workers are started by the environment's Python as well, and must find the device, so it is no variable for a loader.
-PTH = (
-    "import os; os.environ.get('CUDA_MADE_UP') and "
-    "__import__('precompiled.made_up_cuda.activate', fromlist=['_']).activate()\n"
-)
 
 
 def main() -> int:
@@ -54,20 +51,13 @@ def main() -> int:
 
 
 def _on_made_up(python: str, devices: str, passed_on: list[str]) -> int:
-    asked = "import sysconfig; print(sysconfig.get_path('purelib'))"
-    site = subprocess.run([python, "-c", asked], capture_output=True, text=True, check=True).stdout.strip()
-    # The last of its kind: others may say where torch is.
-    Path(site, "zzz_made_up_cuda.pth").write_text(PTH)
-    built = subprocess.run(
-        [python, "-m", "precompiled.made_up_cuda.build"], stdout=subprocess.PIPE, text=True, check=True
-    )
     with tempfile.TemporaryDirectory(prefix="made-up-cuda-") as state:
-        environment = {
-            **os.environ,
-            "CUDA_MADE_UP": devices,
-            "CUDA_MADE_UP_STATE": state,
-            "PATH": os.pathsep.join([built.stdout.strip(), os.path.dirname(python), os.environ["PATH"]]),
-        }
+        environment = {**os.environ, **host.variables(python, devices, Path(state))}
+        # Without a device each test would be skipped, and all of it look like a success.
+        seen = [python, "-c", "import torch; print(torch.cuda.device_count())"]
+        count = int(subprocess.run(seen, env=environment, stdout=subprocess.PIPE, text=True, check=True).stdout)
+        if count != len(devices.split(",")):
+            raise SystemExit(f"torch sees {count} devices, and not {devices}")
         return _pytest(python, environment, passed_on)
 
 

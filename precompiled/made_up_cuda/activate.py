@@ -8,6 +8,8 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 
 def activate() -> None:
@@ -29,6 +31,21 @@ def activate() -> None:
     os.environ["TRITON_LIBCUDA_PATH"] = str(ready)  # where triton looks for the library to link its own launcher with
 
 
-def compiling(whether: bool = True) -> None:
-    """From now on this process compiles: measured times and runs of kernels are errors, instead of made up."""
-    ctypes.CDLL("libcuda.so.1").made_up_cuda_compiling(int(whether))
+def is_active() -> bool:
+    """Whether this process's CUDA devices are made up."""
+    return bool(os.environ.get("CUDA_MADE_UP"))
+
+
+@contextmanager
+def compiling() -> Iterator[Callable[[], str]]:
+    """In here this process compiles: measured times and runs of kernels are errors, instead of made up.
+
+    Gives a function that tells what the device refused first, or nothing: not every error reaches whoever compiles.
+    """
+    library = ctypes.CDLL("libcuda.so.1")
+    library.made_up_cuda_refused.restype = ctypes.c_char_p
+    library.made_up_cuda_compiling(1)
+    try:
+        yield lambda: library.made_up_cuda_refused().decode()
+    finally:
+        library.made_up_cuda_compiling(0)

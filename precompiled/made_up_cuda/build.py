@@ -5,6 +5,7 @@ A C++ compiler is there wherever Inductor compiles for a CPU. CUDA's headers com
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import re
@@ -23,6 +24,7 @@ from precompiled.made_up_cuda import kinds
 SOURCES = Path(__file__).parent
 # What torch's libraries ask the runtime or the driver for and no source here defines, is an error when it is called.
 _OURS = re.compile(r"(__)?cuda[A-Z]\w*|cu(?!File)[A-Z]\w*")
+_DEVICE = ("device", "cubin", "driver", "captures", "runtime")
 _ASK = ("libc10_cuda.so", "libtorch_cuda.so", "libtorch_python.so", "libtorch_cuda_linalg.so", "libcaffe2_nvrtc.so")
 
 
@@ -64,7 +66,7 @@ def folder(torch: Torch) -> Path:
     """Where the libraries for this torch lie, or will."""
     told = hashlib.sha256(f"{metadata.version('torch')} {torch.root}".encode())
     for source in sorted(SOURCES.glob("*")):
-        if source.suffix in (".cpp", ".h", ".py"):
+        if source.suffix in (".cpp", ".h") or source.name in ("build.py", "kinds.py"):
             told.update(source.read_bytes())
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     return Path(cache) / "precompiled" / "made-up-cuda" / told.hexdigest()[:16]
@@ -76,18 +78,19 @@ def build(say: Callable[[str], None] = lambda text: None) -> Path:
     ready = folder(torch)
     if ready.is_dir():
         return ready
-    say("the made-up CUDA device is built for this torch (two minutes, once)")
     ready.parent.mkdir(parents=True, exist_ok=True)
-    work = Path(tempfile.mkdtemp(prefix=".building-", dir=ready.parent))
-    try:
-        _build(torch, work)
+    # Processes of a host start together: one of them builds, and the others wait for it.
+    with open(ready.parent / f"{ready.name}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if ready.is_dir():
+            return ready
+        say("the made-up CUDA device is built for this torch (two minutes, once)")
+        work = Path(tempfile.mkdtemp(prefix=".building-", dir=ready.parent))
         try:
+            _build(torch, work)
             os.rename(work, ready)
-        except OSError:  # another process was first
-            if not ready.is_dir():
-                raise
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
+        finally:
+            shutil.rmtree(work, ignore_errors=True)
     return ready
 
 
@@ -96,10 +99,10 @@ def _build(torch: Torch, into: Path) -> None:
     include = [f"-I{path}" for path in (into, SOURCES, *torch.headers)]
     compiler = [*shlex.split(os.environ.get("CXX") or "g++"), "-std=c++20", "-O1", "-fPIC"]
     parts = {}
-    for name in ("device", "cubin", "driver", "runtime", "operators", "references"):
+    for name in (*_DEVICE, "operators", "references"):
         parts[name] = into / f"{name}.o"
         _run([*compiler, "-c", *include, str(SOURCES / f"{name}.cpp"), "-o", str(parts[name])])
-    device = [parts[name] for name in ("device", "cubin", "driver", "runtime")]
+    device = [parts[name] for name in _DEVICE]
     (into / "missing.cpp").write_text(_missing(torch, device))
     _run([*compiler, "-c", *include, str(into / "missing.cpp"), "-o", str(into / "missing.o")])
     objects = [str(path) for path in (*device, into / "missing.o")]

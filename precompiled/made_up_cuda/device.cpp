@@ -80,7 +80,8 @@ std::string Device::bus() const {
 
 bool Device::lost() const {
     const std::string file = state_file("lost-" + std::to_string(index));
-    return !file.empty() && access(file.c_str(), F_OK) == 0;
+    if (file.empty()) return false;
+    return access(file.c_str(), F_OK) == 0 || access((file + "-" + std::to_string(getpid())).c_str(), F_OK) == 0;
 }
 
 const std::vector<Device>& visible() {
@@ -262,6 +263,7 @@ void record(const char* event, const std::string& fields) {
 }
 
 static std::atomic<bool> compiles{false};
+static std::string refused_first;  // while it compiles
 bool compiling() { return compiles; }
 
 static thread_local cudaError_t last = cudaSuccess;
@@ -273,6 +275,10 @@ cudaError_t last_error(bool forget) {
 
 cudaError_t refuse(const char* what) {
     last = cudaErrorNotSupported;
+    {
+        std::lock_guard<std::mutex> guard(lock);
+        if (compiling() && refused_first.empty()) refused_first = what;
+    }
     record("refused", std::string(", \"what\": ") + quoted(what));
     fprintf(stderr, "made-up CUDA device: %s cannot be had without a GPU\n", what);
     return cudaErrorNotSupported;
@@ -280,4 +286,11 @@ cudaError_t refuse(const char* what) {
 
 }  // namespace made_up
 
-extern "C" void made_up_cuda_compiling(int whether) { made_up::compiles = whether != 0; }
+extern "C" void made_up_cuda_compiling(int whether) {
+    std::lock_guard<std::mutex> guard(made_up::lock);
+    made_up::compiles = whether != 0;
+    if (whether) made_up::refused_first.clear();
+    made_up::last = cudaSuccess;  // it was told: the next operator of this thread, of another graph, is not to fail for it
+}
+// What was refused first since a compile began; "" for nothing.
+extern "C" const char* made_up_cuda_refused() { return made_up::refused_first.c_str(); }

@@ -24,7 +24,7 @@ struct Device {
     unsigned char uuid[16];
     std::string uuid_text() const;  // GPU-6d616465-7570-...: "made" "up" in ASCII
     std::string bus() const;
-    bool lost() const;              // a file lost-<index> in the state folder says so
+    bool lost() const;              // a file lost-<index> in the state folder says so, or lost-<index>-<pid>
 };
 
 const std::vector<Device>& host();     // all of the host
@@ -46,6 +46,9 @@ std::string quoted(const std::string& text);
 bool compiling();
 // A launch into a stream that is being captured is a node of its graph.
 void note_in_capture(void* stream);
+// Whether the captures that are under way let this thread do what CUDA calls potentially unsafe; where one does not, it is
+// broken, and cudaErrorStreamCaptureUnsupported. `waits`: for the whole device, which no capture allows.
+cudaError_t captures_allow(const char* what, bool waits = false);
 // An error that names what was asked for; on stderr as well, since torch shows CUDA's words alone.
 cudaError_t refuse(const char* what);
 // The last such error of this thread, which stays until it is asked for: torch looks for it after each launch.

@@ -33,6 +33,7 @@ int device_of_context(CUcontext context) { return (int)((intptr_t)context - 0x10
 
 CUresult load(CUmodule* module, const std::vector<char>& data, const std::string& from) {
     const Device& device = visible()[current()];
+    if (const cudaError_t allowed = captures_allow("a load of a module")) return (CUresult)allowed;
     auto* loaded = new Module{current(), {}};
     try {
         loaded->cubin = read_cubin(data);
@@ -207,6 +208,9 @@ CUresult cuTensorMapEncodeTiled(
 ) {
     memset(map, 0, sizeof *map);
     return CUDA_SUCCESS;
+}
+CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode* mode) {
+    return (CUresult)cudaThreadExchangeStreamCaptureMode((cudaStreamCaptureMode*)mode);
 }
 CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus* status) {
     return (CUresult)cudaStreamIsCapturing((cudaStream_t)stream, (cudaStreamCaptureStatus*)status);

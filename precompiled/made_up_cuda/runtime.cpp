@@ -8,38 +8,12 @@
 #include <cstdlib>
 #include <cstring>
 #include <map>
-#include <set>
 
 #include "device.h"
 
 using namespace made_up;
 
 namespace {
-
-struct Stream {
-    int priority;
-};
-struct Graph {
-    size_t nodes = 0;
-    unsigned long long id = 0;
-};
-struct Event {
-    Graph* graph = nullptr;  // of the capture in which it was recorded
-};
-
-std::mutex lock;
-// Streams that take part in a capture: the one that began it, and those that wait for an event of it.
-std::map<cudaStream_t, Graph*>& captures() {
-    static auto* all = new std::map<cudaStream_t, Graph*>;
-    return *all;
-}
-Graph* capture_of(cudaStream_t stream) {
-    std::lock_guard<std::mutex> guard(lock);
-    auto found = captures().find(stream);
-    return found == captures().end() ? nullptr : found->second;
-}
-
-int priority_of(cudaStream_t stream) { return (size_t)stream < 0x10 ? 0 : ((Stream*)stream)->priority; }
 
 // The first call of torch's that asks for devices: from then on its operators are computed on the CPU.
 void take_over_operators() {
@@ -60,12 +34,6 @@ void take_over_operators() {
 }
 
 }  // namespace
-
-namespace made_up {
-void note_in_capture(void* stream) {
-    if (Graph* graph = capture_of((cudaStream_t)stream)) graph->nodes++;
-}
-}  // namespace made_up
 
 extern "C" {
 
@@ -122,7 +90,8 @@ cudaError_t cudaRuntimeGetVersion(int* version) { *version = CUDART_VERSION; ret
 cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) { *least = 0; *greatest = -5; return cudaSuccess; }
 cudaError_t cudaDeviceCanAccessPeer(int* can, int, int) { *can = 0; return cudaSuccess; }
 cudaError_t cudaDeviceSynchronize() {
-    return !visible().empty() && visible()[current()].lost() ? cudaErrorDevicesUnavailable : cudaSuccess;
+    if (!visible().empty() && visible()[current()].lost()) return cudaErrorDevicesUnavailable;
+    return captures_allow("cudaDeviceSynchronize", true);
 }
 cudaError_t cudaDeviceReset() { return cudaSuccess; }
 cudaError_t cudaDeviceSetLimit(cudaLimit, size_t) { return cudaSuccess; }
@@ -137,6 +106,8 @@ const char* cudaGetErrorName(cudaError_t error) {
         case cudaErrorNoDevice: return "cudaErrorNoDevice";
         case cudaErrorDevicesUnavailable: return "cudaErrorDevicesUnavailable";
         case cudaErrorInvalidDevice: return "cudaErrorInvalidDevice";
+        case cudaErrorStreamCaptureUnsupported: return "cudaErrorStreamCaptureUnsupported";
+        case cudaErrorStreamCaptureInvalidated: return "cudaErrorStreamCaptureInvalidated";
         default: return "an error of the made-up CUDA device";
     }
 }
@@ -147,13 +118,18 @@ const char* cudaGetErrorString(cudaError_t error) {
         case cudaErrorMemoryAllocation: return "out of memory";
         case cudaErrorNoDevice: return "no CUDA-capable device is detected (made-up CUDA)";
         case cudaErrorDevicesUnavailable: return "the made-up CUDA device is lost";
+        case cudaErrorStreamCaptureUnsupported: return "operation not permitted when stream is capturing";
+        case cudaErrorStreamCaptureInvalidated: return "operation failed due to a previous error during capture";
         default: return cudaGetErrorName(error);
     }
 }
 
 // ---------------------------------------------------------------- memory
 
-cudaError_t cudaMalloc(void** pointer, size_t size) { return allocate(pointer, size); }
+cudaError_t cudaMalloc(void** pointer, size_t size) {
+    const cudaError_t allowed = captures_allow("cudaMalloc");
+    return allowed ? allowed : allocate(pointer, size);
+}
 cudaError_t cudaMallocAsync(void** pointer, size_t size, cudaStream_t) { return allocate(pointer, size); }
 cudaError_t cudaMallocFromPoolAsync(void** pointer, size_t size, cudaMemPool_t, cudaStream_t) { return allocate(pointer, size); }
 cudaError_t cudaMallocManaged(void** pointer, size_t size, unsigned) { return allocate(pointer, size); }
@@ -188,112 +164,6 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* found, const void* p
     found->type = device < 0 ? cudaMemoryTypeUnregistered : cudaMemoryTypeDevice;
     found->device = device < 0 ? cudaInvalidDeviceId : device;
     (device < 0 ? found->hostPointer : found->devicePointer) = (void*)pointer;
-    return cudaSuccess;
-}
-
-// ---------------------------------------------------------------- streams, captures, events
-
-cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned, int priority) {
-    *stream = (cudaStream_t) new Stream{priority};
-    return cudaSuccess;
-}
-cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) { return cudaStreamCreateWithPriority(stream, flags, 0); }
-cudaError_t cudaStreamCreate(cudaStream_t* stream) { return cudaStreamCreateWithPriority(stream, 0, 0); }
-cudaError_t cudaStreamDestroy(cudaStream_t stream) { delete (Stream*)stream; return cudaSuccess; }
-cudaError_t cudaStreamGetPriority(cudaStream_t stream, int* priority) { *priority = priority_of(stream); return cudaSuccess; }
-cudaError_t cudaStreamQuery(cudaStream_t) { return cudaSuccess; }
-cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
-    // As CUDA: whoever waits for a stream that is captured has broken the capture.
-    return capture_of(stream) ? cudaErrorStreamCaptureUnsupported : cudaDeviceSynchronize();
-}
-cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
-    if (Graph* graph = ((Event*)event)->graph) {
-        std::lock_guard<std::mutex> guard(lock);
-        captures()[stream] = graph;
-    }
-    return cudaSuccess;
-}
-cudaError_t cudaStreamAddCallback(cudaStream_t stream, cudaStreamCallback_t callback, void* data, unsigned) {
-    callback(stream, cudaSuccess, data);
-    return cudaSuccess;
-}
-cudaError_t cudaLaunchHostFunc(cudaStream_t, cudaHostFn_t function, void* data) { function(data); return cudaSuccess; }
-
-cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status) {
-    *status = capture_of(stream) ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
-    return cudaSuccess;
-}
-cudaError_t cudaStreamGetCaptureInfo(
-    cudaStream_t stream, cudaStreamCaptureStatus* status, unsigned long long* id, cudaGraph_t* graph, const cudaGraphNode_t** nodes,
-    const cudaGraphEdgeData** edges, size_t* count
-) {
-    Graph* found = capture_of(stream);
-    *status = found ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
-    if (id) *id = found ? found->id : 0;
-    if (graph) *graph = (cudaGraph_t)found;
-    if (nodes) *nodes = nullptr;
-    if (edges) *edges = nullptr;
-    if (count) *count = 0;
-    return cudaSuccess;
-}
-cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
-    static unsigned long long captured = 0;
-    auto* graph = new Graph;
-    {
-        std::lock_guard<std::mutex> guard(lock);
-        if (captures().count(stream)) return cudaErrorIllegalState;
-        graph->id = ++captured;
-        captures()[stream] = graph;
-    }
-    record("capture-begin");
-    return cudaSuccess;
-}
-cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* found) {
-    Graph* graph = capture_of(stream);
-    if (!graph) return cudaErrorIllegalState;
-    {
-        std::lock_guard<std::mutex> guard(lock);
-        for (auto one = captures().begin(); one != captures().end();) one = one->second == graph ? captures().erase(one) : ++one;
-    }
-    *found = (cudaGraph_t)graph;
-    record("capture-end", ", \"nodes\": " + std::to_string(graph->nodes));
-    return cudaSuccess;
-}
-cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode*) { return cudaSuccess; }
-cudaError_t cudaGraphInstantiate(cudaGraphExec_t* made, cudaGraph_t graph, unsigned long long) {
-    *made = (cudaGraphExec_t) new Graph(*(Graph*)graph);
-    return cudaSuccess;
-}
-cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t* made, cudaGraph_t graph, unsigned long long flags) {
-    return cudaGraphInstantiate(made, graph, flags);
-}
-cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t) {
-    if (visible()[current()].lost()) return cudaErrorDevicesUnavailable;
-    record("graph-launch", ", \"nodes\": " + std::to_string(((Graph*)graph)->nodes));
-    return cudaSuccess;
-}
-cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t* nodes, size_t* count) {
-    if (nodes) return refuse("a CUDA graph's nodes");
-    *count = ((Graph*)graph)->nodes;
-    return cudaSuccess;
-}
-cudaError_t cudaGraphDestroy(cudaGraph_t graph) { delete (Graph*)graph; return cudaSuccess; }
-cudaError_t cudaGraphExecDestroy(cudaGraphExec_t graph) { delete (Graph*)graph; return cudaSuccess; }
-
-cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) { *event = (cudaEvent_t) new Event; return cudaSuccess; }
-cudaError_t cudaEventCreate(cudaEvent_t* event) { return cudaEventCreateWithFlags(event, 0); }
-cudaError_t cudaEventDestroy(cudaEvent_t event) { delete (Event*)event; return cudaSuccess; }
-cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, unsigned) {
-    ((Event*)event)->graph = capture_of(stream);
-    return cudaSuccess;
-}
-cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) { return cudaEventRecordWithFlags(event, stream, 0); }
-cudaError_t cudaEventQuery(cudaEvent_t) { return cudaSuccess; }
-cudaError_t cudaEventSynchronize(cudaEvent_t) { return cudaSuccess; }
-cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t, cudaEvent_t) {
-    // Whoever compares times here finds all equal, and keeps his first choice. A compile must not choose so at all.
-    if (compiling()) return refuse("a measured time");
-    *milliseconds = 1;
     return cudaSuccess;
 }
 

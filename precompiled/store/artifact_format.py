@@ -85,7 +85,7 @@ class Manifest:
     files: dict[str, FileRecord]
     compile_s: float
     created: float  # seconds since the epoch
-    compiled_by: dict[str, str]  # version, uid, pid, host
+    compiled_by: dict[str, str]  # version, uid, pid, host; device where it is made up: nothing was chosen by a time
     tier: str = "default"
     has_backward: bool = False
     kernels: dict[str, str] = field(default_factory=dict)  # name of a kernel -> the digest of its file in native/

@@ -45,6 +45,7 @@ from precompiled.torch_internals import (
     modes,
     program_classes,
     triton_files,
+    untimed,
 )
 from precompiled.torch_internals.kernel_units import Native
 from precompiled.torch_internals.sizes import evaluate, is_size_input, produced_guards
@@ -95,7 +96,13 @@ def compile_graph(
     """
     context = TracingContext(metadata.new_fake_mode())
     classes = program_classes.made(inputs.get("classes", ()))
-    with tracing(context), _serializable(), kernel_units.collected() as collector, freezing.collected(weights):
+    with (
+        tracing(context),
+        _serializable(),
+        kernel_units.collected() as collector,
+        freezing.collected(weights),
+        untimed.choices(),
+    ):
         compiled, symints = _compile(module, inputs, hints, floats, context, classes, weights)
         _refuse_input_guards(context)
         serialize = getattr(compiled, "serialize", None)

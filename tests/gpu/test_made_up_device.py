@@ -140,13 +140,16 @@ from precompiled.made_up_cuda.activate import compiling
 start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
 start.record(); end.record(); torch.cuda.synchronize()
 print(start.elapsed_time(end))
-compiling()
-try:
-    start.elapsed_time(end)
-except Exception as error:
-    print(type(error).__name__)
+with compiling() as refused:
+    try:
+        start.elapsed_time(end)
+    except Exception as error:
+        print(type(error).__name__, refused())
+print(start.elapsed_time(end))
+with compiling() as refused:
+    print([refused()])
 """
-    assert run(code, tmp_path).split() == ["1.0", "AcceleratorError"]
+    assert run(code, tmp_path).split("\n")[:-1] == ["1.0", "AcceleratorError a measured time", "1.0", "['']"]
     assert [event["what"] for event in events(tmp_path)] == ["a measured time"]
 
 

@@ -1,0 +1,114 @@
+"""What a compile decides by times: on a device that has none it is decided without, or refused; never by made-up ones.
+
+Compiled here as in a worker; ``tests/gpu/test_cuda.py`` has the way of ``max-autotune`` through the daemon.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from support_graphs import captured
+
+from precompiled.core.errors import CompileFailed
+from precompiled.graph import capture
+from precompiled.made_up_cuda import activate
+from precompiled.torch_internals import codec, configs, freezing, modes, program_classes, untimed
+from precompiled.torch_internals.compile import compile_graph
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not os.environ.get("CUDA_MADE_UP"), reason="NOT TESTED: the device here is no made-up one"),
+]
+
+
+@pytest.fixture(autouse=True)
+def caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Of the test's own: Inductor keeps choices that it has made."""
+    for name in ("triton", "inductor"):
+        monkeypatch.setenv(f"{'TRITON' if name == 'triton' else 'TORCHINDUCTOR'}_CACHE_DIR", str(tmp_path / name))
+    return tmp_path
+
+
+def compiled(function: Callable[..., Any], *inputs: torch.Tensor, **options: Any) -> str:
+    """The code of what a worker makes of it."""
+    program = capture.parse(captured(function, *inputs, options=options).program.to_bytes())
+    torch._dynamo.reset()
+    with (
+        modes.process_wide(program["modes"]),
+        modes.thread_local(program["modes"]),
+        configs.applied(program["configs"], 1),
+    ):
+        made = compile_graph(codec.decode(program["graph"]), program["inputs"], program["hints"], program["floats"])
+    return freezing.code_of(program_classes.loads(made.bundle, {}).compiled_fw).source_code
+
+
+def asked_for(monkeypatch: pytest.MonkeyPatch, *arguments: Any, **options: Any) -> str:
+    """What the same compile asks the device for where nothing is decided beforehand."""
+    from contextlib import contextmanager
+
+    found = []
+
+    @contextmanager
+    def as_it_is() -> Any:
+        with activate.compiling() as refused:
+            try:
+                yield
+            finally:
+                found.append(refused())
+
+    with monkeypatch.context() as patched:
+        patched.setattr(untimed, "choices", as_it_is)
+        try:
+            compiled(*arguments, **options)
+        except Exception as error:
+            print(f"{type(error).__name__}: {error}")
+    return found[0]
+
+
+def mm(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return x @ y
+
+
+def test_a_product_is_not_padded(monkeypatch: pytest.MonkeyPatch) -> None:
+    odd = torch.randn(512, 511, device="cuda"), torch.randn(511, 512, device="cuda")
+    assert asked_for(monkeypatch, mm, *odd) == "a measured time"
+    code = compiled(mm, *odd)
+    assert "extern_kernels.mm(" in code and "triton" not in code.partition("def call")[2], code
+
+
+def test_a_product_that_is_to_be_padded_in_any_case_is() -> None:
+    odd = torch.randn(512, 511, device="cuda"), torch.randn(511, 512, device="cuda")
+    assert "(512, 512)" in compiled(mm, *odd, force_shape_pad=True).partition("def call")[2].replace("1, ", "")
+
+
+def test_under_max_autotune_the_librarys_kernel_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    even = torch.randn(256, 256, device="cuda"), torch.randn(256, 256, device="cuda")
+    # Of Triton's forty configurations one is enough.
+    few = {"max_autotune": True, "test_configs.max_mm_configs": 1}
+    asked = asked_for(monkeypatch, mm, *even, **few)
+    assert asked == "a measured time" or asked.startswith("a run of the kernel"), asked
+    code = compiled(mm, *even, **few)
+    assert "extern_kernels.mm(" in code and "triton_tem" not in code
+
+
+def test_coordinate_descent_is_the_clients(caches: Path) -> None:
+    code = compiled(lambda x: x.softmax(-1), torch.randn(64, 512, device="cuda"), coordinate_descent_tuning=True)
+    assert "'coordinate_descent_tuning': True" in code
+    assert not list(caches.rglob("*.best_config"))
+
+
+@pytest.mark.reason("made-up-device")
+def test_what_else_takes_a_time_is_not_compiled() -> None:
+    x = torch.randn(4096, 64, device="cuda")
+
+    def fused(x: torch.Tensor) -> torch.Tensor:
+        return (x.sin().sum(-1, keepdim=True) * x).cos()
+
+    with pytest.raises(CompileFailed) as refused:
+        compiled(fused, x, benchmark_fusion=True)
+    assert refused.value.code == "made-up-device"
