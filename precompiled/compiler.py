@@ -205,6 +205,9 @@ def _evict(store: Store, job: wire.Job) -> None:
 
 
 def _publish_failure(store: Store, job: wire.Job, started: float, code: str, message: str) -> wire.Finished:
+    if job.device != "cpu" and (problem := _lost_device()):
+        # Of the device, or of what an earlier compile did to this process's part of it: no word about this graph.
+        return _failed(job, started, "device-lost", f"the worker's GPU cannot be used any more: {problem}")
     seconds = time.monotonic() - started
     message = message[:MAX_MESSAGE_CHARS]
     try:
@@ -215,6 +218,17 @@ def _publish_failure(store: Store, job: wire.Job, started: float, code: str, mes
     except StoreError as error:
         return _failed(job, started, error.code, f"{error} (while recording: {message})")
     return wire.Finished(job.id, job.key, "failed", seconds, reason=code, message=message)
+
+
+def _lost_device() -> str:
+    """Why this process cannot use its GPU any more; "" where it can. CUDA's errors of that kind are for good."""
+    import torch
+
+    try:
+        torch.cuda.synchronize()
+    except Exception as error:  # noqa: BLE001 - of several classes, by the version and by what is lost
+        return str(error).partition("\n")[0]
+    return ""
 
 
 def _failed(job: wire.Job, started: float, code: str, message: str) -> wire.Finished:

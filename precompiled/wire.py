@@ -157,8 +157,8 @@ class Rejected(_Message, frozen=True):
     """The request cannot be served; the form of this message is frozen for all protocol versions.
 
     At once: "protocol-version", "bad-message", "too-large", "not-permitted", "no-such-device", "key-quarantined",
-    "worker-cannot-start", "stopping". Later, as the end of an accepted job: "compile-failed", "key-quarantined",
-    "worker-cannot-start", "stopping". What each means: docs/protocol.md.
+    "worker-cannot-start", "stopping". Later, as the end of an accepted job: "compile-failed", "device-lost",
+    "key-quarantined", "worker-cannot-start", "stopping". What each means: docs/protocol.md.
     """
 
     code: str
@@ -320,7 +320,7 @@ class Ready(_Message, frozen=True):
 
 
 class Finished(_Message, frozen=True):
-    """The job's outcome. "failed" has been published too, as a failure record, unless the store itself failed."""
+    """The job's outcome. "failed" has been published too, as a failure record, unless the store or the GPU failed."""
 
     id: str
     key: str

@@ -51,6 +51,7 @@ from precompiled.service.job_queue import JobQueue
 from precompiled.service.jobs import Flight, Job, Seat, Worker
 
 from precompiled import wire
+from precompiled.core.errors import DEVICE_LOST
 
 MAX_INTERESTED = 4096  # clients told about one job's end; more are accepted, and read the store like everybody
 MAX_QUARANTINED = 4096  # keys and seats; the oldest is forgotten first
@@ -224,7 +225,11 @@ class Scheduler:
             out.append(job.move("fail", now, finished.reason))
             out.append(Count(job.uid, "failed"))
             why = finished.message or finished.reason
-            self._end(job, out, wire.Rejected("compile-failed", why, "It is compiled in process", key=job.submit.key))
+            if finished.reason == DEVICE_LOST:
+                code, action = DEVICE_LOST, "It is compiled by the next process that asks"
+            else:
+                code, action = "compile-failed", "It is compiled in process"
+            self._end(job, out, wire.Rejected(code, why, action, key=job.submit.key))
         else:
             out.append(job.move("publish", now, finished.outcome))
             if finished.outcome == "published":
@@ -233,8 +238,9 @@ class Scheduler:
             else:  # it was published between the lookup and the submit
                 out.append(Count(job.uid, "deduplicated"))
             self._end(job, out, wire.Accepted("", job.submit.key, "published"))
-        if worker.jobs_done >= self.limits.jobs_per_worker:
-            self._leave(worker, "recycled", now, out)
+        lost = finished.reason == DEVICE_LOST  # for good: its next job would fail as well
+        if lost or worker.jobs_done >= self.limits.jobs_per_worker:
+            self._leave(worker, DEVICE_LOST if lost else "recycled", now, out)
             # Where no other place is free the next worker takes this one's, and evicts no warm worker.
             worker.makes_room = self.queue_depth > 0 and len(self.workers) >= self.limits.processes
         self._assign_jobs(now, out)

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 # What torch raised in a worker: the one failure of which a compile in process shows whose fault it was.
 COMPILE_ERROR = "compile-error"
+# A worker cannot use its GPU any more, whatever graph it had.
+DEVICE_LOST = "device-lost"
 
 
 class PrecompiledError(Exception):

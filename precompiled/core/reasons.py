@@ -240,6 +240,10 @@ _TABLE = (
     _daemon(_IN_PROCESS, "compile-failed",
         "the worker could not make an artifact, nor a failure record (the store, an error of ours); the message has "
         "why", then="; see the message"),
+    _daemon(_IN_PROCESS, "device-lost",
+        "the worker's GPU was lost, or an error of CUDA's has made it useless to that worker, which ends; nothing is "
+        "kept about the graph",
+        "The message has CUDA's words; `dmesg` and `nvidia-smi` may know more", running=_EAGER),
     _daemon(_IN_PROCESS, "worker-error",
         "the worker's own code raised; in the daemon's log (clients are told `compile-failed`, with the traceback)",
         "A bug: report it"),

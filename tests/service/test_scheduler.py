@@ -336,6 +336,25 @@ def test_a_failed_compile_leaves_the_worker_alive() -> None:
     assert host.only(RunJob, host.submit("other")).worker == number
 
 
+@pytest.mark.reason("device-lost")
+def test_a_worker_that_has_lost_its_gpu_leaves_and_the_graph_is_not_blamed() -> None:
+    host = Host()
+    number = host.warm()
+    run = host.only(RunJob, host.submit("k"))
+    host.submit("next")
+    said = host.done(run, "failed", reason="device-lost", message="unspecified launch failure")
+    assert host.reply(said).code == "device-lost"
+    stopped = host.only(StopWorker, said)
+    assert (stopped.worker, stopped.reason) == (number, "device-lost")
+    assert not [order for order in said if isinstance(order, RunJob)], "it gets no other job"
+    other = host.only(StartWorker, said).worker
+    host.tell(WorkerGone(number, "device-lost"))
+    run = host.only(RunJob, host.tell(WorkerReady(other)))
+    assert run.job.key == "next"
+    host.done(run)
+    assert host.only(RunJob, host.submit("k")).job.key == "k", "the key is not quarantined"
+
+
 def test_an_environment_that_cannot_start_fails_its_jobs_and_is_refused_for_a_while() -> None:
     host = Host()
     first = host.only(StartWorker, host.submit("k"))
