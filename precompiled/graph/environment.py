@@ -34,6 +34,8 @@ _VARIABLE_PREFIXES = (
 _NOT_FOR_WORKERS = frozenset(
     {
         "CUDA_VISIBLE_DEVICES",
+        "CUDA_DEVICE_ORDER",
+        "CUDA_LAUNCH_BLOCKING",
         "TORCH_COMPILE_DEBUG",
         "TORCH_COMPILE_JOB_ID",
         "TORCH_COMPILE_STICKY_PGO_KEY",
@@ -171,7 +173,12 @@ def likely_device() -> str:
 
 
 def device_of_a_worker(device: str) -> str:
-    """``"cpu"``, or ``"cuda:<UUID>"`` for the GPU that this process calls ``device``."""
+    """``"cpu"``, or ``"cuda:<UUID>"`` for the GPU, or the slice of one, that this process calls ``device``."""
     if device == "cpu":
         return device
-    return f"cuda:GPU-{torch.cuda.get_device_properties(device).uuid}"
+    properties = torch.cuda.get_device_properties(device)
+    # Of a slice of a GPU, torch tells the GPU's UUID: a worker pinned to that could be on another slice.
+    first = os.environ.get("CUDA_VISIBLE_DEVICES", "").partition(",")[0].strip()
+    if " MIG " in properties.name and first.startswith("MIG-"):
+        return f"cuda:{first}"  # a process sees one slice, the first that it names
+    return f"cuda:GPU-{properties.uuid}"

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+from types import SimpleNamespace
 
 import pytest
+import torch
 
-from precompiled.graph.environment import variables
+from precompiled.graph.environment import device_of_a_worker, variables
 
 SHARED = {"PATH": "/bin", "HOME": "/home/u", "OMP_NUM_THREADS": "1", "MASTER_ADDR": "localhost", "WORLD_SIZE": "2"}
 
@@ -18,6 +20,8 @@ def torchrun(rank: int, run: int = 0) -> dict[str, str]:
         "RANK": str(rank),
         "LOCAL_RANK": str(rank),
         "CUDA_VISIBLE_DEVICES": str(rank),
+        "CUDA_DEVICE_ORDER": ("PCI_BUS_ID", "FASTEST_FIRST")[rank],  # the pool sets it
+        "CUDA_LAUNCH_BLOCKING": str(rank),  # when a program waits, not what is compiled
         "TORCHELASTIC_RUN_ID": f"run-{run}",
         "TORCHELASTIC_RESTART_COUNT": str(run),
         "TORCHELASTIC_ERROR_FILE": f"/tmp/torchelastic_{run}/attempt_0/{rank}/error.json",
@@ -48,3 +52,23 @@ def test_the_ranks_of_all_runs_share_workers(monkeypatch: pytest.MonkeyPatch) ->
 )
 def test_what_compiles_read_reaches_workers(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert variables_in({name: "x"}, monkeypatch) == {name: "x"}
+
+
+@pytest.mark.parametrize(
+    ("name", "visible", "pinned"),
+    [
+        ("NVIDIA A100", None, "cuda:GPU-the-gpu"),
+        ("NVIDIA A100", "1,0", "cuda:GPU-the-gpu"),
+        ("NVIDIA A100 MIG 1g.5gb", "MIG-a-slice", "cuda:MIG-a-slice"),
+        ("NVIDIA A100 MIG 1g.5gb", " MIG-a-slice,MIG-another", "cuda:MIG-a-slice"),
+        ("NVIDIA A100 MIG 1g.5gb", "0", "cuda:GPU-the-gpu"),
+        ("NVIDIA A100", "MIG-set-later", "cuda:GPU-the-gpu"),
+    ],
+)
+def test_a_worker_is_pinned_to_a_gpu_or_to_the_slice_of_one_that_the_process_sees(
+    name: str, visible: str | None, pinned: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "environ", {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible})
+    properties = SimpleNamespace(name=name, uuid="the-gpu")
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
+    assert device_of_a_worker("cuda:0") == pinned
