@@ -30,7 +30,17 @@ from precompiled.client.swap import Event, State
 from precompiled.core.errors import COMPILE_ERROR, Bypass, NotServed, PrecompiledError, Refused, StoreError, code_of
 from precompiled.graph import capture, key
 from precompiled.store.artifacts import Artifact
-from precompiled.torch_internals import around, fixed_floats, inductor, late, lowering, source_lines, stand_in, traced
+from precompiled.torch_internals import (
+    around,
+    captures,
+    fixed_floats,
+    inductor,
+    late,
+    lowering,
+    source_lines,
+    stand_in,
+    traced,
+)
 from precompiled.torch_internals.naming import graph_name
 from precompiled.torch_internals.sizes import guard_check, install_guards
 
@@ -243,7 +253,7 @@ class _Graph:
             self.graph.eager(),
             program.size_inputs,
             lambda sizes: self.submitter.request_variant(program, dispatch, sizes),
-            torch.cuda.is_current_stream_capturing if program.device != "cpu" else None,
+            captures.is_capturing if program.device != "cpu" else None,
             self.safe_point,
             waits=bool(program.no_stand_in),
         )

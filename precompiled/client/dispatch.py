@@ -52,7 +52,8 @@ class Dispatch:
         *,
         waits: bool = False,
     ) -> None:
-        """``is_capturing``: whether a CUDA graph is being captured, in which no code may be loaded.
+        """``is_capturing``: whether a CUDA graph is being captured. Code that has not run yet must not run in it: its
+        first run loads kernels, and measures them.
 
         ``safe_point``: that of the function whose graph this is. ``waits``: the graph must not run eager: a call that
         no artifact serves waits for one.
@@ -63,7 +64,8 @@ class Dispatch:
         self._request_variant = request_variant
         self._safe_point = safe_point or SafePoint()
         self._waits = waits
-        self._variants: tuple[tuple[Check, Compiled], ...] = ()  # those that serve calls
+        self._is_capturing = is_capturing
+        self._variants: list[tuple[Check, Compiled]] = []  # those that serve calls; only ever longer
         self._loaded: tuple[tuple[Check | None, Compiled], ...] = ()  # those, and the ones that await a safe point
         self._requested: set[tuple[int, ...]] = set()
         # By the values of the size inputs: waits until the artifact for them is there, or will not come. Set by
@@ -83,25 +85,16 @@ class Dispatch:
             nonlocal run
             if calls.calls_before_flip is None:
                 calls.calls_before_flip = calls.calls
-            if is_capturing is None:
-                run = function
-                return
+            run = function
 
-            def outside_of_captures(*args: Any) -> Any:
-                nonlocal run
-                if is_capturing():
-                    return eager(*args)
-                run = function
-                return function(*args)
-
-            run = outside_of_captures
-
-        def before_next_call(action: Callable[[], None]) -> None:
+        def before_next_call(action: Callable[[], None], *, in_captures: bool = True) -> None:
             nonlocal run
             then = run
 
             def first(*args: Any) -> Any:
                 nonlocal run
+                if not in_captures and is_capturing is not None and is_capturing():
+                    return then(*args)
                 if run is first:
                     run = then
                 action()
@@ -111,7 +104,8 @@ class Dispatch:
 
         self.call = call
         self._flip = flip
-        # For a fork's child, among others: it awaits the artifact only where it calls the graph.
+        # For a fork's child, among others: it awaits the artifact only where it calls the graph. ``in_captures``: also
+        # where that call is in a capture.
         self.before_next_call = before_next_call
 
     def serve_with(self, function: Compiled, check: Check | None = None) -> None:
@@ -128,10 +122,33 @@ class Dispatch:
         if self._calls.report.message == AWAITS_SAFE_POINT:
             self._calls.report.message = ""
         if check is None:
-            self._flip(function)
+            self._flip(self._not_first_in_a_capture(function, self._flip))
             return
-        self._variants = (*self._variants, (check, function))
+        slot = len(self._variants)
+
+        def settle(function: Compiled) -> None:
+            self._variants[slot] = (check, function)
+
+        self._variants.append((check, self._not_first_in_a_capture(function, settle)))
         self._flip(self._guarded)
+
+    def _not_first_in_a_capture(self, function: Compiled, settle: Callable[[Compiled], None]) -> Compiled:
+        """``function``, but eager where it would run in a capture for the first time. ``settle`` gets ``function`` as
+        it is, once no check is needed any more.
+        """
+        is_capturing, eager = self._is_capturing, self._eager
+        if is_capturing is None:
+            return function
+
+        def first(*args: Any) -> Any:
+            if is_capturing():
+                self._calls.calls_unserved += 1
+                return eager(*args)
+            result = function(*args)
+            settle(function)
+            return result
+
+        return first
 
     def _variant(self, sizes: list[int]) -> Compiled | None:
         return next((function for check, function in self._variants if check(sizes)), None)

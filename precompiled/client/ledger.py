@@ -88,7 +88,7 @@ class GraphCalls:
         self.swap = Swap()
         self.calls = 0
         self.calls_before_flip: int | None = None
-        self.calls_unserved = 0  # after the flip, of sizes that no variant serves yet
+        self.calls_unserved = 0  # after the flip: of sizes that no variant serves yet, or in a capture
 
     def loaded(self, source: str, load_s: float, saved_s: float, swap: Swap | None = None) -> None:
         """An artifact serves this graph. ``source``: as in GraphReport. ``load_s``, ``saved_s``: seconds that the load

@@ -26,7 +26,7 @@ from precompiled.core.errors import COMPILE_ERROR, Bypass, NotServed, StoreError
 from precompiled.core.reasons import Outcome, outcome
 from precompiled.graph.capture import Program
 from precompiled.store.artifacts import FAILED_SUFFIX, Artifact
-from precompiled.torch_internals import openmp
+from precompiled.torch_internals import captures, openmp
 from precompiled.torch_internals.sizes import guard_check
 
 if TYPE_CHECKING:
@@ -317,8 +317,9 @@ class Pending:
         started = time.perf_counter()
         try:
             program = item.program
-            function = load(session.store, artifact, program.modes, cudagraphs=program.cudagraphs,
-                            classes=program.classes, frozen=program.frozen, device=program.device)  # fmt: skip
+            with captures.unconcerned():
+                function = load(session.store, artifact, program.modes, cudagraphs=program.cudagraphs,
+                                classes=program.classes, frozen=program.frozen, device=program.device)  # fmt: skip
         except (Bypass, StoreError, FileNotFoundError) as error:
             return error
         load_s = time.perf_counter() - started
@@ -361,7 +362,7 @@ class Pending:
             if code != COMPILE_ERROR:  # whose end the compile itself shows
                 warn(code, f"a graph is compiled in process ({code}): {message}")
             if item.swap is item.calls.swap:  # the sizes of a further variant stay eager
-                item.dispatch.before_next_call(functools.partial(_compile_now, self._session, item))
+                _compile_later(self._session, item)
         self._finish(item)
 
     def _raise_if_strict(self, item: Awaited) -> None:
@@ -383,6 +384,10 @@ def _raise(error: Exception) -> None:
     raise error
 
 
+def _compile_later(session: Session, item: Awaited) -> None:
+    item.dispatch.before_next_call(functools.partial(_compile_now, session, item), in_captures=False)
+
+
 def _compile_now(session: Session, item: Awaited) -> None:
     """Compile in process, in the caller's thread, just before a call. Raises what plain torch.compile would raise."""
     if item.compiled_here:
@@ -394,7 +399,7 @@ def _compile_now(session: Session, item: Awaited) -> None:
         # The next call compiles again, as with plain torch.compile: to keep the error would keep the frames of its
         # traceback, and with them the program's tensors.
         item.compiled_here = False
-        item.dispatch.before_next_call(functools.partial(_compile_now, session, item))
+        _compile_later(session, item)
         raise
     if compiled is not None:
         function, guards = compiled

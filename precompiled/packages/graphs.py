@@ -19,7 +19,7 @@ from precompiled.packages.describe.errors import Mismatch
 from precompiled.packages.dynamo import dynamo_state
 from precompiled.packages.dynamo.frame_entry import Graph
 from precompiled.store.artifacts import Artifact
-from precompiled.torch_internals import codec, custom_ops, program_classes, stand_in
+from precompiled.torch_internals import captures, codec, custom_ops, program_classes, stand_in
 from precompiled.torch_internals.sizes import guard_check
 
 
@@ -82,7 +82,8 @@ def _dispatched(
         eager = eager_of(devices.for_a_client(kept, graph.device))
     except Exception as error:  # an import of the user's, or an operator that has other kernels here
         raise Mismatch(f"its graph cannot be run eager here: {error}") from error
-    dispatch = Dispatch(calls, eager, graph.size_inputs, request, waits=bool(program.no_stand_in))
+    is_capturing = captures.is_capturing if graph.device != "cpu" else None
+    dispatch = Dispatch(calls, eager, graph.size_inputs, request, is_capturing, waits=bool(program.no_stand_in))
     for artifact in artifacts:
         dispatch.serve_with(_loaded(session, graph, artifact, classes), guard_check(artifact.manifest.guards))
     return dispatch.call

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch._inductor.config as inductor
 
@@ -31,7 +32,7 @@ def choices() -> Iterator[None]:
     if not activate.is_active():
         yield
         return
-    settled = {"max_autotune_gemm_backends": "ATEN", "max_autotune_conv_backends": "ATEN"}
+    settled: dict[str, Any] = {"max_autotune_gemm_backends": "ATEN", "max_autotune_conv_backends": "ATEN"}
     if not inductor.force_shape_pad:  # which pads without a look at times
         settled["shape_padding"] = False
     with inductor.patch(settled), activate.compiling() as refused:

@@ -105,8 +105,41 @@ def test_a_capture_of_a_cuda_graph_is_not_swapped() -> None:
     made = dispatch(graph(lambda x: x + 1), is_capturing=lambda: capturing[0])
     made.serve_with(lambda x: "compiled")
     assert torch.equal(made.call(torch.zeros(1)), torch.ones(1))
+    assert made._calls.snapshot().calls_eager == 1
     capturing[0] = False
     assert made.call(torch.zeros(1)) == "compiled"
+    capturing[0] = True
+    assert made.call(torch.zeros(1)) == "compiled", "what has run once may be captured"
+
+
+def test_a_variant_runs_for_the_first_time_outside_of_a_capture_while_another_is_captured() -> None:
+    capturing = [False]
+    calls = GraphCalls(GraphReport(id="", name=""))
+    eager = graph(lambda size, x: x + 1)
+    made = Dispatch(calls, eager, [0], lambda sizes: None, lambda: capturing[0])
+    for size in (1, 2):
+        made.serve_with(lambda size, x: f"compiled for {size}", lambda sizes, size=size: sizes == [size])
+    assert made.call(1, torch.zeros(1)) == "compiled for 1"
+    capturing[0] = True
+    assert made.call(1, torch.zeros(1)) == "compiled for 1"
+    assert torch.equal(made.call(2, torch.zeros(1)), torch.ones(1))
+    capturing[0] = False
+    assert made.call(2, torch.zeros(1)) == "compiled for 2"
+    capturing[0] = True
+    assert made.call(2, torch.zeros(1)) == "compiled for 2"
+
+
+def test_what_may_not_be_done_in_a_capture_is_done_before_the_next_call_outside_of_one() -> None:
+    capturing = [True]
+    made = dispatch(graph(lambda x: x + 1), is_capturing=lambda: capturing[0])
+    done: list[str] = []
+    made.before_next_call(lambda: done.append("compiled in process"), in_captures=False)
+    made.call(torch.zeros(1))
+    assert not done
+    capturing[0] = False
+    made.call(torch.zeros(1))
+    made.call(torch.zeros(1))
+    assert done == ["compiled in process"]
 
 
 # ---------------------------------------------------------------- with autograd
