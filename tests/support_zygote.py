@@ -169,7 +169,11 @@ def _serve(path: str) -> list[str] | None:
                 listening.close()
                 connection.close()
                 _become(request, streams)
-                return list(request["arguments"])
+                arguments = list(request["arguments"])
+                # Inductor may have asked for GPUs while it was imported (torch 2.11): a fork can use none after that.
+                if torch.cuda._is_in_bad_fork():
+                    os.execv(arguments[0], arguments)
+                return arguments
             for stream in streams:
                 os.close(stream)
             connection.sendall(pid.to_bytes(8, "big"))
@@ -235,7 +239,7 @@ def _execute(arguments: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    import torch._inductor.compile_fx  # noqa: F401 - what this file is for
+    import torch._inductor.compile_fx  # what this file is for
 
     script = _serve(sys.argv[1])
     if script is not None:
