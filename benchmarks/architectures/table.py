@@ -39,6 +39,9 @@ class Row:
     errors: list[str] = field(default_factory=list)  # what could not be examined
     messages: list[str] = field(default_factory=list)  # what precompiled says of the rest
     seconds: float = 0.0
+    target: str = ""  # the architecture of a made-up GPU: no value was compared
+    cubins: dict[str, int] = field(default_factory=dict)  # of the second process, new to it: by architecture
+    started: list[str] = field(default_factory=list)  # processes, by the second one
 
     @property
     def equal(self) -> bool:
@@ -47,45 +50,54 @@ class Row:
     @property
     def right(self) -> bool:
         served = self.graphs == self.by_daemon == self.second_graphs == self.hits > 0
-        return self.equal and served and self.compiles == 0
+        made = not self.target or (not self.started and set(self.cubins) <= {self.target})
+        return self.equal and served and made and self.compiles == 0
 
     def cells(self) -> list[str]:
         share = f"{self.by_daemon} ({self.by_daemon / self.graphs:.0%})" if self.graphs else "none"
         reasons = ", ".join(f"{reason} {number}" for reason, number in sorted(self.rest.items()))
+        compared = "error" if self.errors else "no" if self.different else "not compared" if self.target else "yes"
+        made = ", ".join(f"{number} {name}" for name, number in sorted(self.cubins.items()))
         return [
             self.architecture, self.kind, self.task, str(self.graphs), share, reasons,
-            f"{self.hits} of {self.second_graphs}", "error" if self.errors else "yes" if self.equal else "no",
-            str(self.compiles), f"{self.seconds:.0f} s",
+            f"{self.hits} of {self.second_graphs}", compared, str(self.compiles),
+            *([made or "none new", str(len(self.started))] if self.target else []), f"{self.seconds:.0f} s",
         ]  # fmt: skip
 
     def remarks(self) -> list[str]:
         more = len(self.different) - SHOWN
         shown = [*self.different[:SHOWN], *([f"and {more} more differences (--json has them)"] if more > 0 else [])]
-        return [*self.errors, *self.messages, *shown]
+        return [*self.errors, *self.messages, *shown, *(f"started {text}" for text in self.started if self.target)]
 
 
-HEADERS = [
-    "architecture", "kind", "task", "graphs", "by the daemon", "the rest", "hit in the 2nd process", "equal to eager",
-    "compiles in the client", "took",
-]  # fmt: skip
+def headers(target: str) -> list[str]:
+    """``target``: as that of a Row."""
+    return [
+        "architecture", "kind", "task", "graphs", "by the daemon", "the rest", "hit in the 2nd process",
+        "equal to eager", "compiles in the client",
+        *(["cubins in the 2nd process", "processes it started"] if target else []), "took",
+    ]  # fmt: skip
 
 
-def examine(names: Sequence[Name], say: Say) -> list[Row]:
+def examine(names: Sequence[Name], say: Say, device: str = "cpu", target: str = "") -> list[Row]:
     """Run each in a process with nothing cached, and again in another; a daemon for both."""
     with fresh_host() as host:
         host.start_daemon()
-        first = _run(host, names, lambda text: say(f"nothing cached: {text}"))
-        second = _run(host, names, lambda text: say(f"next process:   {text}"))
-    return [_row(name, first[name], second[name]) for name in names]
+        first = _run(host, names, device, "first", lambda text: say(f"nothing cached: {text}"))
+        second = _run(host, names, device, "second", lambda text: say(f"next process:   {text}"))
+    return [_row(name, first[name], second[name], target) for name in names]
 
 
-def _run(host: Host, names: Sequence[Name], say: Say) -> dict[Name, dict[str, Any]]:
-    """What the program found for each, all in one process; in another one from where a process died."""
+def _run(host: Host, names: Sequence[Name], device: str, caches: str, say: Say) -> dict[Name, dict[str, Any]]:
+    """What the program found for each, all in one process; in another one from where a process died.
+
+    ``caches``: a folder of Inductor's and Triton's, for GPUs: what the second process has is out of the artifacts.
+    """
     found: dict[Name, dict[str, Any]] = {}
     errors = host.root / "program.log"
     while waiting := [name for name in names if name not in found]:
         begun = waiting[0]
-        for answer in _answers(host, waiting, errors):
+        for answer in _answers(host, waiting, device, caches, errors):
             if "begun" in answer:
                 begun = (answer["begun"][0], answer["begun"][1])
                 continue
@@ -97,8 +109,12 @@ def _run(host: Host, names: Sequence[Name], say: Say) -> dict[Name, dict[str, An
     return found
 
 
-def _answers(host: Host, names: Sequence[Name], errors: Path) -> Iterator[dict[str, Any]]:
-    command = host.command({"rows": names, "wait_s": WAIT_S}, hook=True, program="architectures.program")
+def _answers(
+    host: Host, names: Sequence[Name], device: str, caches: str, errors: Path
+) -> Iterator[dict[str, Any]]:  # fmt: skip
+    own = {} if device == "cpu" else {"TORCHINDUCTOR_CACHE_DIR": str(host.root / caches)}
+    spec = {"rows": names, "wait_s": WAIT_S, "device": device}
+    command = host.command(spec, hook=True, program="architectures.program", extra=own)
     with errors.open("w") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", "precompiled", "run", "--", *command["argv"]],
@@ -129,9 +145,9 @@ def _progress(name: Name, answer: dict[str, Any], done: int, of: int) -> str:
     return f"{done}/{of} {' '.join(name)}: {shown}; {verdict}; {answer.get('seconds', 0.0):.0f} s"
 
 
-def _row(name: Name, first: dict[str, Any], second: dict[str, Any]) -> Row:
+def _row(name: Name, first: dict[str, Any], second: dict[str, Any], target: str) -> Row:
     architecture, task = name
-    row = Row(architecture, ARCHITECTURES[architecture].kind, task)
+    row = Row(architecture, ARCHITECTURES[architecture].kind, task, target=target)
     for title, answer in (("nothing cached", first), ("next process", second)):
         if answer["error"]:
             row.errors.append(f"{title}: {answer['error']}")
@@ -150,5 +166,6 @@ def _row(name: Name, first: dict[str, Any], second: dict[str, Any]) -> Row:
         row.rest[reason] = row.rest.get(reason, 0) + 1
         row.messages.append(f"{report['name']}: {report['state']}, {reason}: {report['message']}")
     row.second_graphs = len(second.get("reports", []))
+    row.cubins, row.started = second.get("cubins", {}), second.get("started", [])
     row.hits = sum(report["source"] == "hit" for report in second.get("reports", []))
     return row

@@ -77,6 +77,16 @@ def differences(got: Tensors, expected: Tensors, *, of_largest: float = OF_LARGE
     return _compared(got, expected, off)
 
 
+def of_other_kind(got: Tensors, expected: Tensors) -> list[str]:
+    """The same where values mean nothing: by what a tensor is, but for strides, which are no part of a result."""
+
+    def off(name: str, left: torch.Tensor, right: torch.Tensor) -> str:
+        found, wanted = ((one.shape, one.dtype, one.device) for one in (left, right))
+        return "" if found == wanted else f"{name}: {found}, and not {wanted}"
+
+    return _compared(got, expected, off)
+
+
 def unlike(got: Tensors, expected: Tensors) -> list[str]:
     """The same for models in their real size, by the norms of whole tensors."""
     norms = {name: float(tensor.double().norm()) for name, tensor in expected.items() if tensor is not None}
