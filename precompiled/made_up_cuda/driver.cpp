@@ -33,6 +33,7 @@ int device_of_context(CUcontext context) { return (int)((intptr_t)context - 0x10
 
 CUresult load(CUmodule* module, const std::vector<char>& data, const std::string& from) {
     const Device& device = visible()[current()];
+    if (device.lost()) return CUDA_ERROR_DEVICE_UNAVAILABLE;
     if (const cudaError_t allowed = captures_allow("a load of a module")) return (CUresult)allowed;
     auto* loaded = new Module{current(), {}};
     try {

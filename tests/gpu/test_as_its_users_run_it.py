@@ -1,0 +1,197 @@
+"""CUDA as its users run it: streams, captures, kernels of their own, several GPUs, and one that is lost.
+
+On the made-up device its log says what was loaded and launched, and by whom; on a real one that is left out.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import torch
+from support_host import Client, Host
+
+from precompiled.graph.environment import device_of_a_worker
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="NOT TESTED ON A GPU: torch.cuda.is_available() is False"),
+    pytest.mark.timeout(3000),  # several clients one after the other, each with a compile
+]
+MADE_UP = bool(os.environ.get("CUDA_MADE_UP"))
+needs_the_log = pytest.mark.skipif(not MADE_UP, reason="NOT TESTED: a real device keeps no log")
+
+PROGRAM = Path(__file__).parents[1] / "programs" / "cuda_program.py"
+
+
+def start(host: Host, way: str, folder: Path, **variables: str) -> Client:
+    """``folder``: caches of a client's own. Executed: a fork's module would be another ``__main__``."""
+    caches = {"TRITON_CACHE_DIR": str(folder / "triton"), "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor")}
+    return host.program(str(PROGRAM), way, env={**caches, **variables}, forked=False)
+
+
+def run(host: Host, way: str, folder: Path, **variables: str) -> dict[str, Any]:
+    client = start(host, way, folder, **variables)
+    answer = client.result()
+    answer["events"] = events(client.process.pid)
+    return answer
+
+
+def events(pid: int) -> list[dict[str, Any]]:
+    """What the log of a made-up device has of a process."""
+    if not MADE_UP:
+        return []
+    lines = Path(os.environ["CUDA_MADE_UP_STATE"], "log.jsonl").read_text().splitlines()
+    return [event for event in map(json.loads, lines) if event["pid"] == pid]
+
+
+def states(answer: dict[str, Any]) -> set[tuple[str, str | None]]:
+    return {(graph["state"], graph["source"]) for graph in answer["reports"]}
+
+
+# ---------------------------------------------------------------- captures and streams
+
+
+def test_a_swap_that_is_due_in_a_capture_neither_breaks_it_nor_comes_into_it(
+    shared_host: Host, tmp_path: Path
+) -> None:
+    answer = run(shared_host, "capture", tmp_path)
+    assert answer["waited"] == [True]
+    in_capture = answer["in_capture"]
+    # Loaded while the first graph was captured, which is eager from its begin to its end.
+    assert (in_capture["state"], in_capture["source"], in_capture["calls_compiled"]) == ("compiled", "swap", 0)
+    assert answer["reports"][0]["calls_compiled"] == 3
+    if MADE_UP:
+        kinds = [event["event"] for event in answer["events"]]
+        assert "capture-broken" not in kinds
+        first, second = (index for index, kind in enumerate(kinds) if kind == "capture-begin")
+        ends = [index for index, kind in enumerate(kinds) if kind == "capture-end"]
+        assert "load" in kinds[first : ends[0]], "the artifact was not loaded in the capture: nothing is shown"
+        assert "load" not in kinds[second : ends[1]]
+        assert [event["nodes"] for event in answer["events"] if event["event"] == "capture-end"] == [0, 2]
+
+
+@needs_the_log
+def test_what_this_process_must_compile_itself_it_does_not_compile_in_a_capture(
+    shared_host: Host, tmp_path: Path
+) -> None:
+    answer = run(shared_host, "compile_in_capture", tmp_path)
+    assert answer["reports"][0]["reason"] == "made-up-device"
+    assert (answer["in_capture"], answer["compiles"]) == (0, 1)
+    assert "capture-broken" not in [event["event"] for event in answer["events"]]
+
+
+def test_compiled_code_runs_on_the_callers_stream(shared_host: Host, tmp_path: Path) -> None:
+    answer = run(shared_host, "stream", tmp_path)
+    assert states(answer) <= {("compiled", "swap"), ("compiled", "hit")}
+    if MADE_UP:
+        launches = [event for event in answer["events"] if event["event"] == "launch"]
+        assert launches and {event["stream"] for event in launches} == {answer["stream"]}
+
+
+# ---------------------------------------------------------------- kernels of the program's, packages
+
+
+def launched(answer: dict[str, Any]) -> set[str]:
+    """The program's own kernels that the device was given."""
+    names = {event["kernel"] for event in answer["events"] if event["event"] == "launch"}
+    return {own for own in ("scaled", "tuned", "inner", "closed") for name in names if name.startswith(own)}
+
+
+def test_kernels_of_the_program_itself_in_functions_and_tuned(shared_host: Host, tmp_path: Path) -> None:
+    first = run(shared_host, "kernels", tmp_path / "first")
+    assert states(first) == {("compiled", "swap")}, first["reports"]
+    second = run(shared_host, "kernels", tmp_path / "second")
+    assert states(second) == {("compiled", "hit")}, second["reports"]
+    if MADE_UP:
+        assert launched(second) == {"scaled", "tuned", "inner"}
+
+
+def test_a_kernel_with_a_closure_is_left_to_torch_which_says_what_it_always_says(
+    shared_host: Host, tmp_path: Path
+) -> None:
+    answer = run(shared_host, "closures", tmp_path / "ours")
+    assert [graph["reason"] for graph in answer["reports"]] == ["user-kernel"]
+    plain = run(shared_host, "closures", tmp_path / "plain", PRECOMPILED="0")
+    assert plain["reports"] == [] and answer.get("error") == plain.get("error") is not None
+
+
+def test_a_second_process_with_packages_traces_nothing(shared_host: Host, tmp_path: Path) -> None:
+    on = {"PRECOMPILED_PACKAGES": "program"}
+    first = run(shared_host, "package", tmp_path / "first", **on)
+    assert first["frames"] and first["packages"][0]["state"] == "recorded", first["packages"]
+    second = run(shared_host, "package", tmp_path / "second", **on)
+    assert second["frames"] == {}, "a frame was traced"
+    assert states(second) == {("compiled", "package")}, second["reports"]
+    if MADE_UP:
+        assert [event["event"] for event in second["events"]].count("launch") >= 1
+
+
+# ---------------------------------------------------------------- several GPUs, and which of them a process sees
+
+
+@needs_the_log
+@pytest.mark.skipif(
+    os.environ.get("CUDA_MADE_UP") != "h100,h100,a100", reason="this host's GPUs are not h100,h100,a100"
+)
+def test_each_kind_of_gpu_has_workers_and_artifacts_of_its_own(host: Host, tmp_path: Path) -> None:
+    """Client by client: a process sees its GPU as cuda:0, by index or by UUID, and loads what is for its kind alone."""
+    host.start_daemon()
+    uuids = [device_of_a_worker(f"cuda:{index}").removeprefix("cuda:") for index in range(3)]
+    asked = {"index": "1", "other-kind": uuids[2], "same-kind": uuids[0], "other-again": "2,0"}
+    found = {}
+    for name, visible in asked.items():
+        # The daemon has what the first client has: nothing of it may come into a worker.
+        found[name] = run(host, "plain", tmp_path / name, CUDA_VISIBLE_DEVICES=visible)
+    keys = {name: answer["reports"][0]["key"] for name, answer in found.items()}
+    assert keys["index"] == keys["same-kind"] != keys["other-kind"] == keys["other-again"]
+    assert [next(iter(states(answer)))[1] for answer in found.values()] == ["swap", "swap", "hit", "hit"]
+    workers = {worker.device.removeprefix("cuda:"): worker.pid for worker in host.status().workers}
+    assert set(workers) == {uuids[1], uuids[2]}
+    for uuid, pid in workers.items():
+        assert psutil.Process(pid).environ()["CUDA_VISIBLE_DEVICES"] == uuid
+    loads = {
+        name: {(event["device"], event["architecture"]) for event in answer["events"] if event["event"] == "load"}
+        for name, answer in found.items()
+    }
+    assert loads == {
+        "index": {(1, 90)}, "other-kind": {(2, 80)}, "same-kind": {(0, 90)}, "other-again": {(2, 80)},
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("visible", ["", "-1", "MIG-6d616465-7570-0000-0000-000000000001"])
+def test_a_process_that_sees_no_gpu_is_served_on_the_cpu(shared_host: Host, tmp_path: Path, visible: str) -> None:
+    if visible.startswith("MIG-") and not MADE_UP:
+        pytest.skip("NOT TESTED: this host may have slices of a GPU, by other names")
+    spec = {"model": "mlp", "training": False}
+    result = shared_host.run(spec, env={"CUDA_VISIBLE_DEVICES": visible})
+    assert states(result) <= {("compiled", "swap"), ("compiled", "hit")}
+
+
+# ---------------------------------------------------------------- a device that is lost
+
+
+@needs_the_log
+@pytest.mark.reason("device-lost")
+def test_a_worker_that_has_lost_its_gpu_is_replaced_and_the_graph_is_not_blamed(host: Host, tmp_path: Path) -> None:
+    host.start_daemon()
+    run(host, "plain", tmp_path / "warm")
+    (worker,) = [worker for worker in host.status().workers if worker.device != "cpu"]
+    gone = Path(os.environ["CUDA_MADE_UP_STATE"], f"lost-0-{worker.pid}")
+    gone.touch()
+    answer = run(host, "stream", tmp_path / "same graph: nothing to compile")
+    assert states(answer) == {("compiled", "hit")}
+    lost = run(host, "kernels", tmp_path / "lost")
+    (graph,) = lost["reports"]
+    assert (graph["state"], graph["reason"], graph["calls_compiled"]) == ("failed", "device-lost", 0), graph
+    assert "lost" in graph["message"]
+    assert host.store.failure(graph["key"]) is None, "it was recorded as the graph's fault"
+    again = run(host, "kernels", tmp_path / "again")
+    assert states(again) == {("compiled", "swap")}, again["reports"]
+    (other,) = [worker for worker in host.status().workers if worker.device != "cpu"]
+    assert other.pid != worker.pid
+    gone.unlink()

@@ -1,0 +1,157 @@
+"""One small function on a GPU, as CUDA's users run it, while its swap is due.
+
+Usage: cuda_program.py WAY: the name of a function below. Prints a line of JSON. ``@event`` lines are for the test.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+
+import precompiled
+
+
+def waved(x: torch.Tensor) -> torch.Tensor:
+    return (x * 2).sin() + x.cos()
+
+
+def told(**more: Any) -> dict[str, Any]:
+    return {"reports": [vars(graph) for graph in precompiled.report()], **more}
+
+
+def captured(call: Any, meanwhile: Any = lambda: None) -> torch.cuda.CUDAGraph:
+    """``call`` in a CUDA graph, twice; ``meanwhile`` happens in between, and in the capture."""
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        call()
+        meanwhile()
+        call()
+    return graph
+
+
+def capture() -> dict[str, Any]:
+    """The swap becomes due in a capture; a second capture comes after the first call since then."""
+    compiled, x = torch.compile(waved), torch.randn(4096, device="cuda")
+    compiled(x)  # traced, and submitted
+    waited = []
+    captured(lambda: compiled(x), lambda: waited.append(precompiled.wait(300))).replay()
+    in_capture = vars(precompiled.report()[0]).copy()
+    compiled(x)
+    captured(lambda: compiled(x)).replay()
+    return told(waited=waited, in_capture=in_capture)
+
+
+def compile_in_capture() -> dict[str, Any]:
+    """What is to be compiled in this process after all, since a worker may not, is not compiled in a capture."""
+
+    def fused(x: torch.Tensor) -> torch.Tensor:
+        return (x.sin().sum(-1, keepdim=True) * x).cos()
+
+    # A made-up device has no times to decide this by.
+    compiled, x = torch.compile(fused, options={"benchmark_fusion": True}), torch.randn(4096, 64, device="cuda")
+    compiled(x)
+    precompiled.wait(300)
+    captured(lambda: compiled(x)).replay()
+    in_capture = torch._dynamo.utils.counters["aot_autograd"]["total"]
+    compiled(x)
+    return told(in_capture=in_capture, compiles=torch._dynamo.utils.counters["aot_autograd"]["total"])
+
+
+def stream() -> dict[str, Any]:
+    """All calls are on a stream of the program's own."""
+    compiled, x = torch.compile(waved), torch.randn(4096, device="cuda")
+    own = torch.cuda.Stream()
+    with torch.cuda.stream(own):
+        compiled(x)
+        precompiled.wait(300)
+        compiled(x)
+    return told(stream=own.cuda_stream)
+
+
+@triton.jit
+def scaled(x, out, n, B: tl.constexpr):  # type: ignore[no-untyped-def]
+    i = tl.program_id(0) * B + tl.arange(0, B)
+    tl.store(out + i, tl.load(x + i, mask=i < n) * 3, mask=i < n)
+
+
+@triton.autotune(configs=[triton.Config({"B": 32}), triton.Config({"B": 64}, num_warps=2)], key=["n"])
+@triton.jit
+def tuned(x, out, n, B: tl.constexpr):  # type: ignore[no-untyped-def]
+    i = tl.program_id(0) * B + tl.arange(0, B)
+    tl.store(out + i, tl.load(x + i, mask=i < n) * 5, mask=i < n)
+
+
+def inside() -> Any:
+    @triton.jit
+    def inner(x, out, n, B: tl.constexpr):  # type: ignore[no-untyped-def]
+        i = tl.program_id(0) * B + tl.arange(0, B)
+        tl.store(out + i, tl.load(x + i, mask=i < n) * 7, mask=i < n)
+
+    return inner
+
+
+def with_a_closure() -> Any:
+    times = tl.constexpr(7)
+
+    @triton.jit
+    def closed(x, out, n, B: tl.constexpr):  # type: ignore[no-untyped-def]
+        i = tl.program_id(0) * B + tl.arange(0, B)
+        tl.store(out + i, tl.load(x + i, mask=i < n) * times, mask=i < n)
+
+    return closed
+
+
+def kernels(inner: Any = None) -> dict[str, Any]:
+    """Triton kernels of the program itself: at its top, autotuned, and in a function."""
+    inner = inner or inside()
+
+    def launched(x: torch.Tensor) -> torch.Tensor:
+        once, twice, out = (torch.empty_like(x) for _ in range(3))
+        grid = (triton.cdiv(x.numel(), 64),)
+        scaled[grid](x, once, x.numel(), B=64)
+        tuned[lambda meta: (triton.cdiv(x.numel(), meta["B"]),)](once, twice, x.numel())
+        inner[grid](twice, out, x.numel(), B=64)
+        return out + 1
+
+    compiled, x = torch.compile(launched), torch.randn(4096, device="cuda")
+    compiled(x)
+    precompiled.wait(300)
+    compiled(x)
+    return told()
+
+
+def closures() -> dict[str, Any]:
+    """The same where the last one has a closure, which torch does not compile."""
+    try:
+        return kernels(with_a_closure())
+    except Exception as error:
+        return told(error=type(error).__name__)
+
+
+def plain() -> dict[str, Any]:
+    """Waits for the test before each graph: the first one's worker is still there for the second."""
+    compiled, x = torch.compile(waved), torch.randn(4096, device="cuda")
+    compiled(x)
+    precompiled.wait(300)
+    compiled(x)
+    return told(device=torch.cuda.get_device_name(0))
+
+
+def package() -> dict[str, Any]:
+    """What Dynamo traced is kept, or was."""
+    from precompiled.client.process import PROCESS
+
+    answer = plain()
+    PROCESS.packages.flush()  # type: ignore[union-attr]
+    return {**answer, "frames": dict(torch._dynamo.utils.counters["frames"]),
+            "packages": [vars(report) for report in precompiled.package_report()]}  # fmt: skip
+
+
+if __name__ == "__main__":
+    precompiled.enable()
+    print(json.dumps(globals()[sys.argv[1]](), default=str), flush=True)
