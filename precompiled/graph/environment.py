@@ -65,9 +65,17 @@ def variables(with_path: bool = False) -> dict[str, str]:
 
 
 def _is_for_workers(name: str) -> bool:
-    if name in _NOT_FOR_WORKERS or name.endswith(_NOT_FOR_WORKERS_SUFFIX):
+    if name in _NOT_FOR_WORKERS or name.endswith(_NOT_FOR_WORKERS_SUFFIX) or _is_set_by_torch(name):
         return False
     return name in _VARIABLES or name.startswith(_VARIABLE_PREFIXES)
+
+
+def _is_set_by_torch(name: str) -> bool:
+    """Builds with an assembler of their own (2.11) name it here before their first compile for a GPU, for the rest of
+    the process (torch/_inductor/runtime/compile_tasks.py): what has compiled is no other environment for that.
+    """
+    own = os.path.join(os.path.dirname(torch.__file__), "bin", "ptxas")
+    return name == "TRITON_PTXAS_PATH" and os.environ[name] == own
 
 
 def facts(device: str) -> dict[str, Any]:
@@ -77,7 +85,8 @@ def facts(device: str) -> dict[str, Any]:
     found["variables"] = {
         name: os.environ[name]
         for name in sorted(os.environ)
-        if name in _KEYED or (name.startswith(_KEYED_PREFIXES) and not name.endswith(_NOT_KEYED_SUFFIXES))
+        if (name in _KEYED or (name.startswith(_KEYED_PREFIXES) and not name.endswith(_NOT_KEYED_SUFFIXES)))
+        and not _is_set_by_torch(name)
     }
     if device.startswith("cuda"):
         properties = torch.cuda.get_device_properties(device)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 
-from precompiled.graph.environment import device_of_a_worker, variables
+from precompiled.graph.environment import device_of_a_worker, facts, variables
 
 SHARED = {"PATH": "/bin", "HOME": "/home/u", "OMP_NUM_THREADS": "1", "MASTER_ADDR": "localhost", "WORLD_SIZE": "2"}
 
@@ -52,6 +53,15 @@ def test_the_ranks_of_all_runs_share_workers(monkeypatch: pytest.MonkeyPatch) ->
 )
 def test_what_compiles_read_reaches_workers(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert variables_in({name: "x"}, monkeypatch) == {name: "x"}
+
+
+def test_an_assembler_that_torch_names_itself_makes_no_other_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TRITON_PTXAS_PATH", raising=False)
+    before = facts("cpu"), variables()
+    monkeypatch.setenv("TRITON_PTXAS_PATH", str(Path(torch.__file__).parent / "bin" / "ptxas"))
+    assert (facts("cpu"), variables()) == before
+    monkeypatch.setenv("TRITON_PTXAS_PATH", "/opt/ptxas")
+    assert facts("cpu") != before[0] and variables()["TRITON_PTXAS_PATH"] == "/opt/ptxas"
 
 
 @pytest.mark.parametrize(
