@@ -32,6 +32,15 @@ Tensor by_length(const Tensor& result, const Tensor& like) {
     return at::empty({result.size(0), result.size(2), result.size(1), result.size(3)}, like.options()).transpose(1, 2).copy_(result);
 }
 
+// Several heads of the queries may have one of the keys and values.
+Tensor for_each_head(const Tensor& shared, const Tensor& query) {
+    return shared.size(1) == query.size(1) ? shared : shared.repeat_interleave(query.size(1) / shared.size(1), 1);
+}
+Tensor of_shared_heads(const Tensor& gradient, const Tensor& shared) {
+    if (gradient.size(1) == shared.size(1)) return gradient;
+    return gradient.reshape({gradient.size(0), shared.size(1), -1, gradient.size(2), gradient.size(3)}).sum(2);
+}
+
 struct Attention {
     Tensor out, logsumexp;
 };
@@ -40,10 +49,10 @@ Attention forward(
     const Tensor& query, const Tensor& key, const Tensor& value, const Tensor& bias, const Tensor& seed, double dropout_p,
     bool is_causal, std::optional<double> scale
 ) {
-    const Tensor all = scores(query, key, bias, is_causal, scale_of(query, scale));
+    const Tensor all = scores(query, for_each_head(key, query), bias, is_causal, scale_of(query, scale));
     Tensor weights = at::softmax(all, -1);
     if (dropout_p > 0) weights = weights * kept(weights, seed, dropout_p);
-    return {at::matmul(weights, value.to(at::kFloat)), at::logsumexp(all, {-1})};
+    return {at::matmul(weights, for_each_head(value, query).to(at::kFloat)), at::logsumexp(all, {-1})};
 }
 
 struct Gradients {
@@ -51,9 +60,10 @@ struct Gradients {
 };
 
 Gradients backward(
-    const Tensor& grad, const Tensor& query, const Tensor& key, const Tensor& value, const Tensor& bias, const Tensor& seed,
-    double dropout_p, bool is_causal, std::optional<double> scale
+    const Tensor& grad, const Tensor& query, const Tensor& shared_key, const Tensor& shared_value, const Tensor& bias,
+    const Tensor& seed, double dropout_p, bool is_causal, std::optional<double> scale
 ) {
+    const Tensor key = for_each_head(shared_key, query), value = for_each_head(shared_value, query);
     const double factor = scale_of(query, scale);
     const Tensor weights = at::softmax(scores(query, key, bias, is_causal, factor), -1);
     const Tensor g = grad.to(at::kFloat);
@@ -65,8 +75,9 @@ Gradients backward(
     }
     const Tensor of_scores = weights * (of_weights - (of_weights * weights).sum(-1, true));
     return {
-        at::matmul(of_scores, key.to(at::kFloat)) * factor, at::matmul(of_scores.transpose(-2, -1), query.to(at::kFloat)) * factor,
-        at::matmul(used.transpose(-2, -1), g), of_scores
+        at::matmul(of_scores, key.to(at::kFloat)) * factor,
+        of_shared_heads(at::matmul(of_scores.transpose(-2, -1), query.to(at::kFloat)) * factor, shared_key),
+        of_shared_heads(at::matmul(used.transpose(-2, -1), g), shared_value), of_scores
     };
 }
 

@@ -98,6 +98,18 @@ def test_every_operator_of_the_samples_computes_what_the_cpu_does() -> None:
     assert not [why for why in refused.values() if "INTERNAL ASSERT" in why]
 
 
+def test_attention_whose_heads_share_keys_is_that_of_repeated_ones() -> None:
+    made = [torch.randn(2, heads, 16, 32, device="cuda", requires_grad=True) for heads in (4, 2, 2)]
+    operator = torch.ops.aten._scaled_dot_product_efficient_attention
+
+    def results(*given: torch.Tensor) -> list[torch.Tensor]:
+        out = operator(*given, None, True, 0.0, True)[0]
+        return [out, *torch.autograd.grad(out.square().sum(), made)]
+
+    repeated = results(made[0], *(one.repeat_interleave(2, 1) for one in made[1:]))
+    torch.testing.assert_close(results(*made), repeated, rtol=1e-4, atol=1e-5)
+
+
 def _drawn(op: Any) -> bool:
     """Random numbers, or memory that nobody has written."""
     words = ("rand", "empty", "bernoulli", "multinomial", "normal", "dropout", "uniform", "cauchy", "exponential")
