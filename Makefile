@@ -78,6 +78,10 @@ edits: $(STAMP) ## Starts after an edit: what is traced, beside torch.compile's 
 operators: $(STAMP) ## Every operator that torch has samples for: by the daemon, equal to eager (an hour; ARGS=--help)
 	@$(BIN)/python -m benchmarks.operators $(ARGS)
 
+.PHONY: interpreter
+interpreter: $(STAMP) ## What artifacts for CUDA compute, by Triton's interpreter, without a GPU (an hour; ARGS=--help)
+	@$(BIN)/python -m benchmarks.interpreter $(ARGS)
+
 .PHONY: torch-tests
 torch-tests: $(STAMP) ## torch's own tests of torch.compile, beside plain (ARGS=FOLDER, of a checkout of pytorch)
 	@$(BIN)/python -m benchmarks.torch_tests $(ARGS)

@@ -1,0 +1,1 @@
+"""What artifacts for CUDA compute: their Triton kernels by Triton's interpreter, against eager: `make interpreter`."""

@@ -1,0 +1,139 @@
+"""Kernels of artifacts by Triton's interpreter (`make interpreter` runs all rows), and that a wrong one is found."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from benchmarks.harness.hosts import ROOT, Host, fresh_host
+from benchmarks.interpreter.table import Row, command, examine, judge
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not os.environ.get("CUDA_MADE_UP"), reason="NOT TESTED: the device here is no made-up one"),
+]
+
+ROW = "model softmaxes inference"
+
+
+def test_kernels_of_artifacts_compute_what_eager_does() -> None:
+    names = ["model mlp training", "corpus custom_function", "corpus checkpoint_with_dropout"]
+    for row in examine(names, print):
+        assert (row.state, row.why) == ("equal", "")
+        assert row.count("equal") == row.tried >= 2, row.kernels  # a forward, a backward
+
+
+@pytest.fixture(scope="module")
+def made() -> Iterator[Host]:
+    """A host that has the artifacts of ROW."""
+    with fresh_host() as host:
+        host.start_daemon()
+        answer = _told(host, interpret=False)
+        assert [graph[:2] for graph in answer["graphs"]] == [["compiled", "swap"]], answer
+        yield host
+
+
+def _told(host: Host, *, interpret: bool, before: str = "", variables: dict[str, str] | None = None) -> dict[str, Any]:
+    """What the program tells of ROW; ``before``: what its process executes first."""
+    run = command(host, [ROW], interpret=interpret)
+    if before:
+        code = f"{before}\nimport runpy; runpy.run_module('benchmarks.interpreter.program', run_name='__main__')"
+        run["argv"] = [*run["argv"][: run["argv"].index("-m", 3)], "-c", code, run["argv"][-1]]
+    done = subprocess.run(
+        run["argv"], env={**run["env"], **(variables or {})}, cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return told
+
+
+def _interpreted(host: Host, before: str) -> Row:
+    return judge(ROW, _told(host, interpret=True, before=before))
+
+
+# Has the kernels' source changed as it is loaded, as if the artifact held it so.
+CHANGE = """
+from torch._inductor.async_compile import AsyncCompile
+load = AsyncCompile.triton
+AsyncCompile.triton = lambda self, name, source, device: load(self, name, {change}, device)
+"""
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ("source.replace('tl.sum(', '0.99 * tl.sum(')", "not close"),
+        # Nobody writes it: the memory is no zeros by luck.
+        ("source.replace('tl.store(', 'tl.device_assert(True) if True else tl.store(')", "not close"),
+        # One row further.
+        ("source.replace('tl.store(', 'tl.store(4096 + ')", "outside of all arguments"),
+    ],
+    ids=["sum", "unwritten", "outside"],
+)
+def test_a_kernel_that_is_wrong_is_found(made: Host, change: str, why: str) -> None:
+    row = _interpreted(made, CHANGE.format(change=change))
+    assert row.state == "wrong", row
+    assert row.count("wrong") and not row.count("equal")
+    assert why in row.why + str(row.kernels)
+
+
+def test_a_kernel_that_is_launched_and_not_interpreted_is_found(made: Host) -> None:
+    # Without the interpreter, the artifact's cubins are launched, into the device's log.
+    without = "from benchmarks.interpreter import executed; executed.install = lambda: None"
+    told = _told(made, interpret=True, before=without, variables={"TRITON_INTERPRET": "0"})
+    assert told["launches"] > 0
+    assert judge(ROW, {**told, "different": []}).state == "launched"
+
+
+def test_the_interpreter_must_be_there_from_the_start(made: Host) -> None:
+    run = command(made, [ROW], interpret=True)
+    environment = {**run["env"], "TRITON_INTERPRET": "0"}
+    done = subprocess.run(run["argv"], env=environment, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode != 0
+    assert "must be set before triton is imported" in done.stderr
+
+
+RANDOM = """
+import torch, triton, triton.language as tl
+from benchmarks.interpreter import executed
+executed.install()
+
+@triton.jit
+def philox(out, seed, counter, high, B: tl.constexpr):
+    lanes = tl.arange(0, B)
+    zero = lanes.to(tl.uint32) * 0
+    a, b, c, d = tl.philox(seed, zero + counter, zero + counter, zero + counter, zero + counter)
+    tl.store(out + lanes * 4, a)
+    tl.store(out + lanes * 4 + 1, b)
+    tl.store(out + lanes * 4 + 2, c)
+    tl.store(out + lanes * 4 + 3, d)
+
+for seed, counter in ((0, 0), (-1, 0xffffffff)):
+    out = torch.zeros(4, dtype=torch.int32, device="cuda")
+    philox[(1,)](out, seed, counter, 0, B=1)
+    print(*(f"{value & 0xffffffff:08x}" for value in out.tolist()))
+"""
+
+
+def test_random_numbers_are_those_that_philoxs_authors_publish() -> None:
+    # Random123's known answers for philox4x32-10, of which Inductor makes its random numbers (tl.rand).
+    environment = {**os.environ, "TRITON_INTERPRET": "1"}
+    script = ROOT / "build" / "philox.py"
+    script.parent.mkdir(exist_ok=True)
+    script.write_text(RANDOM)
+    done = subprocess.run(
+        [sys.executable, str(script)],
+        env={**environment, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout.splitlines() == ["6627e8d5 e169c58d bc57ac4c 9b00dbd8", "408f276d 41c83b0e a20bc7c6 6d5451fd"], (
+        done.stderr[-2000:]
+    )
