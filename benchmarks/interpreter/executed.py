@@ -14,6 +14,8 @@ GridExecutor._init_args_hst, InterpreterBuilder.{set_grid_idx, create_masked_loa
 create_atomic_rmw, create_atomic_cas, create_extern_elementwise}, interpreter_builder, interpreter_semantic,
 TensorHandle, _get_np_dtype}, triton.language.extra.{libdevice, cuda.libdevice},
 torch._inductor.async_compile.{AsyncCompile.triton, CompiledTritonKernels.get},
+torch._inductor.runtime.hints.HeuristicType, torch._inductor.runtime.triton_heuristics.CachingAutotuner.{configs,
+heuristic_type, triton_meta},
 torch._C._dynamo.guards._empty_strided_cuda.
 """
 
@@ -30,6 +32,7 @@ import numpy as np
 import torch
 import triton
 from torch._inductor.async_compile import AsyncCompile, CompiledTritonKernels
+from torch._inductor.runtime.hints import HeuristicType
 from triton.language.extra import libdevice as declared
 from triton.language.extra.cuda import libdevice as of_cuda
 from triton.runtime import interpreter
@@ -106,6 +109,8 @@ def _give_constants(kernel: Any) -> None:
     """Of a kernel of the user's, Inductor's interpreted launch leaves its constants out: it looks for them in the
     configuration alone, and takes the grid from wrong arguments.
     """
+    if kernel.heuristic_type is not HeuristicType.USER_AUTOTUNE:
+        return
     signature = kernel.triton_meta["signature"]
     names = [*signature]
     for key, value in kernel.triton_meta["constants"].items():

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -58,21 +59,26 @@ def _interpreted(host: Host, before: str) -> Row:
 
 
 # Has the kernels' source changed as it is loaded, as if the artifact held it so.
-CHANGE = """
+CHANGE = '''
 from torch._inductor.async_compile import AsyncCompile
 load = AsyncCompile.triton
-AsyncCompile.triton = lambda self, name, source, device: load(self, name, {change}, device)
+NOT_THE_FIRST = """
+
+def stored_but_by_the_first_program(pointer, value, mask):
+    if tl.program_id(0).handle.data.item():
+        tl.store(pointer, value, mask)
 """
+AsyncCompile.triton = lambda self, name, source, device: load(self, name, {change}, device)
+'''
 
 
 @pytest.mark.parametrize(
     ("change", "why"),
     [
         ("source.replace('tl.sum(', '0.99 * tl.sum(')", "not close"),
-        # Nobody writes it: the memory is no zeros by luck.
-        ("source.replace('tl.store(', 'tl.device_assert(True) if True else tl.store(')", "not close"),
-        # One row further.
-        ("source.replace('tl.store(', 'tl.store(4096 + ')", "outside of all arguments"),
+        # What nobody writes is not right by luck.
+        ("source.replace('tl.store(', 'stored_but_by_the_first_program(') + NOT_THE_FIRST", "not close"),
+        ("source.replace('tl.store(', 'tl.store((1 << 28) + ')", "outside of all arguments"),
     ],
     ids=["sum", "unwritten", "outside"],
 )
@@ -105,35 +111,34 @@ from benchmarks.interpreter import executed
 executed.install()
 
 @triton.jit
-def philox(out, seed, counter, high, B: tl.constexpr):
+def philox(out, seed, c0, c1, c2, c3, B: tl.constexpr):
     lanes = tl.arange(0, B)
     zero = lanes.to(tl.uint32) * 0
-    a, b, c, d = tl.philox(seed, zero + counter, zero + counter, zero + counter, zero + counter)
+    a, b, c, d = tl.philox(
+        seed, (zero + c0).to(tl.uint32), (zero + c1).to(tl.uint32), (zero + c2).to(tl.uint32), (zero + c3).to(tl.uint32)
+    )
     tl.store(out + lanes * 4, a)
     tl.store(out + lanes * 4 + 1, b)
     tl.store(out + lanes * 4 + 2, c)
     tl.store(out + lanes * 4 + 3, d)
 
-for seed, counter in ((0, 0), (-1, 0xffffffff)):
+pi = (0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344)
+for key, counters in ((0, (0, 0, 0, 0)), (-1, (0xFFFFFFFF,) * 4), (0x299F31D0A4093822, pi)):
     out = torch.zeros(4, dtype=torch.int32, device="cuda")
-    philox[(1,)](out, seed, counter, 0, B=1)
+    philox[(1,)](out, key, *counters, B=1)
     print(*(f"{value & 0xffffffff:08x}" for value in out.tolist()))
 """
 
 
-def test_random_numbers_are_those_that_philoxs_authors_publish() -> None:
+def test_random_numbers_are_those_that_philoxs_authors_publish(tmp_path: Path) -> None:
     # Random123's known answers for philox4x32-10, of which Inductor makes its random numbers (tl.rand).
-    environment = {**os.environ, "TRITON_INTERPRET": "1"}
-    script = ROOT / "build" / "philox.py"
-    script.parent.mkdir(exist_ok=True)
+    script = tmp_path / "philox.py"  # Triton reads a kernel's source from a file
     script.write_text(RANDOM)
-    done = subprocess.run(
-        [sys.executable, str(script)],
-        env={**environment, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.stdout.splitlines() == ["6627e8d5 e169c58d bc57ac4c 9b00dbd8", "408f276d 41c83b0e a20bc7c6 6d5451fd"], (
-        done.stderr[-2000:]
-    )
+    environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, script], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.splitlines() == [
+        "6627e8d5 e169c58d bc57ac4c 9b00dbd8",
+        "408f276d 41c83b0e a20bc7c6 6d5451fd",
+        "d16cfe09 94fdcceb 5001e420 24126ea1",
+    ]
