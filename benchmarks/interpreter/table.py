@@ -74,10 +74,13 @@ def judge(name: str, answer: dict[str, Any]) -> Row:
         state = "wrong"
     elif answer.get("different"):
         state, why = "wrong", "; ".join(answer["different"])
+    elif others or not artifacts:
+        told = "; ".join(dict.fromkeys(str(graph[2] or graph[0]) for graph in others)) or "no graph"
+        state, why = "no artifact", f"{told} ({why})" if why else told
+        # What the client has compiled itself is in none.
+        kernels = {digest: kernel for digest, kernel in kernels.items() if kernel["brought"]}
     elif why:
         state = "stopped"
-    elif others or not artifacts:
-        state, why = "no artifact", "; ".join(str(graph[2] or graph[0]) for graph in others) or "no graph"
     else:
         state, ended = "equal", True
     row = Row(name, state, why, seconds=answer.get("seconds", 0.0))
