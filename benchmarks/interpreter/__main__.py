@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -151,7 +152,8 @@ def _reasons(rows: Sequence[Row]) -> list[list[str]]:
             found.setdefault(f"kernel: {why}", []).append(name)
     for row in rows:
         if row.state not in ("equal", "wrong"):
-            found.setdefault(f"{row.state}: {row.why[:120]}", []).append(row.name.removeprefix("corpus "))
+            why = re.split(r"\. | \(", row.why)[0][:120]  # the first sentence
+            found.setdefault(f"{row.state}: {why}", []).append(row.name.removeprefix("corpus "))
     return [[f"`{why}`", f"{len(names)}: {', '.join(names)}"] for why, names in found.items()]
 
 
