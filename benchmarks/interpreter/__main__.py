@@ -32,7 +32,7 @@ TOTALS = [
     "wrong",
     "not to the end",
     "Triton kernels",
-    "machine code in the artifact",
+    "with a launcher",
     "tried",
     *KERNEL_STATES,
 ]
@@ -138,10 +138,12 @@ def _totals(rows: Sequence[Row]) -> list[list[str]]:
         counts = {state: sum(found == state for _n, found, _w in kernels.values()) for state in KERNEL_STATES}
         equal, wrong = _states(part, "equal"), _states(part, "wrong")
         numbers = (
-            len(part), equal, wrong, len(part) - equal - wrong, len(kernels), len(kernels) - counts["unreached"],
+            len(part), equal, wrong, len(part) - equal - wrong, len(kernels),
+            len({digest for row in part for digest in row.brought}), len(kernels) - counts["unreached"],
             *counts.values(),
         )  # fmt: skip
         table.append([group, *map(str, numbers)])
+    assert all(len(row) == len(TOTALS) for row in table)
     return table
 
 

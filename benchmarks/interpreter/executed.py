@@ -49,7 +49,7 @@ class Kernel:
     """One kernel of an artifact, by its source."""
 
     name: str
-    brought: bool = False  # the artifact has machine code that was made of this very source
+    brought: bool = False  # the artifact has a launcher and machine code of this very source
     runs: int = 0
     programs: int = 0
     stored: int = 0  # elements

@@ -25,7 +25,7 @@ KERNEL_STATES = ("equal", "wrong", "not runnable", "stopped", "unreached")
 @dataclass
 class Row:
     """What was found of a row; ``kernels``: digest of the source -> name, state, why. ``brought``: those of them of
-    whose very source the artifact has the machine code.
+    whose very source the artifact has the machine code with a launcher.
     """
 
     name: str
@@ -147,7 +147,10 @@ def _progress(name: str, answer: dict[str, Any], interpret: bool) -> str:
 
 def command(host: Host, names: Sequence[str], *, interpret: bool) -> Command:
     """The program for these rows."""
-    extra = {"TRITON_INTERPRET": "1", "PRECOMPILED_MODE": "lookup"} if interpret else {}
+    # A cache of its own: else what the client compiles itself, of no artifact, might come out of Inductor's.
+    cache = str(host.root / "interpreted")
+    interpreted = {"TRITON_INTERPRET": "1", "PRECOMPILED_MODE": "lookup", "TORCHINDUCTOR_CACHE_DIR": cache}
+    extra = interpreted if interpret else {}
     spec = {"rows": list(names), "interpret": interpret}
     found = host.command(spec, hook=True, extra=extra, program="interpreter.program")
     return {**found, "argv": [sys.executable, "-m", "precompiled", "run", "--", *found["argv"]]}
