@@ -13,6 +13,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -89,7 +90,7 @@ def _on_made_up(version: str, device: str) -> int:
     sys.path.insert(0, str(ROOT / "tests" / "versions"))
     environments = import_module("environments")
 
-    from precompiled.made_up_cuda.host import made_up
+    from precompiled.made_up_cuda import host
 
     print("NOT ON A GPU: the device is made up, its kernels are run by Triton's interpreter.", flush=True)
     try:
@@ -97,7 +98,8 @@ def _on_made_up(version: str, device: str) -> int:
     except environments.Unavailable as error:
         print(f"torch {version}: {error}")
         return 1
-    with made_up(python, device) as environment:
+    with tempfile.TemporaryDirectory(prefix="made-up-cuda-") as state:
+        environment = {**os.environ, **host.variables(python, device, Path(state))}
         command = [python, "-m", "benchmarks.interpreter", *sys.argv[1:]]
         return subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode
 
