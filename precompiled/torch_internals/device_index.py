@@ -6,8 +6,7 @@ has none, and Triton's hashes have none. What is made is what torch generates fo
 tests/gpu/test_device_index.py compares the two. Text in which an index stands in another way than those known here is
 refused, since it would compute on a GPU that the program has not asked for (docs/decisions/0035).
 
-Private names: torch._inductor.output_code.CompiledFxGraph.{source_code, constants, device_idxs,
-_triton_bundle},
+Private names: torch._inductor.output_code.CompiledFxGraph.{source_code, constants, device_idxs, _triton_bundle},
 torch._inductor.triton_bundler.{TritonBundle, TritonKernelArtifacts, StaticallyLaunchedAutotuner},
 torch._inductor.async_compile.CompiledTritonKernels.key,
 torch._inductor.runtime.triton_heuristics.{CachingAutotuner.{device_props, triton_meta, compile_results},
@@ -94,14 +93,14 @@ def moved_text(text: str, index: int) -> str:
             if not isinstance(node.slice, ast.Constant) or node.slice.value != 0:
                 raise _unknown(node)
             places.append((node.slice, str(index)))
-    lines = text.splitlines(keepends=True)
+    lines = text.split("\n")  # splitlines knows more ends of lines than ast
     for node, written in sorted(places, key=lambda place: (place[0].lineno, place[0].col_offset), reverse=True):
         if node.lineno != node.end_lineno:
             raise _unknown(node)
         # ast counts bytes.
         line = lines[node.lineno - 1].encode()
         lines[node.lineno - 1] = (line[: node.col_offset] + written.encode() + line[node.end_col_offset :]).decode()
-    return _PROPERTIES.sub(rf"\g<1>{index}", "".join(lines))
+    return _PROPERTIES.sub(rf"\g<1>{index}", "\n".join(lines))
 
 
 def _indices(call: ast.Call) -> Iterator[ast.Constant]:
