@@ -139,9 +139,9 @@ def test_floats_that_dynamo_has_fixed_are_traced_again_once(here: ThisProcess) -
 
 @pytest.mark.reason("device-index")
 @pytest.mark.skipif(torch.cuda.device_count() > 1, reason="there is a cuda:1: tests/gpu has it")
-def test_another_gpu_than_the_first(here: ThisProcess) -> None:
-    message = here.refuses("device-index", lambda x: x.to("cuda:1") * 2, X, compare=False)
-    assert "CUDA_VISIBLE_DEVICES" in message
+def test_a_number_for_another_gpu_than_the_first(here: ThisProcess) -> None:
+    message = here.refuses("device-index", lambda x: x.cuda(1) * 2, X, compare=False)
+    assert "cuda:1 by its number" in message and "CUDA_VISIBLE_DEVICES" in message
 
 
 @pytest.mark.reason("several-devices")

@@ -17,6 +17,7 @@ def run(host: Host, scenario: str, **env: str) -> tuple[bool, list[Any]]:
     return answer["equal"], graph
 
 
+@pytest.mark.slow
 def test_weights_that_are_changed_after_the_swap_show_where_they_do_in_plain(served: Host) -> None:
     """Packed ones do not, others do. In the process that awaited the artifact, and in one that found it."""
     assert run(served, "after-the-swap")[1][:3] == ["compiled", "swap", ""]

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import support_library_ops
 from support_host import Host
+from support_slow import everyday_or_slow
 
 PROGRAM = """
 import json, sys
@@ -69,7 +70,7 @@ def loads(project: Path, how: str, more: str = "") -> None:
     (project / "how.py").write_text(f"import torch\n{HOW[how].format(folder=project)}\n{more}")
 
 
-@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("how", everyday_or_slow(HOW, ["an extension module"]))
 def test_operators_in_cpp_are_compiled_by_the_daemon_and_found_by_the_next_process(
     served: Host, project: Path, how: str
 ) -> None:
@@ -82,6 +83,7 @@ def test_operators_in_cpp_are_compiled_by_the_daemon_and_found_by_the_next_proce
     assert edited == ["compiled", "swap", ""] and other != key
 
 
+@pytest.mark.slow
 def test_a_fake_and_a_backward_in_python_count_with_the_library(served: Host, project: Path) -> None:
     (project / "fakes.py").write_text(FAKES)
     loads(project, "load_library", "import fakes\n")
