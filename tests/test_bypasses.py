@@ -137,13 +137,6 @@ def test_floats_that_dynamo_has_fixed_are_traced_again_once(here: ThisProcess) -
 # ---------------------------------------------------------------- devices: traced with fake tensors, wherever this runs
 
 
-@pytest.mark.reason("device-index")
-@pytest.mark.skipif(torch.cuda.device_count() > 1, reason="there is a cuda:1: tests/gpu has it")
-def test_a_number_for_another_gpu_than_the_first(here: ThisProcess) -> None:
-    message = here.refuses("device-index", lambda x: x.cuda(1) * 2, X, compare=False)
-    assert "cuda:1 by its number" in message and "CUDA_VISIBLE_DEVICES" in message
-
-
 @pytest.mark.reason("several-devices")
 @pytest.mark.skipif(torch.cuda.is_available(), reason="it would go as far as to use the GPU")
 def test_two_accelerators(here: ThisProcess) -> None:
