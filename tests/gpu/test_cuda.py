@@ -73,8 +73,8 @@ def test_user_triton_kernels(shared_host: Host, tmp_path: Path) -> None:
     swapped_then_hit(shared_host, tmp_path, {"model": "user-kernels", "device": "cuda"})
 
 
-def test_a_client_with_empty_caches_starts_no_compiler(shared_host: Host, tmp_path: Path) -> None:
-    _first, second = swapped_then_hit(shared_host, tmp_path, {"model": "gpt2", "training": True, "device": "cuda"})
+def test_a_client_with_empty_caches_starts_no_compiler(served: Host, tmp_path: Path) -> None:
+    _first, second = swapped_then_hit(served, tmp_path, {"model": "gpt2", "training": True, "device": "cuda"})
     # No g++ or gcc (triton's launchers), no ptxas, none of Inductor's compile workers.
     assert second["started"] == []
     assert second["children"] == []
@@ -157,8 +157,8 @@ def test_a_released_worker_gives_all_its_memory_back(
     client = host.start(spec, env=empty_caches(tmp_path))
     client.wait_for("first-step")
     worker = _until(lambda: gpu_workers(host.status()), "no worker for the GPU")[0]
-    client.result()
     process = psutil.Process(worker.pid)
+    client.result()
     process.wait(TIMEOUT_S)  # it leaves by itself once it has been idle for five seconds
     assert gpu_workers(host.status()) == []
     assert used_memory() <= before + MARGIN
