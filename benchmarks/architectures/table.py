@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
 import sys
-import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -13,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.architectures.rows import Name
+from benchmarks.harness.answers import answers_of
 from benchmarks.harness.effort import Say
 from benchmarks.harness.hosts import Host, fresh_host
 from benchmarks.models.zoo import ARCHITECTURES
@@ -115,26 +113,8 @@ def _answers(
     own = {} if device == "cpu" else {"TORCHINDUCTOR_CACHE_DIR": str(host.root / caches)}
     spec = {"rows": names, "wait_s": WAIT_S, "device": device}
     command = host.command(spec, hook=True, program="architectures.program", extra=own)
-    with errors.open("w") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "precompiled", "run", "--", *command["argv"]],
-            env=command["env"], cwd=command["cwd"], stdout=subprocess.PIPE, stderr=log, text=True,
-        )  # fmt: skip
-    assert process.stdout is not None
-    try:
-        while True:
-            limit = threading.Timer(ROW_LIMIT_S, process.kill)
-            limit.start()
-            line = process.stdout.readline()
-            limit.cancel()
-            if not line:
-                return
-            if line.startswith("{"):
-                yield json.loads(line)
-    finally:
-        process.kill()
-        process.wait()
-        process.stdout.close()
+    argv = [sys.executable, "-m", "precompiled", "run", "--", *command["argv"]]
+    return answers_of({**command, "argv": argv}, errors, ROW_LIMIT_S)
 
 
 def _progress(name: Name, answer: dict[str, Any], done: int, of: int) -> str:

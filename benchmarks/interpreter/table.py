@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
 import sys
-import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from benchmarks.harness.answers import answers_of
 from benchmarks.harness.effort import Say
 from benchmarks.harness.hosts import Command, Host, fresh_host
 
@@ -123,7 +121,7 @@ def _run(host: Host, names: Sequence[str], say: Say, *, interpret: bool) -> dict
     found: dict[str, dict[str, Any]] = {}
     while waiting := [name for name in names if name not in found]:
         begun = waiting[0]
-        for answer in _answers(host, waiting, interpret):
+        for answer in answers_of(command(host, waiting, interpret=interpret), host.root / "program.log", ROW_LIMIT_S):
             if "begun" in answer:
                 begun = answer["begun"]
                 continue
@@ -154,26 +152,3 @@ def command(host: Host, names: Sequence[str], *, interpret: bool) -> Command:
     spec = {"rows": list(names), "interpret": interpret}
     found = host.command(spec, hook=True, extra=extra, program="interpreter.program")
     return {**found, "argv": [sys.executable, "-m", "precompiled", "run", "--", *found["argv"]]}
-
-
-def _answers(host: Host, names: Sequence[str], interpret: bool) -> Iterator[dict[str, Any]]:
-    started = command(host, names, interpret=interpret)
-    with (host.root / "program.log").open("w") as log:
-        process = subprocess.Popen(
-            started["argv"], env=started["env"], cwd=started["cwd"], stdout=subprocess.PIPE, stderr=log, text=True
-        )
-    assert process.stdout is not None
-    try:
-        while True:
-            limit = threading.Timer(ROW_LIMIT_S, process.kill)
-            limit.start()
-            line = process.stdout.readline()
-            limit.cancel()
-            if not line:
-                return
-            if line.startswith("{"):
-                yield json.loads(line)
-    finally:
-        process.kill()
-        process.wait()
-        process.stdout.close()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
 import sys
 import threading
 from collections import Counter
@@ -13,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from benchmarks.harness.answers import answers_of
 from benchmarks.harness.effort import Say
 from benchmarks.harness.hosts import Host, fresh_host
 from benchmarks.operators.samples import Row
@@ -147,23 +146,4 @@ def _answers(host: Host, groups: list[list[Row]], errors: Path, *, hook: bool) -
     extra = {"PRECOMPILED_MODE": "wait", "OMP_NUM_THREADS": "1"}
     command = host.command({"groups": groups}, hook=hook, extra=extra, program="operators.program")
     before = [sys.executable, "-m", "precompiled", "run", "--"] if hook else []
-    with errors.open("w") as log:
-        process = subprocess.Popen(
-            [*before, *command["argv"]], env=command["env"], cwd=command["cwd"], stdout=subprocess.PIPE, stderr=log,
-            text=True,
-        )  # fmt: skip
-    assert process.stdout is not None
-    try:
-        while True:
-            limit = threading.Timer(GROUP_LIMIT_S, process.kill)
-            limit.start()
-            line = process.stdout.readline()
-            limit.cancel()
-            if not line:
-                return
-            if line.startswith("{"):
-                yield json.loads(line)
-    finally:
-        process.kill()
-        process.wait()
-        process.stdout.close()
+    return answers_of({**command, "argv": [*before, *command["argv"]]}, errors, GROUP_LIMIT_S)

@@ -14,6 +14,7 @@ from typing import Any
 
 import psutil
 import pytest
+import support_compiles
 import torch
 from support_graphs import captured
 from support_host import TIMEOUT_S, Host
@@ -21,7 +22,6 @@ from support_host import TIMEOUT_S, Host
 from precompiled import wire
 from precompiled.graph import capture
 from precompiled.graph.environment import device_of_a_worker
-from precompiled.torch_internals import codec, configs, modes
 
 pytestmark = [
     pytest.mark.gpu,
@@ -166,8 +166,6 @@ def test_a_released_worker_gives_all_its_memory_back(
 
 def test_a_compile_leaves_nothing_in_the_allocator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # In this process, as in a worker: what a worker between two jobs keeps is its context alone.
-    from precompiled.torch_internals.compile import compile_graph
-
     for name, value in empty_caches(tmp_path).items():
         monkeypatch.setenv(name, value)
     left, right = torch.randn(512, 512, device="cuda"), torch.randn(512, 512, device="cuda")
@@ -177,13 +175,7 @@ def test_a_compile_leaves_nothing_in_the_allocator(tmp_path: Path, monkeypatch: 
     torch.cuda.synchronize()
     torch.cuda.empty_cache()
     before = torch.cuda.memory_reserved()
-    with (
-        modes.process_wide(program["modes"]),
-        modes.thread_local(program["modes"]),
-        configs.applied(program["configs"], 1),
-    ):
-        compiled = compile_graph(codec.decode(program["graph"]), program["inputs"], program["hints"], program["floats"])
-    assert compiled.bundle
+    assert support_compiles.compiled(program).bundle
     assert torch.cuda.memory_reserved() <= before
 
 

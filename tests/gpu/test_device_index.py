@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 import torch
 import torch._dynamo
+from support_compiles import compiled
 from support_graphs import captured
 from support_host import Host
 from test_cuda import empty_caches, states
 
 from precompiled.core.errors import Bypass
 from precompiled.graph import capture, key
-from precompiled.torch_internals import codec, configs, device_index, freezing, modes, program_classes
-from precompiled.torch_internals.compile import compile_graph
+from precompiled.torch_internals import device_index, freezing, program_classes
 
 pytestmark = [
     pytest.mark.gpu,
@@ -93,11 +93,11 @@ def test_what_is_moved_is_what_torch_makes_for_that_index(
     for name, value in empty_caches(tmp_path).items():
         monkeypatch.setenv(name, value)
     there = program_of(make, "cuda:1", options=options)
-    moved = compiled(capture.parse(there.to_bytes()))
+    moved = bundle_of(capture.parse(there.to_bytes()))
     codes = [freezing.code_of(part) for part in (moved.compiled_fw, moved.compiled_bw) if part is not None]
     device_index.move(moved, codes, 1)
     # As torch does it for a graph of cuda:1, not by our names for it.
-    made = compiled(capture.devices.for_a_client(capture.parse(there.to_bytes()), "cuda:1"))
+    made = bundle_of(capture.devices.for_a_client(capture.parse(there.to_bytes()), "cuda:1"))
     expected = [freezing.code_of(part) for part in (made.compiled_fw, made.compiled_bw) if part is not None]
     assert len(codes) == len(expected)
     for ours, torchs in zip(codes, expected, strict=True):
@@ -110,15 +110,8 @@ def test_what_is_moved_is_what_torch_makes_for_that_index(
     assert moved.runtime_metadata.graphsafe_rng_state_index == made.runtime_metadata.graphsafe_rng_state_index
 
 
-def compiled(program: dict[str, Any]) -> Any:
-    torch._dynamo.reset()
-    with (
-        modes.process_wide(program["modes"]),
-        modes.thread_local(program["modes"]),
-        configs.applied(program["configs"], 1),
-    ):
-        result = compile_graph(codec.decode(program["graph"]), program["inputs"], program["hints"], program["floats"])
-    return program_classes.loads(result.bundle, {})
+def bundle_of(program: dict[str, Any]) -> Any:
+    return program_classes.loads(compiled(program).bundle, {})
 
 
 def normal(code: str) -> str:

@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import support_compiles
 import torch
 from support_graphs import captured
 
 from precompiled.core.errors import CompileFailed
 from precompiled.graph import capture
 from precompiled.made_up_cuda import activate
-from precompiled.torch_internals import codec, configs, freezing, modes, program_classes, untimed
-from precompiled.torch_internals.compile import compile_graph
+from precompiled.torch_internals import freezing, program_classes, untimed
 
 pytestmark = [
     pytest.mark.gpu,
@@ -37,14 +37,8 @@ def caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def compiled(function: Callable[..., Any], *inputs: torch.Tensor, **options: Any) -> str:
     """The code of what a worker makes of it."""
     program = capture.parse(captured(function, *inputs, options=options).program.to_bytes())
-    torch._dynamo.reset()
-    with (
-        modes.process_wide(program["modes"]),
-        modes.thread_local(program["modes"]),
-        configs.applied(program["configs"], 1),
-    ):
-        made = compile_graph(codec.decode(program["graph"]), program["inputs"], program["hints"], program["floats"])
-    return freezing.code_of(program_classes.loads(made.bundle, {}).compiled_fw).source_code
+    bundle = program_classes.loads(support_compiles.compiled(program).bundle, {})
+    return freezing.code_of(bundle.compiled_fw).source_code
 
 
 def asked_for(monkeypatch: pytest.MonkeyPatch, *arguments: Any, **options: Any) -> str:
