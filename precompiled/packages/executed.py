@@ -29,7 +29,7 @@ class Module:
     """The functions of one module that had not run at the last look, fewer each time."""
 
     def __init__(self, module: ModuleType, path: str) -> None:
-        self._waiting = {_place(code): code for code in _functions(module, path)} if _counts() else {}
+        self._waiting = {place_of(code): code for code in _functions(module, path)} if _counts() else {}
 
     def unrun(self) -> dict[Place, CodeType]:
         for place in [place for place, code in self._waiting.items() if has_run(code)]:
@@ -52,7 +52,7 @@ def _functions(module: ModuleType, path: str) -> Iterator[CodeType]:
             yield from (code for code in codes_of(value) if os.path.abspath(code.co_filename) == path)
 
 
-def _place(code: CodeType) -> Place:
+def place_of(code: CodeType) -> Place:
     return code.co_qualname, code.co_firstlineno
 
 

@@ -17,8 +17,8 @@ from collections.abc import Iterator, Set
 from types import CodeType
 from typing import Any
 
-from precompiled.packages.describe.codes import code_digest
-from precompiled.packages.executed import Place
+from precompiled.packages.describe.codes import code_digest, codes_within
+from precompiled.packages.executed import Place, place_of
 
 # A comment that torch.jit.script reads.
 _TYPE_COMMENT = re.compile(rb"#\s*type:.*")
@@ -82,9 +82,17 @@ class _Source:
     def digest(self, unrun: Set[Place]) -> str:
         state = hashlib.sha256(self._rest)
         if self._code is not None:
-            unrun = {place for place in unrun if not any(place[1] in lines for lines in self._decorated)}
-            state.update(_without(self._code, unrun).encode())
+            state.update(_without(self._code, self._told(self._code, unrun)).encode())
         return state.hexdigest()
+
+    def _told(self, code: CodeType, unrun: Set[Place]) -> set[Place]:
+        """Those of ``unrun`` whose place says which function it is: not that of two lambdas on one line."""
+        places = Counter(place_of(inner) for inner in codes_within(code)) if unrun else {}
+        return {
+            place
+            for place in unrun
+            if places.get(place) == 1 and not any(place[1] in lines for lines in self._decorated)
+        }
 
 
 def _without(code: CodeType, unrun: Set[Place]) -> str:
@@ -95,7 +103,7 @@ def _without(code: CodeType, unrun: Set[Place]) -> str:
     for const in code.co_consts:
         if not isinstance(const, CodeType):
             consts.append(const)
-        elif (const.co_qualname, const.co_firstlineno) in unrun:
+        elif place_of(const) in unrun:
             arguments = const.co_argcount + const.co_kwonlyargcount + 2  # *args and **kwargs
             consts.append((const.co_name, const.co_argcount, const.co_flags, const.co_varnames[:arguments]))
         else:

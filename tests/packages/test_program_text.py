@@ -180,6 +180,8 @@ class Model:
     @property
     def size(self):
         return 7
+
+first, second = lambda: 31, lambda: 32
 '''
 
 
@@ -197,6 +199,7 @@ def unrun(source: str, called: str) -> frozenset[Place]:
 def test_what_has_run() -> None:
     functions = {"ran", "ran.<locals>.inner", "later", "decorated", "decorated.<locals>.nested", "Model.fixed"}
     functions |= {"Model.generate", "Model.made"}
+    functions |= {"<lambda>"}
     assert {name for name, _line in unrun(RUNS, "")} == functions | {"Model.size"}
     for calls in (1, 7, 8, 9, 1000):  # CPython stops to count at 8
         found = {name for name, _line in unrun(RUNS, f"for _ in range({calls}): ran(1); Model().size")}
@@ -221,12 +224,14 @@ def test_what_has_run() -> None:
         (("def later", "def sooner"), True),
         (("x * 4", "x * 44"), True),
         (("y * 5", "y * 55"), True),
+        (("31", "33"), True),
+        (("32", "33"), True),
     ],
 )
 def test_a_function_that_has_not_run_counts_by_its_arguments(edit: tuple[str, str], counts: bool) -> None:
-    """But for what is below a decorator, which may have kept its source."""
+    """But for what is below a decorator, which may have kept its source, and lambdas of one line, of which one may have run."""
     before, after = edit
     assert RUNS.count(before) == 1
     edited_source = RUNS.replace(before, after)
-    here = Text(RUNS.encode()).code(unrun(RUNS, "ran(1)"))
-    assert (Text(edited_source.encode()).code(unrun(edited_source, "ran(1)")) != here) is counts
+    here = Text(RUNS.encode()).code(unrun(RUNS, "ran(1); first()"))
+    assert (Text(edited_source.encode()).code(unrun(edited_source, "ran(1); first()")) != here) is counts
