@@ -32,7 +32,7 @@ class Edit:
 
 
 _GPT = frozenset({"model.GPT.forward"})
-_CRITIC = frozenset({"benchmarks.programs.loops.adversarial.<locals>.Critic.forward"})
+_CRITIC = frozenset({"benchmarks.programs.loops.Critic.forward"})
 _LANGUAGE, _LOOPS, _SCIENCE = (f"benchmarks/programs/{name}.py" for name in ("language", "loops", "science"))
 _HEAD = "import math\nimport os\n"
 _TOLD = "time {dt * 1000:.2f}ms, mfu"
@@ -50,8 +50,8 @@ EDITS = [
     Edit(NANOGPT, "a docstring of a module", "model.py", "A GPT of one file,", "A GPT of {n} file,"),
     Edit(NANOGPT, "a docstring of the model's", "model.py", "Without those of the positions.", "Not those of the {n} positions.", _GPT),
     Edit(NANOGPT, "a type hint of a local variable", "train.py", "    ratio = (it", "    ratio: float = (it"),
-    Edit(NANOGPT, "a type hint of a module's variable", "train.py", "best_val_loss = 1e9\n", "best_val_loss: float = 1e9  # {n}\n", ALL),
-    Edit(NANOGPT, "an import that nothing uses", "train.py", _HEAD, "import json  # {n}\n" + _HEAD, ALL),
+    Edit(NANOGPT, "a type hint of a module's variable", "train.py", "best_val_loss = 1e9\n", "best_val_loss: 'float{n}' = 1e9\n", ALL),
+    Edit(NANOGPT, "an import that nothing uses", "train.py", _HEAD, "import json as json{n}\n" + _HEAD, ALL),
     Edit(NANOGPT, "a setting, in the file of settings", "config/train_small_cpu.py", "eval_iters = 4\n",
          "eval_iters = 4\nlearning_rate = {n}e-4\n"),
     Edit(NANOGPT, "the model: a constant", "model.py", "F.gelu(self.c_fc(x))", "F.gelu(self.c_fc(x)) * 1.0{n}", _GPT),
@@ -68,7 +68,7 @@ EDITS = [
     Edit("swa_and_ema", "the model: its width", _LOOPS, "(inputs, 16), torch.nn.Tanh(), torch.nn.Linear(16, outputs)",
          "(inputs, 2{n}), torch.nn.Tanh(), torch.nn.Linear(2{n}, outputs)", ALL),
     Edit("physics_informed", "an import that nothing uses", _SCIENCE, "from collections.abc import Iterator\n",
-         "import functools  # {n}\nfrom collections.abc import Iterator\n", ALL),
+         "import functools as tools{n}\nfrom collections.abc import Iterator\n", ALL),
     Edit("physics_informed", "the equation", _SCIENCE, "torch.sin(points)\n", "{n} * torch.cos(points)\n", ALL),
     Edit("adversarial", "one of two models", _LOOPS, "(self.hidden(x), 0.2)", "(self.hidden(x), 0.2{n})", _CRITIC),
 ]  # fmt: skip

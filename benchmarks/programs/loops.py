@@ -206,26 +206,27 @@ def swa_and_ema() -> Iterator[Values]:
             yield {**values, "averaged": averaged(points)}
 
 
+class Generator(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.hidden, self.out = torch.nn.Linear(4, 16), torch.nn.Linear(16, 8)
+
+    def forward(self, noise: torch.Tensor) -> torch.Tensor:
+        return self.out(functional.relu(self.hidden(noise)))
+
+
+class Critic(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.hidden, self.score = torch.nn.Linear(8, 16), torch.nn.Linear(16, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.score(functional.leaky_relu(self.hidden(x), 0.2))
+
+
 @program("torch")
 def adversarial() -> Iterator[Values]:
     """A generator and its critic, each compiled, that are trained in turns."""
-
-    class Generator(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.hidden, self.out = torch.nn.Linear(4, 16), torch.nn.Linear(16, 8)
-
-        def forward(self, noise: torch.Tensor) -> torch.Tensor:
-            return self.out(functional.relu(self.hidden(noise)))
-
-    class Critic(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.hidden, self.score = torch.nn.Linear(8, 16), torch.nn.Linear(16, 1)
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.score(functional.leaky_relu(self.hidden(x), 0.2))
-
     generator, critic = Generator(), Critic()
     makes, judges = torch.compile(generator), torch.compile(critic)
     of_generator = torch.optim.SGD(generator.parameters(), lr=0.01)

@@ -102,16 +102,13 @@ def test_loading_an_artifact_starts_no_process() -> None:
     assert results["load of GPT-2's artifact in a fresh process"].median > 0
 
 
-MORE_IS_TRACED = "the other of two models whose classes lie in one function is traced again, too: not mended yet"
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
     ("program", "what"),
     [
         (NANOGPT, "a log line more, every so many steps"),
-        pytest.param("adversarial", "one of two models", marks=pytest.mark.xfail(reason=MORE_IS_TRACED)),
+        ("adversarial", "one of two models"),
     ],
     ids=["of-a-script", "of-one-of-two-models"],
 )
