@@ -44,6 +44,7 @@ from precompiled.torch_internals import (
     metadata,
     modes,
     program_classes,
+    static_launchers,
     triton_files,
     untimed,
 )
@@ -102,6 +103,7 @@ def compile_graph(
         kernel_units.collected() as collector,
         freezing.collected(weights),
         untimed.choices(),
+        static_launchers.kept(),
     ):
         compiled, symints = _compile(module, inputs, hints, floats, context, classes, weights)
         _refuse_input_guards(context)

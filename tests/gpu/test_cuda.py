@@ -84,6 +84,38 @@ def test_a_client_with_empty_caches_starts_no_compiler(served: Host, tmp_path: P
     assert emitted == {".cubin", ".json"}
 
 
+def test_a_reductions_smaller_block_comes_with_the_artifact(served: Host, tmp_path: Path) -> None:
+    """torch compiles it after it has put the kernel aside for its cache: in each process that loads that, once more."""
+    spec = {"model": "reduction", "training": False, "device": "cuda"}
+    served.run(spec, env=empty_caches(tmp_path / "first"))
+    for path in served.store.root.rglob("*.best_config"):
+        path.unlink()  # which block the first client has found to be the quicker one
+    second = served.run(spec, env=empty_caches(tmp_path / "second"))
+    assert states(second["first"]) == {("compiled", "hit")}, second["reports"]
+    assert second["started"] == []
+    # The kernel, in both sizes of its block.
+    assert len(list((tmp_path / "second" / "triton").rglob("*.cubin"))) == 2
+
+
+def test_a_kernel_with_a_long_name_comes_with_the_artifact(served: Host, tmp_path: Path) -> None:
+    """Of more than Triton's 150 characters: torch would not launch it by itself, and ask Triton for it."""
+    spec = {"model": "long-name", "training": False, "device": "cuda"}
+    _first, second = swapped_then_hit(served, tmp_path, spec)
+    assert second["started"] == []
+
+
+def test_a_kernel_that_triton_launches_is_not_built_again(served: Host, tmp_path: Path) -> None:
+    """Triton asks for ptxas' version then, and finds the machine code that the artifact has brought."""
+    spec = {"model": "user-kernels", "training": False, "device": "cuda"}
+    swapped_then_hit(served, tmp_path, spec)
+    # Eager launches the same kernels; Inductor's options for Triton are others.
+    described = [path for path in (tmp_path / "second" / "triton").rglob("*.json") if not path.name.startswith("__")]
+    brought = [path for path in described if json.loads(path.read_text())["debug"]]
+    assert {path.stem for path in brought} >= {"added", "doubled"}
+    for path in brought:
+        assert {other.suffix for other in path.parent.iterdir()} == {".cubin", ".json"}, "Triton has built it again"
+
+
 @pytest.mark.parametrize("mode", ["reduce-overhead", "max-autotune"])
 @pytest.mark.parametrize("training", [False, True], ids=["infer", "train"])
 def test_torch_compiles_own_modes(shared_host: Host, tmp_path: Path, mode: str, training: bool) -> None:

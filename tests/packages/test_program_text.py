@@ -229,7 +229,7 @@ def test_what_has_run() -> None:
     ],
 )
 def test_a_function_that_has_not_run_counts_by_its_arguments(edit: tuple[str, str], counts: bool) -> None:
-    """But for what is below a decorator, which may have kept its source, and lambdas of one line, of which one may have run."""
+    """But for what is below a decorator, which may keep its source, and two lambdas of one line: one may have run."""
     before, after = edit
     assert RUNS.count(before) == 1
     edited_source = RUNS.replace(before, after)

@@ -28,6 +28,12 @@ def build(name: str, training: bool) -> tuple[torch.nn.Module, dict[str, Any]]:
     elif name == "broken":
         model = _Broken()
         inputs = {"x": torch.randn(8, 16)}
+    elif name == "reduction":
+        model = _Reduction()
+        inputs = {"x": torch.randn(4096, 2048)}
+    elif name == "long-name":
+        model = _Chain()
+        inputs = {"x": torch.rand(8, 16)}
     elif name == "user-kernels":
         from user_kernels import Launches
 
@@ -62,6 +68,25 @@ def build(name: str, training: bool) -> tuple[torch.nn.Module, dict[str, Any]]:
     else:
         raise ValueError(name)
     return model.train(training), inputs
+
+
+class _Reduction(torch.nn.Module):
+    """Looped reductions of one kernel that takes more registers than a GPU has for full occupancy."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x * x.sin()
+        return torch.nn.functional.layer_norm(x, (x.shape[1],)) * x.var(1, keepdim=True)
+
+
+class _Chain(torch.nn.Module):
+    """One kernel of so many operators that their names have more than 150 characters."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for name in ("hardsigmoid", "logsigmoid", "hardswish", "softplus", "leaky_relu", "softshrink", "hardshrink"):
+            x = getattr(torch.nn.functional, name)(x)
+        for name in ("sinc", "reciprocal", "nan_to_num", "square", "expm1", "floor", "logical_not", "heaviside"):
+            x = (x.heaviside(x) if name == "heaviside" else getattr(x, name)()).to(torch.float32)
+        return x
 
 
 class _Mlp(torch.nn.Module):
