@@ -13,7 +13,7 @@ import os
 import time
 import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -105,8 +105,8 @@ def compile_ahead(
     """For a program that compiles ``module`` by itself, ahead of its calls, and runs nothing of it eager (vLLM).
 
     ``prepared``: gives the graph and the options, or raises Bypass. A miss waits for its artifact, in each mode.
-    Returns ``served`` of a callable, which is torch's artifact where it is to be ``written_down``, or what
-    ``in_process`` gives; raises as ``compile_or_swap`` does.
+    Returns ``served`` of a callable, which torch can write down (standalone.Kept) where it is to be ``written_down``,
+    or what ``in_process`` gives; raises as ``compile_or_swap`` does.
     """
     begun = _begun(module)
     if begun is None:
@@ -363,32 +363,35 @@ class _Ahead(_Graph):
     """
 
     written_down: bool
-    classes: Mapping[str, type] = field(default_factory=dict, init=False)
 
     def serve(self) -> Compiled:
-        function = super().serve()
+        if self.written_down and (self.graph.flatten is not None or self.graph.held):
+            raise Bypass("torch writes down what is compiled here, and the graph holds tensors", code="ahead-of-time")
+        return super().serve()
+
+    def _kept(self, function: Compiled, program: capture.Program, artifact: Artifact) -> Compiled:
         if not self.written_down:
             return function
-        for artifact in self.session.store.lookup(self.calls.report.key):
-            bundle = self.session.store.read_files(artifact)[fmt.BUNDLE]
-            compiled: Compiled = standalone.artifact(function, bundle, self.classes)
-            return compiled
-        raise StoreError("the artifact was removed while it was loaded", code="artifact-evicted")
+        bundle = self.session.store.read_files(artifact)[fmt.BUNDLE]
+        return standalone.Kept(function, bundle, program.classes, program.device)
 
     def _look_up(self) -> tuple[capture.Program, list[Artifact], Failure | None]:
         program, artifacts, failure = super()._look_up()
-        self.classes = program.classes
         return replace(program, no_stand_in=_AHEAD), artifacts, failure
 
     def _serves(self, program: capture.Program, artifact: Artifact) -> bool:
         # Nobody asks for guards at a call: what a compile has added to those of the capture would be passed over.
         return tell_nothing_new(artifact.manifest.guards, json.loads(program.sections["inputs"]))
 
+    def _hit(self, program: capture.Program, artifact: Artifact) -> Compiled:
+        return self._kept(super()._hit(program, artifact), program, artifact)
+
     def _miss(self, program: capture.Program) -> Compiled:
         super()._miss(program)  # until it is there
         for artifact in self.session.store.lookup(self.calls.report.key):
             if self._serves(program, artifact):
-                return self._named(counting(self.calls, self._load(program, artifact)), program)
+                function = self._named(counting(self.calls, self._load(program, artifact)), program)
+                return self._kept(function, program, artifact)
         self.calls.swap = Swap()  # what was loaded is not used
         raise Bypass("what is compiled ahead of its calls holds for some of their sizes only", code="size-guards")
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch.fx
 
 from precompiled.core.errors import Bypass
-from precompiled.torch_internals import program_classes
+from precompiled.torch_internals import device_index, freezing, program_classes
 
 # What standalone_compile sets around a compile, besides what an artifact is compiled with anyway (compile.py).
 SETTINGS = {"triton.autotune_at_compile_time": True}
@@ -44,23 +44,27 @@ def of_inputs(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> torch.fx.G
     return copy
 
 
-def artifact(function: Callable[..., Any], bundle: bytes, classes: Mapping[str, type]) -> Any:
-    """``function`` as torch's own artifact: written down, it is AOTAutograd's result as torch would have it, without
-    any code of ours. ``bundle``: that result, pickled (compile.py).
-    """
+def artifact(kept: Kept) -> Any:
+    """What standalone_compile gives where its result is to be kept."""
     from torch._inductor.standalone_compile import AOTCompiledArtifact
 
-    return AOTCompiledArtifact(_Kept(function, bundle, classes))
+    return AOTCompiledArtifact(kept)
 
 
-class _Kept:
-    """A compiled callable with torch's ``serialize()``."""
+class Kept:
+    """A compiled callable that torch can write down: as AOTAutograd's result, as it would have it without us."""
 
-    def __init__(self, function: Callable[..., Any], bundle: bytes, classes: Mapping[str, type]) -> None:
-        self._function, self._bundle, self._classes = function, bundle, classes
+    def __init__(self, function: Callable[..., Any], bundle: bytes, classes: Mapping[str, type], device: str) -> None:
+        """``bundle``: that result, pickled (compile.py), of the first GPU. ``device``: what the callable runs on."""
+        self._function, self._bundle, self._classes = function, bundle, dict(classes)
+        self._index = torch.device(device).index or 0
 
     def __call__(self, *args: Any) -> Any:
         return self._function(*args)
 
     def serialize(self) -> Any:
-        return program_classes.loads(self._bundle, dict(self._classes))
+        bundle = program_classes.loads(self._bundle, self._classes)
+        if self._index:
+            parts = filter(None, (bundle.compiled_fw, bundle.compiled_bw))
+            device_index.move(bundle, [freezing.code_of(part) for part in parts], self._index)
+        return bundle

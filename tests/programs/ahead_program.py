@@ -63,7 +63,7 @@ def main(file: Path, way: str) -> None:
             in_process.append(name)
             return module.forward
 
-        made[name] = backend.compile_ahead(module, prepared, left, lambda found: found, written_down=True)
+        made[name] = backend.compile_ahead(module, prepared, left, standalone.artifact, written_down=True)
         return made[name]
 
     def cut(module: torch.fx.GraphModule, _: list[Any]) -> Callable[..., Any]:
