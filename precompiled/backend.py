@@ -7,12 +7,13 @@
 from __future__ import annotations
 
 import functools
+import json
 import logging
 import os
 import time
 import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -26,9 +27,10 @@ from precompiled.client.process import PROCESS, Recorder
 from precompiled.client.safe_points import SafePoint
 from precompiled.client.session import Session
 from precompiled.client.submit import Submitter
-from precompiled.client.swap import Event, State
+from precompiled.client.swap import Event, State, Swap
 from precompiled.core.errors import COMPILE_ERROR, Bypass, NotServed, PrecompiledError, Refused, StoreError, code_of
 from precompiled.graph import capture, key
+from precompiled.store import artifact_format as fmt
 from precompiled.store.artifacts import Artifact
 from precompiled.torch_internals import (
     around,
@@ -39,10 +41,11 @@ from precompiled.torch_internals import (
     lowering,
     source_lines,
     stand_in,
+    standalone,
     traced,
 )
 from precompiled.torch_internals.naming import graph_name
-from precompiled.torch_internals.sizes import guard_check, install_guards
+from precompiled.torch_internals.sizes import guard_check, install_guards, tell_nothing_new
 
 if TYPE_CHECKING:
     from precompiled.store.artifact_format import Failure
@@ -68,29 +71,87 @@ def compile_or_swap(
     ``options``: Inductor's configuration on top of the process's own. In strict mode (PRECOMPILED_STRICT=1) it raises
     NotServed where it would have left the graph to ``in_process``, or to an eager run for good.
     """
-    if os.environ.get("PRECOMPILED") == "0":
+    begun = _begun(module)
+    if begun is None:
         return in_process()
-    try:
-        session = sessions.current()
-        calls = GraphCalls(GraphReport(id=uuid.uuid4().hex, name=graph_name(module)))
-    except Exception as error:  # noqa: BLE001 - a setting that cannot be used, for instance
-        log.warning("torch.compile compiles in process: %s", error)
-        return in_process()
-    if session.settings.mode == "off":
-        return in_process()
-    session.ledger.add(calls)
+    session, calls = begun
     kept = around.result_is_kept()
     if session.recorder is not None and not kept:
         # A watch's capture wants to know what a run would look up, and runs nothing compiled.
         in_process = functools.partial(_recorded, session.recorder, calls, module)
-    cause: Exception
-    try:
+
+    def serve() -> Compiled:
         if kept:
             raise Bypass("torch writes down what is compiled here (aot_compile, for instance)", code="ahead-of-time")
         graph = lowering.plain(module)
         with graph.modes():
             found = _Graph(session, graph, options, calls)
             return found.serve() if session.recorder is None else found.record(session.recorder)
+
+    # Of a result that it keeps, torch asks for attributes, which a callable of ours would not have.
+    counted = in_process if kept else lambda: counting(calls, in_process())
+    compiled: Compiled = _served(session, calls, serve, counted)
+    return compiled
+
+
+def compile_ahead(
+    module: torch.fx.GraphModule,
+    prepared: Callable[[], tuple[torch.fx.GraphModule, Mapping[str, Any]]],
+    in_process: Callable[[], Any],
+    served: Callable[[Compiled], Any],
+    *,
+    written_down: bool,
+) -> Any:
+    """For a program that compiles ``module`` by itself, ahead of its calls, and runs nothing of it eager (vLLM).
+
+    ``prepared``: gives the graph and the options, or raises Bypass. A miss waits for its artifact, in each mode.
+    Returns ``served`` of a callable, which torch can write down (standalone.Kept) where it is to be ``written_down``,
+    or what ``in_process`` gives; raises as ``compile_or_swap`` does.
+    """
+    begun = _begun(module)
+    if begun is None:
+        return in_process()
+    session, calls = begun
+
+    def serve() -> Any:
+        if session.recorder is not None:
+            raise Bypass("a watch's capture serves no graph that is compiled ahead of its calls", code="ahead-of-time")
+        try:
+            graph, options = prepared()
+            plain = lowering.plain(standalone.checked(graph))
+            with plain.modes():
+                return served(_Ahead(session, plain, options, calls, written_down).serve())
+        except fixed_floats.FixedFloats as floats:
+            raise Bypass("a float that Dynamo treats as symbolic is an input", code="symbolic-scalar") from floats
+
+    def reported() -> Any:
+        with around.ours():
+            return in_process()
+
+    return _served(session, calls, serve, reported)
+
+
+def _begun(module: torch.fx.GraphModule) -> tuple[Session, GraphCalls] | None:
+    """The session, and a graph that is new in it; None where we are off."""
+    if os.environ.get("PRECOMPILED") == "0":
+        return None
+    try:
+        session = sessions.current()
+        calls = GraphCalls(GraphReport(id=uuid.uuid4().hex, name=graph_name(module)))
+    except Exception as error:  # noqa: BLE001 - a setting that cannot be used, for instance
+        log.warning("torch.compile compiles in process: %s", error)
+        return None
+    if session.settings.mode == "off":
+        return None
+    session.ledger.add(calls)
+    return session, calls
+
+
+def _served(session: Session, calls: GraphCalls, serve: Callable[[], Any], in_process: Callable[[], Any]) -> Any:
+    """What ``serve`` gives, or ``in_process`` where it cannot serve the graph: told, and counted."""
+    cause: Exception
+    try:
+        return serve()
     except fixed_floats.FixedFloats as floats:
         session.ledger.forget(calls)
         fixed_floats.trace_again(floats)
@@ -114,9 +175,10 @@ def compile_or_swap(
         calls.report.reason, calls.report.message = code, message
         raise NotServed(code, message) from cause
     # Outside of the handlers: what torch raises here is the user's, with no error of ours as its context.
-    compiled = _inline(session, calls, in_process, code, message)
-    # Of a result that it keeps, torch asks for attributes, which a callable of ours would not have.
-    return compiled if kept else counting(calls, compiled)
+    calls.bypassed(code, message)
+    compiled = in_process()
+    session.compiled_here(calls.report)
+    return compiled
 
 
 def went_around(module: Any, ahead_of_time: bool) -> Callable[[], None]:
@@ -137,15 +199,6 @@ def _recorded(recorder: Recorder, calls: GraphCalls, module: torch.fx.GraphModul
     report = calls.report
     recorder.graph(report, "bypassed", files=traced.files(module))
     return stand_in.StandIn(module)
-
-
-def _inline(
-    session: Session, calls: GraphCalls, in_process: Callable[[], Compiled], code: str, message: str
-) -> Compiled:
-    calls.bypassed(code, message)
-    compiled = in_process()
-    session.compiled_here(calls.report)
-    return compiled
 
 
 @dataclass
@@ -227,8 +280,7 @@ class _Graph:
 
     def _hit(self, program: capture.Program, artifact: Artifact) -> Compiled:
         started = time.perf_counter()
-        function = load(self.session.store, artifact, program.modes, cudagraphs=program.cudagraphs,
-                        classes=program.classes, frozen=program.frozen, device=program.device)  # fmt: skip
+        function = self._load(program, artifact)
         self.calls.loaded("hit", time.perf_counter() - started, artifact.manifest.compile_s)
         self.session.ledger.count(hits=1, saved_s=artifact.manifest.compile_s)
         if self.safe_point.is_held() and not program.no_stand_in:
@@ -237,6 +289,10 @@ class _Graph:
             dispatch.serve_with(function)
             return self._named(dispatch.call, program)
         return self._named(counting(self.calls, function), program)
+
+    def _load(self, program: capture.Program, artifact: Artifact) -> Compiled:
+        return load(self.session.store, artifact, program.modes, cudagraphs=program.cudagraphs,
+                    classes=program.classes, frozen=program.frozen, device=program.device)  # fmt: skip
 
     def _known_to_fail(self, failure: Failure) -> PrecompiledError:
         """What to raise for a failure record. After a compile error the user is to see what torch does in this process
@@ -294,3 +350,53 @@ class _Graph:
         if PROCESS.packages is not None and self.graph.flatten is None:
             PROCESS.packages.name_graph(function, self.calls.report, program, self.graph.held)
         return function
+
+
+_AHEAD = "the program compiles it ahead of its calls, and runs none of them eager"
+
+
+@dataclass
+class _Ahead(_Graph):
+    """A graph that is compiled ahead of its calls: for all of its sizes at once, since no call can wait for others.
+
+    ``written_down``: what it comes to is torch's own artifact, which the program may keep.
+    """
+
+    written_down: bool
+
+    def serve(self) -> Compiled:
+        if self.written_down and (self.graph.flatten is not None or self.graph.held):
+            raise Bypass("torch writes down what is compiled here, and the graph holds tensors", code="ahead-of-time")
+        return super().serve()
+
+    def _kept(self, function: Compiled, program: capture.Program, artifact: Artifact) -> Compiled:
+        if not self.written_down:
+            return function
+        bundle = self.session.store.read_files(artifact)[fmt.BUNDLE]
+        return standalone.Kept(function, bundle, program.classes, program.device)
+
+    def _look_up(self) -> tuple[capture.Program, list[Artifact], Failure | None]:
+        program, artifacts, failure = super()._look_up()
+        return replace(program, no_stand_in=_AHEAD), artifacts, failure
+
+    def _serves(self, program: capture.Program, artifact: Artifact) -> bool:
+        # Nobody asks for guards at a call: what a compile has added to those of the capture would be passed over.
+        return tell_nothing_new(artifact.manifest.guards, json.loads(program.sections["inputs"]))
+
+    def _hit(self, program: capture.Program, artifact: Artifact) -> Compiled:
+        return self._kept(super()._hit(program, artifact), program, artifact)
+
+    def _miss(self, program: capture.Program) -> Compiled:
+        super()._miss(program)  # until it is there
+        for artifact in self.session.store.lookup(self.calls.report.key):
+            if self._serves(program, artifact):
+                function = self._named(counting(self.calls, self._load(program, artifact)), program)
+                return self._kept(function, program, artifact)
+        self.calls.swap = Swap()  # what was loaded is not used
+        raise Bypass("what is compiled ahead of its calls holds for some of their sizes only", code="size-guards")
+
+    def _dispatch(self, program: capture.Program) -> Dispatch:
+        return Dispatch(self.calls, self.graph.eager(), program.size_inputs, lambda sizes: None, waits=True)
+
+    def _named(self, function: Compiled, program: capture.Program) -> Compiled:
+        return self.graph.taking_all(function)

@@ -114,11 +114,13 @@ def _compile(job: wire.Job, data: bytes, started: float) -> fmt.Payload:
     program = capture.parse(job.graph)
     if job.device == "cpu" and job.compile_threads > 1:
         vector_units.begin()
-    _check_environment(program["environment"], environment.facts("cuda:0" if job.device != "cpu" else "cpu"))
+    here = environment.facts("cuda:0" if job.device != "cpu" else "cpu", of_a_worker=True)
+    _check_environment(program["environment"], here)
     graph, inputs, settings = program["graph"], program["inputs"], program["configs"]
     try:
-        custom_ops.load({**codec.modules(graph), **metadata.modules(inputs), **configs.modules(settings)})
-        module = codec.decode(graph)
+        with environment.unchanged():
+            custom_ops.load({**codec.modules(graph), **metadata.modules(inputs), **configs.modules(settings)})
+            module = codec.decode(graph)
     except Exception as error:  # a custom op's module raises anything when it is imported
         raise CompileFailed(
             f"the graph does not decode: {type(error).__name__}: {error}", code="undecodable-graph"

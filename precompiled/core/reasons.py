@@ -167,6 +167,11 @@ _TABLE = (
         "pass plain tensors (`.resolve_conj()`); move the class to the top level of a module"),
     _bypass("unsupported-node", "a kind of node that Dynamo's graphs do not have", "report it"),
     _bypass("unsupported-size", "a symbolic size of a form that has no canonical form", "`mark_dynamic` fewer sizes"),
+    _bypass("vllm-context",
+        "a piece of vLLM's graph whose passes a worker cannot make again: they are more than vLLM's configuration "
+        "says, or read a part of it that is not sent (the message names it); or Inductor is to cut the graph "
+        "(`use_inductor_graph_partition`)",
+        "leave the pass off, where what is compiled once is worth more"),
     _bypass("user-kernel",
         "a Triton kernel that no import leads to (of the program itself, in a function), and that no source says whole "
         "(it has a closure, or reads more than kernels, constants and modules); or an argument or setting of one that "
@@ -190,7 +195,7 @@ _TABLE = (
         then=", in later processes; eager in the one that asked for it (but in mode `wait`)"),
     _failure(_IN_PROCESS, "size-guards",
         "what was compiled holds under guards that the graph's size inputs do not tell, or that cannot be evaluated "
-        "on them"),
+        "on them; or a graph that is compiled ahead of its calls (a piece of vLLM's) holds for some sizes only"),
     _failure(_IN_PROCESS, "environment-differs",
         "the worker is not what the client is (another torch, compiler, CPU or variable); the message has both",
         "Start clients and daemon from one virtual environment, or report which fact should not count"),

@@ -12,7 +12,8 @@ import os
 import platform
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -67,7 +68,19 @@ def variables(with_path: bool = False) -> dict[str, str]:
 def _is_for_workers(name: str) -> bool:
     if name in _NOT_FOR_WORKERS or name.endswith(_NOT_FOR_WORKERS_SUFFIX) or _is_set_by_torch(name):
         return False
-    return name in _VARIABLES or name.startswith(_VARIABLE_PREFIXES)
+    return name in _VARIABLES or name.startswith(_VARIABLE_PREFIXES) or _is_vllms(name)
+
+
+def _is_vllms(name: str) -> bool:
+    """Whether it may change vLLM's operators and passes, as vLLM says itself. Not in a process without vLLM."""
+    return name.startswith("VLLM_") and name in _vllms_variables("vllm.envs" in sys.modules)
+
+
+@cache
+def _vllms_variables(is_imported: bool) -> frozenset[str]:
+    if not is_imported:
+        return frozenset()
+    return frozenset(sys.modules["vllm.envs"].compile_factors())
 
 
 def _is_set_by_torch(name: str) -> bool:
@@ -78,21 +91,44 @@ def _is_set_by_torch(name: str) -> bool:
     return name == "TRITON_PTXAS_PATH" and os.environ[name] == own
 
 
-def facts(device: str) -> dict[str, Any]:
-    """The facts for graphs on ``device``, as plain data."""
+def facts(device: str, *, of_a_worker: bool = False) -> dict[str, Any]:
+    """The facts for graphs on ``device``, as plain data. ``of_a_worker``: this process has no variables but those that
+    a client gave it.
+    """
     found = dict(_host_facts())
     found["compiler"] = _compiler()
-    found["variables"] = {
-        name: os.environ[name]
-        for name in sorted(os.environ)
-        if (name in _KEYED or (name.startswith(_KEYED_PREFIXES) and not name.endswith(_NOT_KEYED_SUFFIXES)))
-        and not _is_set_by_torch(name)
-    }
+    found["variables"] = _keyed_variables(of_a_worker)
     if device.startswith("cuda"):
         properties = torch.cuda.get_device_properties(device)
         found["gpu"] = [properties.name, properties.major, properties.minor, properties.multi_processor_count]
         found["cuda"] = torch.version.cuda
     return found
+
+
+def _keyed_variables(of_a_worker: bool) -> dict[str, str]:
+    return {name: os.environ[name] for name in sorted(os.environ) if _is_keyed(name, of_a_worker)}
+
+
+def _is_keyed(name: str, of_a_worker: bool) -> bool:
+    if name.startswith("VLLM_"):
+        return of_a_worker or _is_vllms(name)
+    if name.startswith(_KEYED_PREFIXES) and not name.endswith(_NOT_KEYED_SUFFIXES):
+        return not _is_set_by_torch(name)
+    return name in _KEYED
+
+
+@contextmanager
+def unchanged() -> Iterator[None]:
+    """In a worker: what the user's modules set of these variables while they are imported is taken back (cv2 adds to
+    LD_LIBRARY_PATH each time). The client had it set, or had not, when it captured.
+    """
+    before = _keyed_variables(of_a_worker=True)
+    try:
+        yield
+    finally:
+        for name in _keyed_variables(of_a_worker=True).keys() - before.keys():
+            del os.environ[name]
+        os.environ.update(before)
 
 
 @cache

@@ -2,9 +2,9 @@
 
 A function or class is named by its module and the digest of what that is made of (user_modules.py), and the worker
 imports it; where no import leads to it, it is told by its source (program_units.py), which the worker runs anew for
-each compile. An object is named by its class and its attributes, as far as these are plain, or code themselves. So a
-pass may have no ``uuid()``; where it has one, it must be the same in the worker. Inductor's caches, which are on in a
-worker, take passes with a ``uuid()`` only: a function gets one.
+each compile. A module is named alone. An object is named by its class and its attributes, as far as these are plain,
+or code themselves. So a pass may have no ``uuid()``; where it has one, it must be the same in the worker. Inductor's
+caches, which are on in a worker, take passes with a ``uuid()`` only: a function gets one.
 
 Private names: torch._inductor.custom_graph_pass.{CustomPassBase (2.13, 2.15), CustomGraphPass, CustomSchedulerPass
 (2.13, 2.15)}. Checked on 2.11.0, 2.13.0, 2.15.0.
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
-from types import BuiltinFunctionType, FunctionType
+from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
 from torch._inductor import custom_graph_pass
@@ -22,6 +22,8 @@ from torch._inductor import custom_graph_pass
 from precompiled.core.errors import Bypass
 from precompiled.torch_internals import program_source, program_units, user_modules
 
+# What a pass of ours derives from, for Inductor's caches to take it.
+GraphPass = custom_graph_pass.CustomGraphPass
 # The settings that Inductor calls with a graph, and those that it calls with a scheduler's nodes.
 _GRAPH_PASSES = (
     "post_grad_custom_pre_pass", "post_grad_custom_post_pass", "joint_custom_pre_pass", "joint_custom_post_pass",
@@ -33,10 +35,10 @@ NAMES = (*_GRAPH_PASSES, *_SCHEDULER_PASSES, "cudagraph_policy")
 
 # The classes that Inductor's caches take, by setting.
 _BASES = {
-    **dict.fromkeys(_GRAPH_PASSES, custom_graph_pass.CustomGraphPass),
+    **dict.fromkeys(_GRAPH_PASSES, GraphPass),
     **dict.fromkeys(_SCHEDULER_PASSES, getattr(custom_graph_pass, "CustomSchedulerPass", None)),
 }
-_KINDS = ("function", "partial", "object")
+_KINDS = ("function", "partial", "object", "module")
 _CODE = "custom-pass"
 
 
@@ -44,6 +46,8 @@ def encode(value: Any, plain: Callable[[Any], Any]) -> dict[str, Any] | None:
     """JSON for a function or an object; None for other values. ``plain``: JSON of what it holds. Raises Bypass."""
     if isinstance(value, (FunctionType, BuiltinFunctionType, type)):
         return {"function": _name(value)}
+    if isinstance(value, ModuleType):
+        return {"module": user_modules.name_of_module(value, code=_CODE)}
     if isinstance(value, functools.partial):
         return {"partial": [plain(value.func), plain(value.args), plain(value.keywords)]}
     if callable(value):
@@ -79,6 +83,8 @@ def decode(encoded: dict[str, Any], value: Callable[[Any], Any]) -> Any:
     ((kind, content),) = encoded.items()
     if kind == "function":
         return _find(content)
+    if kind == "module":
+        return user_modules.find_module(content)
     if kind == "partial":
         function, arguments, named = map(value, content)
         return functools.partial(function, *arguments, **named)
@@ -120,5 +126,9 @@ def modules(encoded: Any) -> Iterator[tuple[str, str]]:
                 yield module, digest
             if kind == "object":
                 yield from modules(content[1])
+        elif kind == "module":
+            module, digest = content
+            if digest:
+                yield module, digest
         else:
             yield from modules(content)

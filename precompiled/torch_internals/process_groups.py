@@ -17,13 +17,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import torch
 import torch.fx
 
 from precompiled.core.errors import Bypass, CompileFailed
-from precompiled.torch_internals.targets import COLLECTIVE_OP_NAMESPACES
+from precompiled.torch_internals.targets import COLLECTIVE_OP_NAMESPACES, GROUP_ARGUMENT, names_group
 
 
 def sizes(module: torch.fx.GraphModule) -> dict[str, int]:
@@ -32,9 +32,16 @@ def sizes(module: torch.fx.GraphModule) -> dict[str, int]:
     for held in module.modules():
         if isinstance(held, torch.fx.GraphModule):
             for node in held.graph.nodes:
-                if node.op == "call_function" and _namespace(node.target) in COLLECTIVE_OP_NAMESPACES:
+                if node.op != "call_function":
+                    continue
+                if _namespace(node.target) in COLLECTIVE_OP_NAMESPACES:
                     for name in _groups(node):
+                        if not isinstance(name, str):
+                            raise Bypass(f"the collective {node.target} does not name its group", code="collective")
                         found[name] = _size(name)
+                elif names_group(node.target):
+                    # Of a group that is not torch's (vLLM has its own), no code of torch's can ask anything.
+                    found.update((name, _size(name)) for name in _groups(node) if _is_torchs(name))
     return dict(sorted(found.items()))
 
 
@@ -44,17 +51,24 @@ def _namespace(target: object) -> str:
     return target._qualified_op_name.partition("::")[0] if isinstance(target, torch._ops.OpOverloadPacket) else ""
 
 
-def _groups(node: torch.fx.Node) -> list[str]:
-    target = node.target
-    overload = getattr(target, "default", target)
+def _groups(node: torch.fx.Node) -> list[Any]:
+    target: Any = node.target
+    overload = getattr(target, target.overloads()[0]) if isinstance(target, torch._ops.OpOverloadPacket) else target
     found = []
     for position, argument in enumerate(overload._schema.arguments):
-        if argument.name == "group_name":
-            name = node.args[position] if position < len(node.args) else node.kwargs.get("group_name")
-            if not isinstance(name, str):
-                raise Bypass(f"the collective {target} does not name its group", code="collective")
+        if argument.name == GROUP_ARGUMENT:
+            name = node.args[position] if position < len(node.args) else node.kwargs.get(GROUP_ARGUMENT)
             found.append(name)
     return found
+
+
+def _is_torchs(name: object) -> bool:
+    if not isinstance(name, str) or not torch.distributed.is_available():
+        return False
+    try:
+        return bool(_size(name))
+    except (RuntimeError, LookupError, ValueError):  # there is none of this name
+        return False
 
 
 def _size(name: str) -> int:

@@ -21,6 +21,7 @@ torch.SymInt.node.{expr, _expr, shape_env}. Checked on 2.11.0, 2.13.0, 2.15.0.
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -271,6 +272,41 @@ def guard_check(guards: str) -> Callable[[list[int]], bool]:
             raise CompileFailed(f"guards that cannot be evaluated: {guards}", code="size-guards") from error
 
     return check
+
+
+def tell_nothing_new(guards: str, inputs: dict[str, Any]) -> bool:
+    """Whether an artifact's guards say no more of the size inputs than what was captured of them (``inputs``: a section
+    of a program): the bounds of a symbol, and the values of fixed sizes.
+    """
+    encoded = [item["size"] for item in inputs["args"] if is_size_input(item)]
+
+    def holds(expression: ast.expr) -> bool:
+        match expression:
+            case ast.BoolOp(op=ast.And(), values=parts):
+                return all(map(holds, parts))
+            case ast.Compare(left=left, ops=ops, comparators=others):
+                return all(map(compared, [left, *others], ops, others))
+        return False
+
+    def compared(left: ast.expr, operator: ast.cmpop, right: ast.expr) -> bool:
+        first, second = bounds(left), bounds(right)
+        if first is None or second is None:
+            return False
+        (_, most), (least, _) = first, second
+        if isinstance(operator, ast.LtE):
+            return most is not None and least is not None and most <= least
+        return isinstance(operator, ast.Eq) and first == second and most is not None and most == least
+
+    def bounds(expression: ast.expr) -> list[int | None] | None:
+        match expression:
+            case ast.Constant(value=int(value)):
+                return [value, value]
+            case ast.Subscript(slice=ast.Constant(value=str(name))):
+                size = encoded[int(name.removeprefix("t"))]
+                return [size, size] if type(size) is int else inputs["ranges"][size["s"]] if "s" in size else None
+        return None
+
+    return not guards or holds(ast.parse(guards, mode="eval").body)
 
 
 def install_guards(guards: str, symints: list[torch.SymInt]) -> bool:

@@ -34,6 +34,7 @@ _BUILTIN_OP_NAMESPACES = frozenset(
 )
 # Functional collectives say all that a compile needs: the group's name, and its size where a shape depends on it.
 COLLECTIVE_OP_NAMESPACES = frozenset({"_c10d_functional", "_c10d_functional_autograd"})
+GROUP_ARGUMENT = "group_name"
 _OTHER_COLLECTIVE_OP_NAMESPACES = frozenset({"c10d", "c10d_functional", "_dtensor"})
 _STANDARD_MODULES = frozenset({"_operator", "operator", "math", "builtins"})
 
@@ -226,7 +227,24 @@ def _decode(name: tuple[str, ...]) -> Any:
 
 
 def is_collective(name: list[str]) -> bool:
+    """Whether what has this name talks to other ranks: torch's functional collectives, and operators of others that
+    name a group (``vllm::all_reduce``).
+    """
+    if name[0] == "cop":
+        try:
+            return names_group(getattr(getattr(getattr(torch.ops, name[1]), name[2]), name[3]))
+        except AttributeError:
+            return True  # not loaded here, so nobody can say
     return name[0] == "op" and name[1] in COLLECTIVE_OP_NAMESPACES
+
+
+def names_group(target: object) -> bool:
+    """Whether one of an operator's arguments is the name of a process group, torch's or of a library's own."""
+    if isinstance(target, torch._ops.OpOverloadPacket):
+        return any(names_group(getattr(target, overload)) for overload in target.overloads())
+    if not isinstance(target, torch._ops.OpOverload):
+        return False
+    return any(argument.name == GROUP_ARGUMENT for argument in target._schema.arguments)
 
 
 def modules_of(name: list[str]) -> dict[str, str]:

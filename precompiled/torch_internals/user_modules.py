@@ -2,8 +2,8 @@
 
 The sources are the modules' own files and, of the user's own modules, the files of those that they import or refer to,
 with the values that are set in them now (user_values.py). Of an installed package the digest is that of its record
-(installations.py): it changes with a new installation, not with an edit. Torch's own code is named without a digest:
-the key has its version. A module may be a shared library; one that no import leads to is named by its path
+(installations.py): it changes with a new installation, not with an edit. Torch's own code is named without a digest,
+and ours: the key has their versions. A module may be a shared library; one that no import leads to is named by its path
 (libraries.py).
 
 No private names. Checked on 2.11.0, 2.13.0, 2.15.0.
@@ -37,7 +37,9 @@ _INSTALLED = tuple(
     str(Path(sysconfig.get_paths()[name]).resolve()) for name in ("stdlib", "platstdlib", "purelib", "platlib")
 )
 
-# A function or class at the top level of a module: module, qualified name, digest of the sources ("" for torch's own).
+# The key has torch's version, and SCHEMA (graph/key.py) says what a worker makes of a program.
+_IN_THE_KEY = frozenset({"torch", "precompiled"})
+# A function or class at the top level of a module: module, qualified name, digest of the sources ("" for those above).
 Name = list[str]
 
 
@@ -49,7 +51,11 @@ def name_of(thing: Any, module: str | None = None, qualname: str | None = None, 
     module, qualname = module or thing.__module__, qualname or thing.__qualname__
     if module == "__main__" or object_at(module, qualname) is not thing:
         raise Bypass(f"{qualname} cannot be imported from {module}", "Move it to the top level of a module", code=code)
-    return [module, qualname, "" if module.split(".")[0] == "torch" else modules_digest([module], code=code)]
+    return [module, qualname, "" if _is_in_the_key(module) else modules_digest([module], code=code)]
+
+
+def _is_in_the_key(module: str) -> bool:
+    return module.partition(".")[0] in _IN_THE_KEY
 
 
 def name_with_module(thing: Any, modules: dict[str, str], *, code: str) -> Name:
@@ -66,9 +72,27 @@ def find(name: Name) -> Any:
     module, qualname, digest = name
     if digest:
         import_modules(module, digest)
-    elif module.split(".")[0] != "torch":
+    elif not _is_in_the_key(module):
         raise ValueError(f"{module} comes without a digest of its sources")
     return attrgetter(qualname)(importlib.import_module(module))
+
+
+def name_of_module(module: ModuleType, *, code: str) -> list[str]:
+    """A module's name, and the digest of its sources ("" as in a ``Name``). Raises Bypass (``code``)."""
+    name = module.__name__
+    if name == "__main__" or sys.modules.get(name) is not module:
+        raise Bypass(f"{name} cannot be imported", code=code)
+    return [name, "" if _is_in_the_key(name) else modules_digest([name], code=code)]
+
+
+def find_module(named: list[str]) -> ModuleType:
+    """The module that ``name_of_module`` named; raises as ``find``."""
+    name, digest = named
+    if digest:
+        import_modules(name, digest)
+    elif not _is_in_the_key(name):
+        raise ValueError(f"{name} comes without a digest of its sources")
+    return importlib.import_module(name)
 
 
 def name_of_library(path: str) -> str:

@@ -1,4 +1,4 @@
-"""vLLM on the CPU: as without us where it writes its graph down itself, and served where it does not."""
+"""vLLM on the CPU: its whole model's graph as it is there, and cut into pieces as on a GPU, each with equal tokens."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ pytestmark = [
 ]
 
 
-def run(host: Host, folder: str, **env: str) -> Any:
+def run(host: Host, folder: str, *how: str, **env: str) -> Any:
     """In a cache of vLLM's of its own, with the hook as `precompiled run` has it."""
-    command = ["-m", "precompiled", "run", "--", host.python, str(PROGRAM), str(host.root / folder)]
+    command = ["-m", "precompiled", "run", "--", host.python, str(PROGRAM), str(host.root / folder), *how]
     return host.program(*command, env=env, forked=False).result()
 
 
@@ -39,3 +39,35 @@ def test_vllm_gives_the_same_tokens_and_is_served(host: Host) -> None:
     second = run(host, "second", **settings)
     assert second["graphs"] == [["compiled", "hit", "", False]]
     assert plain["tokens"] == by_itself["tokens"] == first["tokens"] == second["tokens"]
+
+
+# By graph: its pieces are the model's begin, its layers and its end, each for a range of sizes and for one size.
+PIECES = 10
+LAYERS_ALIKE = 4  # two of three layers are found where the first was put
+
+
+@pytest.mark.timeout(2400)  # an engine starts seven times
+@pytest.mark.reason("vllm-context")
+def test_vllms_pieces_are_served_and_what_cannot_be_is_left_to_vllm(host: Host) -> None:
+    """Nobody asks for a mode: a piece waits for its artifact in each."""
+    plain = run(host, "plain", "pieces", PRECOMPILED="0")
+    first = run(host, "first", "pieces")
+    assert sorted(graph[1] for graph in first["graphs"]) == ["hit"] * LAYERS_ALIKE + ["swap"] * (PIECES - LAYERS_ALIKE)
+    second = run(host, "second", "pieces")
+    assert second["graphs"] == [["compiled", "hit", "", False]] * PIECES and second["keys"] == first["keys"]
+    # vLLM's own file has what was served, and needs nothing of ours.
+    for env in ({}, {"PRECOMPILED": "0"}):
+        again = run(host, "second", "pieces", **env)
+        assert again["graphs"] == [] and again["tokens"] == plain["tokens"]
+    other = run(host, "noops", "pieces", "noops")
+    assert {graph[0] for graph in other["graphs"]} == {"compiled"} and not set(other["keys"]) & set(first["keys"])
+    own = run(host, "own", "pieces", "own")
+    assert {(graph[0], graph[2]) for graph in own["graphs"]} == {("bypassed", "vllm-context")}
+    assert plain["tokens"] == first["tokens"] == second["tokens"] == other["tokens"] == own["tokens"]
+
+
+@pytest.mark.timeout(1200)
+def test_without_its_own_file_vllm_is_served_by_ours_each_time(host: Host) -> None:
+    assert {graph[1] for graph in run(host, "here", "pieces", VLLM_USE_AOT_COMPILE="0")["graphs"]} == {"swap", "hit"}
+    found = run(host, "here", "pieces", VLLM_USE_AOT_COMPILE="0")
+    assert found["graphs"] == [["compiled", "hit", "", False]] * PIECES

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 
+from precompiled.graph import environment
 from precompiled.graph.environment import device_of_a_worker, facts, variables
 
 SHARED = {"PATH": "/bin", "HOME": "/home/u", "OMP_NUM_THREADS": "1", "MASTER_ADDR": "localhost", "WORLD_SIZE": "2"}
@@ -62,6 +64,35 @@ def test_an_assembler_that_torch_names_itself_makes_no_other_environment(monkeyp
     assert (facts("cpu"), variables()) == before
     monkeypatch.setenv("TRITON_PTXAS_PATH", "/opt/ptxas")
     assert facts("cpu") != before[0] and variables()["TRITON_PTXAS_PATH"] == "/opt/ptxas"
+
+
+def test_variables_of_vllms_count_where_it_says_so_and_it_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = facts("cpu"), variables()
+    monkeypatch.setenv("VLLM_USE_LAYERNAME", "0")
+    monkeypatch.setenv("VLLM_HOST_IP", "10.0.0.1")
+    assert (facts("cpu"), variables()) == before
+    environment._vllms_variables.cache_clear()
+    monkeypatch.setitem(sys.modules, "vllm.envs", SimpleNamespace(compile_factors=lambda: {"VLLM_USE_LAYERNAME": 0}))
+    assert variables() == {**before[1], "VLLM_USE_LAYERNAME": "0"}
+    here = facts("cpu")
+    assert here["variables"] == {**before[0]["variables"], "VLLM_USE_LAYERNAME": "0"}
+    # A worker has what it was given, before and after it has imported vLLM.
+    monkeypatch.delenv("VLLM_HOST_IP")
+    assert facts("cpu", of_a_worker=True) == here
+    monkeypatch.delitem(sys.modules, "vllm.envs")
+    assert facts("cpu", of_a_worker=True) == here
+    environment._vllms_variables.cache_clear()
+
+
+def test_what_an_import_sets_in_a_worker_is_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LD_LIBRARY_PATH", "/lib")
+    monkeypatch.delenv("TRITON_OVERRIDE", raising=False)
+    before = facts("cpu", of_a_worker=True)
+    with environment.unchanged():
+        os.environ["LD_LIBRARY_PATH"] += ":/more"
+        os.environ["TRITON_OVERRIDE"] = "1"
+        assert facts("cpu", of_a_worker=True) != before
+    assert facts("cpu", of_a_worker=True) == before
 
 
 @pytest.mark.parametrize(

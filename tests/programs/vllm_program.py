@@ -1,6 +1,9 @@
-"""A small Llama with made-up weights, served by vLLM on the CPU: `vllm_program.py FOLDER`. Prints JSON.
+"""A small Llama with made-up weights, served by vLLM on the CPU. Prints JSON.
 
-Nothing is downloaded: the model is a configuration, and prompts are numbers, so that no tokenizer is needed.
+`vllm_program.py FOLDER [pieces [PASSES]]`. ``pieces``: vLLM cuts its graph into pieces, as it does on a GPU, and
+compiles each for a range of sizes and for one size. PASSES: "own" (there is a pass of the program's among vLLM's),
+"noops" (one of vLLM's is off). Nothing is downloaded: the model is a configuration, and prompts are numbers, so that
+no tokenizer is needed.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ import os
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 CONFIG = {
     "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 256, "intermediate_size": 512,
@@ -24,7 +28,20 @@ SETTINGS = {
 }  # fmt: skip
 
 
-def main(folder: Path) -> None:
+def settings_of_pieces(passes: str) -> dict[str, Any]:
+    """vLLM's ``compilation_config``."""
+    from vllm_pieces import cut_into_pieces
+
+    cut_into_pieces()
+    found: dict[str, Any] = {"compile_sizes": [2]}
+    if passes == "own":
+        found["inductor_passes"] = {"post_grad_custom_post_pass": "vllm_pieces.nothing"}
+    if passes == "noops":
+        found["pass_config"] = {"eliminate_noops": False}
+    return found
+
+
+def main(folder: Path, how: list[str]) -> None:
     os.environ.update(SETTINGS, VLLM_CACHE_ROOT=str(folder / "cache"))
     (folder / "model").mkdir(parents=True, exist_ok=True)
     (folder / "model" / "config.json").write_text(json.dumps(CONFIG))
@@ -33,18 +50,20 @@ def main(folder: Path) -> None:
 
     import precompiled
 
+    more = {"compilation_config": settings_of_pieces("".join(how[1:]))} if how else {}
     started = time.monotonic()
     engine = LLM(
         model=str(folder / "model"), skip_tokenizer_init=True, load_format="dummy", dtype="float32", seed=0,
-        max_model_len=256, max_num_seqs=4,
+        max_model_len=256, max_num_seqs=4, **more,
     )  # fmt: skip
     engine_s = time.monotonic() - started
     sampling = SamplingParams(max_tokens=12, temperature=0, ignore_eos=True, detokenize=False)
     prompts = [{"prompt_token_ids": list(range(5, 25))}, {"prompt_token_ids": list(range(40, 47))}]
     tokens = [list(output.outputs[0].token_ids) for output in engine.generate(prompts, sampling)]
     graphs = [[graph.state, graph.source, graph.reason, graph.calls_eager > 0] for graph in precompiled.report()]
-    print(json.dumps({"tokens": tokens, "graphs": graphs, "engine_s": engine_s}))
+    keys = [graph.key for graph in precompiled.report()]
+    print(json.dumps({"tokens": tokens, "graphs": graphs, "keys": keys, "engine_s": engine_s}))
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), sys.argv[2:])

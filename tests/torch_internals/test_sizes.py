@@ -13,7 +13,13 @@ from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 from precompiled.core.errors import CompileFailed
 from precompiled.graph import capture
 from precompiled.torch_internals import metadata
-from precompiled.torch_internals.sizes import SizeMaker, guard_check, install_guards, produced_guards
+from precompiled.torch_internals.sizes import (
+    SizeMaker,
+    guard_check,
+    install_guards,
+    produced_guards,
+    tell_nothing_new,
+)
 
 
 def pooled(x: torch.Tensor, size: tuple[int, int]) -> torch.Tensor:
@@ -111,6 +117,29 @@ def test_guards_on_other_inputs_than_a_client_has() -> None:
     with pytest.raises(CompileFailed, match="cannot be evaluated") as raised:
         guard_check("L['t4'] == 5")([1, 2])
     assert raised.value.code == "size-guards"
+
+
+@pytest.mark.parametrize(
+    ("guards", "nothing_new"),
+    [
+        ("", True),
+        ("2 <= L['t0']", True),
+        ("2 <= L['t0'] and L['t0'] <= 64 and L['t1'] == 5", True),
+        ("2 <= L['t0'] <= 64", True),
+        ("5 == L['t1']", True),
+        ("3 <= L['t0']", False),
+        ("L['t0'] <= 63", False),
+        ("L['t0'] == 2", False),
+        ("L['t0'] != 2", False),
+        ("2 <= L['t0'] or L['t1'] == 5", False),
+        ("Mod(L['t0'], 8) == 0", False),
+        ("L['t0'] == L['t1']", False),
+        ("2 <= L['t2']", False),
+    ],
+)
+def test_guards_that_say_what_was_captured_and_those_that_say_more(guards: str, nothing_new: bool) -> None:
+    inputs = {"args": [{"size": {"s": 0}}, {"size": 5}, {"size": {"s": 1}}], "ranges": [[2, 64], [None, None]]}
+    assert tell_nothing_new(guards, inputs) is nothing_new
 
 
 def test_a_size_that_cannot_be_divided_by_is_not_served() -> None:

@@ -214,6 +214,30 @@ def test_functional_collectives_are_served_and_known_as_such_and_others_are_refu
     assert refusal(torch.ops.c10d.allreduce_.default) == "collective"
 
 
+@torch.library.custom_op("precompiled_tests::of_a_group", mutates_args=())
+def of_a_group(x: torch.Tensor, group_name: str) -> torch.Tensor:
+    return x.clone()
+
+
+@of_a_group.register_fake
+def _(x: torch.Tensor, group_name: str) -> torch.Tensor:
+    return torch.empty_like(x)
+
+
+@pytest.mark.skipif(not torch.distributed.is_available(), reason="this torch has no torch.distributed")
+def test_an_operator_that_names_a_group_is_a_collective_whosever_the_group_is(one_rank: None) -> None:
+    """As vllm::all_reduce does: its ranks must not mix eager and compiled runs either."""
+    encoded = targets.encode(torch.ops.precompiled_tests.of_a_group.default)
+    assert targets.is_collective(encoded)
+    assert not targets.is_collective(targets.encode(torch.ops.precompiled_tests.doubled.default))
+    assert targets.is_collective(["cop", "precompiled_tests", "nowhere", "default", "a module", "", ""])
+    theirs = captured(lambda x: torch.ops.precompiled_tests.of_a_group(x, "tp:0"), X).program
+    assert "ranks" in theirs.no_stand_in and theirs.modes["groups"] == {}
+    ours = torch.distributed.group.WORLD.group_name
+    known = captured(lambda x: torch.ops.precompiled_tests.of_a_group(x, ours), X).program
+    assert "ranks" in known.no_stand_in and known.modes["groups"] == {ours: 1}
+
+
 def test_an_operator_with_effects_is_refused() -> None:
     assert refusal(torch.ops.higher_order.with_effects) == "higher-order-operator"
 

@@ -1,0 +1,91 @@
+"""The compiler interface that vLLM's piecewise backend gets in place of its own, which it derives from.
+
+vLLM names the class of its interface in ``vllm.compilation.backends.make_compiler``: that one name is replaced. What
+is asked of it is ``standalone_compile`` of one piece, for all sizes of a range or for one size, before any call.
+
+Names of vLLM: vllm.compilation.backends.{InductorStandaloneAdaptor, PostGradPassManager},
+vllm.compilation.compiler_interface.{InductorStandaloneAdaptor.{compile, compute_hash}, set_inductor_config,
+set_functorch_config}, vllm.compilation.passes.inductor_pass.InductorPass, vllm.envs.VLLM_USE_MEGA_AOT_ARTIFACT.
+Checked on 0.32.0.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+from vllm import envs
+from vllm.compilation import backends, compiler_interface
+from vllm.compilation.compiler_interface import InductorStandaloneAdaptor
+from vllm.compilation.passes.inductor_pass import InductorPass
+
+from precompiled import backend, hook
+from precompiled.core.errors import Bypass, PrecompiledError
+from precompiled.torch_internals import standalone
+from precompiled.vllm import passes
+
+_PARAMETERS = ["self", "graph", "example_inputs", "compiler_config", "compile_range", "key"]
+
+
+def install() -> None:
+    """Have vLLM make the interface below; idempotent. Raises PrecompiledError where vLLM's own is another one."""
+    found = list(inspect.signature(InductorStandaloneAdaptor.compile).parameters)
+    if found != _PARAMETERS:
+        raise PrecompiledError(f"its compiler interface takes {found}", code="vllm-context")
+    if backends.InductorStandaloneAdaptor is InductorStandaloneAdaptor:
+        backends.InductorStandaloneAdaptor = Adaptor
+
+
+class Adaptor(InductorStandaloneAdaptor):
+    """vLLM's, but what it compiles comes from the daemon, as far as that can be.
+
+    It has vLLM's name: what either has written into vLLM's own cache can be loaded by the other.
+    """
+
+    _config: Any = None
+
+    def compute_hash(self, vllm_config: Any) -> str:
+        """vLLM's; called before the first compile, with the configuration that passes are made of."""
+        self._config = vllm_config
+        found: str = super().compute_hash(vllm_config)
+        return found
+
+    def compile(
+        self, graph: Any, example_inputs: list[Any], compiler_config: dict[str, Any], compile_range: Any,
+        key: str | None = None,
+    ) -> tuple[Any, Any]:  # fmt: skip
+        """The compiled piece, and where vLLM finds it again: None where it is served, since that is in our store."""
+
+        def in_process() -> Any:
+            return super(Adaptor, self).compile(graph, example_inputs, compiler_config, compile_range, key)
+
+        def prepared() -> tuple[Any, Mapping[str, Any]]:
+            options = self._options(compiler_config, compile_range)
+            return standalone.of_inputs(graph, example_inputs), options
+
+        if hook.state() != "on":
+            found: tuple[Any, Any] = in_process()
+            return found
+        in_one_file = bool(envs.VLLM_USE_MEGA_AOT_ARTIFACT)
+        compiled: tuple[Any, Any] = backend.compile_ahead(
+            graph, prepared, in_process,
+            lambda found: (standalone.artifact(found) if isinstance(found, standalone.Kept) else found, None),
+            written_down=in_one_file,
+        )  # fmt: skip
+        return compiled
+
+    def _options(self, compiler_config: Mapping[str, Any] | None, compile_range: Any) -> dict[str, Any]:
+        """Inductor's settings for this compile, with vLLM's passes as a worker can make them. Raises Bypass."""
+        config = self._config
+        if config is None:
+            raise Bypass("vLLM compiles before it has told its configuration", code="vllm-context")
+        if config.compilation_config.use_inductor_graph_partition:
+            raise Bypass("use_inductor_graph_partition has Inductor cut the graph", code="vllm-context")
+        options = dict(compiler_config or {})
+        compiler_interface.set_inductor_config(options, compile_range)
+        compiler_interface.set_functorch_config()
+        for name, value in options.items():
+            if isinstance(value, (InductorPass, backends.PostGradPassManager)):
+                options[name] = passes.told(value, config, (compile_range.start, compile_range.end))
+        return {**options, **standalone.SETTINGS}

@@ -1,0 +1,199 @@
+"""vLLM's passes over a graph, as plain data: their class, and what they read while they are made and run.
+
+The key has all of it (torch_internals/code_settings.py), and the worker makes the pass again, in surroundings that have
+just that: a part of the configuration that was not sent cannot be read there. Whether it is the same pass is asked by
+its ``uuid()``, in which vLLM has the sources of its parts, and by the operators' implementations that are there.
+
+Names of vLLM: vllm.compilation.passes.inductor_pass.{pass_context, get_pass_context,
+PassContext.donated_input_ids}, vllm.config.{VllmConfig, set_current_vllm_config}, vllm.config.utils.Range,
+vllm.ir.op.{IrOp.{registry, get_priority, set_priority}, IrOpImpl.{impl_fn, provider, supported}}. Checked on 0.32.0.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+import weakref
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from types import ModuleType
+from typing import Any, NoReturn
+
+import torch
+
+from precompiled.core.errors import Bypass, CompileFailed
+from precompiled.torch_internals.code_settings import GraphPass
+
+_CODE = "vllm-context"
+
+# What passes read of vLLM's configuration, and what they call of it. Anything else cannot be read in a worker.
+_READ = {
+    "compilation_config": ("backend", "custom_ops", "mode", "splitting_ops", "use_inductor_graph_partition"),
+    "device_config": ("device",),
+    "model_config": ("dtype",),
+    "scheduler_config": ("max_num_batched_tokens",),
+}
+_CALLED = {"model_config": ("using_transformers_backend",)}
+# What they count in, and nobody reads.
+_COUNTED = ("enabled_custom_ops", "disabled_custom_ops")
+
+# The real passes, by ours; and what the pass before AOTAutograd has told the one after it, in the compile of now.
+_made: weakref.WeakKeyDictionary[Pass, Any] = weakref.WeakKeyDictionary()
+_donated: list[set[int]] = []
+
+
+def told(real: Any, config: Any, compile_range: tuple[int, int]) -> Pass:
+    """The pass that does what ``real`` does. Raises Bypass where it is more than its configuration makes of it."""
+    from vllm.ir.op import IrOp
+
+    implementations = [found for op in IrOp.registry.values() for found in op.impls.values()]
+    modules = [sys.modules[name] for name in sorted({found.impl_fn.__module__ for found in implementations})]
+    priorities = {name: list(op.get_priority()) for name, op in sorted(IrOp.registry.items()) if op.get_priority()}
+    made = Pass(type(real), _sent(config), list(compile_range), priorities, modules)
+    try:
+        with made._surroundings() as again:
+            same = _identity(again) == _identity(real)
+    except CompileFailed as error:
+        raise Bypass(str(error), code=_CODE) from error
+    if not same:
+        raise Bypass(f"a {type(real).__name__} has passes that its configuration does not tell", code=_CODE)
+    return made
+
+
+class Pass(GraphPass):
+    """A pass of vLLM's: ``kind``, made of ``config``."""
+
+    def __init__(
+        self, kind: type, config: dict[str, Any], compile_range: list[int], priorities: dict[str, list[str]],
+        modules: list[ModuleType],
+    ) -> None:  # fmt: skip
+        """``priorities``: of implementations, by operator; ``modules``: where these are registered, which a worker
+        imports first of all: they load vLLM's library, and would not where an operator of it is defined already.
+        """
+        self.kind, self.config, self.compile_range = kind, config, compile_range
+        self.priorities, self.modules = priorities, modules
+
+    def __call__(self, graph: Any) -> None:
+        """Change the graph as vLLM's pass does."""
+        from vllm.compilation.passes.inductor_pass import get_pass_context
+
+        with self._surroundings() as real:
+            context = get_pass_context()
+            if _is_before_autograd(real):
+                _donated.clear()
+            elif _donated:
+                context.donated_input_ids = _donated.pop()
+            else:
+                raise CompileFailed("a pass of vLLM's runs again, or without the one before it", code=_CODE)
+            real(graph)
+            if _is_before_autograd(real):
+                _donated.append(context.donated_input_ids)
+
+    def uuid(self) -> str:
+        """What vLLM's pass says of itself, and all that it reads."""
+        is_new = self not in _made
+        with self._surroundings() as real:
+            read = [self.config, self.compile_range, self.priorities, _identity(real)]
+        # In the compile, for Inductor's own cache: the same graph may come from one with other donated inputs.
+        return repr(read if is_new else [*read, *map(sorted, _donated)])
+
+    @contextmanager
+    def _surroundings(self) -> Iterator[Any]:
+        """What vLLM's pass runs in; gives that pass."""
+        from vllm.compilation.passes.inductor_pass import pass_context
+        from vllm.config import set_current_vllm_config
+        from vllm.config.utils import Range
+        from vllm.ir.op import IrOp
+
+        start, end = self.compile_range
+        config = _Config("vllm_config", self.config)
+        for name in _COUNTED:
+            setattr(config.compilation_config, name, Counter())
+        with ExitStack() as stack:
+            stack.enter_context(set_current_vllm_config(config))
+            stack.enter_context(pass_context(Range(start=start, end=end)))
+            for operator, priority in self.priorities.items():
+                stack.enter_context(IrOp.registry[operator].set_priority(priority))
+            if self not in _made:
+                _made[self] = _new(self.kind, config)
+            yield _made[self]
+
+
+def _new(kind: Any, config: _Config) -> Any:
+    if not hasattr(kind, "configure"):
+        return kind(config)
+    made = kind()
+    made.configure(config)
+    return made
+
+
+def _is_before_autograd(real: Any) -> bool:
+    return not hasattr(real, "configure")
+
+
+def _identity(real: Any) -> str:
+    from vllm.ir.op import IrOp
+
+    choices = {
+        name: sorted((found.provider, bool(found.supported)) for found in op.impls.values())
+        for name, op in sorted(IrOp.registry.items())
+    }
+    return f"{real.uuid()} {choices}"
+
+
+def _sent(config: Any) -> dict[str, Any]:
+    """What passes read of vLLM's configuration, as plain data. Raises Bypass."""
+    if config.compile_debug_dump_path():
+        raise Bypass("vLLM is to write down its graphs (debug_dump_path)", code=_CODE)
+    found: dict[str, Any] = {"compile_debug_dump_path()": None}
+    for part, names in _READ.items():
+        held = getattr(config, part)
+        if held is None:
+            found[part] = None
+            continue
+        found[part] = {name: _plain(getattr(held, name)) for name in names}
+        found[part].update((f"{name}()", getattr(held, name)()) for name in _CALLED.get(part, ()))
+    settings = config.compilation_config.pass_config
+    fields = {field.name: getattr(settings, field.name) for field in dataclasses.fields(settings)}
+    found["compilation_config"]["pass_config"] = {"class": type(settings), "fields": fields}
+    return found
+
+
+def _plain(value: Any) -> Any:
+    """A device by its name, a number without its enumeration."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return int(value)
+    if isinstance(value, torch.device):
+        if value.index is not None:
+            raise Bypass(f"the device of vLLM's configuration is {value}", code=_CODE)
+        return {"device": value.type}
+    return value
+
+
+class _Config:
+    """A part of vLLM's configuration: it tells what was sent, and refuses all else."""
+
+    def __init__(self, path: str, values: Mapping[str, Any]) -> None:
+        self._path = path
+        for name, value in values.items():
+            setattr(self, name.removesuffix("()"), self._value(name, value))
+
+    def _value(self, name: str, value: Any) -> Any:
+        if name.endswith("()"):
+            return lambda: value
+        if not isinstance(value, dict):
+            return value
+        if "device" in value and len(value) == 1 and isinstance(value["device"], str):
+            return torch.device(value["device"])
+        if "class" in value:
+            made = object.__new__(value["class"])
+            vars(made).update(value["fields"])
+            return made
+        return _Config(f"{self._path}.{name}", value)
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        said = f"a pass of vLLM's reads {self._path}.{name} of its configuration, which is not sent"
+        raise CompileFailed(said, code=_CODE)

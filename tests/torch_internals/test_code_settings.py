@@ -1,0 +1,52 @@
+"""Settings that are code, as plain data, in this process (tests/e2e/test_code_settings.py has a worker)."""
+
+from __future__ import annotations
+
+import math
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from precompiled.core.errors import Bypass
+from precompiled.torch_internals import code_settings, configs
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    import importlib
+
+    (tmp_path / "held_by_a_pass.py").write_text("NAME = 'tan'\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr("precompiled.torch_internals.user_modules.process_start", lambda: float("inf"))
+    found = importlib.import_module("held_by_a_pass")
+    monkeypatch.delitem(sys.modules, "held_by_a_pass")
+    monkeypatch.setitem(sys.modules, "held_by_a_pass", found)
+    return found
+
+
+def encoded(value: Any) -> Any:
+    return configs._plain_value("a setting", value)
+
+
+def test_a_module_is_named_with_the_digest_of_its_content(module: ModuleType) -> None:
+    plain = encoded([module])
+    ((name, digest),) = code_settings.modules(plain)
+    assert name == "held_by_a_pass" and configs._value(plain) == [module]
+    module.NAME = "exp"
+    assert dict(code_settings.modules(encoded([module]))) != {name: digest}
+    with pytest.raises(ValueError, match="are not those of the capture"):
+        configs._value(plain)
+
+
+def test_ours_is_in_the_key_by_the_version_of_a_program_and_the_programs_own_has_no_name() -> None:
+    assert encoded(code_settings) == {"module": [code_settings.__name__, ""]}
+    assert configs._value(encoded(code_settings)) is code_settings
+    for nameless in (ModuleType("__main__"), ModuleType("nowhere")):
+        with pytest.raises(Bypass) as refused:
+            encoded(nameless)
+        assert refused.value.code == "custom-pass"
+    with pytest.raises(ValueError, match="without a digest"):
+        code_settings.decode({"module": [math.__name__, ""]}, configs._value)

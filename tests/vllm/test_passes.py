@@ -1,0 +1,71 @@
+"""What a worker has of vLLM's configuration: what was sent, and no more (tests/e2e/test_vllm.py has a vLLM)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from precompiled.core.errors import Bypass, CompileFailed
+from precompiled.torch_internals import configs
+from precompiled.vllm import passes
+
+
+@dataclass
+class PassConfig:
+    eliminate_noops: bool = True
+    sizes: tuple[int, ...] = (1, 2)
+
+
+def of_vllm(device: str = "cuda", dump: str | None = None, model: Any = None) -> SimpleNamespace:
+    """As vLLM's, with fields that change from run to run."""
+    return SimpleNamespace(
+        compile_debug_dump_path=lambda: dump,
+        compilation_config=SimpleNamespace(
+            backend="inductor", custom_ops=["none"], mode=True + 2, splitting_ops=["vllm::attention"],
+            use_inductor_graph_partition=False, pass_config=PassConfig(False), cache_dir="/somewhere",
+        ),
+        device_config=SimpleNamespace(device=torch.device(device)),
+        model_config=model,
+        scheduler_config=SimpleNamespace(max_num_batched_tokens=2048, max_num_seqs=4),
+        instance_id="another each time",
+    )  # fmt: skip
+
+
+def sent(config: Any) -> Any:
+    """As it arrives in a worker."""
+    plain = configs._plain_value("a pass", passes._sent(config))
+    return passes._Config("vllm_config", configs._value(plain))
+
+
+def test_a_worker_has_what_passes_read() -> None:
+    model = SimpleNamespace(dtype=torch.bfloat16, using_transformers_backend=lambda: False, model="/a/path")
+    found = sent(of_vllm(model=model))
+    assert found.compilation_config.splitting_ops == ["vllm::attention"] and found.compilation_config.mode == 3
+    assert found.compilation_config.pass_config == PassConfig(False)
+    assert found.device_config.device == torch.device("cuda")
+    assert found.model_config.dtype is torch.bfloat16 and found.model_config.using_transformers_backend() is False
+    assert found.scheduler_config.max_num_batched_tokens == 2048 and found.compile_debug_dump_path() is None
+    assert sent(of_vllm()).model_config is None
+
+
+@pytest.mark.parametrize(
+    "path", ["instance_id", "compilation_config.cache_dir", "scheduler_config.max_num_seqs", "parallel_config"]
+)
+def test_what_was_not_sent_cannot_be_read(path: str) -> None:
+    found = sent(of_vllm())
+    part, _, name = path.rpartition(".")
+    with pytest.raises(CompileFailed, match=f"vllm_config.{path} ") as refused:
+        getattr(getattr(found, part) if part else found, name)
+    assert refused.value.code == "vllm-context"
+
+
+@pytest.mark.reason("vllm-context")
+@pytest.mark.parametrize("config", [of_vllm("cuda:1"), of_vllm(dump="/dump")], ids=["an index", "a dump"])
+def test_what_cannot_be_told(config: Any) -> None:
+    with pytest.raises(Bypass) as refused:
+        passes._sent(config)
+    assert refused.value.code == "vllm-context"
