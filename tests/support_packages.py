@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import json
 import pkgutil
+import subprocess
 import sys
 import textwrap
 from pathlib import Path
@@ -58,3 +60,14 @@ def run(
     started = host.start({"folder": str(folder), "cases": cases, "without": without}, environment, python, PROGRAM)
     answer: dict[str, Any] = started.result(timeout_s=3 * TIMEOUT_S)
     return answer
+
+
+def run_program(host: Host, folder: Path, *arguments: str, text: str | None = None, **extra: str) -> Any:
+    """Run a folder's ``main.py``, or Python with ``arguments``, as a program: what its last line says, in JSON."""
+    settings = {"PRECOMPILED_PACKAGES": "program", "PRECOMPILED_MODE": "wait", "OMP_NUM_THREADS": "1", **extra}
+    done = subprocess.run(
+        [sys.executable, *(arguments or ("main.py",))], cwd=folder, input=text, check=False, timeout=TIMEOUT_S,
+        env=host.environment({"PYTHONPATH": str(folder), **settings}), capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout.splitlines()[-1])

@@ -51,7 +51,11 @@ def name_of(thing: Any, module: str | None = None, qualname: str | None = None, 
     module, qualname = module or thing.__module__, qualname or thing.__qualname__
     if module == "__main__" or object_at(module, qualname) is not thing:
         raise Bypass(f"{qualname} cannot be imported from {module}", "Move it to the top level of a module", code=code)
-    return [module, qualname, "" if _is_in_the_key(module) else modules_digest([module], code=code)]
+    return [module, qualname, _digest_of(module, code=code)]
+
+
+def _digest_of(module: str, *, code: str) -> str:
+    return "" if _is_in_the_key(module) else modules_digest([module], code=code)
 
 
 def _is_in_the_key(module: str) -> bool:
@@ -70,11 +74,7 @@ def name_with_module(thing: Any, modules: dict[str, str], *, code: str) -> Name:
 def find(name: Name) -> Any:
     """The object that ``name_of`` named; raises ValueError, ImportError or AttributeError where it has changed."""
     module, qualname, digest = name
-    if digest:
-        import_modules(module, digest)
-    elif not _is_in_the_key(module):
-        raise ValueError(f"{module} comes without a digest of its sources")
-    return attrgetter(qualname)(importlib.import_module(module))
+    return attrgetter(qualname)(find_module([module, digest]))
 
 
 def name_of_module(module: ModuleType, *, code: str) -> list[str]:
@@ -82,7 +82,7 @@ def name_of_module(module: ModuleType, *, code: str) -> list[str]:
     name = module.__name__
     if name == "__main__" or sys.modules.get(name) is not module:
         raise Bypass(f"{name} cannot be imported", code=code)
-    return [name, "" if _is_in_the_key(name) else modules_digest([name], code=code)]
+    return [name, _digest_of(name, code=code)]
 
 
 def find_module(named: list[str]) -> ModuleType:

@@ -6,22 +6,18 @@ must leave its package in use, those of the other must not (docs/packages.md, "A
 
 from __future__ import annotations
 
-import json
 import os
 import random
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from support_host import TIMEOUT_S, Host
-from support_packages import tells_what_ran
+from support_host import Host
+from support_packages import run_program, tells_what_ran
 
 pytestmark = pytest.mark.slow  # a process for each edit
 
-SETTINGS = {"PRECOMPILED_PACKAGES": "program", "PRECOMPILED_MODE": "wait", "OMP_NUM_THREADS": "1"}
 SEEDS = range(int(os.environ.get("PRECOMPILED_TEST_SEEDS", "8")))
 
 FILES = {
@@ -142,7 +138,7 @@ RUNS_LATER = [
 ]
 COUNTS = [
     Edit("the compiled function", "layers.py", "self.activated(scaled(", "self.activated(3 * scaled("),
-    Edit("a docstring of a class that is compiled", "layers.py", '"""Twice."""', '"""Thrice."""'),
+    Edit("a docstring of the compiled function", "layers.py", '"""Twice."""', '"""Thrice."""'),
     Edit("a function that is inlined", "layers.py", "return x * SCALE", "return x * SCALE + 1"),
     Edit("a method that is inlined", "layers.py", "return torch.relu(x)", "return torch.tanh(x)"),
     Edit("a number that a trace reads", "layers.py", "SCALE = 2.0", "SCALE = 3.0"),
@@ -170,24 +166,14 @@ def write(folder: Path, edits: Sequence[Edit]) -> None:
         (folder / name).write_text(text)
 
 
-def run(host: Host, folder: Path) -> dict[str, Any]:
-    done = subprocess.run(
-        [sys.executable, "main.py"], cwd=folder, check=False, capture_output=True, text=True, timeout=TIMEOUT_S,
-        env=host.environment({"PYTHONPATH": str(folder), **SETTINGS}),
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
-    answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return answer
-
-
 @pytest.fixture(scope="module")
 def folder(shared_host: Host) -> Path:
     """The program, run once: what it left is offered to each edited form."""
     found = shared_host.root / "edited"
     found.mkdir()
     write(found, ())
-    assert {state for _, state, *_ in run(shared_host, found)["packages"]} == {"recorded"}
-    assert {state for _, state, *_ in run(shared_host, found)["packages"]} == {"used"}
+    assert {state for _, state, *_ in run_program(shared_host, found)["packages"]} == {"recorded"}
+    assert {state for _, state, *_ in run_program(shared_host, found)["packages"]} == {"used"}
     return found
 
 
@@ -195,7 +181,7 @@ def check(host: Host, folder: Path, edits: Sequence[Edit]) -> None:
     write(folder, edits)
     # An edited form would be found again by the next one that has the same code; what the first run left is kept.
     left = {path: path.read_bytes() for path in (host.store.root / "packages").rglob("*") if path.is_file()}
-    found = run(host, folder)
+    found = run_program(host, folder)
     assert found["equal"], found
     states = {state for _, state, *_ in found["packages"]}
     assert states == ({"recorded"} if set(edits) & set(COUNTS) else {"used"}), found["packages"]

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support_host import TIMEOUT_S, Host
-from support_packages import tells_what_ran
+from support_host import Host
+from support_packages import run_program, tells_what_ran
 
 LIBRARY = """
 import torch
@@ -50,14 +47,7 @@ def folder(shared_host: Host, request: pytest.FixtureRequest) -> Path:
 
 def run(host: Host, folder: Path, *arguments: str, text: str | None = None, **extra: str) -> list[Any]:
     """[state, reason, message, why each entry was not used ...] of the one frame there is."""
-    settings = {"PRECOMPILED_PACKAGES": "program", "PRECOMPILED_MODE": "wait", "OMP_NUM_THREADS": "1", **extra}
-    environment = host.environment({"PYTHONPATH": str(folder), **settings})
-    done = subprocess.run(
-        [sys.executable, *(arguments or ("main.py",))], cwd=folder, input=text, check=False, timeout=TIMEOUT_S,
-        env=environment, capture_output=True, text=True,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
-    (found,) = json.loads(done.stdout.splitlines()[-1])
+    (found,) = run_program(host, folder, *arguments, text=text, **extra)
     return list(found)
 
 
