@@ -9,7 +9,8 @@ A test program whose compiler was killed, or had no room, says nothing about the
 has no such unit, and the kernels of this process are slow; a worker would publish them for all that come after it.
 
 Private names: torch._inductor.cpu_vec_isa.{valid_vec_isa_list, x86_isa_checker, supported_vec_isa_list,
-VecISA.check_build}, torch._inductor.config.cpp. Checked on 2.11.0, 2.13.0, 2.15.0.
+VecISA.check_build}, torch._inductor.config.cpp, torch._inductor.runtime.cache_dir_utils.cache_dir. Checked on 2.11.0,
+2.13.0, 2.15.0.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from typing import Any
 
 import torch._inductor.config
 from torch._inductor import cpu_vec_isa
+from torch._inductor.runtime.cache_dir_utils import cache_dir
 
 from precompiled.torch_internals import cpp_builds
 
@@ -35,8 +37,12 @@ def settled_unless(of_the_host: Callable[[BaseException | None], bool]) -> None:
 
     def check(self: Any, code: str) -> bool:
         cpp_builds.last_error()
+        scratch = cache_dir()
         found = _original_check(self, code)
         error = None if found else cpp_builds.last_error()
+        if not found and error is None and not os.path.isdir(scratch):
+            # It was built and could not be loaded: for Inductor, a CPU without this unit.
+            error = FileNotFoundError(f"{scratch} was removed while a test program for {self} was there")
         if error is not None and of_the_host(error):
             raise error
         return found
@@ -70,6 +76,6 @@ def _valid() -> list[Any]:
         return _original()
     try:
         return found.result()
-    except Exception:
-        _found = None  # the next job finds out
-        raise
+    except Exception:  # noqa: BLE001 - of the host, and perhaps of an earlier job's: its store may be gone by now
+        _found = None
+    return _best_first()  # what this raises is this job's, and the next one finds out anew

@@ -22,6 +22,44 @@ with config.patch({"cpp.simdlen": 256}):
     print(picked, "/", cpu_vec_isa.pick_vec_isa(), "/", narrow)
 """
 
+# As two jobs of a worker: the first one's store is removed while the search that it began is at a test program.
+REMOVED = """
+import pathlib, shutil, sys
+from torch._inductor import cpu_vec_isa
+from precompiled import compiler
+from precompiled.torch_internals import cpp_builds, vector_units
+removed = []
+def before(module, name):
+    original = getattr(module, name)
+    def function(*arguments):
+        if not removed:
+            removed.append(shutil.rmtree(sys.argv[1]))
+        return original(*arguments)
+    setattr(module, name, function)
+if sys.argv[2] == "built":
+    before(cpp_builds, "_original")
+else:
+    before(cpu_vec_isa.VecISA, "_probe_load")
+cpp_builds.use(pathlib.Path(sys.argv[1]))
+vector_units.settled_unless(compiler._is_of_the_host)
+vector_units.begin()
+vector_units._found.exception()
+assert removed
+has = cpu_vec_isa.x86_isa_checker()
+best = next(unit for unit in cpu_vec_isa.supported_vec_isa_list if all(flag in has for flag in str(unit).split()))
+print(cpu_vec_isa.pick_vec_isa() == best)
+"""
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="NOT TESTED: VECTOR UNITS OF OTHER CPUS THAN X86-64")
+@pytest.mark.parametrize("when", ["built", "loaded"])
+def test_a_search_that_began_in_a_store_that_is_gone_is_made_again(tmp_path: Path, when: str) -> None:
+    answer = subprocess.run(
+        [sys.executable, "-c", REMOVED, str(tmp_path / "scratch"), when],
+        capture_output=True, text=True, check=False, timeout=300,
+    )  # fmt: skip
+    assert answer.stdout.splitlines()[-1:] == ["True"], answer.stderr
+
 
 @pytest.mark.slow  # each unit's test program is compiled twice
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="NOT TESTED: VECTOR UNITS OF OTHER CPUS THAN X86-64")
