@@ -182,11 +182,19 @@ def _program(name: str, spec: Mapping[str, Any]) -> list[str]:
 
 def run_command(command: Command, limit_s: float = LIMIT_S) -> dict[str, Any]:
     """Run a command; returns the JSON of its last line."""
-    done = subprocess.run(
-        command["argv"], env=command["env"], cwd=command["cwd"], capture_output=True, text=True, check=False,
-        timeout=limit_s,
-    )  # fmt: skip
+    found: dict[str, Any] = json.loads(output_of(command, limit_s).splitlines()[-1])
+    return found
+
+
+def output_of(command: Command, limit_s: float = LIMIT_S) -> str:
+    """Run a command; returns what it prints. Raises BenchmarkError where it fails, or takes longer than ``limit_s``."""
+    try:
+        done = subprocess.run(
+            command["argv"], env=command["env"], cwd=command["cwd"], capture_output=True, text=True, check=False,
+            timeout=limit_s,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired as error:
+        raise BenchmarkError(f"{command['argv'][2]} took longer than {limit_s:.0f} s") from error
     if done.returncode != 0:
         raise BenchmarkError(f"{command['argv'][2]} ended with {done.returncode}:\n{done.stderr[-4000:]}")
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    return done.stdout

@@ -132,9 +132,9 @@ class Automatic:
     def name_graph(
         self, function: Callable[..., Any], report: GraphReport, program: capture.Program, held: list[Any]
     ) -> None:
-        if program.cudagraphs or program.modes.get("groups") or program.frozen:
-            # Cudagraphs need what a trace marks on parameters, collectives ranks that agree; what frozen weights hold
-            # is in the artifact, and no entry says what that was.
+        if program.cudagraphs or program.frozen:
+            # Cudagraphs need what a trace marks on parameters; what frozen weights hold is in the artifact, and no
+            # entry says what that was.
             return
         graph = Graph(
             report.key, report.name, program.modes, program.cudagraphs, program.size_inputs, program.modules,

@@ -7,7 +7,7 @@ Private names: torch._dynamo.convert_frame.{ConvertFrame._inner_convert, Convert
 _one_graph, _export, _package}, CheckFunctionManager.serialize_guards, DynamoOutput, has_tensor_in_frame,
 get_compile_id, input_codes, output_codes, orig_code_map}, torch._dynamo.types.{ConvertFrameReturn.skip_reason (2.13,
 2.15), ConvertFrameReturn, FrameAction}, torch._dynamo.config.recompile_limit,
-torch._dynamo.decorators._nonrecursive_disable_wrapper_code, torch._C._dynamo.eval_frame._debug_get_cache_entry_list,
+torch._dynamo.decorators._nonrecursive_disable_wrapper_code, torch._dynamo.backends.distributed.DDPOptimizer, torch._C._dynamo.eval_frame._debug_get_cache_entry_list,
 torch._TorchCompileInductorWrapper.config, torch._TorchCompileWrapper.{compiler_name, kwargs}.
 Checked on 2.11.0, 2.13.0, 2.15.0.
 """
@@ -26,6 +26,7 @@ import torch
 import torch._dynamo.config
 import torch._dynamo.decorators
 from torch._dynamo import convert_frame
+from torch._dynamo.backends.distributed import DDPOptimizer
 from torch._dynamo.types import ConvertFrameReturn, FrameAction
 
 from precompiled.packages.describe.errors import NotPortable
@@ -130,8 +131,8 @@ def _frame(converter: Any, frame: Any, hooks: Any, state: Any) -> Frame | None:
     code = frame.f_code
     if options is None or code in convert_frame.output_codes:
         return None
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
-        return None  # ranks and groups are constants of a trace
+    if dynamo_state.asks_other_ranks():
+        return None
     caller = sys._getframe(1)
     while caller is not None and caller.f_code.co_filename in (convert_frame.__file__, __file__):
         caller = caller.f_back  # type: ignore[assignment]
@@ -146,10 +147,15 @@ def _frame(converter: Any, frame: Any, hooks: Any, state: Any) -> Frame | None:
 
 
 def _innermost(converter: Any) -> Any:
+    """What torch.compile() was given as its backend."""
     backend = converter
-    while hasattr(backend, "_torchdynamo_orig_backend"):
-        backend = backend._torchdynamo_orig_backend
-    return backend
+    while True:
+        if hasattr(backend, "_torchdynamo_orig_backend"):
+            backend = backend._torchdynamo_orig_backend
+        elif isinstance(of := getattr(backend, "__self__", None), DDPOptimizer):
+            backend = of.backend_compile_fn  # it cuts the graphs of DistributedDataParallel
+        else:
+            return backend
 
 
 def _options(backend: Any) -> dict[str, Any] | None:

@@ -34,7 +34,14 @@ from precompiled.packages.describe.codes import namedtuple_scope
 from precompiled.packages.describe.descriptions import Descriptions
 from precompiled.packages.describe.errors import Mismatch
 from precompiled.packages.describe.places import codes_at, locals_digest
-from precompiled.packages.dynamo import dynamo_state, guard_facts, optimizers, size_history, unguarded
+from precompiled.packages.dynamo import (
+    dynamo_state,
+    guard_facts,
+    optimizers,
+    size_history,
+    split_graphs,
+    unguarded,
+)
 from precompiled.packages.dynamo.frame_entry import Body, Frame, SkippedFrame
 from precompiled.packages.dynamo.guard_building import Rebuilder
 from precompiled.packages.dynamo.guard_facts import GuardFact, quick_fingerprint
@@ -143,13 +150,15 @@ def rebuilt(
         if absent:
             raise Mismatch(f"the bytecode needs the global {sorted(absent)[0]}, which is not here")
         moved = functools.partial(_moved, before=body.code, now=frame.code)
+        holding = [
+            optimizers.holding(function, graph.held, body.optimizers, _value_of(frame))
+            for function, graph in zip(functions, body.graphs, strict=True)
+        ]
         cleanups = []
         for placeholder, kind, what in body.installed:
             alias = name(placeholder)
-            if kind == "graph":
-                graph = optimizers.holding(
-                    functions[what], body.graphs[what].held, body.optimizers, _value_of(frame)
-                )
+            if kind in ("graph", "graphs in turn"):
+                graph = holding[what] if kind == "graph" else split_graphs.called_in_turn(what, holding)
                 value: Any = torch._dynamo.disable(graph, reason="do not trace Dynamo-compiled graph")
                 cleanups.append(CleanupHook.create(frame.scope, alias, value))
             elif kind == "resume":

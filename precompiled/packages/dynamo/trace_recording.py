@@ -32,7 +32,15 @@ from precompiled.packages.describe.codes import code_digest, codes_within, named
 from precompiled.packages.describe.descriptions import Descriptions
 from precompiled.packages.describe.errors import NotPortable
 from precompiled.packages.describe.places import Places, locals_digest
-from precompiled.packages.dynamo import dynamo_state, guard_facts, optimizers, size_history, trace_patches, unguarded
+from precompiled.packages.dynamo import (
+    dynamo_state,
+    guard_facts,
+    optimizers,
+    size_history,
+    split_graphs,
+    trace_patches,
+    unguarded,
+)
 from precompiled.packages.dynamo.frame_entry import HELD, MARK, Attempt, Body, Frame, Graph, SkippedFrame, Traced
 from precompiled.packages.dynamo.guard_facts import quick_fingerprint
 
@@ -234,11 +242,19 @@ def _installed(name: str, value: Any, graphs: list[Graph], guards: list[Any], re
     """Kind and data of a value that Dynamo put into the frame's globals, so that it can be put there again."""
     if value is vars(builtins):
         return "builtins", None
-    graph = getattr(value, MARK, None)
-    if isinstance(graph, Graph):
-        held = optimizers.sources_of(getattr(value, HELD, ()), guards, reader)
+
+    def number_of(function: Any) -> int | None:
+        graph = getattr(function, MARK, None)
+        if not isinstance(graph, Graph):
+            return None
+        held = optimizers.sources_of(getattr(function, HELD, ()), guards, reader)
         graphs.append(dataclasses.replace(graph, held=held))
-        return "graph", len(graphs) - 1
+        return len(graphs) - 1
+
+    if (number := number_of(value)) is not None:
+        return "graph", number
+    if (module := split_graphs.module_of(value)) is not None and name.startswith("__compiled_fn"):
+        return "graphs in turn", split_graphs.steps_of(module, number_of)
     if isinstance(value, weakref.ref) and isinstance(of := value(), (torch.Tensor, torch.optim.Optimizer)):
         return "weak reference", optimizers.sources_of([of], guards, reader)[0]
     if isinstance(value, types.FunctionType) and value.__code__.co_name.startswith(_RESUME):

@@ -35,7 +35,7 @@ from precompiled.packages.describe.codes import codes_within, globals_read, read
 from precompiled.packages.describe.descriptions import ATOMS, MAX_DEPTH, OF_C, Descriptions
 from precompiled.packages.describe.errors import Mismatch, NotPortable
 from precompiled.packages.describe.places import Places
-from precompiled.packages.dynamo.guard_facts import NO_FACT, WHEN, kind_of, value_at, without_code
+from precompiled.packages.dynamo.guard_facts import NO_FACT, WHEN, is_a_group, kind_of, value_at, without_code
 from precompiled.packages.dynamo.trace_log import TraceLog
 from precompiled.packages.dynamo.trace_patches import HAS
 
@@ -95,6 +95,8 @@ def seen(
     read = {source.name: source for source in noted.values}
     for name in sorted(read.keys() - guarded):
         source = read[name]
+        if _is_of_a_stand_in(source, reader):
+            continue
         if not _is_a_builtin(source) and not _is_a_key_of_pythons(source) and not _is_in_a_set(source):
             found.values.append((source, _unguarded(source, value_at(source, reader), described)))
     wanted: set[tuple[str, str]] = set()
@@ -158,6 +160,15 @@ def _is_a_key_of_pythons(source: Any) -> bool:
 def _is_in_a_set(source: Any) -> bool:
     """Whether a source is an item of a set, by its position, which differs in each process; membership is noted."""
     return isinstance(source, NonSerializableSetGetItemSource)
+
+
+def _is_of_a_stand_in(source: Any, reader: Any) -> bool:
+    """Whether a source leads through the code of what stands for a process group in a trace (a FakeScriptObject)."""
+    while (base := getattr(source, "base", None)) is not None:
+        if getattr(source, "member", None) == "__getattribute__":
+            return is_a_group(value_at(base, reader))
+        source = base
+    return False
 
 
 def _once(items: Iterable[tuple[Any, Any]]) -> list[tuple[Any, Any]]:

@@ -82,6 +82,8 @@ def _classes(asked: Any) -> Iterator[Any]:
     if isinstance(asked, tuple) or origin in (typing.Union, types.UnionType):
         for item in asked if isinstance(asked, tuple) else typing.get_args(asked):
             yield from _classes(item)
+    elif isinstance(asked, VariableTracker) and isinstance(getattr(asked, "value", None), type):
+        yield asked.value  # of an opaque class (a process group's), which is no constant for Dynamo
     else:
         yield origin or asked
 

@@ -1,0 +1,55 @@
+"""One rank of a case: its steps, and what precompiled says of them.
+
+Usage, by torchrun: python -m benchmarks.ranks.program SPEC, a JSON object: ``name``; ``values`` and ``answer``, the
+beginnings of the names of the files for what each step gave and for the rest; ``wait_s``, how long to wait after a step
+for graphs that are pending. precompiled is switched on from outside, if at all.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch._dynamo.utils import counters
+
+import precompiled
+from benchmarks.ranks import CASES
+from precompiled.client.process import PROCESS
+
+
+def main() -> None:
+    spec: dict[str, Any] = json.loads(sys.argv[1])
+    dist.init_process_group("gloo")
+    rank = dist.get_rank()
+    torch.manual_seed(0)
+    values: list[Any] = []
+    seconds: list[float] = []
+    waited = True
+    started = time.perf_counter()
+    for step in CASES[spec["name"]].steps():
+        seconds.append(time.perf_counter() - started)
+        values.append(dict(step))
+        waited = precompiled.wait(spec["wait_s"]) and waited
+        started = time.perf_counter()
+    torch.save(values, f"{spec['values']}-{rank}.pt")
+    if PROCESS.packages is not None:
+        PROCESS.packages.flush()
+    found = {
+        "seconds": seconds,
+        "waited": waited,
+        "traced": counters["frames"].get("total", 0),
+        "reports": [vars(graph) for graph in precompiled.report()],
+        "functions": [asdict(report) for report in precompiled.package_report()],
+    }
+    Path(f"{spec['answer']}-{rank}.json").write_text(json.dumps(found))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,108 @@
+"""Graphs that Dynamo calls in turn: DistributedDataParallel has a graph cut at its buckets, so that the gradients of one
+are sent while the backward of the next one runs.
+
+Dynamo gets a ``torch.fx.GraphModule`` that calls what the backend has made of each part. An entry has its steps as plain
+data, and the parts as graphs of its own.
+
+Private names: torch._dynamo.backends.distributed.SubmodCompiler.compile_submod's WrapperModule.{submod,
+unwrap_singleton_tuple}, torch._dynamo.eval_frame.OptimizedModule._orig_mod. Checked on 2.13.0.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.fx
+
+from precompiled.packages.describe.errors import NotPortable
+
+# ("input", name) | ("call", number of the graph, arguments, whether its only output is meant) |
+# ("item", step, number) | ("output", what); a step is meant by ("step", its number).
+Step = tuple[Any, ...]
+
+
+def module_of(value: Any) -> torch.fx.GraphModule | None:
+    """What calls the parts, where Dynamo was given such a one for a graph."""
+    module = getattr(value, "_orig_mod", None)
+    if module is None:
+        module = getattr(getattr(value, "_torchdynamo_orig_callable", None), "__self__", None)
+    return module if isinstance(module, torch.fx.GraphModule) else None
+
+
+def steps_of(module: torch.fx.GraphModule, number_of: Callable[[Any], int | None]) -> tuple[Step, ...]:
+    """The steps. ``number_of``: the number of a part's graph in the entry; None where it has none.
+
+    Raises NotPortable where a part has no graph, or the module does more than to call parts.
+    """
+    steps: list[Step] = []
+    numbers: dict[torch.fx.Node, int] = {}
+
+    def shown(argument: Any) -> Any:
+        if isinstance(argument, torch.fx.Node):
+            return ("step", numbers[argument])
+        if isinstance(argument, (tuple, list)):
+            return ("tuple", *map(shown, argument))
+        if argument is None or type(argument) in (bool, int, float, str):
+            return ("constant", argument)
+        raise NotPortable(f"a part of a cut graph is given a {type(argument).__qualname__}", code="package-graph")
+
+    for node in module.graph.nodes:
+        if node.op == "placeholder":
+            step: Step = ("input", node.name)
+        elif node.op == "call_module" and not node.kwargs:
+            part = module.get_submodule(str(node.target))
+            number = number_of(getattr(part, "submod", None))
+            if number is None:
+                raise NotPortable(f"the part {node.target} of a cut graph is for this process alone",
+                                  code="package-graph")  # fmt: skip
+            step = ("call", number, tuple(map(shown, node.args)), bool(getattr(part, "unwrap_singleton_tuple", False)))
+        elif node.op == "call_function" and node.target is operator.getitem and isinstance(node.args[1], int):
+            step = ("item", shown(node.args[0]), node.args[1])
+        elif node.op == "output":
+            step = ("output", shown(node.args[0]))
+        else:
+            raise NotPortable(f"a cut graph has a {node.op} of {node.target}", code="package-graph")
+        numbers[node] = len(steps)
+        steps.append(step)
+    return tuple(steps)
+
+
+def called_in_turn(steps: Sequence[Step], functions: Sequence[Callable[..., Any]]) -> torch.fx.GraphModule:
+    """What calls the parts, with the callables of the entry's graphs. torch.fx lets go of each tensor at its last use."""
+    graph = torch.fx.Graph()
+    nodes: list[torch.fx.Node] = []
+
+    def meant(shown: Any) -> Any:
+        kind, *rest = shown
+        if kind == "step":
+            return nodes[rest[0]]
+        return tuple(map(meant, rest)) if kind == "tuple" else rest[0]
+
+    parts = torch.nn.Module()
+    for kind, *rest in steps:
+        if kind == "input":
+            node = graph.placeholder(rest[0])
+        elif kind == "call":
+            number, arguments, only = rest
+            name = f"part_{len(nodes)}"
+            parts.add_module(name, _Part(functions[number], only))
+            node = graph.call_module(name, tuple(map(meant, arguments)))
+        elif kind == "item":
+            node = graph.call_function(operator.getitem, (meant(rest[0]), rest[1]))
+        else:
+            node = graph.output(meant(rest[0]))
+        nodes.append(node)
+    return torch.fx.GraphModule(parts, graph)
+
+
+class _Part(torch.nn.Module):
+    def __init__(self, function: Callable[..., Any], only: bool) -> None:
+        super().__init__()
+        self.function, self.only = function, only
+
+    def forward(self, *args: Any) -> Any:
+        found = self.function(*args)
+        return found[0] if self.only and isinstance(found, (tuple, list)) else found
