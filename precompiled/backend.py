@@ -292,7 +292,8 @@ class _Graph:
 
     def _load(self, program: capture.Program, artifact: Artifact) -> Compiled:
         return load(self.session.store, artifact, program.modes, cudagraphs=program.cudagraphs,
-                    classes=program.classes, frozen=program.frozen, device=program.device)  # fmt: skip
+                    classes=program.classes, frozen=program.frozen, device=program.device,
+                    groups=program.groups)  # fmt: skip
 
     def _known_to_fail(self, failure: Failure) -> PrecompiledError:
         """What to raise for a failure record. After a compile error the user is to see what torch does in this process
@@ -373,7 +374,7 @@ class _Ahead(_Graph):
         if not self.written_down:
             return function
         bundle = self.session.store.read_files(artifact)[fmt.BUNDLE]
-        return standalone.Kept(function, bundle, program.classes, program.device)
+        return standalone.Kept(function, bundle, program.classes, program.device, program.groups)
 
     def _look_up(self) -> tuple[capture.Program, list[Artifact], Failure | None]:
         program, artifacts, failure = super()._look_up()

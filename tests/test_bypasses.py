@@ -323,6 +323,18 @@ def test_collectives_under_a_setting_that_compiles_by_rank(
         here.refuses("lookup-only", double, X)  # what has no collectives is of no rank
 
 
+@pytest.mark.reason("cpp-wrapper")
+@pytest.mark.skipif(not dist.is_available(), reason="this torch has no torch.distributed")
+@pytest.mark.usefixtures("one_rank")
+def test_collectives_in_machine_code(here: ThisProcess) -> None:
+    def reduced(x: torch.Tensor) -> torch.Tensor:
+        return torch.distributed._functional_collectives.all_reduce(x, "sum", dist.group.WORLD)
+
+    with torch._inductor.config.patch(cpp_wrapper=True):
+        assert "groups" in here.refuses("cpp-wrapper", reduced, X)
+        here.refuses("lookup-only", double, X)
+
+
 @pytest.mark.reason("rank-dependent")
 def test_ranks_that_agree_on_each_graph(here: ThisProcess) -> None:
     name = "_sync_cache_decision_cross_ranks"

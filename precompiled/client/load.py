@@ -29,12 +29,14 @@ _ARTIFACTS_FAULT = (
 def load(
     store: Store, artifact: Artifact, modes: Mapping[str, Any], *, cudagraphs: bool,
     classes: Mapping[str, type] = MappingProxyType({}), frozen: Sequence[Any] = (), device: str = "cpu",
+    groups: Sequence[str] = (),
 ) -> Callable[..., Any]:  # fmt: skip
     """Verify every file of ``artifact`` and load it. ``classes``: those of the program that it needs, by their digests.
     ``frozen``: the graph's last inputs, where they are constants. ``device``: what the graph runs on.
+    ``groups``: the names of its process groups.
 
     Raises StoreError (UntrustedStore, CorruptArtifact) or FileNotFoundError, and no error of torch's: an artifact that
-    torch cannot load is corrupt, and goes into quarantine. Raises Bypass where it cannot be moved to that device.
+    torch cannot load is corrupt, and goes into quarantine. Raises Bypass where it cannot be moved to these.
     """
     contents = store.read_files(artifact)
     from precompiled.torch_internals.load import load_bundle
@@ -44,7 +46,7 @@ def load(
     try:
         function = load_bundle(
             contents[fmt.BUNDLE], native, modes, cudagraphs=cudagraphs, name=f"{manifest.key[:12]}.{artifact.slot}",
-            classes=classes, frozen=frozen, device=device,
+            classes=classes, frozen=frozen, device=device, groups=groups,
         )  # fmt: skip
     except Bypass:
         raise

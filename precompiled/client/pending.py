@@ -319,7 +319,8 @@ class Pending:
             program = item.program
             with captures.unconcerned():
                 function = load(session.store, artifact, program.modes, cudagraphs=program.cudagraphs,
-                                classes=program.classes, frozen=program.frozen, device=program.device)  # fmt: skip
+                                classes=program.classes, frozen=program.frozen, device=program.device,
+                                groups=program.groups)  # fmt: skip
         except (Bypass, StoreError, FileNotFoundError) as error:
             return error
         load_s = time.perf_counter() - started

@@ -17,7 +17,7 @@ from precompiled.client.session import Session
 from precompiled.client.swap import Event, Swap
 from precompiled.core.errors import CompileFailed
 from precompiled.graph import capture, devices, environment
-from precompiled.torch_internals import late
+from precompiled.torch_internals import group_names, late
 
 if TYPE_CHECKING:
     from precompiled.client.connection import OnReply
@@ -109,7 +109,8 @@ def compile_inline(
     from precompiled.torch_internals import compile as compiling
 
     try:
-        here = devices.for_a_client(capture.parse(program.to_bytes(hints)), program.device)
+        plain = group_names.for_a_client(capture.parse(program.to_bytes(hints)), program.groups)
+        here = devices.for_a_client(plain, program.device)
         return compiling.compile_here(here, program.classes)
     except CompileFailed as reason:
         # As in the worker: compiled code would serve some calls only.

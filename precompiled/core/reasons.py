@@ -93,9 +93,13 @@ _TABLE = (
     _bypass("checkpoint-context",
         "selective activation checkpointing whose policy a worker cannot import: a function in the program itself or "
         "inside of another one", "move it to the top level of a module"),
-    _bypass("collective", "a collective that does not name its group, or not a functional one (`torch.ops.c10d`)",
+    _bypass("collective",
+        "a collective that does not name its group, or not a functional one (`torch.ops.c10d`); or an artifact that "
+        "names its groups in an unknown way",
         "use `torch.distributed._functional_collectives`, as torch's own layers do"),
-    _bypass("cpp-wrapper", "`cpp_wrapper` on a GPU: its code names files that an artifact does not hold",
+    _bypass("cpp-wrapper",
+        "`cpp_wrapper` on a GPU, whose code names files that an artifact does not hold, or of collectives, whose code "
+        "names groups of this process",
         "leave it off"),
     _bypass("custom-op",
         "a custom op of which nobody can tell what a worker must load for it: Python has made it without a fake kernel "

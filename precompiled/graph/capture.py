@@ -27,7 +27,7 @@ import torch.fx
 from precompiled.core.errors import Bypass, CompileFailed
 from precompiled.graph import devices, environment, job, weights
 from precompiled.graph.key import SECTIONS
-from precompiled.torch_internals import codec, configs, metadata, modes, process_groups
+from precompiled.torch_internals import codec, configs, group_names, metadata, modes, process_groups
 from precompiled.torch_internals.sizes import evaluate, is_size_input
 
 # Source lines, for people (torch_internals/source_lines.py); neither the key nor the compile depends on them.
@@ -49,6 +49,7 @@ class Program:
     no_stand_in: str  # why the graph must not run eager until its artifact is there; "" for almost all graphs
     classes: Mapping[str, type] = field(default_factory=dict)  # of inputs, that the program itself defines: by digest
     weights: weights.Weights | None = None  # those that are frozen
+    groups: tuple[str, ...] = ()  # the names of its process groups here, which the sections number (group_names.py)
 
     def to_bytes(self, hints: list[int] | None = None, about: str = "") -> bytes:
         """The program for a worker; ``hints``: instead of those captured; ``about``: source lines as JSON, or ""."""
@@ -105,16 +106,18 @@ def capture(
     """
     if next(iter(module.parameters()), None) is not None or next(iter(module.buffers()), None) is not None:
         raise Bypass("the graph holds parameters or buffers of its own", code="graph-attribute")
-    graph = codec.encode(module)
+    groups = process_groups.used(module)
+    numbers = {name: group_names.numbered(number) for number, name in enumerate(groups)}
+    graph = codec.encode(module, numbers)
     inputs = metadata.describe_inputs([node for node in module.graph.nodes if node.op == "placeholder"])
     device = devices.device_of(module, graph, inputs.args)
-    state = {**modes.read(uses_cpu=device == "cpu"), "groups": process_groups.sizes(module)}
+    state = {**modes.read(uses_cpu=device == "cpu"), "groups": {numbers[name]: size for name, size in groups.items()}}
     settings = configs.snapshot(options)
     configs.refuse_device(settings, device)
     frozen = None
     if held and configs.freezes(settings):
         frozen = weights.frozen(held, inputs.args[len(inputs.args) - len(held) :])
-    if state["groups"]:
+    if groups:
         configs.refuse_ranks(settings)
     graph, described, known = devices.for_a_worker([graph, inputs.to_plain(), state], device)
     sections = {
@@ -136,6 +139,7 @@ def capture(
         codec.no_stand_in(graph),
         inputs.described.classes,
         frozen,
+        tuple(groups),
     )
 
 

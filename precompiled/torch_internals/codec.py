@@ -25,13 +25,15 @@ Private names: torch.fx.Graph._codegen. Checked on 2.11.0, 2.13.0, 2.15.0. There
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import torch
 import torch.fx
 
 from precompiled.core.errors import Bypass
-from precompiled.torch_internals import checkpointing, stand_in, targets, user_kernels
+from precompiled.torch_internals import checkpointing, process_groups, stand_in, targets, user_kernels
 
 _OPS = {"call_function": "f", "call_method": "m", "output": "o"}
 _ATOMS = frozenset({bool, int, float, str, type(None)})
@@ -84,19 +86,22 @@ def is_plain(graph: torch.fx.Graph) -> bool:
     return type(graph._codegen) is torch.fx.graph.CodeGen
 
 
-def encode(module: torch.fx.GraphModule) -> list[list[list[Any]]]:
+def encode(
+    module: torch.fx.GraphModule, groups: Mapping[str, str] = MappingProxyType({})
+) -> list[list[list[Any]]]:  # fmt: skip
     """The canonical form of a graph and of the graphs that its higher-order operators take, in order of first use.
 
-    Raises Bypass for whatever cannot be rebuilt to mean exactly the same.
+    ``groups``: what to call its process groups. Raises Bypass for whatever cannot be rebuilt to mean exactly the same.
     """
-    encoder = _Encoder()
+    encoder = _Encoder(groups)
     encoder.graph(module)
     return encoder.graphs
 
 
 class _Encoder:
-    def __init__(self) -> None:
+    def __init__(self, groups: Mapping[str, str]) -> None:
         self.graphs: list[list[list[Any]]] = []
+        self._groups = groups
         self._known: dict[int, int] = {}
         self._targets: dict[Any, list[str]] = {}  # a name may have a digest of sources: once for a graph
 
@@ -133,16 +138,18 @@ class _Encoder:
         if code is None:
             raise Bypass(f"the graph has a node of kind {node.op}", code="unsupported-node")
         target: Any = None
-        keywords: Any = node.kwargs
+        arguments, keywords = node.args, node.kwargs
         if code == "f" and user_kernels.is_launch(node.target):
             target, keywords = user_kernels.encode(node)
         elif code == "f":
             target = self._targets.get(node.target)
             if target is None:
                 target = self._targets[node.target] = targets.encode(node.target)
+            if self._groups and targets.names_group(node.target):
+                arguments, keywords = process_groups.with_names(node, self._groups)
         elif code == "m":
             target = node.target
-        args = [_encode_argument(argument, index) for argument in node.args]
+        args = [_encode_argument(argument, index) for argument in arguments]
         kwargs = [[name, _encode_argument(value, index)] for name, value in keywords.items()]
         marks = node.meta.get("custom")
         if not marks:

@@ -64,7 +64,11 @@ _OF_ALL_RANKS = "_sync_cache_decision_cross_ranks"
 
 
 def refuse_ranks(settings: Mapping[str, Mapping[str, Any]]) -> None:
-    """For a graph with collectives: raises Bypass where these settings (of ``snapshot``) compile it by rank."""
+    """For a graph with collectives: raises Bypass where these settings (of ``snapshot``) compile it by rank, or name
+    its groups in machine code.
+    """
+    if settings["inductor"].get("cpp_wrapper"):
+        raise Bypass("cpp_wrapper code of collectives names their groups", code="cpp-wrapper")
     for module, names in _OF_RANKS.items():
         for name in names:
             if settings[module].get(name) not in _OFF:

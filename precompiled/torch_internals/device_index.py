@@ -11,7 +11,6 @@ torch._inductor.triton_bundler.{TritonBundle, TritonKernelArtifacts, StaticallyL
 torch._inductor.async_compile.CompiledTritonKernels.key,
 torch._inductor.runtime.triton_heuristics.{CachingAutotuner.{device_props, triton_meta, compile_results},
 StaticTritonCompileResult.compile_meta}, torch.utils._ordered_set.OrderedSet,
-torch._functorch._aot_autograd.aot_autograd_result.SerializedGraphModule.args,
 torch._functorch._aot_autograd.schemas.ViewAndMutationMeta.graphsafe_rng_state_index.
 Checked on 2.11.0, 2.15.0.
 """
@@ -28,6 +27,7 @@ from torch._inductor.async_compile import CompiledTritonKernels
 from torch.utils._ordered_set import OrderedSet
 
 from precompiled.core.errors import Bypass
+from precompiled.torch_internals import code_edits
 
 HOME = "cuda:0"
 
@@ -41,13 +41,11 @@ _SUSPICIOUS = re.compile(r"cuda|device|stream|generator", re.IGNORECASE)
 
 
 def move(bundle: Any, codes: list[Any], index: int) -> None:
-    """A ``BundledAOTAutogradResult`` and its ``CompiledFxGraph``s, in place. Raises Bypass."""
+    """A ``BundledAOTAutogradResult`` and its ``CompiledFxGraph``s, in place, but for the text of the backward's graph
+    (moved.py). Raises Bypass.
+    """
     for code in codes:
         _move_code(code, index)
-    backward = bundle.serialized_bw_module
-    if backward is not None:
-        state = backward.args[0]
-        backward.args = ({**state, "_code": moved_text(state["_code"], index)}, *backward.args[1:])
     meta = bundle.runtime_metadata
     if meta.graphsafe_rng_state_index is not None:
         meta.graphsafe_rng_state_index = index
@@ -93,14 +91,11 @@ def moved_text(text: str, index: int) -> str:
             if not isinstance(node.slice, ast.Constant) or node.slice.value != 0:
                 raise _unknown(node)
             places.append((node.slice, str(index)))
-    lines = text.split("\n")  # splitlines knows more ends of lines than ast
-    for node, written in sorted(places, key=lambda place: (place[0].lineno, place[0].col_offset), reverse=True):
-        if node.lineno != node.end_lineno:
-            raise _unknown(node)
-        # ast counts bytes.
-        line = lines[node.lineno - 1].encode()
-        lines[node.lineno - 1] = (line[: node.col_offset] + written.encode() + line[node.end_col_offset :]).decode()
-    return _PROPERTIES.sub(rf"\g<1>{index}", "\n".join(lines))
+    try:
+        edited = code_edits.edited(text, places)
+    except code_edits.SpansLines as error:
+        raise _unknown(error.node) from None
+    return _PROPERTIES.sub(rf"\g<1>{index}", edited)
 
 
 def _indices(call: ast.Call) -> Iterator[ast.Constant]:

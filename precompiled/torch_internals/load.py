@@ -26,13 +26,13 @@ from typing import Any
 import torch
 from torch._guards import TracingContext, tracing
 
-from precompiled.torch_internals import device_index, freezing, kernels, metadata, modes, program_classes
+from precompiled.torch_internals import freezing, kernels, metadata, modes, moved, program_classes
 
 
 def load_bundle(
     pickled: bytes, native: Mapping[str, tuple[Path, str]], program_modes: Mapping[str, Any], *,
     cudagraphs: bool, name: str, classes: program_classes.Classes, frozen: Sequence[torch.Tensor] = (),
-    device: str = "cpu",
+    device: str = "cpu", groups: Sequence[str] = (),
 ) -> Callable[..., Any]:  # fmt: skip
     """The compiled callable: takes the graph's inputs, returns its outputs as a tuple.
 
@@ -41,16 +41,15 @@ def load_bundle(
     ``classes``: tensor subclasses of the program, which it needs.
     ``program_modes`` are restored around the load: it reads thread-local state, and may run in another thread.
     ``frozen``: those of the graph's last inputs that are constants of the code (freezing.py).
-    ``device``: what the graph runs on. Raises Bypass where the artifact cannot be moved to it (device_index.py).
+    ``device``: what the graph runs on; ``groups``: the names of its process groups. Raises Bypass where the artifact
+    cannot be moved to them (moved.py).
     """
     from torch._inductor.cudagraph_utils import BoxedDeviceIndex
     from torch._inductor.utils import BoxedBool
 
     index = torch.device(device).index or 0
     bundle = program_classes.loads(pickled, classes)
-    if index:
-        parts = filter(None, (bundle.compiled_fw, bundle.compiled_bw))
-        device_index.move(bundle, [freezing.code_of(part) for part in parts], index)
+    moved.move(bundle, device, groups)
     # The worker compiled the backward ahead of its first call, so it may overwrite what the forward has saved. Plain
     # torch.compile compiles it at its first call; where that call retains the graph, the backward must not overwrite.
     # So a call here that retains the graph gets copies, and AOTAutograd has no reason to refuse it.

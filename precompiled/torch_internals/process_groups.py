@@ -1,7 +1,8 @@
 """The process groups that a graph's collectives name: of the client, and stand-ins of the same size in a worker.
 
 A functional collective (torch.ops._c10d_functional.*) names its group, and what is compiled depends on the group's size
-alone. Inductor looks the group up by its name while it compiles. A worker is in no group, so it gets empty ones.
+alone. Inductor looks the group up by its name while it compiles. A worker is in no group, so it gets empty ones, under
+the names that a program has (group_names.py).
 
 What asks such a group for its rank, or for the group of all ranks (to which one rank would have to talk), would compile
 for one rank what all of them are going to load. The settings that do so are known (configs.refuse_ranks); where
@@ -26,23 +27,46 @@ from precompiled.core.errors import Bypass, CompileFailed
 from precompiled.torch_internals.targets import COLLECTIVE_OP_NAMESPACES, GROUP_ARGUMENT, names_group
 
 
-def sizes(module: torch.fx.GraphModule) -> dict[str, int]:
-    """The groups of a graph's collectives, by name, with the number of ranks. Raises Bypass where one is not told."""
+def used(module: torch.fx.GraphModule) -> dict[str, int]:
+    """The groups of a graph's collectives, by name, in the order of their first use, with the number of ranks.
+
+    Raises Bypass where one is not told.
+    """
     found: dict[str, int] = {}
-    for held in module.modules():
-        if isinstance(held, torch.fx.GraphModule):
-            for node in held.graph.nodes:
-                if node.op != "call_function":
-                    continue
-                if _namespace(node.target) in COLLECTIVE_OP_NAMESPACES:
-                    for name in _groups(node):
-                        if not isinstance(name, str):
-                            raise Bypass(f"the collective {node.target} does not name its group", code="collective")
-                        found[name] = _size(name)
-                elif names_group(node.target):
-                    # Of a group that is not torch's (vLLM has its own), no code of torch's can ask anything.
-                    found.update((name, _size(name)) for name in _groups(node) if _is_torchs(name))
-    return dict(sorted(found.items()))
+    _collect(module, found, set())
+    return found
+
+
+def _collect(module: torch.fx.GraphModule, found: dict[str, int], seen: set[int]) -> None:
+    if id(module) in seen:
+        return
+    seen.add(id(module))
+    for node in module.graph.nodes:
+        if node.op == "get_attr" and isinstance(held := getattr(module, str(node.target), None), torch.fx.GraphModule):
+            _collect(held, found, seen)
+        if node.op != "call_function":
+            continue
+        if _namespace(node.target) in COLLECTIVE_OP_NAMESPACES:
+            for name in _groups(node):
+                if not isinstance(name, str):
+                    raise Bypass(f"the collective {node.target} does not name its group", code="collective")
+                found.setdefault(name, _size(name))
+        elif names_group(node.target):
+            # Of a group that is not torch's (vLLM has its own), no code of torch's can ask anything.
+            for name in _groups(node):
+                if name not in found and _is_torchs(name):
+                    found[name] = _size(name)
+
+
+def with_names(node: torch.fx.Node, names: Mapping[str, str]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments of a call, with these names of its groups for those that it has."""
+    args, kwargs = list(node.args), dict(node.kwargs)
+    for position, name in _places(node.target):
+        if position < len(args) and isinstance(found := args[position], str):
+            args[position] = names.get(found, found)
+        elif isinstance(found := kwargs.get(name), str):
+            kwargs[name] = names.get(found, found)
+    return tuple(args), kwargs
 
 
 def _namespace(target: object) -> str:
@@ -52,14 +76,17 @@ def _namespace(target: object) -> str:
 
 
 def _groups(node: torch.fx.Node) -> list[Any]:
-    target: Any = node.target
+    return [
+        node.args[position] if position < len(node.args) else node.kwargs.get(name)
+        for position, name in _places(node.target)
+    ]
+
+
+def _places(target: Any) -> list[tuple[int, str]]:
+    """Positions and names of the arguments that name groups."""
     overload = getattr(target, target.overloads()[0]) if isinstance(target, torch._ops.OpOverloadPacket) else target
-    found = []
-    for position, argument in enumerate(overload._schema.arguments):
-        if argument.name == GROUP_ARGUMENT:
-            name = node.args[position] if position < len(node.args) else node.kwargs.get(GROUP_ARGUMENT)
-            found.append(name)
-    return found
+    arguments = overload._schema.arguments
+    return [(at, argument.name) for at, argument in enumerate(arguments) if argument.name == GROUP_ARGUMENT]
 
 
 def _is_torchs(name: object) -> bool:

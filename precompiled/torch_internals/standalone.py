@@ -14,7 +14,7 @@ from typing import Any
 import torch.fx
 
 from precompiled.core.errors import Bypass
-from precompiled.torch_internals import device_index, freezing, program_classes
+from precompiled.torch_internals import moved, program_classes
 
 # What standalone_compile sets around a compile, besides what an artifact is compiled with anyway (compile.py).
 SETTINGS = {"triton.autotune_at_compile_time": True}
@@ -54,17 +54,18 @@ def artifact(kept: Kept) -> Any:
 class Kept:
     """A compiled callable that torch can write down: as AOTAutograd's result, as it would have it without us."""
 
-    def __init__(self, function: Callable[..., Any], bundle: bytes, classes: Mapping[str, type], device: str) -> None:
-        """``bundle``: that result, pickled (compile.py), of the first GPU. ``device``: what the callable runs on."""
+    def __init__(
+        self, function: Callable[..., Any], bundle: bytes, classes: Mapping[str, type], device: str,
+        groups: Sequence[str],
+    ) -> None:  # fmt: skip
+        """``bundle``: that result, pickled, as compile.py makes it. ``device``, ``groups``: the callable's."""
         self._function, self._bundle, self._classes = function, bundle, dict(classes)
-        self._index = torch.device(device).index or 0
+        self._device, self._groups = device, groups
 
     def __call__(self, *args: Any) -> Any:
         return self._function(*args)
 
     def serialize(self) -> Any:
         bundle = program_classes.loads(self._bundle, self._classes)
-        if self._index:
-            parts = filter(None, (bundle.compiled_fw, bundle.compiled_bw))
-            device_index.move(bundle, [freezing.code_of(part) for part in parts], self._index)
+        moved.move(bundle, self._device, self._groups)
         return bundle

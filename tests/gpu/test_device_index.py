@@ -19,7 +19,8 @@ from test_cuda import empty_caches, states
 
 from precompiled.core.errors import Bypass
 from precompiled.graph import capture, key
-from precompiled.torch_internals import device_index, freezing, program_classes
+from precompiled.torch_internals import freezing, program_classes
+from precompiled.torch_internals import moved as moves
 
 pytestmark = [
     pytest.mark.gpu,
@@ -95,7 +96,7 @@ def test_what_is_moved_is_what_torch_makes_for_that_index(
     there = program_of(make, "cuda:1", options=options)
     moved = bundle_of(capture.parse(there.to_bytes()))
     codes = [freezing.code_of(part) for part in (moved.compiled_fw, moved.compiled_bw) if part is not None]
-    device_index.move(moved, codes, 1)
+    moves.move(moved, "cuda:1", ())
     # As torch does it for a graph of cuda:1, not by our names for it.
     made = bundle_of(capture.devices.for_a_client(capture.parse(there.to_bytes()), "cuda:1"))
     expected = [freezing.code_of(part) for part in (made.compiled_fw, made.compiled_bw) if part is not None]

@@ -235,7 +235,8 @@ def test_an_operator_that_names_a_group_is_a_collective_whosever_the_group_is(on
     assert "ranks" in theirs.no_stand_in and theirs.modes["groups"] == {}
     ours = torch.distributed.group.WORLD.group_name
     known = captured(lambda x: torch.ops.precompiled_tests.of_a_group(x, ours), X).program
-    assert "ranks" in known.no_stand_in and known.modes["groups"] == {ours: 1}
+    assert "ranks" in known.no_stand_in and known.modes["groups"] == {"precompiled-group-0": 1}
+    assert known.groups == (ours,) and f'"{ours}"' not in known.sections["graph"]
 
 
 def test_an_operator_with_effects_is_refused() -> None:

@@ -1,0 +1,59 @@
+"""What a program calls the process groups of its collectives: by number, in the order of their first use.
+
+torch names groups by how many were made before (``"0"``, ``"1"``) or by a digest of their ranks, so ranks that do the
+same in groups of their own would have graphs of their own. A client puts the names of its groups into an artifact that
+it loads (docs/decisions/0039).
+
+No private names. Checked on 2.13.0.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Sequence
+from typing import Any
+
+from precompiled.core.errors import Bypass
+from precompiled.torch_internals import code_edits
+
+_PREFIX = "precompiled-group-"
+
+
+def numbered(number: int) -> str:
+    return f"{_PREFIX}{number}"
+
+
+def moved_text(text: str, names: Sequence[str]) -> str:
+    """Python code for numbered groups, for groups of these names. Raises Bypass where one stands in an unknown way."""
+    moved = {numbered(number): name for number, name in enumerate(names)}
+    places = []
+    for node in ast.walk(ast.parse(text)):
+        if not isinstance(node, ast.Constant) or not isinstance(node.value, str) or _PREFIX not in node.value:
+            continue
+        if node.value not in moved:
+            raise _unknown(node)
+        places.append((node, repr(moved[node.value])))
+    try:
+        return code_edits.edited(text, places)
+    except code_edits.SpansLines as error:
+        raise _unknown(error.node) from None
+
+
+def for_a_client(plain: Any, names: Sequence[str]) -> Any:
+    """Plain data of a program, for groups of these names."""
+    return _renamed(plain, {numbered(number): name for number, name in enumerate(names)}) if names else plain
+
+
+def _renamed(plain: Any, moved: dict[str, str]) -> Any:
+    if isinstance(plain, str):
+        return moved.get(plain, plain)
+    if isinstance(plain, list):
+        return [_renamed(item, moved) for item in plain]
+    if isinstance(plain, dict):
+        return {_renamed(name, moved): _renamed(item, moved) for name, item in plain.items()}
+    return plain
+
+
+def _unknown(node: ast.expr) -> Bypass:
+    shown = ast.unparse(node)
+    return Bypass(f"the artifact names its process group in an unknown way: {shown[:200]}", code="collective")

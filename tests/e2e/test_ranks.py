@@ -1,0 +1,55 @@
+"""Ranks of one job (gloo): each equal to eager, by the daemon, compiled once for all that do the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from support_host import Host
+
+PROGRAM = Path(__file__).parent.parent / "programs" / "ranks_program.py"
+
+pytestmark = pytest.mark.skipif(not torch.distributed.is_available(), reason="this torch has no torch.distributed")
+
+
+class Job:
+    """Starts of one case on a host of its own."""
+
+    def __init__(self, host: Host, case: str, ranks: int) -> None:
+        self.host, self.case, self.ranks, self.starts = host, case, ranks, 0
+
+    def start(self, spare: int = 0) -> list[list[Any]]:
+        """The graphs of each rank: state, source, reason, key."""
+        self.starts += 1
+        spec = {"case": self.case, "ranks": self.ranks, "spare": spare,
+                "rendezvous": str(self.host.root / f"rendezvous-{self.case}-{self.starts}")}  # fmt: skip
+        env = {"OMP_NUM_THREADS": "1"}  # the ranks share a few cores
+        started = [self.host.start({**spec, "rank": rank}, env=env, program=PROGRAM) for rank in range(self.ranks)]
+        answers = [client.result() for client in started]
+        return [answer["reports"] for answer in answers]
+
+
+def keys_of(ranks: list[list[Any]], source: str | None = None) -> set[str]:
+    """The keys of all graphs, which must all have been served."""
+    for reports in ranks:
+        assert reports, "no graph"
+        for state, how, reason, _key in reports:
+            assert state == "compiled" and not reason and (source is None or how == source), ranks
+    return {key for reports in ranks for *_, key in reports}
+
+
+def test_ranks_in_groups_of_their_own_compile_once_and_a_further_group_changes_nothing(served: Host) -> None:
+    job = Job(served, "one_group", 4)
+    keys = keys_of(job.start())
+    assert len(keys) == 1 and served.stats().compiled == 1
+    assert keys_of(job.start(spare=3), "hit") == keys
+
+
+@pytest.mark.slow
+def test_several_groups_of_one_graph_stay_apart(served: Host) -> None:
+    job = Job(served, "several_groups", 4)
+    keys = keys_of(job.start())
+    assert len(keys) == 1 and served.stats().compiled == 1
+    assert keys_of(job.start(spare=1), "hit") == keys
