@@ -70,6 +70,10 @@ programs: ## Programs of 35 libraries' users, three runs each: served, traced, e
 	@$(MAKE) venv VENV=.venvs/programs EXTRAS=test,programs
 	@.venvs/programs/bin/python -m benchmarks.programs $(ARGS)
 
+.PHONY: ranks
+ranks: $(STAMP) ## Distributed programs by torchrun and gloo: each rank right, served, compiled once (half an hour; ARGS=--help)
+	@$(BIN)/python -m benchmarks.ranks $(ARGS)
+
 .PHONY: edits
 edits: $(STAMP) ## Starts after an edit: what is traced, beside torch.compile's warm start (half an hour; ARGS=--help)
 	@$(BIN)/python -m benchmarks.edits $(ARGS)

@@ -1,7 +1,7 @@
 """Distributed programs, by torchrun and gloo: is each rank's result right, what is served, what compiled how often?
 
-`make ranks` (`python -m benchmarks.ranks`). The exit status is 1 when a rank's result differs from eager (and from plain
-torch.compile), or a case ends with an error, or a graph was not served.
+`make ranks` (`python -m benchmarks.ranks`). The exit status is 1 when a rank's result differs from eager (and from
+plain torch.compile), or a case ends with an error, or a graph was not served.
 """
 
 from __future__ import annotations
@@ -54,7 +54,8 @@ def _sums(rows: Sequence[Row]) -> list[str]:
     compiled, needed = sum(row.compiled[0] for row in rows if row.compiled), sum(row.of_one_rank for row in rows)
     return [
         f"{len(rows)} cases were run, {right} are equal to eager or to plain torch.compile on each rank.",
-        f"Of {graphs} graphs, all ranks and both starts added up, {served} ({served / max(graphs, 1):.1%}) were served.",
+        f"Of {graphs} graphs, all ranks and both starts added up, {served} ({served / max(graphs, 1):.1%}) were"
+        " served.",
         f"In the first start {compiled} were compiled, where one rank has {needed}.",
         f"{untraced} cases trace nothing in their second start.",
     ]

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
-from torch.distributed.pipelining import PipelineStage, ScheduleGPipe, ScheduleInterleaved1F1B, Schedule1F1B
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe, ScheduleInterleaved1F1B
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
@@ -70,7 +70,7 @@ def interleaved() -> Iterator[Values]:
         PipelineStage(torch.compile(part), number, STAGES, torch.device("cpu"))
         for number, part in zip(numbers, parts, strict=True)
     ]
-    made = ScheduleInterleaved1F1B(stages, MICRO_BATCHES, loss_fn=functional.cross_entropy)  # type: ignore[arg-type]
+    made = ScheduleInterleaved1F1B(stages, MICRO_BATCHES, loss_fn=functional.cross_entropy)
     yield from _steps(made, parts, rank == 0, rank == ranks - 1)
 
 

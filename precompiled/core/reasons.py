@@ -351,8 +351,8 @@ _TABLE = (
         "Dynamo put something into the globals that has no name in another process (a random number's function, the "
         "globals of code made by `exec` to which no input and no global leads)", "nothing yet"),
     _package("package-graph",
-        "a graph of the frame was compiled in this process, or has cudagraphs or collectives (ranks that trace "
-        "differently would not agree)", "what that graph's own reason says, where it has one"),
+        "a graph of the frame was compiled in this process, or has cudagraphs or frozen weights",
+        "what that graph's own reason says, where it has one"),
     _package("package-guard", "a guard of a kind for which no check stands (DTensors)", "nothing yet"),
     _package("package-id",
         "code of yours asks for `id()` or `hash()`, numbers of one process, for a tensor's storage, or for a text "

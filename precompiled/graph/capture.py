@@ -83,13 +83,14 @@ class Program:
 
 def restored(
     kept: dict[str, Any], modes: dict[str, Any], device: str, cudagraphs: bool, size_inputs: list[int],
-    modules: dict[str, str], classes: Mapping[str, type],
+    modules: dict[str, str], classes: Mapping[str, type], groups: tuple[str, ...] = (),
 ) -> Program:  # fmt: skip
     """The program whose sections are ``kept`` (by ``parse``); the other arguments are as they were captured."""
     sections = {name: _dump(kept[name]) for name in SECTIONS}
     hints, floats = kept["hints"], kept["floats"]
     no_stand_in = codec.no_stand_in(kept["graph"])
-    return Program(sections, modes, device, cudagraphs, hints, floats, size_inputs, modules, no_stand_in, classes)
+    return Program(sections, modes, device, cudagraphs, hints, floats, size_inputs, modules, no_stand_in, classes,
+                   groups=groups)  # fmt: skip
 
 
 def _dump(value: Any) -> str:

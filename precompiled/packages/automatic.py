@@ -138,7 +138,7 @@ class Automatic:
             return
         graph = Graph(
             report.key, report.name, program.modes, program.cudagraphs, program.size_inputs, program.modules,
-            program.device,
+            program.device, groups=program.groups,
         )  # fmt: skip
         setattr(function, frame_entry.MARK, graph)
         setattr(function, frame_entry.HELD, held)

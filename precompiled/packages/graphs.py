@@ -19,7 +19,7 @@ from precompiled.packages.describe.errors import Mismatch
 from precompiled.packages.dynamo import dynamo_state
 from precompiled.packages.dynamo.frame_entry import Graph
 from precompiled.store.artifacts import Artifact
-from precompiled.torch_internals import captures, codec, custom_ops, program_classes, stand_in
+from precompiled.torch_internals import captures, codec, custom_ops, group_names, program_classes, stand_in
 from precompiled.torch_internals.sizes import guard_check
 
 
@@ -53,7 +53,7 @@ def _loaded(
 ) -> Callable[..., Any]:
     try:
         return loading.load(session.store, artifact, graph.modes, cudagraphs=graph.cudagraphs, classes=classes,
-                            device=graph.device)  # fmt: skip
+                            device=graph.device, groups=graph.groups)  # fmt: skip
     except Bypass as error:
         raise Mismatch(f"an artifact is not for this process: {error}") from error
 
@@ -68,7 +68,7 @@ def _dispatched(
     """
     kept = program_of(session, artifacts[0])
     program = capture.restored(kept, graph.modes, graph.device, graph.cudagraphs, graph.size_inputs, graph.modules,
-                               classes)  # fmt: skip
+                               classes, graph.groups)  # fmt: skip
     about = kept.get(capture.ABOUT)
     submitter = Submitter(session, calls, lambda: json.dumps(about) if about else "")
     if session.settings.mode != "lookup":
@@ -79,7 +79,7 @@ def _dispatched(
             submitter.request_variant(program, dispatch, sizes)
 
     try:
-        eager = eager_of(devices.for_a_client(kept, graph.device))
+        eager = eager_of(devices.for_a_client(group_names.for_a_client(kept, graph.groups), graph.device))
     except Exception as error:  # an import of the user's, or an operator that has other kernels here
         raise Mismatch(f"its graph cannot be run eager here: {error}") from error
     is_capturing = captures.is_capturing if graph.device != "cpu" else None

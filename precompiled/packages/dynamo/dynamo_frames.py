@@ -7,8 +7,9 @@ Private names: torch._dynamo.convert_frame.{ConvertFrame._inner_convert, Convert
 _one_graph, _export, _package}, CheckFunctionManager.serialize_guards, DynamoOutput, has_tensor_in_frame,
 get_compile_id, input_codes, output_codes, orig_code_map}, torch._dynamo.types.{ConvertFrameReturn.skip_reason (2.13,
 2.15), ConvertFrameReturn, FrameAction}, torch._dynamo.config.recompile_limit,
-torch._dynamo.decorators._nonrecursive_disable_wrapper_code, torch._dynamo.backends.distributed.DDPOptimizer, torch._C._dynamo.eval_frame._debug_get_cache_entry_list,
-torch._TorchCompileInductorWrapper.config, torch._TorchCompileWrapper.{compiler_name, kwargs}.
+torch._dynamo.decorators._nonrecursive_disable_wrapper_code, torch._dynamo.backends.distributed.DDPOptimizer,
+torch._C._dynamo.eval_frame._debug_get_cache_entry_list, torch._TorchCompileInductorWrapper.config,
+torch._TorchCompileWrapper.{compiler_name, kwargs}.
 Checked on 2.11.0, 2.13.0, 2.15.0.
 """
 
@@ -130,8 +131,6 @@ def _frame(converter: Any, frame: Any, hooks: Any, state: Any) -> Frame | None:
     options = _options(owner)
     code = frame.f_code
     if options is None or code in convert_frame.output_codes:
-        return None
-    if dynamo_state.asks_other_ranks():
         return None
     caller = sys._getframe(1)
     while caller is not None and caller.f_code.co_filename in (convert_frame.__file__, __file__):

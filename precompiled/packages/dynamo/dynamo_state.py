@@ -89,11 +89,6 @@ def _process_groups() -> str:
     return f"rank {torch.distributed.get_rank()} of {size}, {hashlib.sha256(whole.encode()).hexdigest()[:16]}"
 
 
-def asks_other_ranks() -> bool:
-    """Whether ranks talk to each other while they trace: one that traces alone would wait for ever."""
-    return bool(getattr(torch._dynamo.config, "enable_compiler_collectives", False))
-
-
 def _devices() -> int:
     return torch.cuda.device_count() if torch.cuda.is_available() else 0
 
@@ -108,6 +103,9 @@ def mode_problem() -> NotPortable | None:
         # Then Dynamo also looks at what compiled autograd itself runs in a backward, and the modules that this imports:
         # where no trace came before, one began in the middle of an import that the trace needs, and failed.
         return NotPortable("it is traced with torch._dynamo.config.compiled_autograd", code="package-mode")
+    if getattr(torch._dynamo.config, "enable_compiler_collectives", False):
+        # Ranks talk to each other while they trace: one that traces while others use packages would wait for ever.
+        return NotPortable("it is traced with torch._dynamo.config.enable_compiler_collectives", code="package-mode")
     active = torch._C._len_torch_function_stack() or torch._functorch.pyfunctorch.retrieve_all_functorch_interpreters()
     return in_a_mode() if active else None
 

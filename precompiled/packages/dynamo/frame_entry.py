@@ -47,6 +47,7 @@ class Graph:
     modules: dict[str, str]
     device: str
     held: tuple[Any, ...] = ()  # sources of the tensors that its callable takes behind its arguments
+    groups: tuple[str, ...] = ()  # the names of its process groups
 
 
 @dataclass(frozen=True)

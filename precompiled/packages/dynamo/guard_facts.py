@@ -487,7 +487,7 @@ def _hooks(value: Any, described: Descriptions) -> Any:
 
 
 def _hook(hook: Any, described: Descriptions) -> Any:
-    """Describe a hook: one of fully_shard by its method alone, since Dynamo never looks inside: it is disabled there."""
+    """Describe a hook: one of fully_shard by its method alone, since Dynamo is disabled in it, and looks no further."""
     state = sys.modules.get("torch.distributed.fsdp._fully_shard._fsdp_state")
     disabled = getattr(torch._dynamo.config, "skip_fsdp_hooks", True)  # 2.13 has no such setting: it always is
     if state and disabled and isinstance(hook, types.MethodType) and type(hook.__self__) is state.FSDPState:

@@ -1,11 +1,12 @@
-"""Graphs that Dynamo calls in turn: DistributedDataParallel has a graph cut at its buckets, so that the gradients of one
-are sent while the backward of the next one runs.
+"""Graphs that Dynamo calls in turn: DistributedDataParallel has a graph cut at its buckets, so that the gradients of
+one are sent while the backward of the next one runs.
 
-Dynamo gets a ``torch.fx.GraphModule`` that calls what the backend has made of each part. An entry has its steps as plain
-data, and the parts as graphs of its own.
+Dynamo gets a ``torch.fx.GraphModule`` that calls what the backend has made of each part (``submod`` of a module, and
+whether its only output is meant, ``unwrap_singleton_tuple``). An entry has its steps as plain data, and the parts as
+graphs of its own.
 
-Private names: torch._dynamo.backends.distributed.SubmodCompiler.compile_submod's WrapperModule.{submod,
-unwrap_singleton_tuple}, torch._dynamo.eval_frame.OptimizedModule._orig_mod. Checked on 2.13.0.
+Private names: torch._dynamo.backends.distributed.SubmodCompiler.compile_submod,
+torch._dynamo.eval_frame.OptimizedModule._orig_mod. Checked on 2.13.0.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ def steps_of(module: torch.fx.GraphModule, number_of: Callable[[Any], int | None
 
 
 def called_in_turn(steps: Sequence[Step], functions: Sequence[Callable[..., Any]]) -> torch.fx.GraphModule:
-    """What calls the parts, with the callables of the entry's graphs. torch.fx lets go of each tensor at its last use."""
+    """What calls the parts, with the callables of the entry's graphs; torch.fx lets go of a tensor at its last use."""
     graph = torch.fx.Graph()
     nodes: list[torch.fx.Node] = []
 
