@@ -27,7 +27,6 @@ import torch
 import torch._dynamo.config
 import torch._dynamo.decorators
 from torch._dynamo import convert_frame
-from torch._dynamo.backends.distributed import DDPOptimizer
 from torch._dynamo.types import ConvertFrameReturn, FrameAction
 
 from precompiled.packages.describe.errors import NotPortable
@@ -148,11 +147,12 @@ def _frame(converter: Any, frame: Any, hooks: Any, state: Any) -> Frame | None:
 def _innermost(converter: Any) -> Any:
     """What torch.compile() was given as its backend."""
     backend = converter
+    cuts = sys.modules.get("torch._dynamo.backends.distributed")  # the graphs of DistributedDataParallel
     while True:
         if hasattr(backend, "_torchdynamo_orig_backend"):
             backend = backend._torchdynamo_orig_backend
-        elif isinstance(of := getattr(backend, "__self__", None), DDPOptimizer):
-            backend = of.backend_compile_fn  # it cuts the graphs of DistributedDataParallel
+        elif cuts is not None and isinstance(of := getattr(backend, "__self__", None), cuts.DDPOptimizer):
+            backend = of.backend_compile_fn
         else:
             return backend
 
