@@ -6,9 +6,7 @@ torch.autograd.forward_ad._current_level, torch.nn.modules.module._global_*_hook
 torch._dynamo.trace_rules.{_allowed_callable_ids, _disallowed_callable_ids, _nonstrict_trace_callable_ids,
 _leaf_function_ids}, torch._dynamo.utils.{_get_error_on_graph_break, maybe_disable_inference_mode},
 torch._dynamo.eval_frame._stance, torch._dynamo.compiled_autograd.ops,
-torch._inductor.runtime.cache_dir_utils.default_cache_dir, torch.distributed._DEFAULT_FIRST_BUCKET_BYTES,
-torch.distributed.distributed_c10d._world.{pg_names, pg_map, pg_group_ranks},
-torch.nn.parallel.DistributedDataParallel._get_active_ddp_module. Checked on 2.11.0, 2.13.0, 2.15.0.
+torch._inductor.runtime.cache_dir_utils.default_cache_dir. Checked on 2.11.0, 2.13.0, 2.15.0.
 """
 
 from __future__ import annotations
@@ -28,6 +26,7 @@ from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 
 from precompiled.packages.describe.descriptions import Descriptions
 from precompiled.packages.describe.errors import Mismatch, NotPortable
+from precompiled.packages.dynamo import ranks
 from precompiled.torch_internals import modes
 
 _GLOBAL_HOOKS = (
@@ -63,30 +62,8 @@ def process_state() -> dict[str, str]:
         # Constants of a trace as well; GlobalStateGuard checks the types only where autocast is on.
         "autocast types": ", ".join(str(torch.get_autocast_dtype(device)) for device in ("cpu", "cuda")),
         "digits": str(getattr(sys, "get_int_max_str_digits", int)()),
-        "process groups": _process_groups(),
+        "process groups": ranks.process_groups(),
     }
-
-
-def _process_groups() -> str:
-    """This rank, and all groups by their names: in a trace, ranks, sizes and the names of groups are constants.
-
-    Of DistributedDataParallel, whose forward is running, with the sizes of buckets, at which Dynamo cuts a graph.
-    """
-    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
-        return "none"
-    from torch.distributed import distributed_c10d
-    from torch.nn.parallel import DistributedDataParallel
-
-    world = distributed_c10d._world
-    groups = [
-        (str(name), sorted(world.pg_group_ranks.get(group, {}).items())) for group, name in world.pg_names.items()
-    ]
-    backends = sorted({str(backend) for backend, _store in world.pg_map.values()})
-    running = DistributedDataParallel._get_active_ddp_module()
-    buckets = (running.bucket_bytes_cap, torch.distributed._DEFAULT_FIRST_BUCKET_BYTES) if running is not None else ()
-    whole = repr((sorted(groups), backends, buckets))
-    size = torch.distributed.get_world_size()
-    return f"rank {torch.distributed.get_rank()} of {size}, {hashlib.sha256(whole.encode()).hexdigest()[:16]}"
 
 
 def _devices() -> int:

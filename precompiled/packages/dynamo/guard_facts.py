@@ -27,7 +27,6 @@ import hashlib
 import inspect
 import random
 import re
-import sys
 import types
 from collections.abc import Iterable
 from typing import Any
@@ -47,7 +46,7 @@ from precompiled.packages.describe import descriptions, difference
 from precompiled.packages.describe.codes import code_digest
 from precompiled.packages.describe.descriptions import Descriptions
 from precompiled.packages.describe.errors import Mismatch, NotPortable
-from precompiled.packages.dynamo import dynamo_state, optimizers
+from precompiled.packages.dynamo import dynamo_state, optimizers, ranks
 from precompiled.store.package_format import About, Told
 from precompiled.torch_internals import subclass_context
 
@@ -81,7 +80,6 @@ _MADE_UP = re.compile(
     r"__builtins_dict__\w*|__precompiled_\w+|___module_\w+|___unnamed_scope\w+"
     r"|__(?:optimizer|dict_key)(?:_\d+)+_c\d+(?:/\d+)?|_\d{6,}_c\d+"
 )
-_STATE_KEY = re.compile(r"(?<=^__composable_api_state_key)_[0-9a-f-]{36}$")  # torch/distributed/_composable/contract.py
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _ALIGNMENT = 16  # bytes: torch/_inductor/utils.py, ALIGNMENT
 WHEN = "when it was traced"
@@ -306,8 +304,8 @@ def _fact(kind: str, parameters: dict[str, Any], guard: Guard, builder: Any, des
         if is_torchs(value.__code__.co_filename):  # many functions may have one code: those of boolean_dispatch
             return [described.function(value), described.number(value)]
         return [described.code_of(value), described.number(value), described.classes_in(value)]
-    if kind in ("FAKE_SCRIPT_TYPE_MATCH", "OPAQUE_OBJ_GUARD_FN_MATCH", "ID_MATCH") and is_a_group(value):
-        # Its ranks are known by its name (dynamo_state.process_state).
+    if kind in ("FAKE_SCRIPT_TYPE_MATCH", "OPAQUE_OBJ_GUARD_FN_MATCH", "ID_MATCH") and ranks.is_a_group(value):
+        # Its ranks are known by its name (ranks.process_groups).
         return [described.a_class(type(value)), described.number(value), value.group_name]
     if kind in _THINGS:
         # Dynamo guards on which tensor it is, and which optimizer, and reads of it what it reads of others.
@@ -445,12 +443,7 @@ def _names(value: Any) -> list[str]:
     if isinstance(value, torch.nn.Module):
         for held in ("_parameters", "_buffers", "_modules"):
             names |= {f"{held}.{name}" for name in vars(value).get(held, ())}
-    # Where fully_shard and the like have their state: under a name that is random in each process.
-    return sorted(_STATE_KEY.sub("", name) for name in names)
-
-
-def is_a_group(value: Any) -> bool:
-    return torch.distributed.is_available() and isinstance(value, torch.distributed.ProcessGroup)
+    return sorted(map(ranks.without_key, names))
 
 
 def _within(value: Any, described: Descriptions) -> Any:
@@ -487,10 +480,7 @@ def _hooks(value: Any, described: Descriptions) -> Any:
 
 
 def _hook(hook: Any, described: Descriptions) -> Any:
-    """Describe a hook: one of fully_shard by its method alone, since Dynamo is disabled in it, and looks no further."""
-    state = sys.modules.get("torch.distributed.fsdp._fully_shard._fsdp_state")
-    disabled = getattr(torch._dynamo.config, "skip_fsdp_hooks", True)  # 2.13 has no such setting: it always is
-    if state and disabled and isinstance(hook, types.MethodType) and type(hook.__self__) is state.FSDPState:
+    if ranks.is_of_fully_shard(hook):
         return ["method of fully_shard", described.a_class(type(hook.__self__)), hook.__func__.__qualname__]
     return described.value(hook)
 

@@ -35,7 +35,8 @@ from precompiled.packages.describe.codes import codes_within, globals_read, read
 from precompiled.packages.describe.descriptions import ATOMS, MAX_DEPTH, OF_C, Descriptions
 from precompiled.packages.describe.errors import Mismatch, NotPortable
 from precompiled.packages.describe.places import Places
-from precompiled.packages.dynamo.guard_facts import NO_FACT, WHEN, is_a_group, kind_of, value_at, without_code
+from precompiled.packages.dynamo import ranks
+from precompiled.packages.dynamo.guard_facts import NO_FACT, WHEN, kind_of, value_at, without_code
 from precompiled.packages.dynamo.trace_log import TraceLog
 from precompiled.packages.dynamo.trace_patches import HAS
 
@@ -166,7 +167,7 @@ def _is_of_a_stand_in(source: Any, reader: Any) -> bool:
     """Whether a source leads through the code of what stands for a process group in a trace (a FakeScriptObject)."""
     while (base := getattr(source, "base", None)) is not None:
         if getattr(source, "member", None) == "__getattribute__":
-            return is_a_group(value_at(base, reader))
+            return ranks.is_a_group(value_at(base, reader))
         source = base
     return False
 

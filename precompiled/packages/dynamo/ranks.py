@@ -1,0 +1,60 @@
+"""What a trace depends on of torch.distributed, beside its guards (docs/decisions/0041).
+
+Private names: torch.distributed._DEFAULT_FIRST_BUCKET_BYTES, torch.distributed.distributed_c10d._world.{pg_names,
+pg_map, pg_group_ranks}, torch.nn.parallel.DistributedDataParallel._get_active_ddp_module,
+torch.distributed.fsdp._fully_shard._fsdp_state.FSDPState, torch._dynamo.config.skip_fsdp_hooks (2.11). Checked on
+2.13.0.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import sys
+import types
+from typing import Any
+
+import torch
+import torch._dynamo.config
+
+# Where fully_shard and the like have their state on a module (torch/distributed/_composable/contract.py).
+_STATE_KEY = re.compile(r"(?<=^__composable_api_state_key)_[0-9a-f-]{36}$")
+
+
+def process_groups() -> str:
+    """This rank, and all groups by their names: in a trace, ranks, sizes and the names of groups are constants.
+
+    Of the DistributedDataParallel whose forward is running, the sizes of buckets, at which Dynamo cuts a graph.
+    """
+    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        return "none"
+    from torch.distributed import distributed_c10d
+    from torch.nn.parallel import DistributedDataParallel
+
+    world = distributed_c10d._world
+    groups = [
+        (str(name), sorted(world.pg_group_ranks.get(group, {}).items())) for group, name in world.pg_names.items()
+    ]
+    backends = sorted({str(backend) for backend, _store in world.pg_map.values()})
+    running = DistributedDataParallel._get_active_ddp_module()
+    buckets = (running.bucket_bytes_cap, torch.distributed._DEFAULT_FIRST_BUCKET_BYTES) if running is not None else ()
+    whole = repr((sorted(groups), backends, buckets))
+    size = torch.distributed.get_world_size()
+    return f"rank {torch.distributed.get_rank()} of {size}, {hashlib.sha256(whole.encode()).hexdigest()[:16]}"
+
+
+def is_a_group(value: Any) -> bool:
+    return torch.distributed.is_available() and isinstance(value, torch.distributed.ProcessGroup)
+
+
+def is_of_fully_shard(hook: Any) -> bool:
+    """Whether a hook of a module is one of fully_shard's: Dynamo is disabled in it, and looks at no object of it."""
+    state = sys.modules.get("torch.distributed.fsdp._fully_shard._fsdp_state")
+    # 2.13 has no such setting: it always is.
+    disabled = getattr(torch._dynamo.config, "skip_fsdp_hooks", True)
+    return bool(state and disabled and isinstance(hook, types.MethodType) and type(hook.__self__) is state.FSDPState)
+
+
+def without_key(name: str) -> str:
+    """The name of a module's attribute, without what is random in each process."""
+    return _STATE_KEY.sub("", name)
