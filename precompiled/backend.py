@@ -151,7 +151,9 @@ def _served(session: Session, calls: GraphCalls, serve: Callable[[], Any], in_pr
     """What ``serve`` gives, or ``in_process`` where it cannot serve the graph: told, and counted."""
     cause: Exception
     try:
-        return serve()
+        served = serve()
+        session.note(calls.snapshot())
+        return served
     except fixed_floats.FixedFloats as floats:
         session.ledger.forget(calls)
         fixed_floats.trace_again(floats)
@@ -177,7 +179,7 @@ def _served(session: Session, calls: GraphCalls, serve: Callable[[], Any], in_pr
     # Outside of the handlers: what torch raises here is the user's, with no error of ours as its context.
     calls.bypassed(code, message)
     compiled = in_process()
-    session.compiled_here(calls.report)
+    session.compiled_here(calls)
     return compiled
 
 
@@ -192,7 +194,7 @@ def went_around(module: Any, ahead_of_time: bool) -> Callable[[], None]:
     calls.bypassed(reason, "Inductor was called by name, and not by torch.compile: what it gives is its own")
     session.ledger.add(calls)
     session.ledger.count_reason("bypassed", reason)
-    return lambda: session.compiled_here(calls.report)
+    return lambda: session.compiled_here(calls)
 
 
 def _recorded(recorder: Recorder, calls: GraphCalls, module: torch.fx.GraphModule) -> Compiled:

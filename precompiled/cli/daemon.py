@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from precompiled.cli import runs
 from precompiled.cli.app import command
 from precompiled.cli.output import Output, human_bytes, human_seconds, pairs, table
 from precompiled.core import paths
@@ -79,10 +80,11 @@ def status_command(out: Output, settings: Settings, timeout: float) -> int:
         document: dict[str, Any] = {
             "running": False, "pid": None, "version": None, "socket": _socket(settings),
             "cache_dir": str(settings.cache_dir), "uptime_s": None, "queue_depth": 0, "workers": [],
-            "watches": [],
+            "watches": [], "runs": [],
         }  # fmt: skip
         out.result(document, f"No daemon runs at {document['socket']}. `precompiled start` starts one.")
         return 1
+    reply["runs"] = runs.live(settings)
     out.result(reply, lambda: _show_status(reply))
     return 0
 
@@ -208,6 +210,7 @@ def _show_status(reply: dict[str, Any]) -> None:
         ]
     )
     _show_workers(reply)
+    runs.show_live(reply["runs"])
     if reply["watches"]:
         from precompiled.cli.watch import show_watches
 

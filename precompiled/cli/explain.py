@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from precompiled.cli import functions
+from precompiled.cli import functions, runs
 from precompiled.cli.app import command
 from precompiled.cli.graph import operations, program_of
 from precompiled.cli.output import SHOWN_DIGITS, Output, human_age, pairs
@@ -76,15 +76,19 @@ class _Nearest:
 @command("explain")
 @click.argument("prefix", required=False, metavar="[KEY|FUNCTION|CODE]")
 @click.option("--last", is_flag=True, help="The graph that was published last.")
-def explain_command(out: Output, settings: Settings, prefix: str | None, last: bool) -> None:
+@click.option("--run", metavar="NAME", help="What became of all graphs of a run, of each rank; `last` is the last one.")
+def explain_command(out: Output, settings: Settings, prefix: str | None, last: bool, run: str | None) -> None:
     """Say why a graph was not found in the store: what differs from the nearest graph that was there before it.
 
     A unique beginning of KEY is enough. Of a function's name (`model.Net.forward`): why it was traced although it has a
     package, with the guard and the line in its source. Of a reason's CODE (`no-daemon`): what it means, and what can
     be done.
     """
-    if (prefix is None) != last:
-        raise click.UsageError("give either a KEY (or a function, or a reason's code), or --last")
+    if [prefix is not None, last, run is not None].count(True) != 1:
+        raise click.UsageError("give either a KEY (or a function, or a reason's code), or --last, or --run NAME")
+    if run is not None:
+        out.result(*runs.explain(settings, run))
+        return
     if prefix in REASONS:  # no code is the beginning of a key: none is a hexadecimal number
         reason = REASONS[prefix]
         out.result(_reason_document(reason), lambda: _show_reason(reason))

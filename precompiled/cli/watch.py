@@ -99,11 +99,11 @@ def _registrations(
     directory = os.getcwd()
     files = list(how["files"])
     if last:
-        from precompiled.client import last_run
+        from precompiled.store import runs
 
-        run = last_run.read(settings)
-        common = {"executable": run.executable, "directory": run.directory, "variables": dict(os.environ)}
-        kind, commands = "run", [run.argv]
+        process = runs.last_command(settings.cache_dir)
+        common = {"executable": process.executable, "directory": process.directory, "variables": dict(os.environ)}
+        kind, commands = "run", [[process.executable, *process.argv[1:]]]
     elif argv:
         found = shutil.which(argv[0])
         if found is None:

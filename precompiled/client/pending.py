@@ -52,8 +52,9 @@ class Session(Protocol):
     ledger: Ledger
 
     def warn_once(self, code: str, text: str) -> None: ...
-    def compiled_here(self, report: GraphReport) -> None: ...
+    def compiled_here(self, calls: GraphCalls) -> None: ...
     def tell_counts(self) -> None: ...
+    def note(self, report: GraphReport) -> None: ...
 
 
 @dataclass(eq=False)
@@ -374,6 +375,7 @@ class Pending:
 
     def _finish(self, item: Awaited) -> None:
         self._raise_if_strict(item)
+        self._session.note(item.calls.snapshot())
         self._session.connection.forget(item.id)
         with self._changed:
             self._awaited.pop(item.id, None)
@@ -405,7 +407,7 @@ def _compile_now(session: Session, item: Awaited) -> None:
     if compiled is not None:
         function, guards = compiled
         item.dispatch.serve_with(function, guard_check(guards) if guards else None)
-        session.compiled_here(item.calls.report)
+        session.compiled_here(item.calls)
 
 
 def _is_news(record: logging.LogRecord) -> bool:

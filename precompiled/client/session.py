@@ -13,12 +13,12 @@ import threading
 import warnings
 from typing import TYPE_CHECKING
 
-from precompiled.client import last_run
 from precompiled.client.connection import Connection
-from precompiled.client.ledger import GraphReport, Ledger
+from precompiled.client.ledger import GraphCalls, GraphReport, Ledger
 from precompiled.client.link import daemon_reachable
 from precompiled.client.pending import Pending
 from precompiled.client.process import PROCESS, Recorder
+from precompiled.client.runs import RunRecord
 from precompiled.client.safe_points import SafePoints
 from precompiled.core.errors import COMPILE_ERROR
 from precompiled.store.artifacts import Store
@@ -48,6 +48,7 @@ class Session:
         self.safe_points = SafePoints()
         # Set where this process is a watch's capture (docs/watch.md): graphs are captured, and not served.
         self.recorder: Recorder | None = PROCESS.recorder
+        self._run = RunRecord(self.settings.cache_dir)
         self._starting: Starting | None = None
         self._without_daemon: str | None = None
         self._warned: set[str] = set()
@@ -109,15 +110,24 @@ class Session:
         except Warning:  # `-W error`: a warning of ours must not become the user's exception
             log.warning("%s", text)
 
-    def compiled_here(self, report: GraphReport) -> None:
+    def compiled_here(self, calls: GraphCalls) -> None:
         """Note that a graph was compiled in this process. Where a worker had failed at it, the failure was ours."""
+        report = calls.report
         report.source = "inline"
-        if report.reason != COMPILE_ERROR:
+        worker_only = report.reason == COMPILE_ERROR
+        if worker_only:
+            report.reason = "worker-only-error"
+        self.note(calls.snapshot())
+        if not worker_only:
             return
-        report.reason = "worker-only-error"
         self.ledger.count_reason("fallbacks", "worker-only-error")
         first_line = (report.message.splitlines() or [""])[0]
         self.warn_once(report.reason, f"a worker failed where this process compiles ({report.reason}): {first_line}")
+
+    def note(self, report: GraphReport) -> None:
+        """Keep, for people, what has become of a graph."""
+        if self.recorder is None:
+            self._run.note(report)
 
     def tell_counts(self) -> None:
         """Send this process's counts to the daemon, best effort."""
@@ -148,6 +158,7 @@ class Session:
         self._starting = None
         self._left = False
         self.ledger.after_fork()
+        self._run.after_fork()
         self.pending.after_fork()
         self.safe_points.after_fork()
 
@@ -155,6 +166,7 @@ class Session:
         if self._left:
             return  # multiprocessing's finalizer has called this, and now atexit does
         self._left = True
+        self._run.end(self.reports(), PROCESS.packages.reports if PROCESS.packages is not None else ())
         self.tell_counts()
         if self.flush(FLUSH_S) is False:
             log.info("the daemon did not take everything within %s s", FLUSH_S)
@@ -174,8 +186,6 @@ def current() -> Session:
             if found is None:
                 PROCESS.session = found = Session()
                 _configure_log(found.settings)
-                if found.recorder is None:
-                    last_run.note(found.settings)
                 atexit.register(_at_exit)
                 _at_exit_of_worker()
     assert isinstance(found, Session)

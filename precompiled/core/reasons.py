@@ -287,6 +287,7 @@ _TABLE = (
     _command("unreadable", "what the store has of a graph cannot be read", "the message says why"),
     _command("not-removed", "what the store has of a graph cannot be removed", "the message says why"),
     _command("no-such-key", "no artifact or record has that key", "`precompiled ls`"),
+    _command("no-such-run", "no run of that name is kept: the last 64 are", "the message has the last ones"),
     _command("no-such-function", "no function of that name has a package",
         "`precompiled ls`; the message has a name that ends like it"),
     _command("ambiguous-key", "several keys begin so", "more digits"),

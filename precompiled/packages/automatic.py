@@ -299,6 +299,7 @@ class Automatic:
                 result = install([function for function, _calls in loaded], body, name)
             for _function, calls in loaded:  # counted now that the entry is used
                 session.ledger.add(calls)
+                session.note(calls.snapshot())
                 session.ledger.count(hits=1, saved_s=calls.report.saved_s)
             return result
 

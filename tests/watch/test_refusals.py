@@ -24,7 +24,9 @@ from precompiled.cli import app
 from precompiled.client import recorder
 from precompiled.client.ledger import GraphReport
 from precompiled.client.process import PROCESS
+from precompiled.client.runs import RunRecord
 from precompiled.client.session import Session
+from precompiled.store import runs
 from precompiled.watch import entry
 
 # ---------------------------------------------------------------- the command
@@ -88,18 +90,22 @@ def test_the_last_run_where_there_is_none(refused: Callable[..., dict[str, str]]
 
 
 @pytest.mark.parametrize(
-    ("text", "mode"), [("{", 0o600), ("[]", 0o600), ("{}", 0o600), ("{}", 0o666)],
+    ("text", "mode"), [("{", 0o600), ("[]", 0o600), ("{}", 0o600), (None, 0o666)],
     ids=["damaged", "a list", "incomplete", "others may write it"],
 )  # fmt: skip
-def test_a_last_run_that_cannot_be_taken(refused: Callable[..., dict[str, str]], text: str, mode: int) -> None:
+def test_a_last_run_that_cannot_be_taken(refused: Callable[..., dict[str, str]], text: str | None, mode: int) -> None:
     """It names a command that would be run."""
-    path = Path("store", "last-run")
-    path.parent.mkdir(mode=0o700)
-    path.write_text(text)
+    Path("store").mkdir(mode=0o700)
+    record = RunRecord(Path("store"))
+    record.note(GraphReport("id", "graph"))
+    (path,) = Path("store").glob("runs/*/*.jsonl")
+    assert runs.last_command(Path("store")).argv == sys.orig_argv
+    if text is not None:
+        path.write_text(f"{text}\n")
     path.chmod(mode)
     error = refused("--last")
-    assert error["code"] == "no-last-run" and "the last run cannot be read" in error["message"]
-    assert error["action"] == "Run it again"
+    assert error["code"] == "no-last-run" and "no run has used the hook yet" in error["message"]
+    assert "precompiled run" in error["action"]
 
 
 # ---------------------------------------------------------------- the watcher

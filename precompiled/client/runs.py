@@ -1,0 +1,134 @@
+"""This process's part of its run: which one it is, and what becomes of its graphs (store/runs.py).
+
+Written to a file as it happens, and not told to the daemon, so that it is there where no daemon runs, and where a
+process ends without a word. Best effort: a program does not depend on it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import sys
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from precompiled.client.ledger import GraphReport
+from precompiled.store import runs
+
+log = logging.getLogger("precompiled")
+
+MAX_MESSAGE = 300  # characters
+MAX_FUNCTIONS = 200
+# Where whoever starts ranks says which one a process is, and of how many: torchrun, Slurm, Open MPI.
+_RANKS = (("RANK", "WORLD_SIZE"), ("SLURM_PROCID", "SLURM_NTASKS"), ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"))
+
+
+@dataclass(frozen=True)
+class Place:
+    """``run``: one name for all processes that were started together."""
+
+    run: str
+    rank: int
+    ranks: int
+
+
+def place(variables: Mapping[str, str]) -> Place:
+    """Where this process is: by torch.distributed where that is initialised, else by the environment."""
+    rank, ranks = next(
+        ((int(variables[one]), int(variables[all])) for one, all in _RANKS
+         if variables.get(one, "").isdecimal() and variables.get(all, "").isdecimal()),
+        (0, 1),
+    )  # fmt: skip
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        rank, ranks = distributed.get_rank(), distributed.get_world_size()
+    if (known := variables.get("TORCHELASTIC_RUN_ID", "none")) != "none":  # torchrun's own name where none is given
+        name = f"torchrun-{known}"
+    elif (job := variables.get("SLURM_JOB_ID")) is not None and ranks > 1:
+        name = f"slurm-{job}.{variables.get('SLURM_STEP_ID', '0')}"
+    elif ranks > 1:
+        name = f"parent-{os.getppid()}-{runs.start_of(os.getppid())}"
+    else:
+        name = f"process-{os.getpid()}-{runs.start_of(os.getpid())}"
+    return Place(re.sub(r"[^A-Za-z0-9._-]", "_", name)[:100].lstrip(".") or "run", rank, ranks)
+
+
+class RunRecord:
+    """The file of this process. Thread-safe; raises nothing."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self.after_fork()
+
+    def after_fork(self) -> None:
+        """A child has a file of its own, from its first graph on."""
+        self._lock = threading.Lock()
+        self._file: Path | None = None
+        self._left = runs.MAX_BYTES
+
+    def note(self, report: GraphReport) -> None:
+        """What has become of a graph by now."""
+        told = {name: value for name, value in vars(report).items() if value}
+        told["message"] = report.message[:MAX_MESSAGE]
+        self._write({**told, "at": time.time()})
+
+    def end(self, reports: Iterable[GraphReport], functions: Iterable[Any]) -> None:
+        """The process ends. ``functions``: the reports of what packages were looked for (packages/automatic.py)."""
+        if self._file is None:
+            return
+        calls = {report.id: [report.calls_eager, report.calls_compiled] for report in reports}
+        traced = [
+            {"name": item.name, "state": item.state, "reason": item.reason, "message": item.message[:MAX_MESSAGE],
+             "reasons": [reason[:MAX_MESSAGE] for reason in item.reasons[:3]]}
+            for item in functions
+            if item.state not in ("used", "skipped")
+        ]  # fmt: skip
+        self._left = max(self._left, runs.MAX_BYTES // 2)  # whatever was left out before, the end is told
+        self._write({"ended": time.time(), "calls": calls, "functions": traced[:MAX_FUNCTIONS]})
+
+    def _write(self, line: Mapping[str, Any]) -> None:
+        try:
+            with self._lock:
+                if self._file is None:
+                    self._begin()
+                self._append(line)
+        except OSError as error:
+            self._left = 0
+            log.info("this run is not kept: %s", error)
+
+    def _begin(self) -> None:
+        here = place(os.environ)
+        folder = runs.begin(self._root, here.run)
+        self._file = folder / f"{here.rank}-{os.getpid()}.jsonl"
+        original = list(getattr(sys, "orig_argv", []))
+        self._append({
+            "rank": here.rank, "ranks": here.ranks, "pid": os.getpid(), "started": runs.start_of(os.getpid()),
+            "program": _program(), "argv": original[:1000], "executable": sys.executable,
+            "directory": os.getcwd(), "began": time.time(),
+        })  # fmt: skip
+
+    def _append(self, line: Mapping[str, Any]) -> None:
+        data = json.dumps(line).encode() + b"\n"
+        if len(data) > self._left or self._file is None:
+            return
+        self._left -= len(data)
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        fd = os.open(self._file, flags, 0o600)
+        try:
+            os.write(fd, data)
+        finally:
+            os.close(fd)
+
+
+def _program() -> str:
+    """How people call it: the script's name, or the module's where it was started by ``-m``."""
+    spec = getattr(sys.modules.get("__main__"), "__spec__", None)
+    if spec is not None:
+        return str(spec.name).removesuffix(".__main__")[:100]
+    return os.path.basename(sys.argv[0] if sys.argv and sys.argv[0] else "python")[:100] or "python"

@@ -1,0 +1,104 @@
+"""What is said of a run: its ranks together, those that differ by number and reason; with real processes."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+from support_host import Host
+
+from precompiled.cli import runs as shown
+from precompiled.client import runs as client_runs
+from precompiled.store import runs
+
+PROGRAM = """\
+import json, os
+import torch
+import precompiled
+
+precompiled.enable()
+rank = int(os.environ.get("RANK", "0"))
+if rank == 2:
+    torch._inductor.config.freezing_discard_parameters = torch._inductor.config.freezing = True
+
+def scaled(x):
+    return (x * 2.0).relu() + 1
+
+compiled = torch.compile(scaled)
+x = torch.ones(8, 16)
+with torch.no_grad():
+    assert torch.equal(compiled(x), scaled(x))
+    assert precompiled.wait(300)
+    assert torch.equal(compiled(x), scaled(x))
+print("@done", flush=True)
+# goes on
+print(json.dumps([graph.reason for graph in precompiled.report()]))
+"""
+
+
+def test_ranks_that_differ_are_told_by_number_and_reason(served: Host) -> None:
+    file = served.root / "train.py"
+    file.write_text(PROGRAM)
+    clients = [
+        served.program(str(file), env={"RANK": str(rank), "WORLD_SIZE": "5", "TORCHELASTIC_RUN_ID": "the/run"})
+        for rank in range(4)
+    ]
+    assert [client.result() for client in clients] == [[""], [""], ["freezing"], [""]]
+    (run,) = runs.runs(served.store.root)
+    assert run.name == "torchrun-the_run" and [process.rank for process in run.processes] == [0, 1, 2, 3]
+    assert not run.is_alive and all(process.ended for process in run.processes)
+    assert shown.said(run) == [
+        "3 of 5 ranks run all their graphs compiled by the daemon (1 at most)",
+        "rank 2: 1 graph compiled in process (freezing)",
+        "rank 4: no graph yet, or on another host",
+    ]
+    document = json.loads(served.command("explain", "--run", "last", "--json"))
+    assert document["said"] == shown.said(run) and document["program"] == "train.py"
+    graph = document["processes"][0]["graphs"][0]
+    assert graph["calls_compiled"] + graph["calls_eager"] == 2 and graph["source"] in ("swap", "hit")
+    text = served.command("explain", "--run", "torchrun-the_run")
+    assert "rank 2: 1 graph compiled in process (freezing)" in text and "freezing:" in text
+    assert "no-such-run" in served.command("explain", "--run", "another", "--json", status=1)
+
+
+def test_a_process_is_told_while_it_runs_and_when_it_is_killed(served: Host) -> None:
+    folder = served.root / "alone"
+    folder.mkdir()
+    (folder / "train.py").write_text(PROGRAM.replace("# goes on", "import time; time.sleep(600)"))
+    client = served.program("train.py", cwd=folder)
+    client.wait_for("done")
+    (live,) = json.loads(served.command("status", "--json"))["runs"]
+    assert live["program"] == "train.py" and live["said"] == ["its graph runs compiled by the daemon"]
+    client.process.kill()
+    client.process.wait()
+    assert json.loads(served.command("status", "--json"))["runs"] == []
+    (run,) = runs.runs(served.store.root)
+    assert shown.said(run) == ["it ended without a word"]
+
+
+def test_a_place_is_what_starts_ranks_says(tmp_path: Path) -> None:
+    parent = f"parent-{os.getppid()}-{runs.start_of(os.getppid())}"
+    places = {
+        ("TORCHELASTIC_RUN_ID=none", "RANK=3", "WORLD_SIZE=8"): (parent, 3, 8),
+        ("SLURM_JOB_ID=7", "SLURM_STEP_ID=2", "SLURM_PROCID=1", "SLURM_NTASKS=4"): ("slurm-7.2", 1, 4),
+        ("OMPI_COMM_WORLD_RANK=1", "OMPI_COMM_WORLD_SIZE=2"): (parent, 1, 2),
+        ("RANK=none", "WORLD_SIZE=8"): (f"process-{os.getpid()}-{runs.start_of(os.getpid())}", 0, 1),
+    }
+    for variables, expected in places.items():
+        place = client_runs.place(dict(one.split("=") for one in variables))
+        assert (place.run, place.rank, place.ranks) == expected
+
+
+def test_the_oldest_runs_are_removed_and_what_is_damaged_is_left_out(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    for number in range(runs.KEPT + 2):
+        folder = runs.begin(tmp_path, f"run-{number}")
+        os.utime(folder, (number, number))
+    assert len(list((tmp_path / runs.RUNS).iterdir())) == runs.KEPT
+    assert not (tmp_path / runs.RUNS / "run-0").exists()
+    record = client_runs.RunRecord(tmp_path)
+    record.end([], [])  # without a graph there is nothing to tell
+    assert runs.runs(tmp_path) == []
+    (tmp_path / runs.RUNS / "run-9" / "0-1.jsonl").write_text("{}\n")
+    assert runs.runs(tmp_path) == []
