@@ -39,9 +39,7 @@ def main() -> int:
         with open(arguments.json, "w") as file:
             json.dump([asdict(row) for row in rows], file, indent=1)
     if arguments.docs:
-        told = [[row.about, row.kind, *row.cells()[1:]] for row in rows]
-        table = markdown(["case", "kind", *HEADERS[1:]], told)
-        write_part("make ranks ARGS=--docs", ["\n".join(sums), table, _reasons(rows)], "coverage.md")
+        write_page(rows)
     served = all(row.graphs == row.served for row in rows)
     return 0 if served and all(row.right for row in rows) else 1
 
@@ -59,6 +57,12 @@ def _sums(rows: Sequence[Row]) -> list[str]:
         f"In the first start {compiled} were compiled, where one rank has {needed}.",
         f"{untraced} cases trace nothing in their second start.",
     ]
+
+
+def write_page(rows: Sequence[Row]) -> None:
+    told = [[row.about, row.kind, *row.cells()[1:]] for row in rows]
+    table = markdown(["case", "kind", *HEADERS[1:]], told)
+    write_part("make ranks ARGS=--docs", ["\n".join(_sums(rows)), table, _reasons(rows)], "coverage.md")
 
 
 def _reasons(rows: Sequence[Row]) -> str:

@@ -1,0 +1,42 @@
+"""The table of `make ranks`, by two of its cases."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from benchmarks.harness import result
+from benchmarks.ranks import CASES, __main__, table
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not torch.distributed.is_available(), reason="this torch has no torch.distributed"),
+]
+
+
+def test_ranks_are_right_served_compiled_once_and_trace_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = table.examine(["ddp_buckets", "fsdp2_blocks"], print)
+    for row in rows:
+        assert row.right and row.graphs == row.served, row
+        assert row.compiled[0] <= row.of_one_rank and row.compiled[1] == 0, row
+        assert row.traced[0] > 0 and row.traced[1] == 0, row
+
+    page = tmp_path / "docs" / "coverage.md"
+    page.parent.mkdir()
+    page.write_text("before\n<!-- made by make ranks ARGS=--docs -->\nold\n<!-- end -->\nafter\n")
+    monkeypatch.setattr(result, "ROOT", tmp_path)
+    __main__.write_page(rows)
+    text = page.read_text()
+    assert "old" not in text and text.startswith("before") and text.endswith("after\n")
+    assert CASES["ddp_buckets"].about in text and "2 cases were run, 2 are equal" in text
+
+
+def test_a_case_whose_ranks_fail_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuses() -> None:
+        raise table.BenchmarkError("rank 1 ended with 1")
+
+    monkeypatch.setattr(table, "output_of", lambda command: refuses())
+    (row,) = table.examine(["ddp"], print)
+    assert not row.right and row.error == "rank 1 ended with 1" and row.cells()[2] == "error"
