@@ -67,6 +67,8 @@ def _dispatched(
     a source edited.
     """
     kept = program_of(session, artifacts[0])
+    if "meshes" in kept["inputs"]:
+        raise Mismatch("its graph has meshes, and no further sizes of it can be compiled without a trace")
     program = capture.restored(kept, graph.modes, graph.device, graph.cudagraphs, graph.size_inputs, graph.modules,
                                classes, graph.groups)  # fmt: skip
     about = kept.get(capture.ABOUT)
