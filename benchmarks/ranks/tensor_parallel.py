@@ -79,11 +79,9 @@ def parallel_loss() -> Iterator[Values]:
 
     def loss(step: int) -> torch.Tensor:
         numbers, classes = batch(step, same=True)
-        with loss_parallel():
-            return functional.cross_entropy(compiled(numbers), classes)
+        return functional.cross_entropy(compiled(numbers), classes)
 
-    # The backward of this loss belongs into the context, too.
-    with loss_parallel():
+    with loss_parallel():  # the backward as well
         yield from trained(model, loss)
 
 

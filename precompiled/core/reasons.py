@@ -362,7 +362,7 @@ _TABLE = (
     _package("package-graph",
         "a graph of the frame was compiled in this process, or has cudagraphs or frozen weights",
         "what that graph's own reason says, where it has one"),
-    _package("package-guard", "a guard of a kind for which no check stands (DTensors)", "nothing yet"),
+    _package("package-guard", "a guard of a kind for which no check stands", "nothing yet"),
     _package("package-id",
         "code of yours asks for `id()` or `hash()`, numbers of one process, for a tensor's storage, or for a text "
         "with an address in it (`str()` of a function)", "compare with `is`, or by value"),

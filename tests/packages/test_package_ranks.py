@@ -9,8 +9,9 @@ import pytest
 import torch
 from support_host import Host
 
+from precompiled.packages.describe.descriptions import Descriptions
 from precompiled.packages.describe.errors import NotPortable
-from precompiled.packages.dynamo import split_graphs
+from precompiled.packages.dynamo import ranks, split_graphs
 
 PROGRAM = Path(__file__).parent.parent / "programs" / "package_ranks_program.py"
 
@@ -45,6 +46,35 @@ def test_groups_that_have_changed_their_names(served: Host) -> None:
     start(served, "first", [0, 1])
     for answer in start(served, "second", [1, 0]):
         assert any("process groups" in reason for reason in answer["reasons"]), answer
+
+
+def test_what_an_entry_requires_of_dtensors() -> None:
+    """It is in a graph's key, and nothing captures the graph of an entry."""
+    from torch.distributed.tensor.experimental import implicit_replication
+    from torch.distributed.tensor.parallel import loss_parallel
+
+    states = [ranks.dtensors_state()]
+    for context in (loss_parallel(), implicit_replication()):
+        with context:
+            states.append(ranks.dtensors_state())
+    assert states[0] == ranks.dtensors_state() == "default" and len(set(states)) == 3, states
+
+
+def test_how_a_dtensor_is_laid_out_is_told(one_rank: None) -> None:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+
+    mesh = init_device_mesh("cpu", (1,), mesh_dim_names=("tensor",))
+    specs = [
+        distribute_tensor(torch.ones(4, 2), mesh, [placement])._spec for placement in (Shard(0), Shard(1), Replicate())
+    ]
+    told = [ranks.told(spec) for spec in specs]
+    assert len({repr(one) for one in told}) == 3
+    assert told[0][0] == ranks.told(mesh) == ["cpu", [0], ["tensor"], [mesh.get_group().group_name], [0]]
+    again = Descriptions()
+    assert [Descriptions().value(spec) for spec in specs] == [again.value(spec) for spec in specs]
+    _kind, (placement,) = Descriptions().value((Shard(1),))
+    assert placement == ["told", "torch.distributed.tensor.placement_types.Shard", ["Shard", 1]]
 
 
 def test_the_parts_of_a_cut_graph_are_called_as_torch_calls_them() -> None:

@@ -62,12 +62,14 @@ _RUN_BY_THE_INTERPRETER = ("_missing_", "__str__", "__repr__", "__format__")
 _OF_A_MEMBER = frozenset({"_value_", "_name_", "_sort_order_", "__objclass__", "name", "value"})
 
 
-def _registered_nowhere(_kind: type) -> Any:
+def _nothing(_value: Any) -> Any:
     return None
 
 
 # Describes how torch's registries treat a class; set by guard_facts.py, since this room imports no torch.
-registered: Callable[[type], Any] = _registered_nowhere
+registered: Callable[[type], Any] = _nothing
+# Tells plain data of process groups, meshes and placements; set by packages/dynamo/ranks.py.
+told: Callable[[Any], Any] = _nothing
 
 
 class Descriptions:
@@ -193,6 +195,8 @@ class Descriptions:
             return ["typing", repr(value), [self.value(item, depth + 1) for item in arguments]]
         if kind is object:
             return ["object"]
+        if (data := told(value)) is not None:
+            return ["told", f"{kind.__module__}.{kind.__qualname__}", data]
         state = self._state(value)
         if state is None:
             raise NotPortable(f"an object of {kind.__module__}.{kind.__qualname__} is known by its identity only")

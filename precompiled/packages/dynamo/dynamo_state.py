@@ -63,6 +63,7 @@ def process_state() -> dict[str, str]:
         "autocast types": ", ".join(str(torch.get_autocast_dtype(device)) for device in ("cpu", "cuda")),
         "digits": str(getattr(sys, "get_int_max_str_digits", int)()),
         "process groups": ranks.process_groups(),
+        "DTensors": ranks.dtensors_state(),
     }
 
 

@@ -304,9 +304,8 @@ def _fact(kind: str, parameters: dict[str, Any], guard: Guard, builder: Any, des
         if is_torchs(value.__code__.co_filename):  # many functions may have one code: those of boolean_dispatch
             return [described.function(value), described.number(value)]
         return [described.code_of(value), described.number(value), described.classes_in(value)]
-    if kind in ("FAKE_SCRIPT_TYPE_MATCH", "OPAQUE_OBJ_GUARD_FN_MATCH", "ID_MATCH") and ranks.is_a_group(value):
-        # Its ranks are known by its name (ranks.process_groups).
-        return [described.a_class(type(value)), described.number(value), value.group_name]
+    if kind in ranks.KINDS:
+        return [described.thing(value), described.number(value)]
     if kind in _THINGS:
         # Dynamo guards on which tensor it is, and which optimizer, and reads of it what it reads of others.
         if isinstance(value, torch.Tensor):

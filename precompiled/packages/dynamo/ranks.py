@@ -2,6 +2,7 @@
 
 Private names: torch.distributed._DEFAULT_FIRST_BUCKET_BYTES, torch.distributed.distributed_c10d._world.{pg_names,
 pg_map, pg_group_ranks}, torch.nn.parallel.DistributedDataParallel._get_active_ddp_module,
+torch.distributed.device_mesh.DeviceMesh._dim_group_names, torch.distributed.tensor._dtensor_spec.DTensorSpec,
 torch.distributed.fsdp._fully_shard._fsdp_state.FSDPState, torch._dynamo.config.skip_fsdp_hooks (2.11). Checked on
 2.13.0.
 """
@@ -17,6 +18,13 @@ from typing import Any
 import torch
 import torch._dynamo.config
 
+from precompiled.core.errors import Bypass
+from precompiled.packages.describe import descriptions
+from precompiled.packages.describe.errors import NotPortable
+from precompiled.torch_internals import dtensor_state, dtensors
+
+# Kinds of guards that are on such objects alone.
+KINDS = frozenset({"FAKE_SCRIPT_TYPE_MATCH", "OPAQUE_OBJ_GUARD_FN_MATCH", "DTENSOR_SPEC_MATCH"})
 # Where fully_shard and the like have their state on a module (torch/distributed/_composable/contract.py).
 _STATE_KEY = re.compile(r"(?<=^__composable_api_state_key)_[0-9a-f-]{36}$")
 
@@ -43,8 +51,51 @@ def process_groups() -> str:
     return f"rank {torch.distributed.get_rank()} of {size}, {hashlib.sha256(whole.encode()).hexdigest()[:16]}"
 
 
+def dtensors_state() -> str:
+    """What decides, beside the DTensors themselves, what becomes of a graph of theirs: it is in the graph's key, which
+    an entry has without a capture.
+    """
+    if sys.modules.get("torch.distributed.tensor") is None:
+        return "default"
+    try:
+        state = dtensor_state.read()
+    except Bypass as reason:
+        return str(reason)
+    changed = {name: value for name, value in sorted(state.items()) if name != "handlers" and value}
+    return repr(changed) if changed else "default"
+
+
 def is_a_group(value: Any) -> bool:
     return torch.distributed.is_available() and isinstance(value, torch.distributed.ProcessGroup)
+
+
+def told(value: Any) -> Any:
+    """A group, a mesh, a placement, or how a DTensor is laid out, as plain data; None: it is none of these.
+
+    By the names of groups, whose ranks an entry requires (``process_groups``). Raises NotPortable.
+    """
+    if is_a_group(value):
+        return value.group_name
+    meshes: Any = sys.modules.get("torch.distributed.device_mesh")
+    if hasattr(meshes, "DeviceMesh") and isinstance(value, meshes.DeviceMesh):
+        place, names = value.get_coordinate(), value.mesh_dim_names
+        groups = [str(name) for name in value._dim_group_names]
+        return [value.device_type, value.mesh.tolist(), list(names or ()), groups, list(place or ())]
+    if dtensors.is_placement(value):
+        try:
+            return dtensors.encode_placement(value)
+        except Bypass as reason:
+            raise NotPortable(str(reason)) from reason
+    specs = sys.modules.get("torch.distributed.tensor._dtensor_spec")
+    if specs is not None and isinstance(value, specs.DTensorSpec):
+        meta = value.tensor_meta
+        whole = [list(map(int, meta.shape)), list(map(int, meta.stride)), str(meta.dtype)] if meta is not None else None
+        placements = [told(placement) for placement in value.placements]
+        return [told(value.mesh), placements, whole, repr(getattr(value, "shard_order", None))]
+    return None
+
+
+descriptions.told = told
 
 
 def is_of_fully_shard(hook: Any) -> bool:
