@@ -87,14 +87,3 @@ def asynchronous_checkpoint() -> Iterator[Values]:
         state = {"model": {name: torch.zeros_like(value) for name, value in model.state_dict().items()}}
         dcp.load(state, checkpoint_id=folder / str(step))
         yield {name: value.clone() for name, value in state["model"].items()}
-
-
-@case("around", restarts=1)
-def restarted() -> Iterator[Values]:
-    """torchrun starts all ranks anew after one of them has died in its second step."""
-    model = DistributedDataParallel(Net())
-    compiled = torch.compile(model)
-    for step, found in enumerate(trained(model, lambda step: loss_of(compiled, step))):
-        if step == 1 and dist.get_rank() == 1 and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
-            os._exit(1)
-        yield found

@@ -7,7 +7,9 @@ for graphs that are pending. precompiled is switched on from outside, if at all.
 
 from __future__ import annotations
 
+import atexit
 import json
+import os
 import sys
 import time
 from dataclasses import asdict
@@ -48,7 +50,11 @@ def main() -> None:
         "functions": [asdict(report) for report in precompiled.package_report()],
     }
     Path(f"{spec['answer']}-{rank}.json").write_text(json.dumps(found))
-    dist.destroy_process_group()
+    dist.barrier()
+    # Not by the end of Python, where the destructor of DDP's group waits, with the GIL held, for a thread that waits
+    # for the GIL: plain torch 2.13 hangs so once in a while.
+    atexit._run_exitfuncs()
+    os._exit(0)
 
 
 if __name__ == "__main__":

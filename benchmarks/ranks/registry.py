@@ -22,13 +22,13 @@ STEPS = 3
 
 @dataclass(frozen=True)
 class Case:
-    """``kind``: how the work is divided; ``ranks``: by how many; ``restarts``: how often torchrun starts them anew."""
+    """``kind``: how the work is divided; ``ranks``: by how many."""
 
     name: str
     kind: str
     ranks: int
-    restarts: int
     steps: Steps
+    half: bool = False  # in half precision: whole tensors are compared, by their norms
 
     @property
     def about(self) -> str:
@@ -38,11 +38,11 @@ class Case:
 CASES: dict[str, Case] = {}
 
 
-def case(kind: str, ranks: int = 2, restarts: int = 0) -> Callable[[Steps], Steps]:
+def case(kind: str, ranks: int = 2, *, half: bool = False) -> Callable[[Steps], Steps]:
     """Put a function into the table; its name is the case's."""
 
     def register(steps: Steps) -> Steps:
-        CASES[steps.__name__] = Case(steps.__name__, kind, ranks, restarts, steps)
+        CASES[steps.__name__] = Case(steps.__name__, kind, ranks, steps, half)
         return steps
 
     return register

@@ -68,13 +68,10 @@ def fsdp2_checkpointing() -> Iterator[Values]:
     yield from trained(model, lambda step: loss_of(model, step))
 
 
-@case(KIND)
+@case(KIND, half=True)
 def fsdp2_half() -> Iterator[Values]:
     """fully_shard with parameters that are gathered in bfloat16, and gradients that are summed in float32."""
-    policy = MixedPrecisionPolicy(
-        param_dtype=torch.bfloat16, reduce_dtype=torch.float32, output_dtype=torch.float32, cast_forward_inputs=True
-    )
-    yield from _per_block(mp_policy=policy)
+    yield from _per_block(mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32))
 
 
 @case(KIND)

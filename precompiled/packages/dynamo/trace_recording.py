@@ -28,6 +28,7 @@ from typing import Any
 import torch
 from torch._dynamo import convert_frame, output_graph
 
+from precompiled.core.names import object_at
 from precompiled.packages.describe.codes import code_digest, codes_within, namedtuple_scope, qualname
 from precompiled.packages.describe.descriptions import Descriptions
 from precompiled.packages.describe.errors import NotPortable
@@ -302,6 +303,8 @@ def check_bytecode(traced: Traced, frame: Frame) -> None:
     # (torch/_dynamo/codegen.py: create_load_python_module).
     modules = {name: found.__name__ for name in unknown if isinstance(found := frame.scope.get(name), types.ModuleType)}
     traced.body.imports |= {name: of for name, of in modules.items() if of.rpartition(".")[2] == name}
+    # A function of the frame's own module, which a nested function calls (torch's CheckpointWrapper.forward).
+    unknown = {name for name in unknown if not _is_defined_there(frame, name)}
     if unknown := unknown - traced.body.imports.keys():
         traced.problem = NotPortable(f"Dynamo put {min(unknown)} into the globals", code="package-global")
     elif addresses := unguarded.addresses_within(traced.body.code):
@@ -314,6 +317,11 @@ def check_bytecode(traced: Traced, frame: Frame) -> None:
     else:
         return
     traced.body = None
+
+
+def _is_defined_there(frame: Frame, name: str) -> bool:
+    found = frame.scope.get(name)
+    return isinstance(found, types.FunctionType) and found is object_at(frame.module, name) and found.__name__ == name
 
 
 # ---------------------------------------------------------------------- what stays as it is
