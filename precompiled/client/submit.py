@@ -111,7 +111,7 @@ def compile_inline(
     try:
         plain = group_names.for_a_client(capture.parse(program.to_bytes(hints)), program.groups)
         here = devices.for_a_client(plain, program.device)
-        return compiling.compile_here(here, program.classes)
+        return compiling.compile_here(here, program.classes, program.meshes)
     except CompileFailed as reason:
         # As in the worker: compiled code would serve some calls only.
         log.info("a graph stays eager in this process (%s): %s", reason.code, reason)

@@ -121,6 +121,9 @@ _TABLE = (
         "the graph runs on `cuda:1` or higher, and names it by a number alone, `x.to(1)`; or its artifact names "
         "`cuda:0` in a way that cannot be moved ([how artifacts move](decisions/0035-artifacts-for-any-index.md))",
         "write `torch.device(\"cuda\", index)`, or give each process its GPU with `CUDA_VISIBLE_DEVICES`"),
+    _bypass("dtensor-state",
+        "DTensors with sharding rules or handlers of your own (`register_sharding`), under "
+        "`ExplicitRedistributionContext`, or with `compile_on_one_rank`: a worker has none of it", "nothing yet"),
     _bypass("exported-graph", "a graph of `torch.export`, which takes other arguments than its placeholders",
         "compile the original module"),
     _bypass("freezing",
@@ -144,6 +147,10 @@ _TABLE = (
         "its calls are not counted. No error in strict mode", "`torch.compile` without such a backend"),
     _bypass("double-backward", "compiled autograd captured a backward that is to be differentiated itself",
         "nothing: torch does not compile it either"),
+    _bypass("mesh",
+        "a device mesh of the graph's DTensors that a worker cannot stand in for: without this rank or without groups, "
+        "with ranks in another order than their groups have them, of several dimensions that are flattened elsewhere, "
+        "or of a torch whose meshes are not known", "the message says which"),
     _bypass("rank-dependent",
         "a graph with collectives under a setting of Inductor's that compiles by rank, or lets ranks agree while "
         "they compile (bucketed collectives, overlap scheduling, `allow_comms_decompositions`; the message names "
@@ -165,9 +172,10 @@ _TABLE = (
     _bypass("unsupported-device", "neither CPU nor CUDA", "nothing yet"),
     _bypass("unsupported-input",
         "an input is sparse, quantized, nested, a lazy conjugate, or a tensor subclass that a worker cannot rebuild: "
-        "DTensor; one that no import leads to (of the program itself, in a function), and that no source says whole "
-        "(its methods read a list, a table, an object or the environment, or are decorated; it has a metaclass; "
-        "operators or pytree know it); two classes of one source",
+        "a DTensor on torch 2.11, or of a tensor that is still being gathered; one that no import leads to (of the "
+        "program itself, in a function), and that no source says whole (its methods read a list, a table, an object or "
+        "the environment, or are decorated; it has a metaclass; operators or pytree know it); two classes of one "
+        "source",
         "pass plain tensors (`.resolve_conj()`); move the class to the top level of a module"),
     _bypass("unsupported-node", "a kind of node that Dynamo's graphs do not have", "report it"),
     _bypass("unsupported-size", "a symbolic size of a form that has no canonical form", "`mark_dynamic` fewer sizes"),
@@ -351,7 +359,7 @@ _TABLE = (
         "Dynamo put something into the globals that has no name in another process (a random number's function, the "
         "globals of code made by `exec` to which no input and no global leads)", "nothing yet"),
     _package("package-graph",
-        "a graph of the frame was compiled in this process, or has cudagraphs or frozen weights",
+        "a graph of the frame was compiled in this process, or has cudagraphs, DTensors or frozen weights",
         "what that graph's own reason says, where it has one"),
     _package("package-guard", "a guard of a kind for which no check stands (DTensors)", "nothing yet"),
     _package("package-id",

@@ -50,6 +50,7 @@ class Program:
     classes: Mapping[str, type] = field(default_factory=dict)  # of inputs, that the program itself defines: by digest
     weights: weights.Weights | None = None  # those that are frozen
     groups: tuple[str, ...] = ()  # the names of its process groups here, which the sections number (group_names.py)
+    meshes: tuple[Any, ...] = ()  # its meshes here
 
     def to_bytes(self, hints: list[int] | None = None, about: str = "") -> bytes:
         """The program for a worker; ``hints``: instead of those captured; ``about``: source lines as JSON, or ""."""
@@ -88,9 +89,14 @@ def restored(
     """The program whose sections are ``kept`` (by ``parse``); the other arguments are as they were captured."""
     sections = {name: _dump(kept[name]) for name in SECTIONS}
     hints, floats = kept["hints"], kept["floats"]
-    no_stand_in = codec.no_stand_in(kept["graph"])
+    no_stand_in = _no_stand_in(kept["graph"], kept["inputs"])
     return Program(sections, modes, device, cudagraphs, hints, floats, size_inputs, modules, no_stand_in, classes,
                    groups=groups)  # fmt: skip
+
+
+def _no_stand_in(graph: list[list[list[Any]]], inputs: dict[str, Any]) -> str:
+    # What torch does with DTensors shows when they are traced: it may talk to other ranks anywhere.
+    return codec.no_stand_in(graph) or (codec.MIXED_RANKS if "meshes" in inputs else "")
 
 
 def _dump(value: Any) -> str:
@@ -111,6 +117,9 @@ def capture(
     numbers = {name: group_names.numbered(number) for number, name in enumerate(groups)}
     graph = codec.encode(module, numbers)
     inputs = metadata.describe_inputs([node for node in module.graph.nodes if node.op == "placeholder"])
+    for name in inputs.meshes.groups():
+        groups.setdefault(name, process_groups.size(name))
+        numbers.setdefault(name, group_names.numbered(len(numbers)))
     device = devices.device_of(module, graph, inputs.args)
     state = {**modes.read(uses_cpu=device == "cpu"), "groups": {numbers[name]: size for name, size in groups.items()}}
     settings = configs.snapshot(options)
@@ -120,7 +129,7 @@ def capture(
         frozen = weights.frozen(held, inputs.args[len(inputs.args) - len(held) :])
     if groups:
         configs.refuse_ranks(settings)
-    graph, described, known = devices.for_a_worker([graph, inputs.to_plain(), state], device)
+    graph, described, known = devices.for_a_worker([graph, inputs.to_plain(numbers), state], device)
     sections = {
         "graph": _dump(graph),
         "inputs": _dump(described),
@@ -137,10 +146,11 @@ def capture(
         inputs.floats,
         [position for position, item in enumerate(inputs.args) if is_size_input(item)],
         {**codec.modules(graph), **inputs.modules, **configs.modules(settings)},
-        codec.no_stand_in(graph),
+        _no_stand_in(graph, described),
         inputs.described.classes,
         frozen,
         tuple(groups),
+        tuple(inputs.meshes.found),
     )
 
 

@@ -138,6 +138,21 @@ def _inputs(before: dict[str, Any], after: dict[str, Any]) -> Iterator[Change]:
     for number, (was, now) in enumerate(unbacked):
         if was != now:
             yield Change("inputs", f"the unbacked size u{number}", _unbacked(was), _unbacked(now))
+    meshes: Any = zip_longest(left.get("meshes", []), right.get("meshes", []), fillvalue={})
+    for number, (one_mesh, other_mesh) in enumerate(meshes):
+        yield from _of_ranks(f"mesh {number}", one_mesh, other_mesh)
+    states = left.get("dtensors", {}), right.get("dtensors", {})
+    yield from _of_ranks("DTensors", *states)
+
+
+_MESH_FIELDS = {"rank": "this rank", "names": "names of dimensions", "groups": "groups of dimensions"}
+
+
+def _of_ranks(place: str, was: dict[str, Any], now: dict[str, Any]) -> Iterator[Change]:
+    for name in {**was, **now}:
+        before, after = (str(values[name]) if name in values else NONE for values in (was, now))
+        if before != after:
+            yield Change("inputs", place, before, after, field=_MESH_FIELDS.get(name, name))
 
 
 def _paired(left: list[Any], right: list[Any]) -> Iterator[tuple[Any, Any]]:
@@ -177,7 +192,7 @@ def _input_fields(old: Any, new: Any) -> Iterator[tuple[str, str, str]]:
 
 
 def _kind(item: dict[str, Any]) -> str:
-    return next((name for name in ("size", "opaque", "subclass") if name in item), "tensor")
+    return next((name for name in ("size", "opaque", "mesh", "subclass") if name in item), "tensor")
 
 
 def _input_value(name: str, value: Any) -> str:
@@ -189,6 +204,8 @@ def _input_value(name: str, value: Any) -> str:
         return listing.size(value)
     if name == "float":
         return "yes"
+    if name == "context" and "placements" in value:
+        return ", ".join(map(listing.placement, value["placements"]))
     if name == "context":
         return listing.argument(value)
     return value if isinstance(value, str) else str(value)

@@ -134,6 +134,8 @@ def argument(value: Any) -> str:
     ((kind, content),) = value.items()
     if kind == "n":
         return f"%{content}"
+    if kind == "P":
+        return placement(content)
     if kind == "e":
         return "..."
     if kind == "c":
@@ -152,6 +154,11 @@ def argument(value: Any) -> str:
         return f"{start}:{stop}" + (f":{step}" if step else "")
     name = {"r": "range", "z": "torch.Size"}[kind]
     return f"{name}({', '.join(items)})"
+
+
+def placement(encoded: list[Any]) -> str:
+    """A placement of a DTensor (torch_internals/dtensors.py)."""
+    return f"{encoded[0]}({', '.join(map(repr, encoded[1:]))})"
 
 
 def _policy(encoded: list[Any]) -> str:
@@ -186,6 +193,11 @@ def tensor(item: dict[str, Any]) -> str:
         return f"a size, {size(item['size'])}"
     if "opaque" in item:
         return f"an object, {'.'.join(item['opaque'][:2])}"
+    if "mesh" in item:
+        return f"mesh {item['mesh']}"
+    if "subclass" in item and "placements" in item["context"]:
+        placements = ", ".join(map(placement, item["context"]["placements"]))
+        return f"{item['context']['dtype']} {sizes(item['shape'])} as {placements} on {tensor(item['inner'][1][1])}"
     if "subclass" in item:
         inner = ", ".join(f"{name}: {tensor(held)}" for name, held in item["inner"])
         return f"{'.'.join(item['subclass'][:2])} {sizes(item['shape'])} of {inner}"

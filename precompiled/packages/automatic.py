@@ -132,9 +132,9 @@ class Automatic:
     def name_graph(
         self, function: Callable[..., Any], report: GraphReport, program: capture.Program, held: list[Any]
     ) -> None:
-        if program.cudagraphs or program.frozen:
+        if program.cudagraphs or program.frozen or program.meshes:
             # Cudagraphs need what a trace marks on parameters; what frozen weights hold is in the artifact, and no
-            # entry says what that was.
+            # entry says what that was; a variant of a graph with meshes may be compiled here, and needs them.
             return
         graph = Graph(
             report.key, report.name, program.modes, program.cudagraphs, program.size_inputs, program.modules,

@@ -19,6 +19,7 @@ first. Arguments::
     {"e": 0}                        ...                        {"c": [re, im]}         a complex number
     {"z": [a, ...]}                 a torch.Size
     {"x": [kind, name]}             a torch.dtype, device, layout or memory_format
+    {"P": [name, ...]}              a placement of a DTensor
 
 Private names: torch.fx.Graph._codegen. Checked on 2.11.0, 2.13.0, 2.15.0. There is no public way to ask for it.
 """
@@ -33,7 +34,7 @@ import torch
 import torch.fx
 
 from precompiled.core.errors import Bypass
-from precompiled.torch_internals import checkpointing, process_groups, stand_in, targets, user_kernels
+from precompiled.torch_internals import checkpointing, dtensors, process_groups, stand_in, targets, user_kernels
 
 _OPS = {"call_function": "f", "call_method": "m", "output": "o"}
 _ATOMS = frozenset({bool, int, float, str, type(None)})
@@ -62,6 +63,8 @@ def modules(graphs: list[list[list[Any]]]) -> dict[str, str]:
     return found
 
 
+MIXED_RANKS = "ranks must not run eager and compiled mixes of its collectives"
+
 # Operators whose eager run needs far more memory than compiled code.
 _NO_STAND_IN = {
     "flex_attention": "eager flex_attention materialises its scores",
@@ -77,7 +80,7 @@ def no_stand_in(graphs: list[list[list[Any]]]) -> str:
                 return _NO_STAND_IN[node[1][1]]
             if node[0] == "f" and targets.is_collective(node[1]):
                 # They would wait for each other for ever where compiled code has another order of collectives.
-                return "ranks must not run eager and compiled mixes of its collectives"
+                return MIXED_RANKS
     return ""
 
 
@@ -200,6 +203,8 @@ def _encode_argument(argument: Any, index: dict[torch.fx.Node, int]) -> Any:
         return {"x": ["device", str(argument)]}
     if kind in (torch.layout, torch.memory_format):
         return {"x": [kind.__name__, str(argument).removeprefix("torch.")]}
+    if dtensors.is_placement(argument):
+        return {"P": dtensors.encode_placement(argument)}
     raise Bypass(
         f"the graph has an argument of type {kind.__module__}.{kind.__qualname__}", code="unsupported-argument"
     )
@@ -270,6 +275,8 @@ def _decode_argument(argument: Any, nodes: list[torch.fx.Node]) -> Any:
         return complex(*content)
     if kind == "r":
         return range(*content)
+    if kind == "P":
+        return dtensors.decode_placement(content)
     if kind == "x":
         name, value = content
         if name not in ("dtype", "device", "layout", "memory_format"):

@@ -39,8 +39,10 @@ from precompiled.torch_internals import (
     around,
     codec,
     configs,
+    dtensor_state,
     freezing,
     kernel_units,
+    meshes,
     metadata,
     modes,
     program_classes,
@@ -97,7 +99,10 @@ def compile_graph(
     """
     context = TracingContext(metadata.new_fake_mode())
     classes = program_classes.made(inputs.get("classes", ()))
+    found_meshes = meshes.made(inputs)
     with (
+        meshes.answering(found_meshes),
+        dtensor_state.applied(inputs.get("dtensors")),
         tracing(context),
         _serializable(),
         kernel_units.collected() as collector,
@@ -105,7 +110,7 @@ def compile_graph(
         untimed.choices(),
         static_launchers.kept(),
     ):
-        compiled, symints = _compile(module, inputs, hints, floats, context, classes, weights)
+        compiled, symints = _compile(module, inputs, hints, floats, context, classes, found_meshes, weights)
         _refuse_input_guards(context)
         serialize = getattr(compiled, "serialize", None)
         if serialize is None:
@@ -115,6 +120,7 @@ def compile_graph(
             bundle.compiled_fw.result.settle(len(inputs["args"]) - len(weights))
         for part in filter(None, (bundle.compiled_fw, bundle.compiled_bw)):
             triton_files.drop_texts(freezing.code_of(part))
+            meshes.refuse_ranks(found_meshes, freezing.code_of(part).source_code)
         # The client checks the guards itself, against the sizes of its call (torch_internals/sizes.py).
         guards, bundle.guards_expr = produced_guards(symints, _values(inputs, hints)), None
     shares = any("shares" in item for item in inputs["args"])
@@ -134,8 +140,10 @@ def _refuse_input_guards(context: TracingContext) -> None:
         raise CompileFailed(f"AOTAutograd added guards on its inputs: {added}", code="aotautograd-guards")
 
 
-def compile_here(program: dict[str, Any], classes: program_classes.Classes) -> tuple[Callable[..., Any], str]:
-    """In a client that gets no artifact: compile a program, which has these classes, for this process alone.
+def compile_here(
+    program: dict[str, Any], classes: program_classes.Classes, found_meshes: Sequence[Any]
+) -> tuple[Callable[..., Any], str]:
+    """In a client that gets no artifact: compile a program, which has these classes and meshes, for this process alone.
 
     Returns the callable and the guards on its sizes (sizes.guard_check). Raises what torch raises, or CompileFailed.
     """
@@ -150,8 +158,9 @@ def compile_here(program: dict[str, Any], classes: program_classes.Classes) -> t
         torch._functorch.config.patch(force_non_lazy_backward_lowering=True),
     ):
         compiled, symints = _compile(
-            codec.decode(program["graph"]), program["inputs"], program["hints"], program["floats"], context, classes
-        )
+            codec.decode(program["graph"]), program["inputs"], program["hints"], program["floats"], context, classes,
+            found_meshes,
+        )  # fmt: skip
     _refuse_input_guards(context)
     return compiled, produced_guards(symints, _values(program["inputs"], program["hints"]))
 
@@ -167,6 +176,7 @@ def _compile(
     floats: list[float],
     context: TracingContext,
     classes: program_classes.Classes,
+    found_meshes: Sequence[Any],
     weights: Sequence[torch.Tensor] = (),
 ) -> tuple[Any, list[torch.SymInt]]:
     """The result of compile_fx, and the symbolic sizes among its inputs."""
@@ -178,7 +188,7 @@ def _compile(
     # Sizes that only a run knows (nonzero, item) get new symbols when AOTAutograd traces. With Python's dispatcher, as
     # in Dynamo: some operators take symbolic sizes in their Python decomposition only.
     with mode, enable_python_dispatcher(), mode.shape_env.ignore_fresh_unbacked_symbols():
-        examples = metadata.make_inputs(inputs, sizes, mode, classes)
+        examples = metadata.make_inputs(inputs, sizes, mode, classes, found_meshes)
         before = [_version(value) for value in examples]
         _ExampleValues(module).run(*examples)
     # Of a memory whose size is a symbol AOTAutograd cannot always make the one tensor that it wants (set_).
@@ -186,7 +196,7 @@ def _compile(
         "shares" in item and type(item["storage"]) is not int and _version(value) != version
         for value, item, version in zip(examples, inputs["args"], before, strict=True)
     )
-    made = metadata.make_inputs(inputs, sizes, mode, classes)
+    made = metadata.make_inputs(inputs, sizes, mode, classes, found_meshes)
     _dress_as_dynamos(module, made, inputs["args"])
     if weights:
         made = made[: len(made) - len(weights)]

@@ -14,7 +14,9 @@ torch/_subclasses/meta_utils.py gives a non-leaf as history.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -24,7 +26,10 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from precompiled.core.errors import Bypass
 from precompiled.torch_internals import (
+    dtensor_state,
+    dtensors,
     fixed_floats,
+    meshes,
     opaque_inputs,
     program_classes,
     program_source,
@@ -49,11 +54,16 @@ class Inputs:
     modules: dict[str, str]  # that tensor subclasses and opaque objects come with: name -> digest of the sources
     described: program_classes.Described  # tensor subclasses of the program itself
     unbacked: list[list[Any]]  # sizes.Symbols.unbacked
+    meshes: meshes.Meshes
 
-    def to_plain(self) -> dict[str, Any]:
+    def to_plain(self, groups: Mapping[str, str] = MappingProxyType({})) -> dict[str, Any]:
+        """``groups``: what to call the process groups of meshes."""
         classes = {"classes": self.described.units} if self.described.units else {}
         unbacked = {"unbacked": self.unbacked} if self.unbacked else {}
-        return {"args": self.args, "ranges": self.ranges, **classes, **unbacked}
+        found = {}
+        if self.meshes.found:
+            found = {"meshes": self.meshes.to_plain(groups), "dtensors": dtensor_state.read()}
+        return {"args": self.args, "ranges": self.ranges, **classes, **unbacked, **found}
 
 
 def describe_inputs(placeholders: list[torch.fx.Node]) -> Inputs:
@@ -69,6 +79,7 @@ def describe_inputs(placeholders: list[torch.fx.Node]) -> Inputs:
     modules: dict[str, str] = {}
     classes = program_classes.Described()
     fixed: list[str] = []
+    found_meshes = meshes.Meshes()
     for position, node in enumerate(placeholders):
         value = node.meta.get("example_value")
         if isinstance(value, (int, torch.SymInt)) and not isinstance(value, bool):
@@ -76,14 +87,19 @@ def describe_inputs(placeholders: list[torch.fx.Node]) -> Inputs:
             continue
         if isinstance(value, (torch.SymFloat, torch.SymBool)):
             raise Bypass(f"input {position} is a symbolic {value.node.pytype.__name__}", code="symbolic-scalar")
+        if meshes.is_mesh(value):
+            described.append({"mesh": found_meshes.number(value)})
+            continue
         if opaque_inputs.is_opaque(value):
             described.append({"opaque": opaque_inputs.encode(value, position, modules)})
             continue
         flags = node.meta.get("tensor_dict") or {}
         if is_traceable_wrapper_subclass(value):
-            described.append(_describe_subclass(value, flags, position, symbols, modules, classes))
-            for name in value.__tensor_flatten__()[0]:
-                storage = getattr(value, name).untyped_storage()._cdata
+            described.append(_describe_subclass(value, flags, position, symbols, modules, classes, found_meshes))
+            for held in (getattr(value, name) for name in value.__tensor_flatten__()[0]):
+                if not isinstance(held, torch.Tensor):
+                    continue
+                storage = held.untyped_storage()._cdata
                 if storage in storages:
                     _refuse_shared(storages[storage], position)
                 storages[storage] = position
@@ -105,7 +121,8 @@ def describe_inputs(placeholders: list[torch.fx.Node]) -> Inputs:
             described[-1]["shares"] = described[first]["shares"] = first
     if fixed:  # all of them at once: each new trace costs as much as the first
         raise fixed_floats.FixedFloats(fixed)
-    return Inputs(described, symbols.ranges, symbols.hints, floats, modules, classes, symbols.unbacked)
+    return Inputs(described, symbols.ranges, symbols.hints, floats, modules, classes, symbols.unbacked,
+                  found_meshes)  # fmt: skip
 
 
 def _refuse_shared(first: int, position: int) -> None:
@@ -130,14 +147,17 @@ def _float_of(value: FakeTensor, position: int) -> float:
 
 def _describe_subclass(
     value: torch.Tensor, flags: dict[str, Any], position: int, symbols: Symbols, modules: dict[str, str],
-    classes: program_classes.Described,
-) -> dict[str, Any]:
+    classes: program_classes.Described, found_meshes: meshes.Meshes,
+) -> dict[str, Any]:  # fmt: skip
     """A wrapper of other tensors (torch.utils._python_dispatch): what it wraps, and what it says of itself."""
     attributes, context = value.__tensor_flatten__()
     kind = type(value)
     inner: list[list[Any]] = []
     for name in attributes:
         held = getattr(value, name)
+        if meshes.is_mesh(held):
+            inner.append([name, {"mesh": found_meshes.number(held)}])
+            continue
         if type(held) is not FakeTensor:
             raise Bypass(f"input {position} is a {type(value).__name__} of {type(held).__name__}s",
                          code="unsupported-input")  # fmt: skip
@@ -147,7 +167,9 @@ def _describe_subclass(
         if program_source.is_nowhere(kind)
         else user_modules.name_with_module(kind, modules, code="unsupported-input"),
         "inner": inner,
-        "context": subclass_context.encode(context, modules),
+        "context": dtensors.encode_context(value, position)
+        if dtensors.is_dtensor(value)
+        else subclass_context.encode(context, modules),
         "shape": [symbols.size(size) for size in value.shape],
         "stride": [symbols.size(size) for size in value.stride()],
         "device": str(value.device),
@@ -201,41 +223,51 @@ def size_maker(inputs: dict[str, Any], hints: list[int], floats: list[float], mo
 
 def make_inputs(
     inputs: dict[str, Any], sizes: SizeMaker, mode: FakeTensorMode,
-    classes: program_classes.Classes = program_classes.NONE,
+    classes: program_classes.Classes = program_classes.NONE, found_meshes: Sequence[Any] = (),
 ) -> list[Any]:  # fmt: skip
     """Fake tensors, sizes and opaque objects of ``mode`` with just this metadata.
 
-    ``classes``: those of ``Inputs.described``.
+    ``classes``: those of ``Inputs.described``; ``found_meshes``: of ``Inputs.meshes``, or their stand-ins.
     """
     shared: dict[int, torch.UntypedStorage] = {}
-    return [_make_input(item, sizes, mode, shared, classes) for item in inputs["args"]]
+    return [_make_input(item, sizes, mode, shared, classes, found_meshes) for item in inputs["args"]]
 
 
 def _make_input(
     item: dict[str, Any], sizes: SizeMaker, mode: FakeTensorMode, shared: dict[int, torch.UntypedStorage],
-    classes: program_classes.Classes,
+    classes: program_classes.Classes, found_meshes: Sequence[Any],
 ) -> Any:  # fmt: skip
     if "size" in item:
         return sizes.size_input(item["size"])
+    if "mesh" in item:
+        return meshes.as_input(found_meshes[item["mesh"]], mode)
     if "opaque" in item:
         return opaque_inputs.make(item["opaque"], mode)
     if "subclass" in item:
         module, _name, digest = item["subclass"]
         kind = user_modules.find(item["subclass"]) if module else classes[digest]
-        return _make_subclass(kind, item, sizes, mode)
+        return _make_subclass(kind, item, sizes, mode, found_meshes)
     made = _make(item, sizes, mode, shared)
     if "float" in item:
         made.item_memo = sizes.floats[item["float"]]
     return made
 
 
-def _make_subclass(kind: Any, item: dict[str, Any], sizes: SizeMaker, mode: FakeTensorMode) -> torch.Tensor:
-    shape, stride = ([sizes.size(size) for size in item[name]] for name in ("shape", "stride"))
-    inner = {name: _make(held, sizes, mode, {}) for name, held in item["inner"]}
+def _make_subclass(
+    kind: Any, item: dict[str, Any], sizes: SizeMaker, mode: FakeTensorMode, found_meshes: Sequence[Any]
+) -> torch.Tensor:
+    shape, stride = (tuple(sizes.size(size) for size in item[name]) for name in ("shape", "stride"))
+    inner = {
+        name: found_meshes[held["mesh"]] if "mesh" in held else _make(held, sizes, mode, {})
+        for name, held in item["inner"]
+    }
+    context = (
+        dtensors.decode_context(item["context"], torch.Size(shape), stride)
+        if "placements" in item["context"]
+        else subclass_context.decode(item["context"])
+    )
     with mode, torch.no_grad():
-        made: torch.Tensor = kind.__tensor_unflatten__(
-            inner, subclass_context.decode(item["context"]), torch.Size(shape), tuple(stride)
-        )
+        made: torch.Tensor = kind.__tensor_unflatten__(inner, context, torch.Size(shape), stride)
         if item["requires_grad"]:
             made.requires_grad_(True)
     if item["parameter"]:

@@ -50,12 +50,12 @@ def _collect(module: torch.fx.GraphModule, found: dict[str, int], seen: set[int]
             for name in _groups(node):
                 if not isinstance(name, str):
                     raise Bypass(f"the collective {node.target} does not name its group", code="collective")
-                found.setdefault(name, _size(name))
+                found.setdefault(name, size(name))
         elif names_group(node.target):
             # Of a group that is not torch's (vLLM has its own), no code of torch's can ask anything.
             for name in _groups(node):
                 if name not in found and _is_torchs(name):
-                    found[name] = _size(name)
+                    found[name] = size(name)
 
 
 def with_names(node: torch.fx.Node, names: Mapping[str, str]) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -93,12 +93,12 @@ def _is_torchs(name: object) -> bool:
     if not isinstance(name, str) or not torch.distributed.is_available():
         return False
     try:
-        return bool(_size(name))
+        return bool(size(name))
     except (RuntimeError, LookupError, ValueError):  # there is none of this name
         return False
 
 
-def _size(name: str) -> int:
+def size(name: str) -> int:
     from torch.distributed.distributed_c10d import _resolve_process_group
 
     return int(_resolve_process_group(name).size())

@@ -53,3 +53,31 @@ def test_several_groups_of_one_graph_stay_apart(served: Host) -> None:
     keys = keys_of(job.start())
     assert len(keys) == 1 and served.stats().compiled == 1
     assert keys_of(job.start(spare=1), "hit") == keys
+
+
+def test_tensor_parallel_layers_are_served_and_a_second_start_hits(served: Host) -> None:
+    """Each place in the mesh has a key: shards may differ. The names of groups do not count."""
+    job = Job(served, "tensor_parallel", 2)
+    keys = keys_of(job.start())
+    assert len(keys) == served.stats().compiled == 2
+    assert keys_of(job.start(spare=2), "hit") == keys
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("case", "ranks", "compiled"),
+    [
+        ("in_pairs", 4, 2),
+        ("two_dimensional", 4, 2),
+        ("uneven", 4, 4),
+        ("sequence_parallel", 2, 2),
+        ("loss_parallel_too", 2, 2),
+        ("plain_dtensors", 2, 4),
+        ("any_size", 2, 4),
+    ],
+)
+def test_programs_of_dtensors_are_as_in_eager(served: Host, case: str, ranks: int, compiled: int) -> None:
+    job = Job(served, case, ranks)
+    keys = keys_of(job.start())
+    assert len(keys) <= compiled and served.stats().compiled == compiled
+    assert keys_of(job.start(spare=1), "hit") == keys

@@ -18,6 +18,11 @@ from precompiled.graph.key import SECTIONS
 SUBCLASS = {"subclass": ["mine.tensors", "Twice", "d1"], "inner": [["a", TENSOR]], "context": {"t": [1]}, "shape": [8],
             "stride": [1], "device": "cpu", "requires_grad": False, "leaf": True}  # fmt: skip
 
+MESH = {"device": "cpu", "shape": [2], "rank": 1}
+DTENSOR = {"subclass": ["torch.distributed.tensor", "DTensor", ""], "shape": [16, 16],
+           "inner": [["_local_tensor", TENSOR], ["device_mesh", {"mesh": 0}]],
+           "context": {"placements": [["Shard", 0]], "dtype": "float32"}}  # fmt: skip
+
 CASES: dict[str, tuple[Callable[[dict[str, Any]], Any], list[str]]] = {
     "nothing": (lambda program: None, []),
     # ---- graph
@@ -89,6 +94,22 @@ CASES: dict[str, tuple[Callable[[dict[str, Any]], Any], list[str]]] = {
     "one input fewer": (
         lambda program: program["inputs"]["args"].pop(),
         ["number of inputs: 2 -> 1", "input 1: float32 [8, 16] -> none"],
+    ),
+    "a mesh": (
+        put("inputs", "meshes", [MESH]),
+        ["mesh 0: device none -> cpu", "mesh 0: shape none -> [2]", "mesh 0: this rank none -> 1"],
+    ),
+    "a DTensor": (
+        put(*ARGS, 1, DTENSOR),
+        ["input 1: float32 [8, 16] -> float32 [16, 16] as Shard(0) on mesh 0"],
+    ),
+    "a placement as an argument": (
+        put(*NODES, 2, 2, 1, {"t": [{"P": ["Partial", "sum"]}]}),
+        ["operation %2: operator.mul(%0, 2) -> operator.mul(%0, (Partial('sum'),))"],
+    ),
+    "a state of DTensors": (
+        put("inputs", "dtensors", {"loss_parallel": True}),
+        ["DTensors: loss_parallel none -> True"],
     ),
     "a range": (put("inputs", "ranges", 0, [2, 64]), ["range of the size s0: 2 to any -> 2 to 64"]),
     # ---- modes

@@ -15,6 +15,16 @@ import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as collectives
 from leaving import leave
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    RowwiseParallel,
+    SequenceParallel,
+    loss_parallel,
+    parallelize_module,
+)
 
 import precompiled
 
@@ -65,7 +75,163 @@ def several_groups(compiled: Callable[[Any], Any]) -> list[torch.Tensor]:
     return with_gradients(compiled(function)(*inputs), inputs)
 
 
-CASES: dict[str, Case] = {case.__name__: case for case in (one_group, several_groups)}
+class Block(torch.nn.Module):
+    """Two linear layers, in the way that tensor parallelism shards them, between norms. ``width``: of the middle."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm = torch.nn.LayerNorm(8)
+        self.up, self.down = torch.nn.Linear(8, width), torch.nn.Linear(width, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.down(torch.nn.functional.gelu(self.up(self.norm(x))))
+
+
+class Model(torch.nn.Module):
+    def __init__(self, width: int = 16, words: int = 12) -> None:
+        super().__init__()
+        self.embedding = torch.nn.Embedding(words, 8)
+        self.blocks = torch.nn.ModuleList(Block(width) for _ in range(2))
+        self.head = torch.nn.Linear(8, words)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        x = self.embedding(tokens)
+        for block in self.blocks:
+            x = block(x)
+        return self.head(x)
+
+
+def blocks_by(plan: dict[str, Any], mesh: DeviceMesh, model: Model) -> None:
+    for block in model.blocks:
+        parallelize_module(block, mesh, plan)
+
+
+def local(value: Any) -> torch.Tensor:
+    return value.to_local() if isinstance(value, DTensor) else value
+
+
+def trained(
+    model: torch.nn.Module, compiled: Callable[[Any], Any], loss_of: Callable[..., Any], same: int = 0
+) -> list[torch.Tensor]:
+    """The losses of two steps, and all gradients of this rank. ``same``: ranks with one number have the same data."""
+    torch.manual_seed(100 + same)
+    tokens, labels = torch.randint(12, (4, 6)), torch.randint(12, (4, 6))
+    function = compiled(lambda tokens, labels: loss_of(model(tokens), labels))
+    found = []
+    for _ in range(2):
+        model.zero_grad(set_to_none=True)
+        loss = function(tokens, labels)
+        loss.backward()
+        found += [local(loss).detach().clone()]
+        found += [local(parameter.grad).clone() for parameter in model.parameters() if parameter.grad is not None]
+    return found
+
+
+def cross_entropy(logits: Any, labels: torch.Tensor) -> Any:
+    return torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
+
+
+def new_model(**sizes: int) -> Model:
+    torch.manual_seed(0)
+    return Model(**sizes)
+
+
+def tensor_parallel(
+    compiled: Callable[[Any], Any], size: int = 0, up: ColwiseParallel | None = None, **sizes: int
+) -> list[torch.Tensor]:
+    """Columns and rows; the head's columns gathered. ``size``: of the ranks that share a model, by default all."""
+    ranks = dist.get_world_size()
+    size = size or ranks
+    mesh = init_device_mesh("cpu", (ranks // size, size), mesh_dim_names=("dp", "tp"))["tp"]
+    model = new_model(**sizes)
+    parallelize_module(model.head, mesh, ColwiseParallel(output_layouts=Replicate()))
+    blocks_by({"up": up or ColwiseParallel(), "down": RowwiseParallel()}, mesh, model)
+    return trained(model, compiled, cross_entropy)
+
+
+def in_pairs(compiled: Callable[[Any], Any]) -> list[torch.Tensor]:
+    return tensor_parallel(compiled, size=2)
+
+
+def uneven(compiled: Callable[[Any], Any]) -> list[torch.Tensor]:
+    """Not all ranks have shards of one size."""
+    return tensor_parallel(compiled, up=ColwiseParallel(use_local_output=False), width=15, words=13)
+
+
+def sequence_parallel(compiled: Callable[[Any], Any]) -> list[torch.Tensor]:
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=("tp",))
+    model = new_model()
+    embedding = RowwiseParallel(input_layouts=Replicate(), output_layouts=Shard(1))
+    parallelize_module(model.embedding, mesh, embedding)
+    parallelize_module(model.head, mesh, ColwiseParallel(input_layouts=Shard(1), output_layouts=Replicate()))
+    plan = {"norm": SequenceParallel(), "up": ColwiseParallel(input_layouts=Shard(1)),
+            "down": RowwiseParallel(output_layouts=Shard(1))}  # fmt: skip
+    blocks_by(plan, mesh, model)
+    return trained(model, compiled, cross_entropy)
+
+
+def loss_parallel_too(compiled: Callable[[Any], Any]) -> list[torch.Tensor]:
+    """The head's output stays sharded, and the loss is computed of the shards."""
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=("tp",))
+    model = new_model()
+    parallelize_module(model.head, mesh, ColwiseParallel(output_layouts=Shard(-1), use_local_output=False))
+    blocks_by({"up": ColwiseParallel(), "down": RowwiseParallel()}, mesh, model)
+    with loss_parallel():
+        return trained(model, compiled, cross_entropy)
+
+
+def two_dimensional(compiled: Callable[[Any], Any]) -> list[torch.Tensor]:
+    """Blocks in tensor parallel pairs, and sharded by FSDP2 over the pairs; each block is compiled."""
+    ranks = dist.get_world_size()
+    mesh = init_device_mesh("cpu", (ranks // 2, 2), mesh_dim_names=("dp", "tp"))
+    model = new_model()
+    blocks_by({"up": ColwiseParallel(), "down": RowwiseParallel()}, mesh["tp"], model)
+    for block in model.blocks:
+        block.forward = compiled(block.forward)
+        fully_shard(block, mesh=mesh["dp"])
+    fully_shard(model, mesh=mesh["dp"])
+    return trained(model, lambda model: model, cross_entropy, dist.get_rank() // 2)
+
+
+def any_size(compiled: Callable[[Any], Any]) -> list[torch.Tensor]:
+    """Batches of several sizes, of which one artifact serves all but the first."""
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=("tp",))
+    torch.manual_seed(0)
+    block = parallelize_module(Block(16), mesh, {"up": ColwiseParallel(), "down": RowwiseParallel()})
+    function = compiled(block)
+    found = []
+    for size in (3, 5, 7):
+        block.zero_grad(set_to_none=True)
+        output = function(torch.randn(size, 8))
+        output.square().sum().backward()
+        found += [output, *(local(parameter.grad).clone() for parameter in block.parameters())]
+    return found
+
+
+def plain_dtensors(compiled: Callable[[Any], Any]) -> list[torch.Tensor]:
+    """DTensors change their placements. Without gradients they go out as such; with them torch 2.13 raises then."""
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    torch.manual_seed(0)
+    x = distribute_tensor(torch.randn(8, 6), mesh, [Shard(0)]).requires_grad_()
+    w = distribute_tensor(torch.randn(6, 8), mesh, [Replicate()]).requires_grad_()
+
+    def function(x: DTensor, w: DTensor) -> DTensor:
+        return (x @ w).redistribute(placements=[Shard(1)]).sin()
+
+    with torch.no_grad():
+        y = compiled(function)(x, w)
+    assert y.placements == (Shard(1),) and y.device_mesh == mesh
+    z = compiled(lambda x, w: function(x, w).to_local())(x, w)
+    z.square().sum().backward()
+    assert x.grad is not None and w.grad is not None
+    return [z, *(part for value in (y, x.grad, w.grad) for part in (value.to_local(), value.full_tensor()))]
+
+
+CASES: dict[str, Case] = {
+    case.__name__: case
+    for case in (one_group, several_groups, tensor_parallel, in_pairs, uneven, sequence_parallel, loss_parallel_too,
+                 two_dimensional, any_size, plain_dtensors)
+}  # fmt: skip
 
 
 def main() -> None:

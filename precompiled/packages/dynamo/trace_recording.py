@@ -269,7 +269,7 @@ def _installed(name: str, value: Any, graphs: list[Graph], guards: list[Any], re
     if isinstance(value, types.ModuleType):
         return "module", value.__name__
     if name.startswith("__compiled_fn"):
-        said = "a graph of it is for this process alone: compiled in it, with cudagraphs or frozen weights"
+        said = "a graph of it is for this process alone: compiled in it, with cudagraphs, DTensors or frozen weights"
         raise NotPortable(said, code="package-graph")
     raise NotPortable(f"Dynamo put a {type(value).__qualname__} into the globals ({name})", code="package-global")
 

@@ -1,0 +1,205 @@
+"""DTensors and meshes as plain data and back, and which of them are refused. Over gloo: tests/e2e/test_ranks.py."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import torch
+from support_graphs import captured
+
+from precompiled.core.errors import Bypass, CompileFailed
+from precompiled.torch_internals import codec, dtensor_state, dtensors, meshes, metadata, process_groups
+
+dist = pytest.importorskip("torch.distributed")
+if not dist.is_available():
+    pytest.skip("this torch has no torch.distributed", allow_module_level=True)
+
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh  # noqa: E402
+from torch.distributed.tensor import (  # noqa: E402
+    DTensor,
+    Partial,
+    Replicate,
+    Shard,
+    distribute_tensor,
+    placement_types,
+)
+
+pytestmark = pytest.mark.usefixtures("one_rank")
+
+
+def sharded(mesh: DeviceMesh) -> DTensor:
+    return distribute_tensor(torch.randn(4, 6), mesh, [Shard(0), Replicate()][: mesh.ndim])
+
+
+def doubled(x: DTensor) -> DTensor:
+    return x.redistribute(placements=[Replicate()] * x.device_mesh.ndim) * 2
+
+
+@contextmanager
+def in_a_worker(groups: dict[str, int]) -> Iterator[None]:
+    """Of no rank, with stand-ins of these groups."""
+    dist.destroy_process_group()
+    try:
+        with process_groups.stand_ins(groups):
+            yield
+    finally:
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+
+
+def refusal(function: Callable[..., Any], *inputs: Any) -> Bypass:
+    with pytest.raises(Bypass) as refused:
+        captured(function, *inputs)
+    return refused.value
+
+
+@pytest.mark.parametrize(
+    "placement",
+    [Replicate(), Shard(0), Shard(-1), Partial(), Partial("max"), placement_types._StridedShard(1, split_factor=2)],
+    ids=str,
+)
+def test_a_placement_comes_back(placement: Any) -> None:
+    encoded = codec.encode_constant((placement,))
+    (again,) = codec.decode_constant(json.loads(json.dumps(encoded)))
+    assert type(again) is type(placement) and again == placement
+
+
+@pytest.mark.reason("unsupported-argument")
+def test_a_placement_of_the_programs_own_is_refused() -> None:
+    class Mine(Shard):
+        pass
+
+    with pytest.raises(Bypass) as refused:
+        dtensors.encode_placement(Mine(0))
+    assert refused.value.code == "unsupported-argument"
+
+
+def test_a_worker_has_the_dtensors_of_the_client() -> None:
+    mesh = init_device_mesh("cpu", (1,), mesh_dim_names=("tp",))
+    x = sharded(mesh).requires_grad_()
+    program = captured(lambda x: (x * 2).to_local(), x).program
+    assert "ranks" in program.no_stand_in and program.groups == (mesh.get_group().group_name,)
+    inputs = json.loads(program.sections["inputs"])
+    mode = metadata.new_fake_mode()
+    with in_a_worker(program.modes["groups"]):
+        stand_ins = meshes.made(inputs)
+        (made,) = metadata.make_inputs(inputs, metadata.size_maker(inputs, [], [], mode), mode, found_meshes=stand_ins)
+        assert isinstance(made, DTensor) and made.requires_grad and made.is_leaf
+        assert (made.shape, made.stride(), made.placements) == (x.shape, x.stride(), x.placements)
+        assert made.device_mesh is stand_ins[0] and made.device_mesh.get_coordinate() == (0,)
+        assert made.device_mesh.mesh_dim_names == ("tp",) and made.to_local().shape == x.to_local().shape
+
+
+def test_a_mesh_of_a_compile_equals_no_other_and_cannot_get_into_an_artifact() -> None:
+    """torch remembers by mesh how it has sharded what; places and groups do not count for it."""
+    program = captured(doubled, sharded(init_device_mesh("cpu", (1,)))).program
+    inputs = json.loads(program.sections["inputs"])
+    with in_a_worker(program.modes["groups"]):
+        (first,), (second,) = meshes.made(inputs), meshes.made(inputs)
+    assert first != second and hash(first) != hash(second)
+    with pytest.raises(TypeError):
+        pickle.dumps(first)
+
+
+def test_stand_ins_know_their_place_while_they_answer() -> None:
+    plain = {"device": "cpu", "shape": [2, 2], "names": ["dp", "tp"], "ranks": [0, 1, 2, 3], "rank": 2,
+             "groups": ["a", "b"]}  # fmt: skip
+    with in_a_worker({"a": 2, "b": 2}):
+        (mesh,) = meshes.made({"meshes": [plain]})
+        torchs = DeviceMesh.get_local_rank
+        with meshes.answering([mesh]):
+            assert [mesh.get_local_rank(dim) for dim in (0, 1, "dp", "tp")] == [1, 0, 1, 0]
+            with pytest.raises(RuntimeError):
+                mesh.get_local_rank()
+        assert DeviceMesh.get_local_rank is torchs
+
+
+def test_equal_meshes_over_other_groups_are_two() -> None:
+    first, second = (init_device_mesh("cpu", (1,)) for _ in range(2))
+    found = meshes.Meshes()
+    assert [found.number(mesh) for mesh in (first, second, first)] == [0, 0, 0]  # both are of all ranks
+    second._dim_group_names = [dist.new_group([0]).group_name]
+    assert [found.number(mesh) for mesh in (first, second, first)] == [0, 1, 0]
+
+
+@pytest.mark.reason("mesh")
+def test_dimensions_that_are_flattened_elsewhere() -> None:
+    mesh = init_device_mesh("cpu", (1, 1), mesh_dim_names=("dp", "tp"))
+    captured(doubled, sharded(mesh))
+    mesh._flatten("all")
+    refused = refusal(doubled, sharded(mesh))
+    assert refused.code == "mesh" and "flattened" in str(refused)
+    captured(doubled, sharded(mesh["tp"]))
+
+
+@pytest.mark.reason("mesh")
+@pytest.mark.parametrize(("change", "said"), [("coordinate", "this rank"), ("groups", "groups"), ("thread", "thread")])
+def test_a_mesh_without_what_is_needed(change: str, said: str) -> None:
+    mesh = init_device_mesh("cpu", (1,))
+    if change == "coordinate":
+        mesh._coordinate_on_dim = None
+    elif change == "groups":
+        mesh._dim_group_names = []
+    else:
+        mesh._thread_id = 5
+    with pytest.raises(Bypass) as refused:
+        meshes.Meshes().number(mesh)
+    assert refused.value.code == "mesh" and said in str(refused.value)
+
+
+@pytest.mark.reason("dtensor-state")
+def test_a_state_that_no_worker_has() -> None:
+    from torch.distributed.tensor._utils import ExplicitRedistributionContext
+    from torch.distributed.tensor.experimental import register_sharding
+
+    x = sharded(init_device_mesh("cpu", (1,)))
+    with ExplicitRedistributionContext(mode="warn"):
+        assert refusal(doubled, x).code == "dtensor-state"
+    config = torch.compiler.config if hasattr(torch.compiler.config, "compile_on_one_rank") else dist.config
+    with config.patch(compile_on_one_rank=True), pytest.raises(Bypass, match="compile_on_one_rank"):
+        dtensor_state.read()
+    captured(doubled, x)
+    rules = DTensor._op_dispatcher.sharding_propagator.op_strategy_funcs
+    op = torch.ops.aten.sin.default
+    before = rules.get(op)
+    register_sharding(op)(lambda x: [])
+    try:
+        assert "aten.sin" in str(refusal(doubled, x))
+    finally:
+        rules.pop(op)
+        if before is not None:
+            rules[op] = before
+    captured(doubled, x)
+
+
+def test_the_state_is_in_the_key_and_a_worker_has_it() -> None:
+    from torch.distributed.tensor.experimental import implicit_replication
+    from torch.distributed.tensor.parallel import loss_parallel
+
+    x = sharded(init_device_mesh("cpu", (1,)))
+    plain = captured(doubled, x)
+    states = [dtensor_state.read()]
+    for context in (loss_parallel(), implicit_replication()):
+        with context:
+            assert captured(doubled, x).key != plain.key
+            states.append(dtensor_state.read())
+    assert captured(doubled, x).key == plain.key
+    for state in states:
+        with dtensor_state.applied(state):
+            assert dtensor_state.read() == state
+        assert dtensor_state.read() == states[0]
+    with pytest.raises(CompileFailed), dtensor_state.applied({**states[0], "handlers": []}):
+        pass
+
+
+@pytest.mark.reason("rank-dependent")
+def test_code_that_names_ranks_of_a_mesh_is_refused() -> None:
+    code = "buf1 = torch.ops._c10d_functional.broadcast.default(buf0, 0, 'precompiled-group-0')"
+    meshes.refuse_ranks([], code)
+    with pytest.raises(CompileFailed) as refused:
+        meshes.refuse_ranks([object()], code)
+    assert refused.value.code == "rank-dependent"
