@@ -11,7 +11,6 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
-    PrepareModuleInput,
     RowwiseParallel,
     SequenceParallel,
     loss_parallel,
@@ -59,9 +58,6 @@ def sequence_parallel() -> Iterator[Values]:
             "down": RowwiseParallel(output_layouts=Shard(0)),
         }
         parallelize_module(block, mesh, plan)
-        parallelize_module(
-            block, mesh, PrepareModuleInput(input_layouts=Shard(0), desired_input_layouts=Shard(0))
-        )  # fmt: skip
     parallelize_module(
         model, mesh, {"first": RowwiseParallel(input_layouts=Replicate(), output_layouts=Shard(0)),
                       "last": ColwiseParallel(input_layouts=Shard(0), output_layouts=Replicate())},
@@ -79,10 +75,9 @@ def parallel_loss() -> Iterator[Values]:
 
     def loss(step: int) -> torch.Tensor:
         numbers, classes = batch(step, same=True)
-        with loss_parallel():
-            return functional.cross_entropy(compiled(numbers), classes)
+        return functional.cross_entropy(compiled(numbers), classes)
 
-    # The backward of this loss belongs into the context, too.
+    # With the backward, and once: an inner context would end the outer one.
     with loss_parallel():
         yield from trained(model, loss)
 
