@@ -13,6 +13,8 @@ import subprocess
 import sys
 import time
 import traceback
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,9 +22,10 @@ import msgspec
 
 from precompiled import wire
 from precompiled.core.errors import CompileFailed, PrecompiledError, StoreError
+from precompiled.graph import places
 from precompiled.made_up_cuda import activate
 from precompiled.store import artifact_format as fmt
-from precompiled.store import scratch
+from precompiled.store import scratch, turns
 from precompiled.store.artifacts import Store, full
 from precompiled.version import VERSION
 
@@ -56,8 +59,15 @@ def run_job(job: wire.Job) -> wire.Finished:
         if _is_there(store, job):
             # Published between the client's lookup and its submit, or by another daemon on the same store.
             return wire.Finished(job.id, job.key, "exists", 0.0)
-        payload = _compile(job, data, started)
-        artifact = store.publish(payload)
+        folder = scratch.directory(store.root) / "turns"
+        with turns.turn(folder, places.family(job.graph)) as turn:
+            if turn is not None and turn.waited and _is_there(store, job):
+                # Another worker compiled it for a rank elsewhere in the meshes.
+                return wire.Finished(job.id, job.key, "exists", 0.0)
+            payload, others = _compile(job, data, started, turn.end if turn is not None else lambda: None)
+            artifact = store.publish(payload)
+            for key, program in others.items():
+                _publish_for(store, payload, key, program)
         seconds = time.monotonic() - started
         _evict(store, job)
         return wire.Finished(job.id, job.key, "published", seconds, artifact_bytes=artifact.manifest.bytes)
@@ -91,8 +101,23 @@ def _is_there(store: Store, job: wire.Job) -> bool:
     return found
 
 
-def _compile(job: wire.Job, data: bytes, started: float) -> fmt.Payload:
-    """``data``: of weights that are frozen."""
+def _publish_for(store: Store, payload: fmt.Payload, key: str, program: bytes) -> None:
+    """What was compiled, for another place in its meshes too."""
+    from precompiled.graph.key import components
+
+    manifest = replace(payload.manifest, key=key, components=components(program))
+    try:
+        store.publish(fmt.Payload(manifest, {**payload.files, fmt.PROGRAM: fmt.pack_program(program)}))
+    except StoreError:  # its own job compiles it
+        traceback.print_exc()  # to the worker's log
+
+
+def _compile(
+    job: wire.Job, data: bytes, started: float, told: Callable[[], None]
+) -> tuple[fmt.Payload, dict[str, bytes]]:
+    """The artifact, and the keys and programs that it is for as well. ``data``: of weights that are frozen. ``told``:
+    of ``compile_graph``.
+    """
     import torch
 
     from precompiled.graph import capture, environment, key, weights
@@ -132,7 +157,7 @@ def _compile(job: wire.Job, data: bytes, started: float) -> fmt.Payload:
         configs.applied(settings, job.compile_threads),
         process_groups.stand_ins(program["modes"]["groups"]),
     ):
-        result: CompileResult = compile_graph(module, inputs, program["hints"], program["floats"], frozen)
+        result: CompileResult = compile_graph(module, inputs, program["hints"], program["floats"], frozen, told)
     manifest = fmt.Manifest(
         key=job.key,
         name=job.name,
@@ -159,7 +184,8 @@ def _compile(job: wire.Job, data: bytes, started: float) -> fmt.Payload:
     )
     files = {fmt.BUNDLE: result.bundle, fmt.PROGRAM: fmt.pack_program(job.graph)}
     files.update({fmt.native(digest): data for digest, data in result.native.files.items()})
-    return fmt.Payload(manifest, files)
+    others = places.of_others(job.graph, job.key) if result.any_place else {}
+    return fmt.Payload(manifest, files), others
 
 
 # How errors of the host read; "died with" is what CalledProcessError says of a signal.

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,6 +45,7 @@ from precompiled.torch_internals import (
     meshes,
     metadata,
     modes,
+    places,
     program_classes,
     static_launchers,
     triton_files,
@@ -64,6 +65,7 @@ class CompileResult:
     native: Native
     has_backward: bool
     guards: str
+    any_place: bool  # whether it is for each place in the graph's meshes
 
 
 class _ExampleValues(torch.fx.Interpreter):
@@ -91,17 +93,19 @@ def _gives_memory_back() -> Iterator[None]:
 @_gives_memory_back()
 def compile_graph(
     module: torch.fx.GraphModule, inputs: dict[str, Any], hints: list[int], floats: list[float],
-    weights: Sequence[torch.Tensor] = (),
+    weights: Sequence[torch.Tensor] = (), told: Callable[[], None] = lambda: None,
 ) -> CompileResult:  # fmt: skip
     """Compile forward and, where an input requires grad, backward. Raises what torch raises, or CompileFailed.
 
     The caller has applied the program's modes and configuration. ``weights``: what the last inputs are, to be frozen.
+    ``told``: called as soon as it is known that the result is for this rank's place in its meshes only.
     """
     context = TracingContext(metadata.new_fake_mode())
     classes = program_classes.made(inputs.get("classes", ()))
-    found_meshes = meshes.made(inputs)
+    asked = places.Asked(told)
+    found_meshes = meshes.made(inputs, asked)
     with (
-        meshes.answering(found_meshes),
+        places.answering(asked) if found_meshes else nullcontext(),
         dtensor_state.applied(inputs.get("dtensors")),
         tracing(context),
         _serializable(),
@@ -131,7 +135,7 @@ def compile_graph(
         pickled = program_classes.dumps(bundle, classes)
     except Exception as error:
         raise CompileFailed(f"the result cannot be pickled: {error}", code="not-serializable") from error
-    return CompileResult(pickled, collector.native(), bundle.compiled_bw is not None, guards)
+    return CompileResult(pickled, collector.native(), bundle.compiled_bw is not None, guards, not asked.yes)
 
 
 def _refuse_input_guards(context: TracingContext) -> None:

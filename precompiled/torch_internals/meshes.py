@@ -10,7 +10,7 @@ A worker is of no rank, so its meshes answer from the place that the key has. A 
 another: torch remembers by mesh how it has sharded what, and equality does not tell places apart.
 
 Private names: torch.distributed.device_mesh.DeviceMesh.{_coordinate_on_dim, _dim_group_names, _flatten_mapping,
-_get_mesh_dim_by_name, _get_root_mesh, _hash, _pg_registry, _rank, _thread_id},
+_get_root_mesh, _hash, _pg_registry, _rank, _thread_id},
 torch.distributed.distributed_c10d._resolve_process_group,
 torch._library.fake_class_registry.{FakeScriptObject, maybe_to_fake_obj},
 torch._subclasses.fake_tensor.FakeTensorMode. Checked on 2.13.0, 2.15.0. A DeviceMesh is made with
@@ -23,7 +23,6 @@ import itertools
 import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -31,6 +30,7 @@ from torch._library import fake_class_registry
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from precompiled.core.errors import Bypass, CompileFailed
+from precompiled.torch_internals import places
 
 # Operators that take ranks, and not only groups.
 _TAKE_RANKS = ("broadcast", "isend", "irecv", "batch_p2p_ops")
@@ -107,8 +107,10 @@ def _refuse(mesh: Any) -> None:
         raise Bypass(f"a mesh of the graph's {why}", code="mesh")
 
 
-def made(inputs: Mapping[str, Any]) -> list[Any]:
-    """In a worker: meshes with just this description, over the stand-ins of their groups."""
+def made(inputs: Mapping[str, Any], asked: places.Asked) -> list[Any]:
+    """In a worker: meshes with just this description, over the stand-ins of their groups. ``asked``: notes who asks
+    for this rank's place in them.
+    """
     if not (described := inputs.get("meshes")):
         return []
     from torch.distributed.device_mesh import DeviceMesh
@@ -125,6 +127,7 @@ def made(inputs: Mapping[str, Any]) -> list[Any]:
         mesh._thread_id = compile_number
         mesh._stays = threading.Lock()  # no pickle takes it, so none takes a mesh
         mesh._hash = None
+        places.hide(mesh, asked)
         meshes.append(mesh)
     return meshes
 
@@ -132,29 +135,6 @@ def made(inputs: Mapping[str, Any]) -> list[Any]:
 def as_input(mesh: Any, mode: FakeTensorMode) -> Any:
     """A mesh as Dynamo passes it to a backend."""
     return fake_class_registry.maybe_to_fake_obj(mode, mesh)
-
-
-@contextmanager
-def answering(meshes: Sequence[Any]) -> Iterator[None]:
-    """In a worker: these meshes know this rank's place in each dimension, though there is no group of all ranks."""
-    if not meshes:
-        yield
-        return
-    from torch.distributed.device_mesh import DeviceMesh
-
-    def get_local_rank(mesh: Any, mesh_dim: int | str | None = None) -> int:
-        if mesh_dim is None and len(mesh.shape) > 1:
-            raise RuntimeError("Optional kwarg `mesh_dim` needs to be specified when device_mesh.ndim > 1.")
-        dim = mesh._get_mesh_dim_by_name(mesh_dim) if isinstance(mesh_dim, str) else mesh_dim or 0
-        place: int = mesh._coordinate_on_dim[dim]
-        return place
-
-    torchs = DeviceMesh.get_local_rank
-    DeviceMesh.get_local_rank = get_local_rank
-    try:
-        yield
-    finally:
-        DeviceMesh.get_local_rank = torchs
 
 
 def refuse_ranks(meshes: Sequence[Any], code: str) -> None:

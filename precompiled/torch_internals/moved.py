@@ -2,7 +2,7 @@
 
 Private names: torch._functorch._aot_autograd.aot_autograd_result.BundledAOTAutogradResult.{compiled_fw, compiled_bw,
 serialized_bw_module}, torch._functorch._aot_autograd.aot_autograd_result.SerializedGraphModule.args,
-torch._inductor.output_code.CompiledFxGraph.source_code. Checked on 2.13.0.
+torch._inductor.output_code.CompiledFxGraph.source_code. Checked on 2.11.0, 2.13.0, 2.15.0.
 """
 
 from __future__ import annotations

@@ -13,7 +13,16 @@ import torch
 from support_graphs import captured
 
 from precompiled.core.errors import Bypass, CompileFailed
-from precompiled.torch_internals import codec, dtensor_state, dtensors, meshes, metadata, process_groups
+from precompiled.torch_internals import (
+    codec,
+    dtensor_state,
+    dtensors,
+    meshes,
+    metadata,
+    places,
+    process_groups,
+    version_tuple,
+)
 
 dist = pytest.importorskip("torch.distributed")
 if not dist.is_available():
@@ -29,7 +38,10 @@ from torch.distributed.tensor import (  # noqa: E402
     placement_types,
 )
 
-pytestmark = pytest.mark.usefixtures("one_rank")
+pytestmark = [
+    pytest.mark.usefixtures("one_rank"),
+    pytest.mark.skipif(version_tuple(torch.__version__) < (2, 13), reason="DTensors are refused on this torch"),
+]
 
 
 def sharded(mesh: DeviceMesh) -> DTensor:
@@ -49,6 +61,10 @@ def in_a_worker(groups: dict[str, int]) -> Iterator[None]:
             yield
     finally:
         dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+
+
+def unheard() -> places.Asked:
+    return places.Asked(lambda: None)
 
 
 def refusal(function: Callable[..., Any], *inputs: Any) -> Bypass:
@@ -86,7 +102,7 @@ def test_a_worker_has_the_dtensors_of_the_client() -> None:
     inputs = json.loads(program.sections["inputs"])
     mode = metadata.new_fake_mode()
     with in_a_worker(program.modes["groups"]):
-        stand_ins = meshes.made(inputs)
+        stand_ins = meshes.made(inputs, unheard())
         (made,) = metadata.make_inputs(inputs, metadata.size_maker(inputs, [], [], mode), mode, found_meshes=stand_ins)
         assert isinstance(made, DTensor) and made.requires_grad and made.is_leaf
         assert (made.shape, made.stride(), made.placements) == (x.shape, x.stride(), x.placements)
@@ -99,23 +115,68 @@ def test_a_mesh_of_a_compile_equals_no_other_and_cannot_get_into_an_artifact() -
     program = captured(doubled, sharded(init_device_mesh("cpu", (1,)))).program
     inputs = json.loads(program.sections["inputs"])
     with in_a_worker(program.modes["groups"]):
-        (first,), (second,) = meshes.made(inputs), meshes.made(inputs)
+        (first,), (second,) = meshes.made(inputs, unheard()), meshes.made(inputs, unheard())
     assert first != second and hash(first) != hash(second)
     with pytest.raises(TypeError):
         pickle.dumps(first)
 
 
-def test_stand_ins_know_their_place_while_they_answer() -> None:
-    plain = {"device": "cpu", "shape": [2, 2], "names": ["dp", "tp"], "ranks": [0, 1, 2, 3], "rank": 2,
-             "groups": ["a", "b"]}  # fmt: skip
+PAIRS = {"device": "cpu", "shape": [2, 2], "names": ["dp", "tp"], "ranks": [0, 1, 2, 3], "rank": 2,
+         "groups": ["a", "b"]}  # fmt: skip
+
+
+@contextmanager
+def third_of_four() -> Iterator[tuple[Any, list[str], places.Asked]]:
+    """In a worker: the mesh of rank 2 in two pairs; what is told; and whether somebody has asked."""
+    told: list[str] = []
     with in_a_worker({"a": 2, "b": 2}):
-        (mesh,) = meshes.made({"meshes": [plain]})
-        torchs = DeviceMesh.get_local_rank
-        with meshes.answering([mesh]):
-            assert [mesh.get_local_rank(dim) for dim in (0, 1, "dp", "tp")] == [1, 0, 1, 0]
-            with pytest.raises(RuntimeError):
-                mesh.get_local_rank()
-        assert DeviceMesh.get_local_rank is torchs
+        asked = places.Asked(lambda: told.append("asked"))
+        (mesh,) = meshes.made({"meshes": [PAIRS]}, asked)
+        with places.answering(asked):
+            yield mesh, told, asked
+
+
+@pytest.mark.parametrize(
+    "look",
+    [
+        lambda mesh: mesh.get_local_rank("dp") == 1,
+        lambda mesh: mesh.get_coordinate() == (1, 0),
+        lambda mesh: list(mesh.get_coordinate()) == [1, 0],
+        lambda mesh: mesh.get_coordinate()[1] == 0,
+        lambda mesh: mesh._sym_get_coordinate(0) == 1,
+        lambda mesh: str(mesh.get_coordinate()) == "(1, 0)",
+        lambda mesh: hash(mesh.get_coordinate()) == hash((1, 0)),
+    ],
+)
+def test_a_mesh_notes_who_asks_for_the_place_of_its_rank(look: Callable[[Any], bool]) -> None:
+    with third_of_four() as (mesh, told, asked):
+        assert len(mesh.get_coordinate()) == 2 and mesh._is_current_rank_part_of_mesh() and not asked.yes
+        assert look(mesh) and look(mesh)
+        assert told == ["asked"] and asked.yes
+
+
+def test_there_is_no_other_way_to_the_rank() -> None:
+    with pytest.raises(CompileFailed), third_of_four() as (mesh, _, asked):
+        with pytest.raises(AttributeError):
+            _ = mesh._rank
+        with pytest.raises(TypeError):
+            pickle.dumps(mesh.get_coordinate())
+        assert mesh.mesh.tolist() == [[0, 1], [2, 3]] and not asked.yes
+        mesh.get_rank()  # of all ranks
+
+
+def test_the_size_of_a_shard_is_no_place_where_all_have_the_same() -> None:
+    from torch.distributed.tensor._utils import compute_local_shape_and_global_offset as computed
+
+    with third_of_four() as (mesh, _, asked):
+        assert computed((8, 6), mesh, [Shard(0), Replicate()], True) == ((4, 6), ())
+        assert computed((8, 6), mesh, [Replicate(), Replicate()]) == ((8, 6), (0, 0))
+        shape, offset = computed((8, 6), mesh, [Shard(0), Shard(1)])
+        assert shape == (4, 3) and len(offset) == 2 and not asked.yes
+        assert tuple(offset) == (4, 0) and asked.yes
+    with third_of_four() as (mesh, _, asked):
+        assert computed((7, 6), mesh, [Shard(0), Replicate()], True) == ((3, 6), ())
+        assert asked.yes
 
 
 def test_equal_meshes_over_other_groups_are_two() -> None:

@@ -1,0 +1,66 @@
+"""Programs of the same graph for other places in its meshes (torch_internals/places.py). No torch here."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from precompiled.graph.key import SECTIONS, key
+
+
+def of_others(program_bytes: bytes, own: str) -> dict[str, bytes]:
+    """By key: what ranks elsewhere in the same meshes send, where all shards have one size. With their own place, and
+    the same labels of ranks: those that are in each of the meshes. ``own``: the key of ``program_bytes``.
+    """
+    program = json.loads(program_bytes)
+    if _key_of(program) != own or not _even(program["inputs"]):
+        return {}
+    found = {}
+    for label in _labels(program):
+        made = _moved(program, label)
+        if (name := _key_of(made)) != own:
+            found[name] = _dump(made).encode()
+    return found
+
+
+def family(program_bytes: bytes) -> str:
+    """The same for all such programs; "" where there are no others."""
+    if b'"meshes":' not in program_bytes:
+        return ""
+    program = json.loads(program_bytes)
+    labels = _labels(program)
+    return _key_of(_moved(program, labels[0])) if len(labels) > 1 else ""
+
+
+def _even(inputs: dict[str, Any]) -> bool:
+    """Whether each rank has a shard of the same size of each input."""
+    for item in inputs["args"]:
+        if "placements" not in item.get("context", ()):
+            continue
+        sizes = list(item["shape"])
+        number = next(held["mesh"] for _, held in item["inner"] if "mesh" in held)
+        for ranks, (name, *given) in zip(inputs["meshes"][number]["shape"], item["context"]["placements"], strict=True):
+            if name in ("Shard", "_StridedShard") and type(size := sizes[given[0]]) is int:
+                if size % ranks:
+                    return False
+                sizes[given[0]] = size // ranks
+    return True
+
+
+def _labels(program: dict[str, Any]) -> list[int]:
+    """The ranks that are in all meshes."""
+    meshes = program["inputs"].get("meshes", ())
+    return [rank for rank in (meshes[0]["ranks"] if meshes else ()) if all(rank in mesh["ranks"] for mesh in meshes)]
+
+
+def _moved(program: dict[str, Any], label: int) -> dict[str, Any]:
+    inputs = program["inputs"]
+    return {**program, "inputs": {**inputs, "meshes": [{**mesh, "rank": label} for mesh in inputs["meshes"]]}}
+
+
+def _key_of(program: dict[str, Any]) -> str:
+    return key({name: _dump(program[name]) for name in SECTIONS})
+
+
+def _dump(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"))  # as capture.py writes it

@@ -1,0 +1,131 @@
+"""Whether what is compiled depends on this rank's place in its meshes.
+
+DTensor asks a mesh for the rank's place where it cuts out a shard, masks rows that are elsewhere, or pads. Where each
+shard has one size it mostly does not: a block of a model in tensor parallel compiles to the same on each rank. In a
+worker the stand-in of a mesh holds its place as an object that notes who looks into it. There is no other way to the
+rank in there, so where nobody has looked, what was compiled holds for each place. Torch's computation of a shard's size
+looks, and its answer is often the same: it is asked for all places at once.
+
+An object, and no tuple: what is written in C++ would look into a tuple unseen.
+
+Private names: torch.distributed.device_mesh.DeviceMesh.{_coordinate_on_dim, _get_mesh_dim_by_name, _rank},
+torch.distributed.tensor._utils._compute_local_shape_and_global_offset. Checked on 2.13.0, 2.15.0.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NoReturn
+
+
+class Asked:
+    """Whether somebody has looked, in one compile. ``told``: called at the first time."""
+
+    def __init__(self, told: Callable[[], None]) -> None:
+        self._told = told
+        self.yes = False
+
+    def note(self) -> None:
+        if not self.yes:
+            self.yes = True
+            self._told()
+
+
+class Place:
+    """A rank's place in each dimension of a mesh."""
+
+    def __init__(self, numbers: tuple[int, ...], asked: Asked) -> None:
+        self._numbers, self._asked = numbers, asked
+
+    def _looked_at(self) -> tuple[int, ...]:
+        self._asked.note()
+        return self._numbers
+
+    def __len__(self) -> int:
+        return len(self._numbers)  # that of the mesh's shape
+
+    def __getitem__(self, dim: Any) -> Any:
+        return self._looked_at()[dim]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._looked_at())
+
+    def __eq__(self, other: object) -> bool:
+        return self._looked_at() == (other._looked_at() if isinstance(other, Place) else other)
+
+    def __hash__(self) -> int:
+        return hash(self._looked_at())
+
+    def __repr__(self) -> str:
+        return repr(self._looked_at())
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a place is for one compile")
+
+
+class _Offsets:
+    """Where a rank's shard begins, which differs from place to place: who looks into it looks into its place."""
+
+    def __init__(self, offsets: Sequence[Any], asked: Asked) -> None:
+        self._offsets, self._asked = offsets, asked
+
+    def __len__(self) -> int:
+        return len(self._offsets)
+
+    def __getitem__(self, dim: Any) -> Any:
+        self._asked.note()
+        return self._offsets[dim]
+
+    def __iter__(self) -> Iterator[Any]:
+        self._asked.note()
+        return iter(self._offsets)
+
+
+def hide(mesh: Any, asked: Asked) -> None:
+    """Have a mesh note who asks for this rank's place in it."""
+    mesh._coordinate_on_dim = Place(tuple(mesh._coordinate_on_dim), asked)
+    del mesh._rank  # nobody is known to read it; who does fails
+
+
+@contextmanager
+def answering(asked: Asked) -> Iterator[None]:
+    """In a worker: meshes know this rank's place, though there is no group of all ranks."""
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.tensor import _utils
+
+    def get_local_rank(mesh: Any, mesh_dim: int | str | None = None) -> int:
+        if mesh_dim is None and len(mesh.shape) > 1:
+            raise RuntimeError("Optional kwarg `mesh_dim` needs to be specified when device_mesh.ndim > 1.")
+        dim = mesh._get_mesh_dim_by_name(mesh_dim) if isinstance(mesh_dim, str) else mesh_dim or 0
+        place: int = mesh._coordinate_on_dim[dim]
+        return place
+
+    def shape_and_offset(shape: Any, mesh_shape: Any, place: Any, placements: Any, skip_offset: bool = False) -> Any:
+        mesh = getattr(place, "__self__", None)  # torch passes a method of the mesh
+        if not isinstance(mesh, DeviceMesh) or any(type(size) is not int for size in shape):
+            return torchs_shape(shape, mesh_shape, place, placements, skip_offset)
+        answers = [
+            torchs_shape(shape, mesh_shape, numbers.__getitem__, placements, skip_offset)
+            for numbers in itertools.product(*map(range, mesh_shape))
+        ]
+        if any(local != answers[0][0] for local, _ in answers):
+            return torchs_shape(shape, mesh_shape, place, placements, skip_offset)
+        if all(offset == answers[0][1] for _, offset in answers):
+            return answers[0]
+        before, asked.yes = asked.yes, True  # no note of this one: its answer notes who looks into it
+        try:
+            _, offset = torchs_shape(shape, mesh_shape, place, placements, skip_offset)
+        finally:
+            asked.yes = before
+        return answers[0][0], _Offsets(offset, asked)
+
+    torchs, torchs_shape = DeviceMesh.get_local_rank, _utils._compute_local_shape_and_global_offset
+    DeviceMesh.get_local_rank = get_local_rank
+    _utils._compute_local_shape_and_global_offset = shape_and_offset
+    try:
+        yield
+    finally:
+        DeviceMesh.get_local_rank = torchs
+        _utils._compute_local_shape_and_global_offset = torchs_shape

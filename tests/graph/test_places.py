@@ -1,0 +1,60 @@
+"""The programs of ranks elsewhere in the same meshes."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from support_programs import ARGS, PROGRAM, TENSOR, changed, put
+
+from precompiled.graph import places
+from precompiled.graph.key import SECTIONS, key
+
+MESH = {"device": "cpu", "shape": [2], "names": ["tp"], "ranks": [0, 1], "rank": 0, "groups": ["precompiled-group-0"]}
+
+
+def program(*meshes: dict[str, Any], sharded: int = 16) -> bytes:
+    dtensor = {"subclass": ["torch.distributed.tensor", "DTensor", ""], "shape": [sharded, 4],
+               "inner": [["_local_tensor", TENSOR], ["device_mesh", {"mesh": 0}]],
+               "context": {"placements": [["Shard", 0]] + [["Replicate"]] * (len(meshes[0]["shape"]) - 1)}}  # fmt: skip
+    made = changed(put(*ARGS, 1, dtensor))
+    made["inputs"]["meshes"] = list(meshes)
+    return json.dumps(made, separators=(",", ":")).encode()
+
+
+def key_of(data: bytes) -> str:
+    parsed = json.loads(data)
+    return key({name: json.dumps(parsed[name], separators=(",", ":")) for name in SECTIONS})
+
+
+def test_each_rank_finds_the_others_and_they_are_one_family() -> None:
+    first, second = program(MESH), program({**MESH, "rank": 1})
+    assert places.of_others(first, key_of(first)) == {key_of(second): second}
+    assert places.of_others(second, key_of(second)) == {key_of(first): first}
+    assert places.family(first) == places.family(second) == key_of(first)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [program(MESH, sharded=15), program({**MESH, "shape": [1], "ranks": [0]}), json.dumps(PROGRAM).encode()],
+    ids=["uneven", "one rank", "no mesh"],
+)
+def test_where_there_are_no_others(data: bytes) -> None:
+    if b"meshes" in data:
+        assert places.of_others(data, key_of(data)) == {}
+    else:
+        assert places.family(data) == ""
+
+
+def test_bytes_that_are_not_written_as_the_client_does_have_no_others() -> None:
+    data = program(MESH)
+    assert places.of_others(data, "another key") == {}
+
+
+def test_only_ranks_that_see_the_same_meshes() -> None:
+    """Rank 0 of two pairs: the other rank of its pair has the same labels, those of the other pair have not."""
+    whole = {**MESH, "shape": [2, 2], "ranks": [0, 1, 2, 3], "names": ["dp", "tp"]}
+    found = places.of_others(data := program(whole, MESH), key_of(data))
+    ranks = [[mesh["rank"] for mesh in json.loads(other)["inputs"]["meshes"]] for other in found.values()]
+    assert ranks == [[1, 1]]
