@@ -105,6 +105,10 @@ test-all: $(STAMP) ## Every suite that this machine can run, with the time of ea
 test-slow: $(STAMP) ## The tests that take minutes each
 	@$(BIN)/python -m pytest -p tests.lanes -n 2 -m slow $(PYTEST_ARGS)
 
+.PHONY: test-ranks
+test-ranks: $(STAMP) ## Ranks that do not start alike: late, killed, evicted, cold (STARTS=200 of them; 20 minutes)
+	@PRECOMPILED_STARTS=$(or $(STARTS),200) $(BIN)/python -m pytest -m slow tests/chaos/test_uneven_ranks.py $(PYTEST_ARGS)
+
 .PHONY: test-systemd
 test-systemd: $(STAMP) ## A real systemd, booted in a container (root; Debian: systemd-container)
 	@$(BIN)/python -m pytest -m systemd $(PYTEST_ARGS)

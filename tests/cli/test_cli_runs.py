@@ -41,12 +41,12 @@ def test_ranks_that_differ_are_told_by_number_and_reason(served: Host) -> None:
     file = served.root / "train.py"
     file.write_text(PROGRAM)
     clients = [
-        served.program(str(file), env={"RANK": str(rank), "WORLD_SIZE": "5", "TORCHELASTIC_RUN_ID": "the/run"})
+        served.program(str(file), env={"RANK": str(rank), "WORLD_SIZE": "5", "SLURM_JOB_ID": "7/a"})
         for rank in range(4)
     ]
     assert [client.result() for client in clients] == [[""], [""], ["freezing"], [""]]
     (run,) = runs.runs(served.store.root)
-    assert run.name == "torchrun-the_run" and [process.rank for process in run.processes] == [0, 1, 2, 3]
+    assert run.name == "slurm-7_a.0" and [process.rank for process in run.processes] == [0, 1, 2, 3]
     assert not run.is_alive and all(process.ended for process in run.processes)
     assert shown.said(run) == [
         "3 of 5 ranks run all their graphs compiled by the daemon (1 at most)",
@@ -57,7 +57,7 @@ def test_ranks_that_differ_are_told_by_number_and_reason(served: Host) -> None:
     assert document["said"] == shown.said(run) and document["program"] == "train.py"
     graph = document["processes"][0]["graphs"][0]
     assert graph["calls_compiled"] + graph["calls_eager"] == 2 and graph["source"] in ("swap", "hit")
-    text = served.command("explain", "--run", "torchrun-the_run")
+    text = served.command("explain", "--run", "slurm-7_a.0")
     assert "rank 2: 1 graph compiled in process (freezing)" in text and "freezing:" in text
     assert "no-such-run" in served.command("explain", "--run", "another", "--json", status=1)
 
@@ -81,6 +81,7 @@ def test_a_place_is_what_starts_ranks_says(tmp_path: Path) -> None:
     parent = f"parent-{os.getppid()}-{runs.start_of(os.getppid())}"
     places = {
         ("TORCHELASTIC_RUN_ID=none", "RANK=3", "WORLD_SIZE=8"): (parent, 3, 8),
+        ("TORCHELASTIC_RUN_ID=the/run", "RANK=1", "WORLD_SIZE=2"): ("torchrun-the_run", 1, 2),
         ("SLURM_JOB_ID=7", "SLURM_STEP_ID=2", "SLURM_PROCID=1", "SLURM_NTASKS=4"): ("slurm-7.2", 1, 4),
         ("OMPI_COMM_WORLD_RANK=1", "OMPI_COMM_WORLD_SIZE=2"): (parent, 1, 2),
         ("RANK=none", "WORLD_SIZE=8"): (f"process-{os.getpid()}-{runs.start_of(os.getpid())}", 0, 1),

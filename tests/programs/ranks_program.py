@@ -1,13 +1,16 @@
 """One rank of several (gloo) that computes a case twice, eager and compiled under the hook, and compares the two.
 
 Usage: ranks_program.py SPEC, a JSON object: case, rank, ranks, rendezvous (a file), and spare: how many groups to make
-before all others. Prints a JSON object with the reports.
+before all others. ``late_s``: how long after the others it is at its first compile; ``dies``: it ends at its second
+call. Prints a JSON object with the reports.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import sys
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -243,7 +246,10 @@ def main() -> None:
     case = CASES[spec["case"]]
     expected = case(lambda function: function)
     precompiled.enable()
-    for _ in range(2):
+    time.sleep(spec.get("late_s", 0))
+    for number in range(2):
+        if number and spec.get("dies"):
+            os._exit(9)
         found = case(torch.compile)
         assert len(found) == len(expected)
         for ours, theirs in zip(found, expected, strict=True):
