@@ -13,11 +13,12 @@ Answer = dict[str, dict[str, Any]]
 
 # What is not served, of what torch itself can compile: at most three rows.
 BYPASSED = {
-    # It says of itself a device mesh, which is made of process groups: a worker is in none.
-    "distributed_tensor": {"unsupported-input", "unsupported-argument"},
     # The forward then takes a state of this process (torch.fx.experimental._backward_state) and calls the hook by it.
     "compiled_autograd_module_hooks": {"user-function"},
 }
+
+# And on torch 2.11, where DTensors describe themselves in another way (docs/decisions/0040).
+BYPASSED_ON_2_11 = {"distributed_tensor": {"unsupported-input", "unsupported-argument", "user-function"}}
 
 # Rows with a frame that no package holds, which Dynamo traces in each process, with package_report()'s reasons.
 TRACED: dict[str, set[str]] = {

@@ -6,6 +6,7 @@ import json
 import os
 from pathlib import Path
 
+import pytest
 from support_host import Host
 
 from precompiled.cli import runs as shown
@@ -37,6 +38,7 @@ print(json.dumps([graph.reason for graph in precompiled.report()]))
 """
 
 
+@pytest.mark.reason("no-such-run")
 def test_ranks_that_differ_are_told_by_number_and_reason(served: Host) -> None:
     file = served.root / "train.py"
     file.write_text(PROGRAM)
