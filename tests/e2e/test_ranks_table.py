@@ -40,6 +40,6 @@ def test_a_case_whose_ranks_fail_is_an_error(monkeypatch: pytest.MonkeyPatch) ->
     def refuses() -> None:
         raise table.BenchmarkError("rank 1 ended with 1")
 
-    monkeypatch.setattr(table, "output_of", lambda command: refuses())
+    monkeypatch.setattr(table, "output_of", lambda *_: refuses())
     (row,) = table.examine(["ddp"], print)
     assert not row.right and row.error == "rank 1 ended with 1" and row.cells()[2] == "error"
