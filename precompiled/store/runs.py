@@ -137,7 +137,9 @@ def begin(root: Path, run: str) -> Path:
     """The folder of a run, which is made; of the other runs, the oldest are removed. Raises OSError."""
     folder = root / RUNS / run
     if not folder.is_dir():
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # Each by itself: a parent would get the umask's mode, and a store that a group may write is not trusted.
+        for directory in (root, folder.parent, folder):
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         others = sorted((path for path in (root / RUNS).iterdir() if path != folder), key=_changed, reverse=True)
         for old in others[KEPT - 1 :]:
             shutil.rmtree(old, ignore_errors=True)

@@ -105,3 +105,13 @@ def test_the_oldest_runs_are_removed_and_what_is_damaged_is_left_out(tmp_path: P
     assert runs.runs(tmp_path) == []
     (tmp_path / runs.RUNS / "run-9" / "0-1.jsonl").write_text("{}\n")
     assert runs.runs(tmp_path) == []
+
+
+def test_a_store_that_a_run_makes_is_its_users_alone(tmp_path: Path) -> None:
+    before = os.umask(0o002)
+    try:
+        folder = runs.begin(tmp_path / "store", "run")
+    finally:
+        os.umask(before)
+    made = (folder, folder.parent, tmp_path / "store")
+    assert [path.stat().st_mode & 0o777 for path in made] == [0o700] * 3
