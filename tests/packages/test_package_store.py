@@ -7,6 +7,8 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -55,6 +57,28 @@ def test_eight_writers_lose_nothing(tmp_path: Path) -> None:
     store = PackageStore(tmp_path)
     bodies = {store.read(FUNCTION, name).body for name in store.names(FUNCTION)}
     assert bodies == {b"the same of all"} | {f"writer {w} entry {n}".encode() for w in range(8) for n in range(8)}
+
+
+def test_an_eviction_meanwhile_takes_no_directory_from_a_writer(tmp_path: Path) -> None:
+    """It removes directories that are empty: so is that of a function whose first entry is being written."""
+    store, done = PackageStore(tmp_path), threading.Event()
+
+    def evict() -> None:
+        while not done.is_set():
+            PackageStore(tmp_path).shrink(1 << 30)
+
+    evictor = threading.Thread(target=evict)
+    evictor.start()
+    try:
+        for number in range(200):
+            function = fmt.function_key("program", f"f{number}", "0" * 64, one_graph=False)
+            (store.packages / function).mkdir(parents=True, mode=0o700)
+            os.utime(store.packages / function, (0, 0))  # an old one goes
+            name = store.publish(replace(header(), function=function), b"{}", b"body")
+            assert store.names(function) == [name]
+    finally:
+        done.set()
+        evictor.join()
 
 
 def test_a_writer_killed_at_any_point_leaves_a_good_store(tmp_path: Path) -> None:
