@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from precompiled.core import durable
-from precompiled.core.errors import CorruptArtifact, StoreError, UntrustedStore
+from precompiled.core.errors import CorruptArtifact, StoreError
 from precompiled.store import package_format as fmt
 from precompiled.store import trust
 
@@ -91,7 +91,7 @@ class PackageStore:
         self._write(header.function, REFUSED, fmt.seal_refusal(header, reason))
         for name in self.names(header.function):
             with suppress(OSError):
-                (directory / name).unlink()
+                (self.packages / header.function / name).unlink()
 
     def refusals(self) -> Iterator[dict[str, str]]:
         """``function`` and ``reason`` of each function whose packages are out of use."""
