@@ -155,7 +155,7 @@ def _compile(
         modes.process_wide(program["modes"]),
         modes.thread_local(program["modes"]),
         configs.applied(settings, job.compile_threads),
-        process_groups.stand_ins(program["modes"]["groups"]),
+        process_groups.stand_ins(program["modes"]["groups"], program["modes"].get("ranks")),
     ):
         result: CompileResult = compile_graph(module, inputs, program["hints"], program["floats"], frozen, told)
     manifest = fmt.Manifest(

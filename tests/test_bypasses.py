@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from torch._inductor import config_comms
 from support_session import ThisProcess, this_process
 from torch.autograd.graph import saved_tensors_hooks
 from torch.testing._internal.two_tensor import TwoTensor
@@ -293,15 +294,11 @@ def test_a_collective_that_is_none_of_the_functional_ones(here: ThisProcess) -> 
 
 
 BY_RANK: list[tuple[Any, str, Any]] = [
-    (torch._inductor.config, "reorder_for_compute_comm_overlap", True),
-    (torch._inductor.config, "bucket_all_gathers_fx", "all"),
-    (torch._inductor.config, "bucket_reduce_scatters_fx", "all"),
-    (torch._inductor.config, "bucket_all_reduces_fx", "all"),
     (torch._inductor.config, "_micro_pipeline_tp", True),
     (torch._inductor.config, "distributed_max_autotune_gemm", True),
     (torch._inductor.config, "aten_distributed_optimizations.enable_overlap_scheduling", True),
-    (torch._inductor.config, "aten_distributed_optimizations.allow_comms_decompositions", True),
     (torch._functorch.config, "_sync_decision_cross_ranks", True),
+    (config_comms, "runtime_estimations_align_across_all_distributed_ranks", True),
 ]
 
 
@@ -318,7 +315,8 @@ def test_collectives_under_a_setting_that_compiles_by_rank(
     def reduced(x: torch.Tensor) -> torch.Tensor:
         return torch.distributed._functional_collectives.all_reduce(x, "sum", dist.group.WORLD)
 
-    with module.patch({name: value}):
+    # Nothing else reads config_comms.
+    with module.patch({name: value}), torch._inductor.config.patch(reorder_for_compute_comm_overlap=True):
         assert name in here.refuses("rank-dependent", reduced, X)
         here.refuses("lookup-only", double, X)  # what has no collectives is of no rank
 

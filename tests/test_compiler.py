@@ -112,17 +112,21 @@ def test_inputs_over_one_memory_that_are_changed(store: Store, monkeypatch: pyte
 @pytest.mark.reason("rank-dependent")
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="this torch has no torch.distributed")
 def test_a_pass_that_asks_for_the_rank(store: Store, one_rank: None) -> None:
-    """No client sends a graph under this setting (configs.refuse_ranks): it stands for one that we do not know yet."""
+    """Under a setting that is known, its place in the group is in the key; without, it stands for one that is not."""
 
     def gathered(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         ours, group = torch.distributed._functional_collectives, torch.distributed.group.WORLD
         return ours.all_gather_tensor(x, 0, group) + ours.all_gather_tensor(y, 0, group)
 
-    (found,) = captures(gathered, X, Y)
+    with torch._inductor.config.patch(bucket_all_gathers_fx="all"):
+        (found,) = captures(gathered, X, Y)
+    (plain,) = captures(gathered, X, Y)
     program = json.loads(found.program.to_bytes())
-    program["configs"]["inductor"]["bucket_all_gathers_fx"] = "all"
+    assert program["modes"]["ranks"] == {"precompiled-group-0": 0}
+    assert "ranks" not in plain.program.modes
     torch.distributed.destroy_process_group()
     try:
+        del program["modes"]["ranks"]
         assert run(store, json.dumps(program).encode()) == "rank-dependent"
     finally:
         torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)

@@ -123,3 +123,36 @@ def pairs() -> Iterator[Values]:
 def _added_with_gradient(x: torch.Tensor, group: Any) -> torch.Tensor:
     whole = functional_collectives.all_gather_tensor_autograd(x, 0, group)
     return whole.view(2, *x.shape).sum(0)
+
+
+@case(KIND)
+def bucketed() -> Iterator[Values]:
+    """Layers whose weights are gathered before use, with gathers, scatters and reductions merged into buckets."""
+    settings = {f"bucket_{which}_fx": "all" for which in ("all_gathers", "reduce_scatters", "all_reduces")}
+    yield from _sharded_weights(settings)
+
+
+@case(KIND)
+def reordered() -> Iterator[Values]:
+    """The same, where Inductor moves collectives to where others compute (reorder_for_compute_comm_overlap)."""
+    yield from _sharded_weights({"reorder_for_compute_comm_overlap": True})
+
+
+def _sharded_weights(settings: dict[str, Any]) -> Iterator[Values]:
+    """As SimpleFSDP does it: each rank holds half of each weight's rows."""
+
+    class Layers(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.halves = torch.nn.ParameterList(torch.nn.Parameter(torch.randn(4, 8) / 3) for _ in range(4))
+            self.scale = torch.nn.Parameter(torch.ones(8))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            for half in self.halves:
+                whole = functional_collectives.all_gather_tensor_autograd(half, 0, dist.group.WORLD)
+                x = torch.tanh(x @ whole.t()) * self.scale
+            return x
+
+    model = Layers()
+    compiled = torch.compile(model, options=settings)
+    yield from trained(model, lambda step: functional.cross_entropy(compiled(batch(step)[0]), batch(step)[1]))

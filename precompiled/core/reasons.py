@@ -152,9 +152,9 @@ _TABLE = (
         "with ranks in another order than their groups have them, of several dimensions that are flattened elsewhere, "
         "or of a torch whose meshes are not known", "the message says which"),
     _bypass("rank-dependent",
-        "a graph with collectives under a setting of Inductor's that compiles by rank, or lets ranks agree while "
-        "they compile (bucketed collectives, overlap scheduling, `allow_comms_decompositions`; the message names "
-        "it), or a pass that asked a worker for its rank (a failure record: in process as well). "
+        "a graph with collectives under a setting of Inductor's that lets ranks agree while they compile (overlap "
+        "scheduling, aligned estimates; the message names it), or a pass that asked a worker for a rank that is not "
+        "in the key (a failure record: in process as well). Bucketed and reordered collectives are served. "
         "`_sync_cache_decision_cross_ranks` keeps all graphs",
         "leave the setting off, where one artifact for all ranks is worth more"),
     _bypass("runtime-assertion",

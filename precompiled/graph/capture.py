@@ -129,6 +129,8 @@ def capture(
         frozen = weights.frozen(held, inputs.args[len(inputs.args) - len(held) :])
     if groups:
         configs.refuse_ranks(settings)
+        if configs.ask_for_ranks(settings):
+            state["ranks"] = {numbers[name]: process_groups.rank(name) for name in groups}
     graph, described, known = devices.for_a_worker([graph, inputs.to_plain(numbers), state], device)
     sections = {
         "graph": _dump(graph),

@@ -247,7 +247,8 @@ _SET_BY = {
     "sdp": "torch.nn.attention.sdpa_kernel, torch.backends.cuda.enable_*_sdp",
     "threads": "torch.set_num_threads, OMP_NUM_THREADS, the CPUs that the process may use",
     "compiled_autograd": "compiled autograd",
-    "groups": "the process groups of the graph's collectives, and their ranks",
+    "groups": "the process groups of the graph's collectives, and how many ranks they have",
+    "ranks": "this rank's place in its process groups",
 }
 # The items of those that are lists.
 _PARTS = {

@@ -1,7 +1,8 @@
 """Inductor's and functorch's configuration: what a compile depends on, as plain data, and back.
 
 Private names: torch._inductor.config.{save_config_portable, patch, _save_config_ignore, _config},
-torch._functorch.config.{save_config_portable, patch, _save_config_ignore, _config}. Checked on 2.11.0, 2.13.0, 2.15.0.
+torch._functorch.config.{save_config_portable, patch, _save_config_ignore, _config},
+torch._inductor.config_comms.{patch, _config}. Checked on 2.11.0, 2.13.0, 2.15.0.
 They are in torch/utils/_config_module.py.
 """
 
@@ -14,12 +15,14 @@ from typing import Any
 import torch
 import torch._functorch.config
 import torch._inductor.config
+import torch._inductor.config_comms
 
 from precompiled.core.errors import Bypass, CompileFailed
 from precompiled.torch_internals import code_settings
 
 _inductor = torch._inductor.config
 _functorch = torch._functorch.config
+_comms = torch._inductor.config_comms
 
 # Left out of save_config_portable.
 _LEFT_OUT = ("pre_grad_pass_timing",)
@@ -38,41 +41,49 @@ _REFUSED = {
     "force_disable_caches": ("caches-disabled", "Inductor's caches are disabled (force_disable_caches)"),
     "fx_wrapper": ("fx-wrapper", "fx_wrapper has no code to keep"),
 }
-# Where one of these is on, Inductor asks for its rank, lets ranks agree on what each has measured, or takes collectives
-# apart by what this process has set up. A worker is of no rank, and one artifact is for all.
+# Where one of these is on, Inductor lets ranks agree on what each has measured, asks for the rank among all, or takes
+# collectives apart by what this process has set up. A worker is of no rank, and one artifact is for all.
 _OF_RANKS = {
     "inductor": (
-        "reorder_for_compute_comm_overlap",
-        "bucket_all_gathers_fx",
-        "bucket_reduce_scatters_fx",
-        "bucket_all_reduces_fx",
-        "dedup_reduce_scatters",
         "distributed_max_autotune_gemm",
         "_fuse_ddp_communication",
         "_micro_pipeline_tp",
         "_collective.auto_select",
         "aten_distributed_optimizations.enable_overlap_scheduling",
         "aten_distributed_optimizations.enable_low_contention_collectives",
-        "aten_distributed_optimizations.allow_comms_decompositions",
         "aten_distributed_optimizations.spmd_check",
     ),
     "functorch": ("_sync_decision_cross_ranks",),
+    "config_comms": (
+        "runtime_estimations_align_across_all_distributed_ranks",
+        "runtime_estimations_use_nccl_lib_estimations",
+        "reorder_for_compute_comm_overlap_broadcast_runtime_estimations",
+    ),
 }
+# Where one of these is on, Inductor asks for the rank in a collective's group: its own share of a bucket lies there.
+_OF_RANKS_IN_GROUPS = ("bucket_all_gathers_fx", "aten_distributed_optimizations.allow_comms_decompositions")
+# What else Inductor reads where this one is on.
+_REORDERS, _COMMS = "reorder_for_compute_comm_overlap", "config_comms"
 _OFF = (None, False, "none")
 # Its ranks agree on each graph, whether it has collectives or not: all of them must be asked.
 _OF_ALL_RANKS = "_sync_cache_decision_cross_ranks"
 
 
 def refuse_ranks(settings: Mapping[str, Mapping[str, Any]]) -> None:
-    """For a graph with collectives: raises Bypass where these settings (of ``snapshot``) compile it by rank, or name
-    its groups in machine code.
+    """For a graph with collectives: raises Bypass where these settings (of ``snapshot``) compile it together with other
+    ranks, or name its groups in machine code.
     """
     if settings["inductor"].get("cpp_wrapper"):
         raise Bypass("cpp_wrapper code of collectives names their groups", code="cpp-wrapper")
     for module, names in _OF_RANKS.items():
         for name in names:
-            if settings[module].get(name) not in _OFF:
+            if settings.get(module, {}).get(name) not in _OFF:
                 raise Bypass(f"torch._{module}.config.{name} is on, which asks for the rank", code="rank-dependent")
+
+
+def ask_for_ranks(settings: Mapping[str, Mapping[str, Any]]) -> bool:
+    """Whether a graph with collectives is compiled by this rank's place in their groups."""
+    return any(settings["inductor"].get(name) not in _OFF for name in _OF_RANKS_IN_GROUPS)
 
 
 def refuse_device(settings: Mapping[str, Mapping[str, Any]], device: str) -> None:
@@ -110,9 +121,14 @@ def snapshot(options: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     functorch = _functorch.save_config_portable(ignore_private_configs=False) | _set(_functorch)
     if functorch.get(_OF_ALL_RANKS):
         raise Bypass(f"torch._functorch.config.{_OF_ALL_RANKS} is on", code="rank-dependent")
+    comms = {}
+    if inductor.get(_REORDERS) not in _OFF:
+        values = {name: getattr(_comms, name) for name in _comms._config if not name.startswith("env_")}
+        comms[_COMMS] = _plain("torch._inductor.config_comms", values)
     return {
         "inductor": _plain("torch._inductor.config", inductor),
         "functorch": _plain("torch._functorch.config", functorch),
+        **comms,
         # What users change to make torch's caches miss makes this one miss.
         "tag": {"cache_key_tag": str(getattr(torch.compiler.config, "cache_key_tag", ""))},
     }
@@ -184,8 +200,8 @@ def _setting(name: str, encoded: Any) -> Any:
 def applied(configs: Mapping[str, Mapping[str, Any]], compile_threads: int) -> Iterator[None]:
     """The captured configuration, for one compile; what was there before comes back afterwards."""
     with ExitStack() as stack:
-        for module, name in ((_inductor, "inductor"), (_functorch, "functorch")):
-            values = {key: _setting(key, value) for key, value in configs[name].items()}
+        for module, name in ((_inductor, "inductor"), (_functorch, "functorch"), (_comms, _COMMS)):
+            values = {key: _setting(key, value) for key, value in configs.get(name, {}).items()}
             changed = {key: value for key, value in values.items() if getattr(module, key, None) != value}
             stack.enter_context(module.patch(changed))
         stack.enter_context(_inductor.patch(compile_threads=compile_threads))

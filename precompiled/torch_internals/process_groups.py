@@ -4,12 +4,13 @@ A functional collective (torch.ops._c10d_functional.*) names its group, and what
 alone. Inductor looks the group up by its name while it compiles. A worker is in no group, so it gets empty ones, under
 the names that a program has (group_names.py).
 
-What asks such a group for its rank, or for the group of all ranks (to which one rank would have to talk), would compile
-for one rank what all of them are going to load. The settings that do so are known (configs.refuse_ranks); where
-something else does, the compile ends with that reason, and the graph is compiled in process.
+What asks such a group for its rank would compile for one rank what all of them are going to load. Under the settings
+that are known to do so (configs.ask_for_ranks) the rank's place in its groups is in the key, and the stand-ins have it.
+Where something else does, or asks for the group of all ranks (to which one rank would have to talk), the compile ends
+with that reason, and the graph is compiled in process.
 
 Private names: torch._C._distributed_c10d.{ProcessGroup, _register_process_group, _unregister_process_group},
-torch.distributed.distributed_c10d.{_resolve_process_group, _get_default_group}, torch._ops.{OpOverload._schema,
+torch.distributed.distributed_c10d.{_resolve_process_group, _get_default_group, get_rank}, torch._ops.{OpOverload._schema,
 OpOverloadPacket._qualified_op_name}, torch._dynamo.repro. Checked on 2.11.0, 2.13.0, 2.15.0.
 """
 
@@ -99,16 +100,26 @@ def _is_torchs(name: object) -> bool:
 
 
 def size(name: str) -> int:
+    return int(_resolved(name).size())
+
+
+def rank(name: str) -> int:
+    """This rank's place in the group."""
+    return int(_resolved(name).rank())
+
+
+def _resolved(name: str) -> Any:
     from torch.distributed.distributed_c10d import _resolve_process_group
 
-    return int(_resolve_process_group(name).size())
+    return _resolve_process_group(name)
 
 
 @contextmanager
-def stand_ins(groups: Mapping[str, int]) -> Iterator[None]:
-    """In a worker: groups of these names and sizes, of no rank, that nothing can be sent through.
+def stand_ins(groups: Mapping[str, int], ranks: Mapping[str, int] | None = None) -> Iterator[None]:
+    """In a worker: groups of these names and sizes, that nothing can be sent through. ``ranks``: this rank's place in
+    each, where it is in the key (configs.ask_for_ranks).
 
-    Raises CompileFailed at the end where something has asked for the rank, whatever became of it.
+    Raises CompileFailed at the end where something has asked for a rank that is not, whatever became of it.
     """
     if not groups:
         yield
@@ -123,16 +134,27 @@ def stand_ins(groups: Mapping[str, int]) -> Iterator[None]:
         asked.append(CompileFailed("what is compiled depends on the rank", code="rank-dependent"))
         raise asked[0]
 
-    class NoRank(ProcessGroup):
+    class StandIn(ProcessGroup):
+        place: int | None = None
+
         def rank(self) -> int:
             # What would make a bug report of this graph writes the rank into it, with every compile.
             caller: str = sys._getframe(1).f_globals.get("__name__", "")
-            return 0 if caller.startswith("torch._dynamo.repro.") else refuse()
+            if self.place is None:
+                return 0 if caller.startswith("torch._dynamo.repro.") else refuse()
+            return self.place
+
+    def get_rank(group: Any = None) -> int:
+        return group.rank() if isinstance(group, StandIn) else refuse()
 
     # torch's stub for this constructor asks for a store; it takes none.
-    made = {name: NoRank(0, size) for name, size in groups.items()}  # type: ignore[call-arg]
+    made = {name: StandIn(0, size) for name, size in groups.items()}  # type: ignore[call-arg]
+    for name, place in (ranks or {}).items():
+        made[name].place = place
     default_group = distributed_c10d._get_default_group
+    get_rank_of_torch = distributed_c10d.get_rank
     distributed_c10d._get_default_group = refuse
+    torch.distributed.get_rank = distributed_c10d.get_rank = get_rank
     for name, group in made.items():
         _register_process_group(name, group)
     try:
@@ -146,5 +168,6 @@ def stand_ins(groups: Mapping[str, int]) -> Iterator[None]:
             raise asked[0]
     finally:
         distributed_c10d._get_default_group = default_group
+        torch.distributed.get_rank = distributed_c10d.get_rank = get_rank_of_torch
         for name in made:
             _unregister_process_group(name)

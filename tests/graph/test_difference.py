@@ -118,7 +118,8 @@ CASES: dict[str, tuple[Callable[[dict[str, Any]], Any], list[str]]] = {
     "an attention backend": (put("modes", "sdp", 0, False), ["sdp.flash: True -> False  (torch.nn.attention"]),
     "threads": (put("modes", "threads", 4), ["threads: 2 -> 4  (torch.set_num_threads"]),
     "a default device": (put("modes", "default_device", "meta"), ["default_device: not set -> meta"]),
-    "ranks": (put("modes", "groups", {"0": 4}), ["groups: 0 2 -> 0 4  (the process groups"]),
+    "group": (put("modes", "groups", {"0": 4}), ["groups: 0 2 -> 0 4  (the process groups"]),
+    "ranks": (put("modes", "ranks", {"0": 1}), ["ranks: not set -> 0 1  (this rank's place"]),
     "a mode of another version": (put("modes", "newer", True), ["newer: not set -> True"]),
     # ---- configs
     "a setting": (put("configs", "inductor", "max_autotune", True), ["inductor.max_autotune: False -> True"]),
@@ -188,7 +189,7 @@ def test_every_mode_says_what_sets_it() -> None:
     from precompiled.torch_internals import modes
 
     captured = modes.read(uses_cpu=True)
-    assert {*captured, "groups"} == set(difference._SET_BY)
+    assert {*captured, "groups", "ranks"} == set(difference._SET_BY)
     lists = {name: len(value) for name, value in captured.items() if isinstance(value, list)}
     assert {name: len(parts) for name, parts in difference._PARTS.items()} == lists
     places = tuple(".".join(place) for place in modes._PRECISION_PLACES)
