@@ -8,6 +8,7 @@ from typing import Any
 from precompiled.cli.app import command
 from precompiled.cli.output import Output, table
 from precompiled.core.config import NAMES, Settings
+from precompiled.core.words import human_bytes, human_seconds
 
 
 @command("config", overrides=True)
@@ -18,5 +19,14 @@ def config_command(out: Output, settings: Settings) -> None:
         name: {"value": str(value) if isinstance(value, Path) else value, "origin": settings.origins[name]}
         for name, value in values.items()
     }
-    rows = [(name, str(values[name]), settings.origins[name]) for name in NAMES]
+    rows = [(name, _with_unit(name, values[name]), settings.origins[name]) for name in NAMES]
     out.result(document, lambda: table(("SETTING", "VALUE", "ORIGIN"), rows))
+
+
+def _with_unit(name: str, value: Any) -> str:
+    """As it can be set, and as people read it where that says more."""
+    if name.endswith("_bytes") and value:
+        return f"{value} ({human_bytes(value)})"
+    if name.endswith("_s"):
+        return f"{value:g} s" if value < 120 else f"{value:g} s ({human_seconds(value)})"
+    return str(value)
