@@ -91,12 +91,17 @@ def start_daemon(settings: Settings, timeout_s: float = DEFAULT_TIMEOUT_S) -> St
     return Starting(settings).result(timeout_s)
 
 
+# Settings that are no daemon's, or that it is told otherwise.
+_OF_CLIENTS = ("runtime_dir", "cache_dir", "mode", "wait_s", "require", "progress", "autostart", "packages",
+               "package_audit")  # fmt: skip
+
+
 def arguments(settings: Settings) -> list[str]:
     """What the daemon must be told: it reads the same files, but not this process's flags and directories."""
     told = ["--runtime-dir", str(settings.runtime_dir), "--cache-dir", str(settings.cache_dir)]
     defaults = {item.name: item.default for item in settings.__dataclass_fields__.values()}
     for name in config.NAMES:
-        if name in ("runtime_dir", "cache_dir", "mode", "wait_s", "require", "autostart", "packages", "package_audit"):
+        if name in _OF_CLIENTS:
             continue
         value, origin = getattr(settings, name), settings.origins.get(name, "default")
         if name == "log":  # PRECOMPILED_LOG is a client's own
