@@ -9,6 +9,7 @@ import re
 import signal
 import struct
 import subprocess
+import sys
 import termios
 import threading
 import time
@@ -16,7 +17,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-TIMEOUT_S = 300.0
+TIMEOUT_S = 60.0
+# Without a terminal that controls it, Ctrl-C reaches nobody.
+_TAKE_TERMINAL = """
+import fcntl, os, sys, termios
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+os.execvp(sys.argv[1], sys.argv[1:])
+"""
 _CONTROL = re.compile(r"\x1b\[([?0-9;]*)([A-Za-z])|\x1b[()=>78].?|([\r\n\b\x07])|([^\x1b\r\n\b\x07]+)")
 
 
@@ -138,8 +145,8 @@ def on_terminal(
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
     kept = {name: value for name, value in env.items() if name not in ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR")}
     process = subprocess.Popen(
-        list(command), env={**kept, "TERM": "xterm-256color"}, cwd=cwd, stdin=slave, stdout=slave, stderr=slave,
-        start_new_session=True,
+        [sys.executable, "-c", _TAKE_TERMINAL, *command], env={**kept, "TERM": "xterm-256color"}, cwd=cwd,
+        stdin=slave, stdout=slave, stderr=slave, start_new_session=True,
     )  # fmt: skip
     os.close(slave)
     terminal = Terminal(process, master, columns, rows)

@@ -28,6 +28,7 @@ COMMANDS = {
     "serve": "precompiled.cli.daemon",
     "status": "precompiled.cli.daemon",
     "stats": "precompiled.cli.daemon",
+    "top": "precompiled.cli.top",
     "watch": "precompiled.cli.watch",
     "ls": "precompiled.cli.store",
     "show": "precompiled.cli.store",

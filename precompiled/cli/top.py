@@ -1,0 +1,154 @@
+"""top: a live view of the host, on a terminal by keys, else as plain lines."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+import select
+import shutil
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import click
+
+from precompiled.cli import top_view as view
+from precompiled.cli.app import command
+from precompiled.cli.output import Output
+from precompiled.core.config import Settings
+from precompiled.core.errors import DaemonError
+from precompiled.store.runs import runs
+
+ANSWER_TIMEOUT_S = 2.0
+_SEQUENCES = re.compile(r"\x1b[\[O][0-9;]*[A-Za-z~]")  # arrows, function keys: none is ours
+
+
+@command("top")
+@click.option("--interval", type=click.FloatRange(min=0.1), default=2.0, show_default=True, metavar="SECONDS",
+              help="Between two looks.")  # fmt: skip
+@click.option("--once", is_flag=True, help="Show one look, as text, and end.")
+def top_command(out: Output, settings: Settings, interval: float, once: bool) -> int:
+    """Show live what compiles on this host: clients by program and rank, graphs by state, workers, queue.
+
+    Keys: q quits, s sorts, f filters by state, / by a program's name. Without a terminal: a line for each change.
+    """
+    rates = view.Rates()
+    if out.as_json or once:
+        seen = _look(settings, rates)
+        size = shutil.get_terminal_size((120, 10_000))
+        rows = 200 if not sys.stdout.isatty() else max(size.lines, 24)
+        lines = view.screen(seen, rates, view.Choices(), size.columns, rows, colour=False)
+        out.result(dataclasses.asdict(seen), "\n".join(lines[:-1]).rstrip())
+        return 0
+    try:
+        if sys.stdout.isatty() and sys.stdin.isatty():
+            _live(settings, rates, interval)
+        else:
+            _lines(settings, rates, interval)
+    except KeyboardInterrupt:
+        pass
+    return 0
+
+
+def _look(settings: Settings, rates: view.Rates) -> view.Look:
+    from precompiled import wire
+
+    status = stats = None
+    problem = ""
+    try:
+        status, stats = _ask(settings, wire.Status()), _ask(settings, wire.Stats())
+    except DaemonError as error:
+        problem = "the first graph that is missed starts one" if error.code == "no-daemon" else error.message
+    rates.add(time.monotonic(), stats)
+    return view.look(time.time(), runs(settings.cache_dir), status, stats, problem)
+
+
+def _ask(settings: Settings, message: Any) -> dict[str, Any]:
+    import msgspec
+
+    from precompiled.client import ask
+
+    fields: dict[str, Any] = msgspec.to_builtins(ask.request(settings, message, ANSWER_TIMEOUT_S))
+    return fields
+
+
+def _lines(settings: Settings, rates: view.Rates, interval: float) -> None:
+    told = ""
+    while True:
+        text = view.line(_look(settings, rates), rates)
+        if text != told:
+            told = text
+            click.echo(f"{time.strftime('%H:%M:%S')}  {text}")
+            sys.stdout.flush()
+        time.sleep(interval)
+
+
+# ---------------------------------------------------------------- on a terminal
+
+
+def _live(settings: Settings, rates: view.Rates, interval: float) -> None:
+    choices = view.Choices()
+    shown: list[str] = []
+    size = os.terminal_size((0, 0))
+    colour = not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    with _screen():
+        seen, next_look = _look(settings, rates), time.monotonic() + interval
+        while True:
+            # Python's COLUMNS and LINES would not follow a window that changes its size.
+            now_size = os.get_terminal_size(sys.stdout.fileno())
+            if now_size != size:
+                size, shown = now_size, []
+                _write("\x1b[H\x1b[2J")
+            lines = view.screen(seen, rates, choices, size.columns, size.lines, colour=colour)
+            # Over a slow line, only what has changed.
+            changed = [at for at, line in enumerate(lines) if at >= len(shown) or shown[at] != line]
+            _write("".join(f"\x1b[{at + 1};1H{lines[at]}\x1b[K" for at in changed))
+            shown = lines
+            # Woken by a key at once, by a window's new size within a second.
+            if select.select([sys.stdin], [], [], max(0.0, min(next_look - time.monotonic(), 1.0)))[0]:
+                for key in _keys():
+                    if key in ("q", "\x04") and not choices.typing:
+                        return
+                    choices = choices.key(key)
+            if time.monotonic() >= next_look:
+                seen, next_look = _look(settings, rates), time.monotonic() + interval
+
+
+def _keys() -> Iterator[str]:
+    data = os.read(sys.stdin.fileno(), 1024)
+    if not data:
+        raise KeyboardInterrupt  # the terminal is gone
+    yield from _SEQUENCES.sub("", data.decode(errors="ignore"))
+
+
+@contextmanager
+def _screen() -> Iterator[None]:
+    """The terminal's other screen, without a cursor, keys as they are pressed; all is given back in the end."""
+    import signal
+    import termios
+    import tty
+
+    fd = sys.stdin.fileno()
+    usual = termios.tcgetattr(fd)
+
+    def leave(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, leave) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        tty.setcbreak(fd)
+        _write("\x1b[?1049h\x1b[?25l")
+        yield
+    finally:
+        _write("\x1b[?25h\x1b[?1049l")
+        termios.tcsetattr(fd, termios.TCSADRAIN, usual)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _write(text: str) -> None:
+    sys.stdout.write(text)
+    sys.stdout.flush()

@@ -1,0 +1,305 @@
+"""What `precompiled top` shows: one look at a host as lines of text. Pure: no terminal, no daemon, no clock.
+
+``look`` says what there is, ``screen`` draws it for a size and the choices of keys, ``line`` says it in one line.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from precompiled.core.words import counted, human_bytes, human_seconds
+from precompiled.store.runs import BY_DAEMON, Run
+
+SORTS = ("state", "age", "program")
+FILTERS = ("all", "waiting", "not served", "compiled")
+SHOWN_DIGITS = 12  # of a key, where there is place
+RATE_S = 60.0  # hits and misses a minute are those of the last one
+# In the order in which they are worth a look.
+STATES = ("compiling", "queued", "eager", "in process", "compiled")
+STYLES = {"compiling": "33", "queued": "36", "eager": "31", "in process": "35", "compiled": "32"}
+KEYS = "q quit  s sort  f filter  / program"
+
+
+@dataclass(frozen=True)
+class Client:
+    program: str
+    rank: str  # "3/8"; "" of a process alone
+    pid: int
+    began: float
+    states: dict[str, int]
+    saved_s: float
+
+
+@dataclass(frozen=True)
+class Graph:
+    state: str  # of STATES
+    since: float
+    program: str
+    rank: str
+    name: str
+    key: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Look:
+    """A host at one moment. ``status``, ``stats``: the daemon's fields, None where none answers for ``problem``."""
+
+    now: float
+    status: dict[str, Any] | None
+    stats: dict[str, Any] | None
+    problem: str
+    clients: list[Client]
+    graphs: list[Graph]
+
+
+@dataclass(frozen=True)
+class Choices:
+    sort: str = SORTS[0]
+    shown: str = FILTERS[0]
+    program: str = ""
+    typing: bool = False  # the program's name is being typed
+
+    def key(self, key: str) -> Choices:
+        if self.typing:
+            if key in ("\r", "\n"):
+                return replace(self, typing=False)
+            if key == "\x1b":
+                return replace(self, typing=False, program="")
+            if key in ("\x7f", "\b"):
+                return replace(self, program=self.program[:-1])
+            return replace(self, program=self.program + key) if key.isprintable() else self
+        match key:
+            case "s":
+                return replace(self, sort=_after(SORTS, self.sort))
+            case "f":
+                return replace(self, shown=_after(FILTERS, self.shown))
+            case "/":
+                return replace(self, typing=True, program="")
+        return self
+
+
+def _after(names: Sequence[str], name: str) -> str:
+    return names[(names.index(name) + 1) % len(names)]
+
+
+@dataclass
+class Rates:
+    """How fast the daemon's counters grow, over the last minute of looks."""
+
+    _seen: deque[tuple[float, float, float]] = field(default_factory=deque)
+
+    def add(self, now: float, stats: dict[str, Any] | None) -> None:
+        if stats is None or (self._seen and stats["hits"] < self._seen[-1][1]):
+            self._seen.clear()  # another daemon counts from 0
+        if stats is not None:
+            self._seen.append((now, stats["hits"], stats["misses"]))
+        while len(self._seen) > 2 and self._seen[1][0] <= now - RATE_S:
+            self._seen.popleft()
+
+    def said(self) -> str:
+        """Hits and misses of the last minute, or since the first look."""
+        if not self._seen:
+            return "no counts"
+        first, last = self._seen[0], self._seen[-1]
+        hits, misses = int(last[1] - first[1]), int(last[2] - first[2])
+        return f"{counted(hits, 'hit')}, {counted(misses, 'miss', 'misses')} in the last minute"
+
+
+def look(
+    now: float, runs: Iterable[Run], status: dict[str, Any] | None, stats: dict[str, Any] | None, problem: str
+) -> Look:
+    compiling = {worker["job"] for worker in (status or {}).get("workers", ()) if worker["job"]}
+    clients, graphs = [], []
+    for run in runs:
+        for process in run.processes:
+            if not process.is_alive:
+                continue
+            rank = f"{process.rank}/{run.ranks}" if run.ranks > 1 else ""
+            mine = [
+                Graph(_state(graph, compiling), graph["at"], process.program, rank, graph.get("name", "-"),
+                      graph.get("key", ""), _why(graph))
+                for graph in process.graphs.values()
+            ]  # fmt: skip
+            graphs += mine
+            states = {state: sum(graph.state == state for graph in mine) for state in STATES}
+            saved = sum(graph.get("saved_s", 0.0) for graph in process.graphs.values())
+            clients.append(Client(process.program, rank, process.pid, process.began, states, saved))
+    return Look(now, status, stats, problem, clients, graphs)
+
+
+def _state(graph: dict[str, Any], compiling: set[str]) -> str:
+    state = graph.get("state")
+    if state == "pending":
+        return "compiling" if graph.get("key") in compiling else "queued"
+    if state == "compiled" and graph.get("source") in BY_DAEMON:
+        return "compiled"
+    return "in process" if state == "bypassed" or graph.get("source") == "inline" else "eager"
+
+
+def _why(graph: dict[str, Any]) -> str:
+    return str(graph.get("reason") or graph.get("source") or "")
+
+
+# ---------------------------------------------------------------- chosen
+
+
+def _chosen(graphs: Sequence[Graph], choices: Choices) -> list[Graph]:
+    states = {
+        "all": STATES, "waiting": ("compiling", "queued"), "not served": ("eager", "in process"),
+        "compiled": ("compiled",),
+    }[choices.shown]  # fmt: skip
+    found = [graph for graph in graphs if graph.state in states and choices.program in graph.program]
+    orders: dict[str, Callable[[Graph], Any]] = {
+        "state": lambda graph: (STATES.index(graph.state), -graph.since, graph.name),
+        "age": lambda graph: (-graph.since, graph.name),
+        "program": lambda graph: (graph.program, _number(graph.rank), graph.name),
+    }
+    return sorted(found, key=orders[choices.sort])
+
+
+def _number(rank: str) -> int:
+    return int(rank.partition("/")[0] or 0)
+
+
+# ---------------------------------------------------------------- drawn
+
+
+def screen(seen: Look, rates: Rates, choices: Choices, columns: int, rows: int, *, colour: bool) -> list[str]:
+    """At most ``rows`` lines, each of ``columns`` characters at most. The clients get a third of the place, the graphs
+    what is left.
+    """
+    head = _head(seen, rates)
+    clients = [item for item in seen.clients if choices.program in item.program]
+    graphs = _chosen(seen.graphs, choices)
+    workers = _workers(seen)
+    place = max(rows - len(head) - len(workers) - 7, 4)
+    some = min(len(clients), max(place // 3, place - len(graphs), 2))
+    lines = [*head, ""]
+    lines += _block(
+        ("PROGRAM", "RANK", "PID", "UP", "GRAPHS", "COMPILED", "WAITING", "NOT SERVED", "SAVED"),
+        [_client(item, seen.now) for item in sorted(clients, key=lambda item: (item.program, _number(item.rank)))],
+        some, columns, right=(2, 3, 4, 5, 6, 7, 8), none="no clients",
+    )  # fmt: skip
+    if workers:
+        lines += ["", *workers]
+    left = max(rows - len(lines) - 3, 2)
+    digits = SHOWN_DIGITS if columns >= 100 else SHOWN_DIGITS // 2
+    lines += ["", *_block(
+        ("STATE", "AGE", "PROGRAM", "RANK", "GRAPH", "KEY", "WHY"),
+        [
+            (item.state, human_seconds(max(0.0, seen.now - item.since)), item.program, item.rank, item.name,
+             item.key[:digits], item.why)
+            for item in graphs
+        ],
+        left - 1, columns, right=(1,), none="no graphs",
+    )]  # fmt: skip
+    # Names come from programs: what they hold must not steer the terminal.
+    lines = ["".join(char if char.isprintable() else "?" for char in line)[:columns] for line in lines]
+    lines = lines[: rows - 1] + [""] * max(0, rows - 1 - len(lines))
+    if choices.typing:
+        foot = f"program: {choices.program}_  (Enter: only these, Esc: all)"
+    else:
+        foot = f"{KEYS}   sort: {choices.sort}, shown: {choices.shown}"
+        if choices.program:
+            foot += f", of {choices.program}"
+    lines.append(foot[:columns])
+    return [_coloured(line) for line in lines] if colour else lines
+
+
+def _head(seen: Look, rates: Rates) -> list[str]:
+    if seen.status is None or seen.stats is None:
+        return [f"no daemon: {seen.problem}"]
+    status, stats = seen.status, seen.stats
+    busy = sum(worker["state"] == "busy" for worker in status["workers"])
+    lines = [
+        f"daemon {status['pid']}, up {human_seconds(status['uptime_s'])}, {human_bytes(status['rss_bytes'])}; "
+        f"{counted(len(status['workers']), 'worker', zero='no')}, {busy} busy; {status['queue_depth']} queued",
+        f"{rates.said()}; {stats['compiled']} compiled, {stats['failed']} failed, "
+        f"{human_seconds(stats['saved_s'])} saved",
+    ]
+    return lines + [f"degraded: {text}" for text in status["degraded"]]
+
+
+def _client(item: Client, now: float) -> tuple[str, ...]:
+    waiting = item.states["compiling"] + item.states["queued"]
+    left = item.states["eager"] + item.states["in process"]
+    return (item.program, item.rank, str(item.pid), human_seconds(max(0.0, now - item.began)),
+            str(sum(item.states.values())), str(item.states["compiled"]), str(waiting), str(left),
+            human_seconds(item.saved_s))  # fmt: skip
+
+
+def _workers(seen: Look) -> list[str]:
+    if seen.status is None:
+        return []
+    names = {graph.key: graph.name for graph in seen.graphs if graph.key}
+    lines = []
+    for worker in seen.status["workers"]:
+        now = ""
+        if worker["job"]:
+            known = names.get(worker["job"])
+            what = f"{known} {worker['job'][:12]}" if known else worker["job"][:12]
+            now = f", {what} for {human_seconds(worker['job_s'])}"
+        done = counted(worker["jobs_done"], "job")
+        lines.append(f"worker {worker['pid']} on {worker['device']}: {worker['state']}, {done} done, "
+                     f"{human_bytes(worker['rss_bytes'])}{now}")  # fmt: skip
+    return lines
+
+
+def _block(
+    names: Sequence[str], cells: Sequence[Sequence[str]], most: int, columns: int, *, right: Sequence[int], none: str
+) -> list[str]:
+    """A table of ``most`` rows. Where it is too wide, the widest columns of text are cut."""
+    if not cells:
+        return [none]
+    shown = cells[:most] if len(cells) <= most else cells[: max(most - 1, 1)]
+    widths = [max(len(name), *(len(row[at]) for row in shown)) for at, name in enumerate(names)]
+    text = [at for at in range(len(names)) if at not in right]
+    while sum(widths) + 2 * (len(widths) - 1) > columns:
+        widest = max(text, key=lambda at: widths[at] - len(names[at]))
+        if widths[widest] <= max(len(names[widest]), 4):
+            break
+        widths[widest] -= 1
+    lines = [
+        "  ".join(_cell(cell, widths[at], at in right) for at, cell in enumerate(row)).rstrip()
+        for row in (names, *shown)
+    ]
+    if len(shown) < len(cells):
+        lines.append(f"and {len(cells) - len(shown)} more")
+    return lines
+
+
+def _cell(text: str, width: int, right: bool) -> str:
+    if len(text) > width:
+        text = text[: width - 2] + ".."
+    return text.rjust(width) if right else text.ljust(width)
+
+
+def _coloured(line: str) -> str:
+    """States in their colours, headlines bold: what is shown says the same without."""
+    for state, style in STYLES.items():
+        if line.startswith(state + " "):
+            return f"\x1b[{style}m{state}\x1b[0m{line[len(state):]}"
+    if line.startswith(("PROGRAM ", "STATE ")):
+        return f"\x1b[1m{line}\x1b[0m"
+    if line.startswith(("no daemon", "degraded")):
+        return f"\x1b[31m{line}\x1b[0m"
+    return line
+
+
+# ---------------------------------------------------------------- without a terminal
+
+
+def line(seen: Look, rates: Rates) -> str:
+    """All in one line, for a pipe or a file."""
+    states = {state: sum(graph.state == state for graph in seen.graphs) for state in STATES}
+    graphs = ", ".join(f"{number} {state}" for state, number in states.items() if number) or "none"
+    said = f"{counted(len(seen.clients), 'client')}; graphs: {graphs}"
+    if seen.status is None or seen.stats is None:
+        return f"no daemon; {said}"
+    busy = sum(worker["state"] == "busy" for worker in seen.status["workers"])
+    workers = f"{counted(len(seen.status['workers']), 'worker')}, {busy} busy, {seen.status['queue_depth']} queued"
+    return f"{workers}; {said}; {rates.said()}; {human_seconds(seen.stats['saved_s'])} saved"

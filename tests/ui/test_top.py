@@ -1,0 +1,216 @@
+"""`precompiled top` on a real pseudo-terminal, with a real daemon whose worker is held in the midst of a job.
+
+The screens are kept in goldens/, with numbers that differ from run to run as `N`. After a change that is meant, make
+them anew by GOLDENS=1 in the environment, and read what has changed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from support_daemon import DaemonUnderTest, graph, raw_client, running_daemon, wait_until
+from support_terminal import Screen, Terminal, on_terminal
+
+from precompiled import wire
+from precompiled.cli import top_view as view
+from precompiled.store import runs
+
+GOLDENS = Path(__file__).parent / "goldens"
+COMPILING, QUEUED, SERVED = "ab12" * 16, "cd34" * 16, "ef56" * 16
+
+
+def process(root: Path, run: str, rank: int, ranks: int, program: str, *graphs: dict[str, object]) -> None:
+    """The record of a process that lives: this one."""
+    now = time.time()
+    first = {
+        "rank": rank, "ranks": ranks, "pid": os.getpid(), "started": runs.start_of(os.getpid()), "program": program,
+        "argv": ["python", program], "executable": sys.executable, "directory": "/", "began": now - 125,
+    }  # fmt: skip
+    lines = [first, *({"id": str(at), "at": now - 100 * at - 75, **item} for at, item in enumerate(graphs))]
+    file = runs.begin(root, run) / f"{rank}-{os.getpid()}.jsonl"
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    file.chmod(0o600)
+
+
+@dataclass
+class Busy:
+    daemon: DaemonUnderTest
+    go_on: Path
+
+    def environment(self) -> dict[str, str]:
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("PRECOMPILED")}
+        settings = self.daemon.settings
+        return {**kept, "PRECOMPILED_CACHE_DIR": str(settings.cache_dir), "PRECOMPILED_AUTOSTART": "0",
+                "PRECOMPILED_RUNTIME_DIR": str(settings.runtime_dir), "NO_COLOR": ""}  # fmt: skip
+
+    @contextmanager
+    def top(self, *arguments: str, columns: int = 80, rows: int = 24) -> Iterator[Terminal]:
+        command = [sys.executable, "-m", "precompiled", "top", "--interval", "0.2", *arguments]
+        with on_terminal(command, self.environment(), self.daemon.directory, columns=columns, rows=rows) as terminal:
+            yield terminal
+
+
+@pytest.fixture(scope="module")
+def busy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Busy]:
+    """One job runs, one waits; two ranks and a server are their clients."""
+    directory = tmp_path_factory.mktemp("d")
+    go_on = directory / "go-on"
+    with running_daemon(directory, workers=1) as daemon, raw_client(daemon.settings) as client:
+        root = daemon.settings.cache_dir
+        pending = {"name": "forward [0/0]", "key": COMPILING, "state": "pending"}
+        queued = {"name": "step [2/0]", "key": QUEUED, "state": "pending"}
+        served = {"name": "TransformerBlock [1/0]", "key": SERVED, "state": "compiled", "source": "hit"}
+        process(root, "torchrun-7", 0, 2, "train.py", pending, {**served, "saved_s": 30.0})
+        process(root, "torchrun-7", 1, 2, "train.py", pending, queued)
+        process(root, "process-1", 0, 1, "a_server_with_a_long_name.py",
+                {"name": "encode [0/0]", "state": "bypassed", "source": "inline", "reason": "graph-attribute"},
+                {"name": "decode\x1b[2J", "state": "failed", "reason": "key-quarantined"})  # fmt: skip
+        for key in (COMPILING, QUEUED):
+            client.submit(daemon.submit(key), graph("wait-for", path=str(go_on)))
+        client.send(wire.PREAMBLE, wire.encode(wire.Tally(pid=1, hits=3, misses=1, saved_s=90.0)))
+        wait_until(lambda: [worker.job for worker in daemon.status().workers] == [COMPILING], "the worker is busy")
+        wait_until(lambda: daemon.stats().hits == 3, "the counts are there")
+        try:
+            yield Busy(daemon, go_on)
+        finally:
+            go_on.touch()
+
+
+def golden(name: str, screen: str) -> None:
+    """Compare with a golden, but for numbers: of those at the line's left, the width is kept out, too."""
+    text = re.sub(r"\d+(\.\d+)?", "N", re.sub(r"\b(ab12|cd34|ef56)+\b", lambda key: key[0][:4] + "...", screen))
+    text = re.sub(r"N (s|min|h|ms)\b", "N s", re.sub(r"N (KiB|MiB)", "N MiB", text))
+    text = "\n".join(re.sub(r" {2,}", "  ", line) for line in text.splitlines()) + "\n"
+    file = GOLDENS / f"{name}.txt"
+    if os.environ.get("GOLDENS"):
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(text)
+    assert text == file.read_text()
+
+
+def whole(screen: str) -> bool:
+    """Whether all of a frame is drawn: its last line."""
+    return "q quit" in screen.splitlines()[-1] if screen else False
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_the_screen(busy: Busy, columns: int) -> None:
+    with busy.top(columns=columns) as terminal:
+        screen = terminal.wait_for(whole)
+        assert max(map(len, screen.splitlines())) <= columns and len(screen.splitlines()) == 24
+        golden(f"top-{columns}", screen)
+        terminal.press("q")
+        assert terminal.ended() == 0
+    # The terminal is as it was: its own screen, with a cursor.
+    assert terminal.written.endswith("\x1b[?25h\x1b[?1049l")
+
+
+def test_keys(busy: Busy) -> None:
+    with busy.top() as terminal:
+        terminal.wait_for(whole)
+        terminal.press("f")
+        screen = terminal.wait_for("shown: waiting")
+        assert "encode" not in screen and "queued" in screen
+        terminal.press("ff")
+        assert "TransformerBlock" in terminal.wait_for(lambda text: "shown: compiled" in text and "encode" not in text)
+        terminal.press("f/serv")
+        terminal.wait_for("program: serv_")
+        terminal.press("\r")
+        screen = terminal.wait_for("of serv")
+        assert "train.py" not in screen and "graph-attribute" in screen
+        terminal.press("/\x1b")  # all of them again
+        terminal.press("ss")
+        screen = terminal.wait_for(lambda text: "sort: program" in text and "train.py" in text)
+        graphs = screen[screen.index("STATE") :]
+        assert graphs.index("encode") < graphs.index("forward") < graphs.index("step")
+        terminal.press("\x1b[A")  # an arrow is none of ours
+        terminal.press("\x03")
+        assert terminal.ended() == 0
+
+
+def test_a_window_that_becomes_smaller(busy: Busy) -> None:
+    with busy.top(columns=120, rows=30) as terminal:
+        terminal.wait_for(whole)
+        terminal.resize(60, 14)
+        screen = terminal.wait_for(whole)
+        assert max(map(len, screen.splitlines())) <= 60 and len(screen.splitlines()) == 14
+
+
+def test_ended_from_outside_it_gives_the_terminal_back(busy: Busy) -> None:
+    with busy.top() as terminal:
+        terminal.wait_for(whole)
+        terminal.process.send_signal(signal.SIGTERM)
+        assert terminal.ended() == 0
+    assert terminal.written.endswith("\x1b[?25h\x1b[?1049l")
+
+
+def test_plain_lines_without_a_terminal(busy: Busy) -> None:
+    command = [sys.executable, "-m", "precompiled", "top", "--interval", "0.2"]
+    with subprocess.Popen(command, env=busy.environment(), stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 0
+    assert re.fullmatch(
+        r"\d\d:\d\d:\d\d  1 worker, 1 busy, 1 queued; 3 clients; graphs: 2 compiling, 1 queued, 1 eager, 1 in process, "
+        r"1 compiled; 0 hits, 0 misses in the last minute; 2 min saved\n", line), line  # fmt: skip
+
+
+def test_once_and_json(busy: Busy) -> None:
+    command = [sys.executable, "-m", "precompiled", "top"]
+    done = subprocess.run([*command, "--once"], env=busy.environment(), capture_output=True, text=True, check=True)
+    assert "forward [0/0]" in done.stdout and "\x1b" not in done.stdout and "q quit" not in done.stdout
+    done = subprocess.run([*command, "--json"], env=busy.environment(), capture_output=True, text=True, check=True)
+    document = json.loads(done.stdout)
+    assert {item["program"] for item in document["clients"]} == {"train.py", "a_server_with_a_long_name.py"}
+    assert {item["state"] for item in document["graphs"]} == set(view.STATES)
+    assert document["status"]["queue_depth"] == 1 and document["stats"]["hits"] == 3
+
+
+def test_without_a_daemon(tmp_path: Path) -> None:
+    environment = {**os.environ, "PRECOMPILED_CACHE_DIR": str(tmp_path), "PRECOMPILED_RUNTIME_DIR": str(tmp_path / "r")}
+    with on_terminal([sys.executable, "-m", "precompiled", "top"], environment, tmp_path) as terminal:
+        screen = terminal.wait_for(whole)
+        assert screen.startswith("no daemon: ") and "no clients" in screen and "no graphs" in screen
+        terminal.press("q")
+        assert terminal.ended() == 0
+
+
+def test_rates_are_of_the_last_minute() -> None:
+    rates = view.Rates()
+    for second in range(0, 200, 10):
+        rates.add(float(second), {"hits": second, "misses": second // 10})
+    assert rates.said() == "60 hits, 6 misses in the last minute"
+    rates.add(200.0, {"hits": 1, "misses": 0})  # another daemon
+    assert rates.said() == "0 hits, 0 misses in the last minute"
+    rates.add(210.0, {"hits": 2, "misses": 1})
+    assert rates.said() == "1 hit, 1 miss in the last minute"
+
+
+@pytest.mark.parametrize("columns", [40, 80, 120])
+@pytest.mark.parametrize("rows", [10, 24, 60])
+def test_no_size_is_exceeded(columns: int, rows: int) -> None:
+    """Whatever there is, no line wraps, the last one has the keys, and what is left out is counted."""
+    many = [view.Graph("queued", 0.0, "p" * 50, "1/2", "n" * 50, "k" * 64, "w" * 50) for _ in range(100)]
+    clients = [view.Client("p" * 50, "1/2", 99999, 0.0, dict.fromkeys(view.STATES, 9), 1.0) for _ in range(100)]
+    lines = view.screen(view.Look(10.0, None, None, "gone", clients, many), view.Rates(), view.Choices(), columns, rows,
+                        colour=False)  # fmt: skip
+    assert len(lines) == rows and max(map(len, lines)) <= columns
+    assert lines[-1].startswith("q quit") and any(re.fullmatch(r"and \d+ more", line) for line in lines)
+
+
+def test_the_emulated_screen() -> None:
+    screen = Screen(10, 3)
+    screen.feed("one\r\ntwo\r\n\x1b[31mthree\x1b[0m\x1b[1;2HN\x1b[K\x1b[3;1Hx\r\n4")
+    assert screen.text() == "two\nxhree\n4"
