@@ -241,11 +241,13 @@ def _workers(seen: Look) -> list[str]:
         now = ""
         if worker["job"]:
             known = names.get(worker["job"])
-            what = f"{known} {worker['job'][:12]}" if known else worker["job"][:12]
+            key = worker["job"][: SHOWN_DIGITS // 2]
+            what = f"{known} {key}" if known else key
             now = f", {what} for {human_seconds(worker['job_s'])}"
         done = counted(worker["jobs_done"], "job")
-        lines.append(f"worker {worker['pid']} on {worker['device']}: {worker['state']}, {done} done, "
-                     f"{human_bytes(worker['rss_bytes'])}{now}")  # fmt: skip
+        # What it is at first: in a narrow window the rest is cut off.
+        lines.append(f"worker {worker['pid']}, {worker['device']}: {worker['state']}{now} ({done} done, "
+                     f"{human_bytes(worker['rss_bytes'])})")  # fmt: skip
     return lines
 
 
