@@ -110,6 +110,11 @@ class GraphCalls:
         self.swap.on(Event.BYPASS)
         self.calls_before_flip = 0
 
+    def refused(self, code: str, message: str) -> None:
+        """With ``require``: it is not run."""
+        self.report.reason, self.report.message = code, message
+        self.swap.on(Event.FAILED)
+
     def snapshot(self) -> GraphReport:
         """A copy of the report as of now."""
         values = {**vars(self.report), "state": self.swap.state.value}

@@ -96,7 +96,7 @@ def arguments(settings: Settings) -> list[str]:
     told = ["--runtime-dir", str(settings.runtime_dir), "--cache-dir", str(settings.cache_dir)]
     defaults = {item.name: item.default for item in settings.__dataclass_fields__.values()}
     for name in config.NAMES:
-        if name in ("runtime_dir", "cache_dir", "mode", "wait_s", "strict", "autostart", "packages", "package_audit"):
+        if name in ("runtime_dir", "cache_dir", "mode", "wait_s", "require", "autostart", "packages", "package_audit"):
             continue
         value, origin = getattr(settings, name), settings.origins.get(name, "default")
         if name == "log":  # PRECOMPILED_LOG is a client's own
