@@ -57,9 +57,9 @@ class Ledger:
         with self._lock:
             self._graphs.remove(graph)
 
-    def reports(self) -> list[GraphReport]:
+    def reports(self, start: int = 0) -> list[GraphReport]:
         with self._lock:
-            return [graph.snapshot() for graph in self._graphs]
+            return [graph.snapshot() for graph in self._graphs[start:]]
 
     def count(self, **changes: float) -> None:
         """Add to numbers of wire.Tally."""

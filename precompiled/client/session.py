@@ -169,8 +169,8 @@ class Session:
     def wait(self, timeout_s: float | None) -> bool:
         return self.pending.wait(timeout_s)
 
-    def reports(self) -> list[GraphReport]:
-        return self.ledger.reports()
+    def reports(self, start: int = 0) -> list[GraphReport]:
+        return self.ledger.reports(start)
 
     def flush(self, timeout_s: float) -> bool | None:
         return self.connection.flush(timeout_s) if daemon_reachable(self.settings) else None
