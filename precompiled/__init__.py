@@ -1,5 +1,7 @@
 """precompiled: a per-host daemon that compiles torch.compile's graphs once, in the background, for every process.
 
+PYTEST_DONT_REWRITE: pytest would rewrite the assertions of all modules of a distribution with a plugin.
+
 ``enable()`` or the hook (`precompiled run`, `precompiled enable`) switches it on; ``torch.compile`` is used as always.
 """
 

@@ -26,8 +26,9 @@ from precompiled.client.load import load
 from precompiled.client.process import PROCESS, Recorder
 from precompiled.client.safe_points import SafePoint
 from precompiled.client.session import Session
-from precompiled.client.submit import Submitter
+from precompiled.client.submit import Submitter, as_required
 from precompiled.client.swap import Event, State, Swap
+from precompiled.core import config
 from precompiled.core.errors import COMPILE_ERROR, Bypass, NotServed, PrecompiledError, Refused, StoreError, code_of
 from precompiled.graph import capture, key
 from precompiled.store import artifact_format as fmt
@@ -68,8 +69,8 @@ def compile_or_swap(
 
     Raises only what ``in_process`` raises, or what has Dynamo trace again as that does (fixed_floats.trace_again).
 
-    ``options``: Inductor's configuration on top of the process's own. In strict mode (PRECOMPILED_STRICT=1) it raises
-    NotServed where it would have left the graph to ``in_process``, or to an eager run for good.
+    ``options``: Inductor's configuration on top of the process's own. With PRECOMPILED_REQUIRE=1 it raises NotServed
+    where it would have left the graph to ``in_process``, or to an eager run (docs/decisions/0045).
     """
     begun = _begun(module)
     if begun is None:
@@ -138,7 +139,9 @@ def _begun(module: torch.fx.GraphModule) -> tuple[Session, GraphCalls] | None:
     try:
         session = sessions.current()
         calls = GraphCalls(GraphReport(id=uuid.uuid4().hex, name=graph_name(module)))
-    except Exception as error:  # noqa: BLE001 - a setting that cannot be used, for instance
+    except Exception as error:  # a setting that cannot be used, for instance
+        if config.required_by_environment():
+            raise NotServed(graph_name(module), code_of(error, "internal-error"), str(error)) from error
         log.warning("torch.compile compiles in process: %s", error)
         return None
     if session.settings.mode == "off":
@@ -170,12 +173,13 @@ def _served(session: Session, calls: GraphCalls, serve: Callable[[], Any], in_pr
         message = str(error) or type(error).__name__
         session.ledger.count_reason("fallbacks", code)
         # People get one warning per code and process; the log gets every case, with its traceback.
-        if not session.settings.strict:
+        if not session.requires:
             session.warn_once(code, f"torch.compile compiles in process ({code}): {message}")
         log.info("graph %s is compiled in process (%s)", calls.report.name, code, exc_info=True)
-    if session.settings.strict:
-        calls.report.reason, calls.report.message = code, message
-        raise NotServed(code, message) from cause
+    if session.requires:
+        calls.refused(code, message)
+        session.note(calls.snapshot())
+        raise NotServed(calls.report.name, code, message) from cause
     # Outside of the handlers: what torch raises here is the user's, with no error of ours as its context.
     calls.bypassed(code, message)
     compiled = in_process()
@@ -264,7 +268,7 @@ class _Graph:
 
     def _look_up(self) -> tuple[capture.Program, list[Artifact], Failure | None]:
         started = time.perf_counter()
-        program = capture.capture(self.graph.module, self.options, self.graph.held)
+        program = as_required(self.session, capture.capture(self.graph.module, self.options, self.graph.held))
         report = self.calls.report
         report.key = key.key(program.sections)
         artifacts = self.session.store.lookup(report.key)
@@ -316,6 +320,7 @@ class _Graph:
             captures.is_capturing if program.device != "cpu" else None,
             self.safe_point,
             waits=bool(program.no_stand_in),
+            refuse=lambda: self.session.refuse_sizes(self.calls),
         )
         return dispatch
 
@@ -331,7 +336,7 @@ class _Graph:
         )
         if waits or self.session.settings.mode == "wait":
             awaited.done.wait(self.session.settings.wait_s)
-            if self.calls.swap.state is State.BYPASSED:
+            if self.calls.swap.state is State.BYPASSED or (self.session.requires and self.calls.report.reason):
                 # Raised while Dynamo is at the frame, so that Dynamo raises torch's errors as its own.
                 raise Refused(self.calls.report.message, code=self.calls.report.reason)
         if waits:
@@ -339,6 +344,9 @@ class _Graph:
             if self.calls.swap.state is not State.COMPILED:
                 self.session.connection.forget(awaited.id)
                 self.session.pending.abandon(awaited)
+                if self.session.requires:
+                    said = f"no artifact was there within {self.session.settings.wait_s:g} s, and {program.no_stand_in}"
+                    raise Bypass(said, code="not-in-time")
                 raise Bypass(f"there is no artifact, and {program.no_stand_in}", code="no-stand-in")
             # As after a hit: Dynamo traces anew for sizes that the artifact does not serve, and they are awaited there.
             for artifact in self.session.store.lookup(self.calls.report.key):

@@ -12,7 +12,8 @@ from collections.abc import Callable
 from typing import Any
 
 from precompiled.client.process import PROCESS
-from precompiled.core.errors import ConfigError
+from precompiled.core import config
+from precompiled.core.errors import ConfigError, NotServed, code_of
 
 log = logging.getLogger("precompiled.route")
 
@@ -28,7 +29,11 @@ def on_torch_imported() -> None:
     """Called by `bootstrap`, which keeps what this raises: we are inside of somebody's ``import torch``."""
     try:
         route()
-    except ConfigError as error:
+    except Exception as error:
+        if config.required_by_environment():
+            _refuse_all(error)
+        if not isinstance(error, ConfigError):
+            raise
         # The user's own setting: staying silent would leave him to wonder why it has no effect.
         warnings.warn(f"precompiled is off in this process: {error}", RuntimeWarning, stacklevel=2)
         raise
@@ -71,10 +76,32 @@ def unroute() -> None:
 def _serve(module: Any, options: Any, in_process: Callable[[], Any]) -> Any:
     try:
         from precompiled import backend
-    except Exception as error:  # noqa: BLE001 - a private name that this torch lacks
+        from precompiled.torch_internals import collection
+
+        collection.install()
+    except Exception as error:  # a private name that this torch lacks
+        if config.required_by_environment():
+            raise _not_served(module, error) from error
         log.warning("torch.compile compiles in process: %s: %s", type(error).__name__, error)
         return in_process()
     return backend.compile_or_swap(module, options, in_process)
+
+
+def _refuse_all(error: Exception) -> None:
+    """``require``, where nothing can be routed: each compile raises (docs/decisions/0045)."""
+    from precompiled.torch_internals import route as routes
+
+    def refuse(module: Any) -> None:
+        raise _not_served(module, error) from error
+
+    routes.install_refusal(refuse)
+    _undo_by(routes.remove)
+
+
+def _not_served(module: Any, error: Exception) -> NotServed:
+    from precompiled.torch_internals.naming import graph_name
+
+    return NotServed(graph_name(module), code_of(error, "internal-error"), f"torch.compile is not routed: {error}")
 
 
 def _went_around(module: Any, ahead_of_time: bool) -> Callable[[], None]:

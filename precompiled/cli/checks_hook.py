@@ -19,7 +19,7 @@ _REPORT_THIS = "report this with the output of `precompiled doctor --json`"
 
 def run(settings: Settings) -> Iterator[Check]:
     variables = dict(os.environ)
-    yield switch(variables, settings.mode)
+    yield switch(variables, settings.mode, settings.require)
     yield pth_file(pth.written())
     yield here(variables, probe.ask(variables))
     yield below_run(probe.ask(python_path.with_hook({**variables, "PRECOMPILED": "1"})))
@@ -33,13 +33,16 @@ def run(settings: Settings) -> Iterator[Check]:
             yield packages(with_torch)
 
 
-def switch(variables: Mapping[str, str], mode: str) -> Check:
+def switch(variables: Mapping[str, str], mode: str, require: bool) -> Check:
     """Whether the user has switched precompiled off."""
+    too = ", and `require` with it" if require else ""
     if variables.get("PRECOMPILED") == "0":
-        return Check("switch", "warn", "PRECOMPILED=0 is set: everything is off", "Unset PRECOMPILED")
+        return Check("switch", "warn", f"PRECOMPILED=0 is set: everything is off{too}", "Unset PRECOMPILED")
     if mode == "off":
-        return Check("switch", "warn", "the mode is off: nothing is routed", "See `precompiled config` for its origin")
-    return Check("switch", "ok", f"on, mode {mode}")
+        return Check(
+            "switch", "warn", f"the mode is off: nothing is routed{too}", "See `precompiled config` for its origin"
+        )
+    return Check("switch", "ok", f"on, mode {mode}{', artifacts are required' if require else ''}")
 
 
 def pth_file(paths: list[Path]) -> Check:

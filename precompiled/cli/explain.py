@@ -16,7 +16,7 @@ from precompiled.cli.output import SHOWN_DIGITS, Output, human_age, pairs
 from precompiled.cli.store import open_store, resolve
 from precompiled.core.config import Settings
 from precompiled.core.errors import StoreError
-from precompiled.core.reasons import REASONS, Reason
+from precompiled.core.reasons import REASONS, Reason, plain
 from precompiled.graph import difference, key, listing
 from precompiled.store import artifact_format as fmt
 from precompiled.store.artifacts import Artifact, Store
@@ -152,14 +152,9 @@ def _reason_document(reason: Reason) -> dict[str, Any]:
 
 
 def _show_reason(reason: Reason) -> None:
-    click.echo(f"{reason.code}: {_plain(reason.meaning)}\n\n{_plain(reason.kind.value)}")
-    said = [("what follows", _plain(reason.follows)), ("what you can do", _plain(reason.advice))]
+    click.echo(f"{reason.code}: {plain(reason.meaning)}\n\n{plain(reason.kind.value)}")
+    said = [("what follows", plain(reason.follows)), ("what you can do", reason.plain_advice)]
     pairs([(f"  {name}", text) for name, text in said if text])
-
-
-def _plain(text: str) -> str:
-    """Markdown as plain text, with links as paths in this project's sources."""
-    return re.sub(r"\[[^]]*\]\(([^)]*)\)", r"see docs/\1", text)
 
 
 # ---------------------------------------------------------------- what is there

@@ -51,12 +51,14 @@ class Dispatch:
         safe_point: SafePoint | None = None,
         *,
         waits: bool = False,
+        refuse: Callable[[], None] = lambda: None,
     ) -> None:
         """``is_capturing``: whether a CUDA graph is being captured. Code that has not run yet must not run in it: its
         first run loads kernels, and measures them.
 
         ``safe_point``: that of the function whose graph this is. ``waits``: the graph must not run eager: a call that
-        no artifact serves waits for one.
+        no artifact serves waits for one. ``refuse``: called where such a call has waited in vain, before it runs eager
+        all the same; what it raises, the call raises.
         """
         self._calls = calls
         self._eager = eager
@@ -64,6 +66,7 @@ class Dispatch:
         self._request_variant = request_variant
         self._safe_point = safe_point or SafePoint()
         self._waits = waits
+        self._refuse = refuse
         self._is_capturing = is_capturing
         self._variants: list[tuple[Check, Compiled]] = []  # those that serve calls; only ever longer
         self._loaded: tuple[tuple[Check | None, Compiled], ...] = ()  # those, and the ones that await a safe point
@@ -170,8 +173,10 @@ class Dispatch:
 
     def _run_eager(self, args: tuple[Any, ...], served: Callable[[], Compiled | None]) -> Any:
         """``served()``: the compiled function, where the swap came after this call began, else None."""
-        if self._waits and (function := self._await(args)) is not None:
-            return function(*args)
+        if self._waits:
+            if (function := self._await(args)) is not None:
+                return function(*args)
+            self._refuse()
         eager = self._eager
         keeper, again = eager.repeated(args)
         if keeper is not None and not again:

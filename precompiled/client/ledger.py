@@ -57,9 +57,9 @@ class Ledger:
         with self._lock:
             self._graphs.remove(graph)
 
-    def reports(self) -> list[GraphReport]:
+    def reports(self, start: int = 0) -> list[GraphReport]:
         with self._lock:
-            return [graph.snapshot() for graph in self._graphs]
+            return [graph.snapshot() for graph in self._graphs[start:]]
 
     def count(self, **changes: float) -> None:
         """Add to numbers of wire.Tally."""
@@ -109,6 +109,11 @@ class GraphCalls:
         self.report.reason, self.report.message = code, message
         self.swap.on(Event.BYPASS)
         self.calls_before_flip = 0
+
+    def refused(self, code: str, message: str) -> None:
+        """With ``require``: it is not run."""
+        self.report.reason, self.report.message = code, message
+        self.swap.on(Event.FAILED)
 
     def snapshot(self) -> GraphReport:
         """A copy of the report as of now."""

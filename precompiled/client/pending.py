@@ -22,7 +22,7 @@ from precompiled.client.ledger import GraphCalls
 from precompiled.client.load import load
 from precompiled.client.swap import Event, Instruction, State, Swap
 from precompiled.core import forking
-from precompiled.core.errors import COMPILE_ERROR, Bypass, NotServed, StoreError, code_of
+from precompiled.core.errors import COMPILE_ERROR, Bypass, StoreError, code_of
 from precompiled.core.reasons import Outcome, outcome
 from precompiled.graph.capture import Program
 from precompiled.store.artifacts import FAILED_SUFFIX, Artifact
@@ -56,6 +56,9 @@ class Session(Protocol):
     def loaded_from(self, artifact: Artifact) -> None: ...
     def tell_counts(self) -> None: ...
     def note(self, report: GraphReport) -> None: ...
+    def refuse(self, calls: GraphCalls, code: str, message: str) -> None: ...
+    @property
+    def requires(self) -> bool: ...
 
 
 @dataclass(eq=False)
@@ -123,6 +126,8 @@ class Pending:
         item.done.wait(self._session.settings.wait_s)
         if item.swap.state is State.COMPILED:
             return
+        said = f"no artifact was there within {self._session.settings.wait_s:g} s"
+        self._session.refuse(item.calls, "not-in-time", said)
         if outcome(item.calls.report.reason, runs=False) is not Outcome.EAGER:
             _compile_now(self._session, item)
 
@@ -228,7 +233,6 @@ class Pending:
                     item.swap.on(Event.FAILED)
                     item.calls.report.reason = "swap-thread"
                     item.calls.report.message = f"the thread that awaits artifacts broke down: {error}"
-                    self._raise_if_strict(item)
                     item.done.set()
                 left, self._awaited = list(self._awaited), {}
                 self._changed.notify_all()
@@ -357,7 +361,10 @@ class Pending:
         """
         report, warn = item.calls.report, self._session.warn_once
         report.reason, report.message = code, message
-        if outcome(code, runs=not item.program.no_stand_in) is Outcome.EAGER:
+        if self._session.requires:
+            item.swap.on(Event.FAILED)  # whoever waits for it raises
+            self._session.ledger.count_reason("fallbacks", code)
+        elif outcome(code, runs=not item.program.no_stand_in) is Outcome.EAGER:
             item.swap.on(Event.FAILED)
             self._session.ledger.count_reason("fallbacks", code)
             warn(code, f"a graph stays eager ({code}): {message.splitlines()[0] if message else ''}")
@@ -369,24 +376,13 @@ class Pending:
                 _compile_later(self._session, item)
         self._finish(item)
 
-    def _raise_if_strict(self, item: Awaited) -> None:
-        """In strict mode, have the next call of a graph that is not served raise NotServed."""
-        report = item.calls.report
-        if self._session.settings.strict and item.swap.state in (State.FAILED, State.BYPASSED):
-            item.dispatch.before_next_call(functools.partial(_raise, NotServed(report.reason, report.message)))
-
     def _finish(self, item: Awaited) -> None:
-        self._raise_if_strict(item)
         self._session.note(item.calls.snapshot())
         self._session.connection.forget(item.id)
         with self._changed:
             self._awaited.pop(item.id, None)
             item.done.set()
             self._changed.notify_all()
-
-
-def _raise(error: Exception) -> None:
-    raise error
 
 
 def _compile_later(session: Session, item: Awaited) -> None:

@@ -24,8 +24,8 @@ class Session(Protocol):
     def wait(self, timeout_s: float | None) -> bool:
         """Until no graph is pending; false after ``timeout_s`` seconds."""
 
-    def reports(self) -> list[GraphReport]:
-        """One for each graph, in order."""
+    def reports(self, start: int = 0) -> list[GraphReport]:
+        """One for each graph, in order; without the first ``start``."""
 
     def flush(self, timeout_s: float) -> bool | None:
         """Until the daemon has taken all that was submitted; None where there is no daemon."""

@@ -14,13 +14,14 @@ import warnings
 from typing import TYPE_CHECKING
 
 from precompiled.client.connection import Connection
+from precompiled.client.dispatch import MAX_REQUESTS
 from precompiled.client.ledger import GraphCalls, GraphReport, Ledger
 from precompiled.client.link import daemon_reachable
 from precompiled.client.pending import Pending
 from precompiled.client.process import PROCESS, Recorder
 from precompiled.client.runs import RunRecord
 from precompiled.client.safe_points import SafePoints
-from precompiled.core.errors import COMPILE_ERROR
+from precompiled.core.errors import COMPILE_ERROR, NotServed
 from precompiled.store.artifacts import Artifact, Store
 
 if TYPE_CHECKING:
@@ -54,6 +55,30 @@ class Session:
         self._warned: set[str] = set()
         self._left = False
         self._lock = threading.Lock()
+
+    @property
+    def requires(self) -> bool:
+        """Whether no graph may be compiled in process, or run eager, but by a watch's capture."""
+        return self.settings.require and self.recorder is None
+
+    def refuse(self, calls: GraphCalls, code: str, message: str) -> None:
+        """For a call that waited for an artifact in vain: raises NotServed where one is required, for the graph's own
+        reason or ``code``.
+        """
+        if self.requires:
+            report = calls.report
+            raise NotServed(report.name, report.reason or code, report.message if report.reason else message)
+
+    def refuse_sizes(self, calls: GraphCalls) -> None:
+        """The same for sizes for which no artifact was asked for."""
+        if not self.requires:
+            return
+        said = "no artifact serves these sizes, and "
+        if self.settings.mode == "lookup":
+            self.refuse(calls, "lookup-only", said + "the mode is lookup")
+        if (problem := self.daemon_problem()) is not None:
+            self.refuse(calls, "no-daemon", said + problem)
+        self.refuse(calls, "too-many-variants", said + f"a graph of a process asks for {MAX_REQUESTS} more at most")
 
     # ------------------------------------------------------------------ the daemon
 
@@ -155,8 +180,8 @@ class Session:
     def wait(self, timeout_s: float | None) -> bool:
         return self.pending.wait(timeout_s)
 
-    def reports(self) -> list[GraphReport]:
-        return self.ledger.reports()
+    def reports(self, start: int = 0) -> list[GraphReport]:
+        return self.ledger.reports(start)
 
     def flush(self, timeout_s: float) -> bool | None:
         return self.connection.flush(timeout_s) if daemon_reachable(self.settings) else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -15,7 +15,7 @@ from precompiled.client.ledger import GraphCalls
 from precompiled.client.pending import Awaited
 from precompiled.client.session import Session
 from precompiled.client.swap import Event, Swap
-from precompiled.core.errors import CompileFailed
+from precompiled.core.errors import CompileFailed, NotServed
 from precompiled.graph import capture, devices, environment
 from precompiled.torch_internals import group_names, late
 
@@ -23,6 +23,17 @@ if TYPE_CHECKING:
     from precompiled.client.connection import OnReply
 
 log = logging.getLogger("precompiled.backend")
+
+
+# Why a graph waits for its artifact that could run eager: a program's ``no_stand_in``.
+REQUIRED = "PRECOMPILED_REQUIRE=1 lets no graph run eager"
+
+
+def as_required(session: Session, program: capture.Program) -> capture.Program:
+    """The program; where artifacts are required, one that must not run eager."""
+    if session.requires and not program.no_stand_in:
+        return replace(program, no_stand_in=REQUIRED)
+    return program
 
 
 @dataclass(frozen=True)
@@ -44,8 +55,10 @@ class Submitter:
                 swap = Swap()
                 swap.on(Event.MISS)
                 self.submit_and_await(program, dispatch, hints, swap, uuid.uuid4().hex)
-        except Exception as error:  # noqa: BLE001 - we are in the user's call, which runs eager
+        except Exception as error:  # we are in the user's call, which runs eager
             self.session.ledger.count_reason("fallbacks", "submit-failed")
+            if self.session.requires:
+                raise NotServed(self.calls.report.name, "submit-failed", str(error) or type(error).__name__) from error
             log.warning("no variant for the sizes %s: %s", sizes, error)
 
     def submit_and_await(

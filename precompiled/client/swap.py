@@ -9,6 +9,8 @@ from where all that follows is done anyway, and give none.
         (new) ───────────────► compiled ◄──────────────────────┐
           │ bypass                                             │
           ├───────────────► bypassed ◄─ refused, bypass┐       │
+          │ failed (with `require`)                    │       │
+          ├───────────────► failed                     │       │
           │ miss                                       │       │
           └───────────────► pending ───────────────────┴───────┤
                              │  ▲ load-failed (submit again)   │
@@ -31,7 +33,7 @@ class State(str, Enum):
     EAGER = "eager"  # captured, nothing decided yet
     PENDING = "pending"  # runs eager, its artifact is awaited
     COMPILED = "compiled"
-    FAILED = "failed"  # runs eager for good in this process
+    FAILED = "failed"  # runs eager for good in this process; with `require`: its calls raise NotServed
     BYPASSED = "bypassed"  # compiled in process, as without us
 
 
@@ -42,7 +44,7 @@ class Event(str, Enum):
     PUBLISHED = "published"  # the artifact is in the store
     LOADED = "loaded"
     LOAD_FAILED = "load-failed"
-    FAILED = "failed"  # a failure record is in the store
+    FAILED = "failed"  # there will be no artifact, and nothing is compiled in process
     REFUSED = "refused"  # the daemon will not compile it
 
 
@@ -59,6 +61,7 @@ _TABLE: dict[tuple[State, Event], tuple[State, Instruction | None]] = {
     (State.EAGER, Event.HIT): (State.COMPILED, None),
     (State.EAGER, Event.BYPASS): (State.BYPASSED, None),
     (State.EAGER, Event.MISS): (State.PENDING, None),
+    (State.EAGER, Event.FAILED): (State.FAILED, None),
     (State.PENDING, Event.PUBLISHED): (State.PENDING, Instruction.LOAD),
     (State.PENDING, Event.LOADED): (State.COMPILED, None),
     (State.PENDING, Event.LOAD_FAILED): (State.PENDING, Instruction.SUBMIT),

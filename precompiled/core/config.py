@@ -27,7 +27,8 @@ class Settings:
     # -- clients
     mode: str = "eager"  # eager | wait | lookup | off
     wait_s: float = 600.0  # until mode "wait" goes on eager, and until what must not run eager is compiled in process
-    strict: bool = False  # raise NotServed instead of a bypass or a fallback (for tests)
+    # Raise NotServed where a graph would be compiled in process or run eager; waits, as mode "wait" (decision 0045).
+    require: bool = False
     autostart: bool = True  # start a daemon on demand where none runs
     # Whether traces of Dynamo are kept, so that later processes skip tracing, too. "program": used where all source
     # files of the program are the same; "function": where all that a trace has read is the same (docs/packages.md).
@@ -66,6 +67,14 @@ class Settings:
     def starts_daemon(self) -> bool:
         """Whether a client may start a daemon where none runs; only systemd starts the system daemon."""
         return self.autostart and self.runtime_dir != paths.SYSTEM_RUNTIME_DIR
+
+
+def required_by_environment() -> bool:
+    """``require``, where the settings as a whole cannot be used, which must not switch it off."""
+    try:
+        return _boolean(os.environ.get(f"{ENV_PREFIX}REQUIRE", ""))
+    except ValueError:
+        return True  # somebody wanted it
 
 
 def _boolean(text: str) -> bool:
@@ -126,7 +135,7 @@ def _positive(kind: type) -> Callable[[Any], Any]:
 _PARSERS: dict[str, Callable[[Any], Any]] = {
     "mode": lambda value: _mode(str(value)),
     "log": lambda value: _log(str(value).lower()),
-    "strict": lambda value: value if isinstance(value, bool) else _boolean(str(value)),
+    "require": lambda value: value if isinstance(value, bool) else _boolean(str(value)),
     "packages": lambda value: _packages(str(value)),
     "autostart": lambda value: value if isinstance(value, bool) else _boolean(str(value)),
     "base": _directories,

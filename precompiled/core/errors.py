@@ -1,8 +1,8 @@
 """Typed errors: what is wrong, and what to do next.
 
 Every error has a stable ``code`` (for programs and tests), a ``message`` (what is wrong) and an ``action``
-(what the user can do). Client processes never see these raised out of a compiled call: ``backend.py`` catches
-them, falls back, and counts the ``code`` as the reason.
+(what the user can do). But for NotServed, client processes never see these raised out of a compiled call:
+``backend.py`` catches them, falls back, and counts the ``code`` as the reason.
 """
 
 from __future__ import annotations
@@ -85,16 +85,21 @@ class PackageError(PrecompiledError):
 
 
 class NotServed(PrecompiledError):
-    """In strict mode (``PRECOMPILED_STRICT=1``), instead of a bypass or a fallback; ``code`` is its reason.
+    """With ``PRECOMPILED_REQUIRE=1``, instead of a compile in process or an eager run; ``code`` is its reason.
 
     Raised by the call that compiles a graph (Dynamo wraps it: ``torch._dynamo.exc.BackendCompilerFailed``, with this as
-    its ``inner_exception``) or, where the reason turns up later, by the graph's next call.
+    its ``inner_exception``) or, for further sizes of it, by each call with these.
     """
 
-    def __init__(self, code: str, message: str) -> None:
+    def __init__(self, graph: str, code: str, message: str) -> None:
+        from precompiled.core.reasons import REASONS  # only here: processes without errors do without the table
+
+        advice = REASONS[code].plain_advice if code in REASONS else ""
         super().__init__(
-            f"a graph is not served ({code}): {message.rstrip('.')}",
-            f"`precompiled explain {code}` (docs/reasons.md) says what can be done about it. Without "
-            "PRECOMPILED_STRICT=1 the program would go on, as plain torch.compile or eager",
+            f"the graph {graph} is not served ({code}): {message.rstrip('.')}",
+            (f"What you can do: {advice.rstrip('.')}. " if advice else "")
+            + f"`precompiled explain {code}` (docs/reasons.md) has more. "
+            "Without PRECOMPILED_REQUIRE=1 the program would go on, as plain torch.compile or eager",
             code=code,
         )
+        self.graph = graph

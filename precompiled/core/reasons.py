@@ -7,6 +7,7 @@ tests/core/test_reasons.py compares.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
@@ -47,6 +48,10 @@ class Reason:
     running: Outcome | None = None  # the outcome of a graph that runs eager already, and may, where it differs
 
     @property
+    def plain_advice(self) -> str:
+        return plain(self.advice)
+
+    @property
     def follows(self) -> str:
         """The outcome in words; "" where there is none."""
         if self.outcome is None:
@@ -54,6 +59,11 @@ class Reason:
         if self.running is None:
             return self.outcome.value + self.then
         return f"{self.running.value} where the graph runs already, else {self.outcome.value}{self.then}"
+
+
+def plain(text: str) -> str:
+    """Markdown of the table as plain text, with links as paths in this project's sources."""
+    return re.sub(r"\[[^]]*\]\(([^)]*)\)", r"see docs/\1", text)
 
 
 def outcome(code: str, *, runs: bool) -> Outcome:
@@ -144,7 +154,7 @@ _TABLE = (
     _bypass("direct-call",
         "Inductor was called by name (`torch._inductor.compile`, `standalone_compile`, a backend of yours that calls "
         "`compile_fx`, `maybe_enable_compiled_autograd`), and not by `torch.compile`: the result is torch's own, and "
-        "its calls are not counted. No error in strict mode", "`torch.compile` without such a backend"),
+        "its calls are not counted. No error with `require`", "`torch.compile` without such a backend"),
     _bypass("double-backward", "compiled autograd captured a backward that is to be differentiated itself",
         "nothing: torch does not compile it either"),
     _bypass("mesh",
@@ -273,6 +283,10 @@ _TABLE = (
         "The worker's last words are in the message; `job_timeout_s`, `job_memory_bytes`", then=", for an hour"),
     _daemon(_IN_PROCESS, "worker-cannot-start", "the client's interpreter does not start a worker (twice)",
         "The last words are in the message", then="; tried again after a minute"),
+    _daemon(None, "not-in-time",
+        "with `require`, a graph for which there was no artifact by `wait_s`",
+        "compile before you require it (a run without `require`, then `precompiled.wait()`); raise `wait_s`; "
+        "`precompiled status` says what the daemon is busy with", then="an error, since nothing may run eager. "),
     _daemon(_AGAIN, "busy", "the queue is full", then=", later (counted in `rejected`, not told)"),
     _daemon(_AGAIN, "stopping", "the daemon is leaving", then=", to the next one"),
     _daemon(_IN_PROCESS, "submit-failed",

@@ -146,7 +146,7 @@ class Automatic:
     # ------------------------------------------------------------------ using
 
     def find(self, frame: Frame) -> Any:
-        """What Dynamo would get from a trace; None: it must trace. Raises in strict mode only."""
+        """What Dynamo would get from a trace; None: it must trace."""
         started = time.perf_counter()
         session: sessions.Session | None = None
         self._looked = looked = _Looked(weakref.ref(frame))
@@ -161,8 +161,6 @@ class Automatic:
                     return None  # a watch's capture always traces
                 found = self._find(session, frame, looked)
         except Exception as error:
-            if session is not None and session.settings.strict and not isinstance(error, NotPortable):
-                raise
             code = code_of(error, "package-internal-error")
             if session is not None and not isinstance(error, NotPortable):  # NotPortable is counted after the trace
                 session.ledger.count_reason("not_kept", code)

@@ -12,7 +12,7 @@ from precompiled.client import load as loading
 from precompiled.client import session as sessions
 from precompiled.client.dispatch import Dispatch, counting
 from precompiled.client.ledger import GraphCalls, GraphReport
-from precompiled.client.submit import Submitter
+from precompiled.client.submit import Submitter, as_required
 from precompiled.core.errors import Bypass, StoreError
 from precompiled.graph import capture, devices
 from precompiled.packages.describe.errors import Mismatch
@@ -80,12 +80,14 @@ def _dispatched(
         if session.settings.mode != "lookup" and session.daemon_problem() is None:
             submitter.request_variant(program, dispatch, sizes)
 
+    program = as_required(session, program)
     try:
         eager = eager_of(devices.for_a_client(group_names.for_a_client(kept, graph.groups), graph.device))
     except Exception as error:  # an import of the user's, or an operator that has other kernels here
         raise Mismatch(f"its graph cannot be run eager here: {error}") from error
     is_capturing = captures.is_capturing if graph.device != "cpu" else None
-    dispatch = Dispatch(calls, eager, graph.size_inputs, request, is_capturing, waits=bool(program.no_stand_in))
+    dispatch = Dispatch(calls, eager, graph.size_inputs, request, is_capturing, waits=bool(program.no_stand_in),
+                        refuse=lambda: session.refuse_sizes(calls))  # fmt: skip
     for artifact in artifacts:
         dispatch.serve_with(_loaded(session, graph, artifact, classes), guard_check(artifact.manifest.guards))
     return dispatch.call

@@ -66,6 +66,24 @@ def install(serve: Serve, went_around: WentAround, at_first_trace: Callable[[], 
     around.install(went_around)
 
 
+def install_refusal(refuse: Callable[[Any], None]) -> None:
+    """Have Inductor's compiles raise what ``refuse`` raises for a graph, where routing is not possible."""
+    wrapper = getattr(torch, "_TorchCompileInductorWrapper", None)
+    if _patches or wrapper is None:
+        return
+
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def refused(self: Any, model_: Any, inputs_: Any, **kwargs: Any) -> Any:
+            if type(self) is wrapper and isinstance(model_, torch.fx.GraphModule):
+                refuse(model_)
+            return original(self, model_, inputs_, **kwargs)
+
+        return refused
+
+    _patches.replace(wrapper, "__call__", make)
+
+
 def remove() -> None:
     """Give torch.compile back its own backend; idempotent."""
     if _patches:
@@ -93,11 +111,6 @@ def _routed(wrapper: Any, serve: Serve, original: Callable[..., Any]) -> Callabl
             or set(kwargs) - {"config_patches"}
             or not isinstance(model_, torch.fx.GraphModule)
         ):
-            return in_process()
-        try:
-            collection.install()
-        except Exception as error:  # noqa: BLE001 - a private name that this torch lacks
-            log.warning("torch.compile compiles in process: %s: %s", type(error).__name__, error)
             return in_process()
         return serve(model_, {**self.config, **patches}, reported)
 

@@ -31,9 +31,11 @@ def sound(check: Check) -> bool:
 
 
 def test_switch() -> None:
-    assert sound(checks_hook.switch({}, "eager"))
-    assert checks_hook.switch({"PRECOMPILED": "0"}, "eager").state == "warn"
-    assert checks_hook.switch({}, "off").state == "warn"
+    assert sound(checks_hook.switch({}, "eager", False))
+    assert checks_hook.switch({"PRECOMPILED": "0"}, "eager", False).state == "warn"
+    assert checks_hook.switch({}, "off", False).state == "warn"
+    assert "required" in checks_hook.switch({}, "eager", True).message
+    assert "`require` with it" in checks_hook.switch({"PRECOMPILED": "0"}, "eager", True).message
 
 
 def test_pth_file(tmp_path: Path) -> None:

@@ -24,17 +24,21 @@ import torch
 from support_daemon import DaemonUnderTest, running_daemon, wait_until
 from support_session import ThisProcess, deaf_daemon, this_process
 
-from precompiled import wire
+from precompiled import routing, wire
 from precompiled.client import submit
-from precompiled.client.ledger import GraphReport
+from precompiled.client.dispatch import Dispatch
+from precompiled.client.ledger import GraphCalls, GraphReport
+from precompiled.client.process import PROCESS
 from precompiled.client.submit import compile_inline
-from precompiled.core.errors import NotServed, PrecompiledError
+from precompiled.core.errors import ConfigError, NotServed, PrecompiledError
+from precompiled.core.reasons import REASONS
 from precompiled.graph import environment
 from precompiled.store import artifact_format as fmt
 from precompiled.store.artifacts import Store
 from precompiled.torch_internals import compile as compiling
 from precompiled.torch_internals import inductor, route
 from precompiled.torch_internals.patches import Patches
+from precompiled.torch_internals.stand_in import StandIn
 
 X = torch.randn(4, 6)
 
@@ -546,7 +550,7 @@ def test_collectives_over_symbolic_sizes_are_awaited_as_others_are() -> None:
         assert here.session.pending.wait(30), "it is still awaited"
 
 
-# ---------------------------------------------------------------- PRECOMPILED_STRICT=1
+# ---------------------------------------------------------------- PRECOMPILED_REQUIRE=1
 
 
 def raised(here: ThisProcess, **compile_arguments: Any) -> NotServed:
@@ -559,64 +563,110 @@ def raised(here: ThisProcess, **compile_arguments: Any) -> NotServed:
 
 def says_what_to_do(error: NotServed, code: str) -> None:
     assert error.code == code and f"({code})" in str(error) and "docs/reasons.md" in error.action
+    assert REASONS[code].plain_advice.rstrip(".") in error.action
+    assert error.graph.startswith("double [") and error.graph in error.message
 
 
-def test_strict_mode_raises_a_bypass() -> None:
-    with this_process({"PRECOMPILED_STRICT": "1"}) as here:
+def test_require_raises_a_bypass() -> None:
+    with this_process({"PRECOMPILED_REQUIRE": "1"}) as here:
         error = raised(here, options={"fx_wrapper": True})
         says_what_to_do(error, "fx-wrapper")
         assert "has no code to keep" in error.message
         assert not here.in_process and here.counted("bypassed") == {"fx-wrapper": 1}
-        assert only(here).reason == "fx-wrapper"
+        assert (only(here).state, only(here).reason) == ("failed", "fx-wrapper")
 
 
-def test_strict_mode_raises_a_fallback() -> None:
-    with this_process({"PRECOMPILED_STRICT": "1", "PRECOMPILED_MODE": "eager"}) as here:
+def test_require_in_lookup_mode_raises_a_miss() -> None:
+    with this_process({"PRECOMPILED_REQUIRE": "1"}) as here:
+        says_what_to_do(raised(here), "lookup-only")
+
+
+def test_require_raises_a_fallback() -> None:
+    with this_process({"PRECOMPILED_REQUIRE": "1", "PRECOMPILED_MODE": "eager"}) as here:
         says_what_to_do(raised(here), "no-daemon")
         assert not here.in_process and here.counted("fallbacks") == {"no-daemon": 1}
 
 
-def test_strict_mode_raises_an_error_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
-    with deaf_daemon(PRECOMPILED_STRICT="1") as here:
+def test_require_raises_an_error_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    with deaf_daemon(PRECOMPILED_REQUIRE="1") as here:
         monkeypatch.setattr(here.session.connection, "submit", _no_descriptors)
         error = raised(here)
         says_what_to_do(error, "internal-error")
         assert isinstance(error.__cause__, OSError)
 
 
-def test_strict_mode_raises_a_failure_record() -> None:
+def test_require_raises_a_failure_record() -> None:
     with this_process() as here:
         key = call(here).key
         here.session.store.publish_failure(
             fmt.Failure(key, "double", "compile-error", "It failed.", time.time(), 3600.0)
         )
-        here.session.settings = _strict(here)
+        here.session.settings = replace(here.session.settings, require=True)
         says_what_to_do(raised(here), "compile-error")
 
 
-def _strict(here: ThisProcess) -> Any:
-    import dataclasses
-
-    return dataclasses.replace(here.session.settings, strict=True)
+@pytest.mark.reason("not-in-time")
+def test_require_waits_in_mode_eager_and_raises_at_the_deadline() -> None:
+    with deaf_daemon(PRECOMPILED_REQUIRE="1", PRECOMPILED_WAIT_S="0.01") as here:
+        torch._dynamo.reset()
+        compiled = torch.compile(double, backend="precompiled")
+        for _ in range(2):  # a server that catches it must not go on eager
+            with pytest.raises(torch._dynamo.exc.BackendCompilerFailed, match=r"within 0\.01 s") as failed:
+                compiled(X)
+            assert isinstance(failed.value.inner_exception, NotServed)
+            says_what_to_do(failed.value.inner_exception, "not-in-time")
+        assert not here.in_process and here.session.pending.wait(30), "it is still awaited"
+        assert {graph.state for graph in here.reports()} == {"failed"}
 
 
 @pytest.mark.parametrize("code", ["compile-failed", "swap-thread"])
-def test_strict_mode_raises_at_the_next_call_what_turns_up_later(
+def test_require_raises_in_the_first_call_what_the_daemon_says_later(
     daemon: DaemonUnderTest, monkeypatch: pytest.MonkeyPatch, code: str
 ) -> None:
-    with with_daemon(daemon, monkeypatch, PRECOMPILED_STRICT="1") as here:
+    with with_daemon(daemon, monkeypatch, PRECOMPILED_REQUIRE="1") as here:
         if code == "swap-thread":
             monkeypatch.setattr(here.session.connection, "ensure_running", _no_descriptors)
-        torch._dynamo.reset()
-        compiled = torch.compile(double, backend="precompiled")
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", RuntimeWarning)
+            warnings.simplefilter("error")  # an error is said once
+            says_what_to_do(raised(here), code)
+        assert not here.in_process and only(here).state == "failed"
+
+
+def test_require_holds_for_further_sizes_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A graph that has been swapped for some sizes must not run eager at others."""
+    with deaf_daemon(PRECOMPILED_REQUIRE="1", PRECOMPILED_WAIT_S="0.01") as here:
+        calls = GraphCalls(GraphReport(id="1", name="double [0/0]"))
+
+        def submits_nothing(sizes: list[int]) -> None:
+            pass
+
+        dispatch = Dispatch(calls, StandIn(torch.fx.symbolic_trace(double)), [0], submits_nothing, waits=True,
+                            refuse=lambda: here.session.refuse_sizes(calls))  # fmt: skip
+        dispatch.serve_with(lambda size: size * 2, lambda sizes: sizes == [3])
+        assert dispatch.call(3) == 6
+        for _ in range(2):
             with pytest.raises(NotServed) as caught:
-                compiled(X)  # which may be told already
-                assert here.session.pending.wait(30)
-                compiled(X)
-        says_what_to_do(caught.value, code)
-        assert not here.in_process
+                dispatch.call(4)
+            says_what_to_do(caught.value, "too-many-variants")
+
+
+def test_require_is_switched_off_by_what_switches_everything_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    with this_process({"PRECOMPILED_REQUIRE": "1", "PRECOMPILED_MODE": "off"}) as here:
+        torch.testing.assert_close(here.call(double, X), X * 2)
+        assert len(here.in_process) == 1
+    with this_process({"PRECOMPILED_REQUIRE": "1", "PRECOMPILED": "0"}) as here:
+        torch.testing.assert_close(here.call(double, X), X * 2)
+        assert len(here.in_process) == 1
+
+
+def test_require_is_not_switched_off_by_a_setting_that_cannot_be_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    with this_process() as here:
+        monkeypatch.setattr(PROCESS, "session", None)
+        monkeypatch.setenv("PRECOMPILED_MODE", "fast")
+        torch.testing.assert_close(here.call(double, X), X * 2)
+        assert len(here.in_process) == 1
+        monkeypatch.setenv("PRECOMPILED_REQUIRE", "1")
+        says_what_to_do(raised(here), "bad-config")
 
 
 # ---------------------------------------------------------------- no routing at all
@@ -634,4 +684,24 @@ def test_a_torch_that_this_was_not_checked_on(monkeypatch: pytest.MonkeyPatch) -
     with pytest.raises(PrecompiledError, match=r"torch 1\.13\.0 is not supported") as caught:
         route.install(_never, _never, _never)
     assert caught.value.code == "unsupported-torch" and "Install a torch between" in caught.value.action
+    assert torch._TorchCompileInductorWrapper.__call__ is plain
+
+
+def test_require_where_nothing_can_be_routed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a bad setting, or another torch, would make of "must be served" plain torch.compile without a word."""
+    plain = torch._TorchCompileInductorWrapper.__call__
+    monkeypatch.setattr(route, "_patches", Patches())
+    monkeypatch.setattr(routing, "_undo", [])
+    monkeypatch.setenv("PRECOMPILED_REQUIRE", "1")
+    monkeypatch.setenv("PRECOMPILED_WAIT_S", "soon")
+    with pytest.warns(RuntimeWarning, match="wait_s"), pytest.raises(ConfigError):
+        routing.on_torch_imported()
+    try:
+        torch._dynamo.reset()
+        with pytest.raises(torch._dynamo.exc.BackendCompilerFailed) as failed:
+            torch.compile(double)(X)
+        assert isinstance(failed.value.inner_exception, NotServed)
+        says_what_to_do(failed.value.inner_exception, "bad-config")
+    finally:
+        routing.unroute()
     assert torch._TorchCompileInductorWrapper.__call__ is plain

@@ -58,7 +58,7 @@ def test_an_empty_variable_is_not_given(monkeypatch: pytest.MonkeyPatch) -> None
 @pytest.mark.parametrize(
     ("name", "text", "value"),
     [
-        ("strict", "1", True), ("strict", "no", False), ("autostart", "OFF", False), ("log", "DEBUG", "debug"),
+        ("require", "1", True), ("require", "no", False), ("autostart", "OFF", False), ("log", "DEBUG", "debug"),
         ("packages", "0", "off"), ("packages", "1", "program"), ("packages", "function", "function"),
         ("wait_s", "1.5", 1.5), ("workers", "2", 2), ("cache_dir", "~/x", Path("~/x").expanduser()),
         ("base", "/opt/a:/opt/b:/opt/a", (Path("/opt/a"), Path("/opt/b"))), ("base", ":", ()),
@@ -73,7 +73,7 @@ def test_values_from_the_environment(name: str, text: str, value: object, monkey
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("mode", "fast"), ("log", "loud"), ("strict", "maybe"), ("wait_s", "-1"), ("wait_s", "nan"), ("wait_s", "inf"),
+        ("mode", "fast"), ("log", "loud"), ("require", "maybe"), ("wait_s", "-1"), ("wait_s", "nan"), ("wait_s", "inf"),
         ("workers", "1.5"), ("workers", "many"), ("cache_dir", "relative/path"), ("runtime_dir", "."),
         ("base", "/opt/a:b"), ("base", ":".join(f"/opt/{number}" for number in range(17))),
     ],

@@ -1,0 +1,48 @@
+"""Numbers as people read them: with their units, and right in singular and plural. All that is shown is said so.
+
+Imports nothing, since a program's own process says things, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def counted(count: int, one: str, many: str = "", *, zero: str = "0") -> str:
+    """``1 artifact``, ``2 artifacts``, ``0 artifacts``. ``many``: the plural, where it is not ``one`` with an s (or its
+    first word with an s: ``counted(2, "graph that failed", "graphs that failed")``). ``zero``: such as "no".
+    """
+    number = f"{count:,}" if abs(count) >= 10_000 else str(count)
+    return f"{number if count else zero} {one if count == 1 else many or one + 's'}"
+
+
+def listed(parts: Sequence[str], last: str = "and") -> str:
+    """``a``, ``a and b``, ``a, b and c``."""
+    return f" {last} ".join(filter(None, [", ".join(parts[:-1]), *parts[-1:]]))
+
+
+def sentence(text: str) -> str:
+    """``text`` with a full stop."""
+    return text if text.endswith((".", "!", "?", ":")) else text + "."
+
+
+def human_bytes(count: float) -> str:
+    if count < 1024:
+        return f"{count:.0f} B"
+    for unit in ("KiB", "MiB", "GiB"):
+        count /= 1024
+        if round(count, 1) < 1024:
+            return f"{count:.1f} {unit}"
+    return f"{count / 1024:.1f} TiB"
+
+
+def human_seconds(seconds: float) -> str:
+    """``0.3 s``, ``59.9 s``, ``5 min``, ``3 h``, ``2 d``; ``12 ms`` below a tenth of a second."""
+    if 0 < seconds < 0.0995:
+        return f"{seconds * 1000:.0f} ms" if seconds >= 0.0005 else "under 1 ms"
+    if round(seconds, 1) < 60:
+        return f"{seconds:.1f} s"
+    for unit, size, most in (("min", 60, 60), ("h", 3600, 48)):
+        if round(seconds / size) < most:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds / 86400:.0f} d"

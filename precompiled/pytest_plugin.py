@@ -1,0 +1,193 @@
+"""`pytest --precompiled=wait|require|off`: tests whose graphs the daemon compiles, with a report at the end.
+
+pytest imports this file wherever precompiled is installed: it imports nothing of ours, and no torch, until the option
+is given. Under xdist each worker sums up its own graphs, and the controller adds these up.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Generator
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from precompiled.client.ledger import GraphReport
+
+_HELP = """Graphs of torch.compile by precompiled: "wait" (each waits for its artifact, then runs compiled), "require" \
+(a test whose graph is not served by the daemon fails, with the reason), or "off". Not given: as without pytest."""
+MAX_SHOWN = 40
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("precompiled")
+    group.addoption("--precompiled", choices=("wait", "require", "off"), default=None, help=_HELP)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    wanted = config.getoption("--precompiled")
+    if wanted is not None:
+        config.pluginmanager.register(Reporter(config, wanted, _switch(wanted)), "precompiled-report")
+
+
+def _switch(wanted: str) -> str:
+    """Do what the option says, here and in the Python processes that tests start; what is so from now on."""
+    import os
+
+    from precompiled import hook
+    from precompiled.client.process import PROCESS
+    from precompiled.core import python_path
+    from precompiled.core.errors import PrecompiledError
+
+    if wanted == "off":
+        os.environ["PRECOMPILED"] = "0"
+        hook.disable()
+        return "off"
+    if os.environ.get("PRECOMPILED") == "0":
+        return "off, since PRECOMPILED=0 is set"
+    require = wanted == "require"
+    os.environ.update(python_path.with_hook(os.environ))
+    os.environ.update(PRECOMPILED_MODE="wait", PRECOMPILED_REQUIRE="1" if require else "0")
+    PROCESS.given["require"] = require
+    try:
+        hook.enable("wait")
+    except PrecompiledError as error:
+        raise pytest.UsageError(f"--precompiled={wanted}: {error}") from error
+    return wanted
+
+
+@dataclass
+class Totals:
+    """Of one process, or of several. Plain values only: it travels from xdist's workers."""
+
+    ways: dict[str, int] = field(default_factory=dict)  # how graphs came to run: "hit", "swap", ..., or their state
+    reasons: dict[str, int] = field(default_factory=dict)
+    saved_s: float = 0.0
+    waited_s: float = 0.0
+    # Test, graph, what became of it, code, sentence: of graphs that the daemon's artifacts do not serve.
+    not_served: list[list[str]] = field(default_factory=list)
+    lost: int = 0  # workers of xdist's that ended without a word
+
+    def add(self, other: Totals) -> None:
+        self.ways = dict(Counter(self.ways) + Counter(other.ways))
+        self.reasons = dict(Counter(self.reasons) + Counter(other.reasons))
+        self.saved_s += other.saved_s
+        self.waited_s += other.waited_s
+        self.not_served += other.not_served
+        self.lost += other.lost
+
+    def count(self, graph: GraphReport, test: str) -> None:
+        way = graph.source if graph.state == "compiled" and graph.source else graph.state
+        self.ways[way] = self.ways.get(way, 0) + 1
+        self.saved_s += graph.saved_s
+        self.waited_s += graph.lookup_s + graph.load_s + graph.swapped_after_s
+        if way not in _SERVED:
+            said = (graph.message.strip().splitlines() or [""])[0]
+            self.reasons[graph.reason or way] = self.reasons.get(graph.reason or way, 0) + 1
+            self.not_served.append([test, graph.name, _WAYS.get(way, way), graph.reason, said])
+
+
+_SERVED = ("hit", "swap", "package")
+_WAYS = {"bypassed": "compiled in process", "pending": "still pending", "failed": "not compiled"}
+
+
+class Reporter:
+    """Says in which test a graph was captured, and at the end what became of all."""
+
+    def __init__(self, config: pytest.Config, wanted: str, state: str) -> None:
+        self._config = config
+        self._wanted = wanted
+        self._state = state
+        self._tests: dict[str, str] = {}  # of graphs' ids
+        self._session: Any = None
+        self._seen = 0
+        self._of_workers: Totals | None = None
+
+    def pytest_report_header(self) -> str:
+        return f"precompiled: {self._state}"
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
+        try:
+            return (yield)
+        finally:
+            for report in self._reports():
+                self._tests[report.id] = item.nodeid
+
+    def _reports(self) -> list[GraphReport]:
+        """Those that are new since the last look."""
+        from precompiled.client.process import PROCESS
+
+        if PROCESS.session is not self._session:
+            self._session, self._seen = PROCESS.session, 0
+        if self._session is None:
+            return []
+        found: list[GraphReport] = self._session.reports(self._seen)
+        self._seen += len(found)
+        return found
+
+    def _totals(self) -> Totals:
+        from precompiled.client.process import PROCESS
+
+        totals = Totals()
+        for report in [] if PROCESS.session is None else PROCESS.session.reports():
+            totals.count(report, self._tests.get(report.id, "outside of the tests"))
+        return totals
+
+    # ------------------------------------------------------------------ the end
+
+    def pytest_sessionfinish(self) -> None:
+        output = getattr(self._config, "workeroutput", None)
+        if output is not None:
+            output["precompiled"] = asdict(self._totals())
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        told = getattr(node, "workeroutput", {}).get("precompiled")
+        self._of_workers = self._of_workers or Totals()
+        self._of_workers.add(Totals(lost=1) if told is None else Totals(**told))
+
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        if self._state != self._wanted or self._wanted == "off":
+            return
+        totals = self._totals()
+        if self._of_workers is not None:
+            totals.add(self._of_workers)
+        terminalreporter.section(f"precompiled ({self._wanted})")
+        for line in said(totals):
+            terminalreporter.write_line(line)
+
+
+def said(totals: Totals) -> list[str]:
+    """The report, line by line."""
+    from precompiled.core.words import counted, human_seconds
+
+    number = sum(totals.ways.values())
+    served = sum(totals.ways.get(way, 0) for way in _SERVED)
+    lines = [f"{counted(number, 'graph', zero='no')}, {served} by the daemon" if number else "no graphs"]
+    if served:
+        by = ", ".join(f"{totals.ways[way]} {text}" for way, text in _SERVED_AS.items() if totals.ways.get(way))
+        lines[0] += f" ({by})"
+    if number:
+        saved, waited = human_seconds(totals.saved_s), human_seconds(totals.waited_s)
+        lines.append(f"compiles saved: {saved}; waited for lookups, loads and compiles: {waited}")
+    if totals.reasons:
+        most = sorted(totals.reasons.items(), key=lambda item: (-item[1], item[0]))
+        left = ", ".join(f"{code} {count}" for code, count in most)
+        lines.append(f"{counted(number - served, 'graph was', 'graphs were')} not served: {left}")
+    for test, name, way, code, sentence in totals.not_served[:MAX_SHOWN]:
+        lines.append(f"  {test}: {name}, {way}{f' ({code})' if code else ''}{f': {sentence}' if sentence else ''}")
+    if len(totals.not_served) > MAX_SHOWN:
+        lines.append(f"  and {len(totals.not_served) - MAX_SHOWN} more")
+    codes = sorted(code for code in totals.reasons if "-" in code)
+    if codes:
+        lines.append(f"`precompiled explain {codes[0]}` says what can be done")
+    if totals.lost:
+        lines.append(f"{counted(totals.lost, 'worker')} ended without a word: the graphs of these are not counted")
+    return lines
+
+
+_SERVED_AS = {"hit": "found in the store", "swap": "compiled for this run", "package": "not even traced"}

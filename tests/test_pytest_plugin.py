@@ -1,0 +1,122 @@
+"""`pytest --precompiled`: real pytest processes with a real daemon."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from support_host import Host
+
+from precompiled.pytest_plugin import Totals, said
+
+TESTS = """\
+import os
+
+import pytest
+import torch
+import torch._inductor.config
+
+X = torch.ones(8)
+
+
+def test_served():
+    assert torch.equal(torch.compile(lambda x: x * {factor} + 1)(X), X * {factor} + 1)
+
+
+def test_in_process():
+    torch._dynamo.reset()
+    with torch._inductor.config.patch(force_disable_caches=True):
+        assert torch.compile(lambda x: x.view(2, 4))(X).shape == (2, 4)
+
+
+def test_children_have_it_too():
+    assert os.environ.get("PRECOMPILED_MODE") == "wait" and "sitecustomize" in os.environ["PYTHONPATH"]
+"""
+
+
+def run(host: Host, *arguments: str, status: int = 0, factor: int = 2, env: dict[str, str] | None = None) -> str:
+    tests = host.root / "tests" / "test_of_a_user.py"
+    tests.parent.mkdir(exist_ok=True)
+    tests.write_text(TESTS.format(factor=factor))
+    options = ("-q", "-p", "no:cacheprovider", "--tb=short", "--show-capture=no")
+    command = ("-m", "pytest", *options, *arguments, str(tests))
+    return host.program(*command, cwd=tests.parent, env=env).ended(status=status)
+
+
+def report(text: str) -> list[str]:
+    """The lines below the headline of the report."""
+    below = re.split(r"=+ precompiled \(\w+\) =+\n", text)
+    assert len(below) == 2, text
+    return below[1].split("\n=")[0].splitlines()
+
+
+def test_wait_reports_what_was_served_and_what_was_not(served: Host) -> None:
+    lines = report(run(served, "--precompiled=wait"))
+    assert lines[0] == "2 graphs, 1 by the daemon (1 compiled for this run)"
+    assert re.fullmatch(r"compiles saved: .* s; waited for lookups, loads and compiles: .* s", lines[1])
+    assert lines[2] == "1 graph was not served: caches-disabled 1"
+    told = r"  test_of_a_user\.py::test_in_process: <lambda> \[0/0\], compiled in process \(caches-disabled\): "
+    assert re.match(told, lines[3])
+    assert lines[4] == "`precompiled explain caches-disabled` says what can be done"
+
+
+def test_require_fails_the_test_whose_graph_is_not_served_and_xdist_adds_up(served: Host) -> None:
+    pytest.importorskip("xdist")
+    text = run(served, "--precompiled=require", "-n", "2", status=1)
+    assert "1 failed, 2 passed" in text
+    assert "NotServed: the graph <lambda> [0/0] is not served (caches-disabled)" in text
+    lines = report(text)
+    assert lines[0] == "2 graphs, 1 by the daemon (1 compiled for this run)"
+    assert lines[2] == "1 graph was not served: caches-disabled 1" and "not compiled (caches-disabled)" in lines[3]
+
+
+def test_off_and_not_given(served: Host) -> None:
+    """Without the option no test of anybody's pays for the plugin."""
+    (served.root / "conftest.py").write_text("")
+    tests = served.root / "test_nothing.py"
+    tests.write_text(
+        "import os, sys\n"
+        "def test():\n"
+        "    ours = {name for name in sys.modules if name.startswith('precompiled')}\n"
+        "    assert ours == {'precompiled', 'precompiled.version', 'precompiled.pytest_plugin'}, ours\n"
+        "    assert 'torch' not in sys.modules\n"
+        "def test_off():\n"
+        "    assert os.environ.get('PRECOMPILED') == '0'\n"
+    )
+    command = ("-m", "pytest", "-q", "-p", "no:cacheprovider", str(tests))
+    text = served.program(*command, "-k", "not off", cwd=served.root, forked=False).ended()
+    assert "precompiled" not in text
+    text = served.program(*command, "-k", "off", "--precompiled=off", cwd=served.root, forked=False).ended()
+    assert "graph" not in text
+
+
+def test_the_switch_of_all_switches_wins(served: Host) -> None:
+    text = run(served, "--precompiled=require", "-k", "in_process", "-v", env={"PRECOMPILED": "0"})
+    assert "precompiled: off, since PRECOMPILED=0 is set" in text and "1 passed" in text
+
+
+def test_a_setting_that_cannot_be_used_is_wrong_use(served: Host) -> None:
+    client = served.program("-m", "pytest", "--precompiled=wait", env={"PRECOMPILED_WAIT_S": "soon"}, forked=False)
+    client.ended(status=4)
+    assert "--precompiled=wait: wait_s = 'soon' (from env PRECOMPILED_WAIT_S) cannot be used" in client.text()
+
+
+@pytest.mark.parametrize(
+    ("totals", "expected"),
+    [
+        (Totals(), ["no graphs"]),
+        (Totals({"hit": 1}, {}, 1.0, 0.2), ["1 graph, 1 by the daemon (1 found in the store)",
+                                            "compiles saved: 1.0 s; waited for lookups, loads and compiles: 0.2 s"]),
+        (Totals(lost=1), ["no graphs", "1 worker ended without a word: the graphs of these are not counted"]),
+    ],
+)  # fmt: skip
+def test_what_is_said(totals: Totals, expected: list[str]) -> None:
+    assert said(totals) == expected
+
+
+def test_what_the_package_says_to_pytest() -> None:
+    """Else pytest would rewrite all of our modules where a test process imports them, and warn where the hook is on."""
+    import precompiled
+
+    assert "PYTEST_DONT_REWRITE" in Path(precompiled.__file__).read_text()
