@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from precompiled.cli import runs
+from precompiled.cli import remote, runs
 from precompiled.cli.app import command
 from precompiled.cli.output import Output, human_bytes, human_seconds, pairs, table
 from precompiled.core import paths
@@ -80,11 +80,11 @@ def status_command(out: Output, settings: Settings, timeout: float) -> int:
         document: dict[str, Any] = {
             "running": False, "pid": None, "version": None, "socket": _socket(settings),
             "cache_dir": str(settings.cache_dir), "uptime_s": None, "queue_depth": 0, "workers": [],
-            "watches": [], "runs": [],
+            "watches": [], "runs": [], "remote": remote.told(settings),
         }  # fmt: skip
         out.result(document, f"No daemon runs at {document['socket']}. `precompiled start` starts one.")
         return 1
-    reply["runs"] = runs.live(settings)
+    reply["runs"], reply["remote"] = runs.live(settings), remote.told(settings)
     out.result(reply, lambda: _show_status(reply))
     return 0
 
@@ -96,11 +96,14 @@ def stats_command(out: Output, settings: Settings, timeout: float) -> int:
     from precompiled import wire
 
     reply = _fields(ask_daemon(settings, wire.Stats(), timeout))
+    reply["remote"] = remote.told(settings)
 
     def show() -> None:
         rows = []
         for name, value in reply.items():
-            if isinstance(value, dict):
+            if name == "remote":
+                rows += [(name, remote.line(value))] if value else []
+            elif isinstance(value, dict):
                 rows.append((name, ", ".join(f"{reason} {count}" for reason, count in sorted(value.items())) or "-"))
             elif name.endswith("_s"):
                 rows.append((name.removesuffix("_s"), human_seconds(value)))
@@ -207,6 +210,7 @@ def _show_status(reply: dict[str, Any]) -> None:
             ("memory", human_bytes(reply["rss_bytes"])),
             ("queued", str(reply["queue_depth"])),
             *(("degraded", text) for text in reply["degraded"]),
+            *([("remote", remote.line(reply["remote"]))] if reply["remote"] else []),
         ]
     )
     _show_workers(reply)

@@ -52,6 +52,7 @@ class Session:
         self.recorder: Recorder | None = PROCESS.recorder
         self._run = RunRecord(self.settings.cache_dir)
         self._starting: Starting | None = None
+        self._remote_begun = False
         self._without_daemon: str | None = None
         self._warned: set[str] = set()
         self._left = False
@@ -85,6 +86,7 @@ class Session:
 
     def begin_daemon(self) -> None:
         """Start a daemon where none runs, and do not wait for it: the graph is captured and looked up meanwhile."""
+        self._begin_remote()
         if self._without_daemon is not None or not self.settings.starts_daemon or daemon_reachable(self.settings):
             return
         if self.connection.was_told_to_stop():
@@ -94,6 +96,19 @@ class Session:
                 from precompiled.client.start import Starting
 
                 self._starting = Starting(self.settings)
+
+    def _begin_remote(self) -> None:
+        """Have the helper of a remote run, where one is set: before a worker asks it."""
+        if not self.settings.remote or self._remote_begun:
+            return
+        self._remote_begun = True
+        from precompiled.client import remote_helper
+
+        try:
+            remote_helper.ensure(self.settings)
+        except OSError as error:
+            self.ledger.count_reason("fallbacks", "remote-unusable")
+            self.warn_once("remote-unusable", f"the remote is not used (remote-unusable): {error}")
 
     def expect_graph(self) -> None:
         """Dynamo begins to trace: where the store is empty, have daemon and worker start meanwhile (decision 0016)."""

@@ -23,7 +23,8 @@ DEFAULT_TIMEOUT_S = 20.0
 TAIL_BYTES = 4096  # of what a daemon that failed said
 
 # Directories are told anyway; the others a client alone uses.
-_OF_A_CLIENT = ("runtime_dir", "cache_dir", "base", "mode", "wait_s", "require", "autostart", "packages",
+_OF_A_CLIENT = ("runtime_dir", "cache_dir", "base", "remote", "remote_unsigned", "remote_put", "remote_timeout_s",
+                 "mode", "wait_s", "require", "autostart", "packages",
                 "package_audit")  # fmt: skip
 
 Kind = Literal["ready", "already-running", "timed-out", "failed"]
@@ -123,7 +124,7 @@ def _spawn(settings: Settings) -> tuple[subprocess.Popen[bytes], int]:
         if not name.startswith(config.ENV_PREFIX) and name not in ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
     }
     environment["PRECOMPILED"] = "0"  # the hook has no business in the daemon
-    if source := _source_root():
+    if source := source_root():
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, [source, environment.get("PYTHONPATH", "")]))
     ready, telling = os.pipe()
     try:
@@ -140,7 +141,7 @@ def _spawn(settings: Settings) -> tuple[subprocess.Popen[bytes], int]:
     return process, ready
 
 
-def _source_root() -> str:
+def source_root() -> str:
     """Where this package lies, when it was imported from a folder that a fresh interpreter would not search."""
     root = Path(files.PACKAGE).resolve().parent
     packages = {Path(entry).resolve() for entry in sys.path if "site-packages" in entry or "dist-packages" in entry}

@@ -39,6 +39,12 @@ class Settings:
     # Base stores below it: read, never written. The variable has them with colons between, TOML as a list.
     base: tuple[Path, ...] = ()
     runtime_dir: Path = field(default_factory=paths.default_runtime_dir)  # socket and lock
+    # The remote behind it: a URL of fsspec's (s3://bucket/prefix, gs://, abfs://, file://), "" for none. It is code of
+    # others: objects are believed that are signed by a key that this host names, or all, where it says so.
+    remote: str = ""
+    remote_unsigned: bool = False
+    remote_put: bool = True  # put there what is compiled here
+    remote_timeout_s: float = 10.0  # of one request
     log: str = "warning"  # debug | info | warning | error
     # -- daemon
     workers: int = 0  # workers that compile at the same time, over all users; 0: from the cores and the memory
@@ -122,6 +128,13 @@ def _directories(value: Any) -> tuple[Path, ...]:
     return found
 
 
+def _remote(value: Any) -> str:
+    text = str(value)
+    if text and "://" not in text:
+        raise ValueError("expected a URL, such as s3://bucket/prefix or file:///shared/precompiled")
+    return text
+
+
 def _positive(kind: type) -> Callable[[Any], Any]:
     def parse(value: Any) -> Any:
         number = kind(value)
@@ -139,6 +152,9 @@ _PARSERS: dict[str, Callable[[Any], Any]] = {
     "packages": lambda value: _packages(str(value)),
     "autostart": lambda value: value if isinstance(value, bool) else _boolean(str(value)),
     "base": _directories,
+    "remote": _remote,
+    "remote_unsigned": lambda value: value if isinstance(value, bool) else _boolean(str(value)),
+    "remote_put": lambda value: value if isinstance(value, bool) else _boolean(str(value)),
     "cache_dir": lambda value: _directory(str(value)),
     "runtime_dir": lambda value: _directory(str(value)),
 }

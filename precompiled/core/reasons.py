@@ -23,6 +23,7 @@ class Kind(Enum):
     COMMAND = "Commands and the start of the daemon"
     WATCH = "Watch mode"
     WORKER = "Why a worker ended"
+    REMOTE = "The remote: without it all goes on as on one host"
     PACKAGE = "Packages: this frame is traced as usual"
     PACKAGE_FILE = "Package files (`save_package`, `load_package`: PackageError)"
 
@@ -85,6 +86,7 @@ _daemon = partial(Reason, Kind.DAEMON)
 _command = partial(Reason, Kind.COMMAND, None)
 _watch = partial(Reason, Kind.WATCH, None)
 _worker = partial(Reason, Kind.WORKER, None)
+_remote = partial(Reason, Kind.REMOTE, None)
 _package = partial(Reason, Kind.PACKAGE, None)
 _package_file = partial(Reason, Kind.PACKAGE_FILE, None)
 
@@ -368,6 +370,16 @@ _TABLE = (
     _worker("cannot-start", "it could not be executed, or pinned to its device"),
     _worker("protocol", "it sent something that it should not"),
     _worker("no-exit", "it was asked to leave, and did not"),
+
+    _remote("remote-unreachable", "the remote refuses, or cannot be reached: the message says what its library said",
+        "its address, credentials, state", then="after three in a row it is left alone for half a minute"),
+    _remote("remote-timeout", "the remote did not answer in time", "`remote_timeout_s`; how far it is, and how busy",
+        then="as `remote-unreachable`"),
+    _remote("remote-unusable",
+        "the remote cannot be used as it is set up: a URL that nothing here opens, a helper that cannot be started, "
+        "nobody whom this host believes", "as the message says"),
+    _remote("remote-corrupt", "an object in the remote is not whole, altered, or not what its name says",
+        "remove it there where it comes again", then="nothing of it is used; its graph is compiled here, and put beside"),
 
     _package("package-assumed-constant",
         "a function under `assume_constant_result` cannot be asked again: no name leads to it, or it takes objects",

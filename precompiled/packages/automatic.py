@@ -38,6 +38,7 @@ from precompiled.packages.dynamo.frame_entry import Frame, Graph, Traced
 from precompiled.packages.program import ANY, UNKNOWN, Program
 from precompiled.packages.publisher import Publisher
 from precompiled.packages.source_files import SourceFiles
+from precompiled.remote import link
 from precompiled.store import package_format as fmt
 from precompiled.store.packages import Entry, PackageStore
 from precompiled.torch_internals import collection
@@ -404,7 +405,9 @@ class Automatic:
         def write() -> None:  # also pickles the entry, which takes longer: the first call waits for neither
             made = complete()
             header = replace(made.header, sources_code=program.code())
-            entries.append((header.function, store.publish(header, made.about.to_bytes(), made.body)))
+            name = store.publish(header, made.about.to_bytes(), made.body)
+            entries.append((header.function, name))
+            link.put_entry(store.root, header.function, name)  # a remote's helper, where there is one
 
         self.publisher.publish(write, lambda error: self._not_kept(report, error))
 

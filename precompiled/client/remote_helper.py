@@ -1,0 +1,68 @@
+"""Starts the helper of a remote (precompiled/remote/helper.py) where one is set and none runs; nobody waits for it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from precompiled.client.start import source_root
+from precompiled.core.config import ENV_PREFIX
+from precompiled.remote import link
+
+if TYPE_CHECKING:
+    from precompiled.core.config import Settings
+
+log = logging.getLogger("precompiled.client.connection")
+
+LOG = "helper.log"
+
+
+def arguments(settings: Settings) -> list[str]:
+    return [
+        "--store", str(settings.cache_dir), "--remote", settings.remote, "--timeout-s", str(settings.remote_timeout_s),
+        *(["--unsigned"] if settings.remote_unsigned else []), *([] if settings.remote_put else ["--no-put"]),
+    ]  # fmt: skip
+
+
+def ensure(settings: Settings) -> None:
+    """Have a helper with these settings run, soon. Raises OSError where none can be started."""
+    wanted = arguments(settings)
+    found = link.greeting(settings.cache_dir)
+    if found is not None:
+        if found.get("arguments") == wanted:
+            return
+        link.ask(settings.cache_dir, {"do": "stop"}, wait_s=link.GREETING_S)  # of other settings
+    folder = link.folder(settings.cache_dir)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    # A worker that asks meanwhile waits for it.
+    (folder / link.STARTING).touch(mode=0o600)
+    os.utime(folder / link.STARTING)
+    with open(_log(folder), "ab") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "precompiled.remote.helper", *wanted], env=_variables(), cwd="/",
+            stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True,
+        )  # fmt: skip
+    # Somebody has to reap it, should it end before this process does.
+    threading.Thread(target=process.wait, name="precompiled-start", daemon=True).start()
+
+
+def _log(folder: Path) -> Path:
+    """Its log, begun anew when it is long."""
+    path = folder / LOG
+    if path.exists() and path.stat().st_size > 1 << 20:
+        path.unlink()
+    return path
+
+
+def _variables() -> dict[str, str]:
+    """This process's, with its credentials; settings are told as arguments."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(ENV_PREFIX)}
+    kept["PRECOMPILED"] = "0"
+    if source := source_root():
+        kept["PYTHONPATH"] = os.pathsep.join(filter(None, [source, kept.get("PYTHONPATH", "")]))
+    return kept
