@@ -37,6 +37,7 @@ COMMANDS = {
     "push": "precompiled.cli.remote",
     "pull": "precompiled.cli.remote",
     "remote": "precompiled.cli.remote",
+    "keys": "precompiled.cli.keys",
     "clear": "precompiled.cli.store",
     "gc": "precompiled.cli.store",
     "doctor": "precompiled.cli.doctor",

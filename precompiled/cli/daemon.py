@@ -102,7 +102,7 @@ def stats_command(out: Output, settings: Settings, timeout: float) -> int:
         rows = []
         for name, value in reply.items():
             if name == "remote":
-                rows += [(name, remote.line(value))] if value else []
+                rows.append((name, remote.line(value) if value else "-"))
             elif isinstance(value, dict):
                 rows.append((name, ", ".join(f"{reason} {count}" for reason, count in sorted(value.items())) or "-"))
             elif name.endswith("_s"):

@@ -57,7 +57,7 @@ def ls_command(out: Output, settings: Settings) -> None:
     """List the objects in the remote, by their names: nothing of them is read."""
     there = opened(settings)
     objects = there.everything()
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"kind": item.kind, "group": item.group, "label": item.label, "by": item.by, "bytes": item.size,
          "believed": there.trust.believes(item.by)}
         for item in objects

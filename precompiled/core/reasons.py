@@ -333,6 +333,9 @@ _TABLE = (
     _command("runtime-dir", "the runtime directory cannot be made or used", "`PRECOMPILED_RUNTIME_DIR`"),
     _command("runtime-dir-untrusted", "the runtime directory belongs to somebody else, or others may write to it",
         "remove it, or choose another"),
+    _command("bad-public-key", "a text is no public key, or no id of one",
+        "give the line that `precompiled keys new` printed"),
+    _command("key-exists", "this user has a key already", "move it away for a new one"),
     _command("bake-command-failed", "the command that was to be baked failed", "see its own message"),
     _command("bake-empty", "the command that was to be baked compiled nothing",
         "its Python needs precompiled and a call of `torch.compile`"),
@@ -378,8 +381,15 @@ _TABLE = (
     _remote("remote-unusable",
         "the remote cannot be used as it is set up: a URL that nothing here opens, a helper that cannot be started, "
         "nobody whom this host believes", "as the message says"),
+    _remote("remote-unsigned", "an object in the remote is not signed, and this host believes signed ones only",
+        "put it there from a host that has a key (`precompiled keys new`)", then="nothing of it is read"),
+    _remote("remote-untrusted",
+        "an object in the remote is signed by a key that this host does not believe, or its signature is none of that "
+        "key's",
+        "`precompiled keys trust` on this host, if you would run that host's code", then="nothing of it is read"),
     _remote("remote-corrupt", "an object in the remote is not whole, altered, or not what its name says",
-        "remove it there where it comes again", then="nothing of it is used; its graph is compiled here, and put beside"),
+        "remove it there where it comes again",
+        then="nothing of it is used; its graph is compiled here, and put beside"),
 
     _package("package-assumed-constant",
         "a function under `assume_constant_result` cannot be asked again: no name leads to it, or it takes objects",

@@ -90,7 +90,8 @@ class Transfer:
             tried[item.label] += 1
             try:
                 if not self.trust.believes(item.by):
-                    raise Refused(f"{item.path} is signed by nobody whom this host believes", code="remote-untrusted")
+                    code = "remote-unsigned" if item.by == form.UNSIGNED else "remote-untrusted"
+                    raise Refused(f"{item.path} is by nobody whom this host believes", code=code)
                 publish(item, self._body(item))
             except (Refused, CorruptArtifact) as error:
                 self._refuse(item, error)
@@ -181,6 +182,8 @@ class Transfer:
                 yield entry.header.function, entry.name
 
     def _put(self, kind: str, group: str, label: str, body: Callable[[], bytes]) -> bool:
+        if not self.trust.by:
+            return False  # a host without a key of its own only reads
         there = [item for item in self._objects(kind, group) if item.label == label]
         # One by a key that we do not believe, or one that was refused, is of no use to us.
         if any(self.trust.believes(item.by) and item.path not in self._bad for item in there):

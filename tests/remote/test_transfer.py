@@ -1,4 +1,4 @@
-"""What one host puts another one fetches, whole and verified, or not at all; whatever a remote does is no error here."""
+"""What one host puts another one fetches, whole and verified, or not at all; no fault of a remote's is one here."""
 
 from __future__ import annotations
 
@@ -90,7 +90,9 @@ def of_another_key(data: bytes) -> bytes:
 
 
 @pytest.mark.reason("remote-corrupt")
-@pytest.mark.parametrize("spoil", [truncated, altered, longer, no_envelope, of_another_key], ids=lambda one: one.__name__)
+@pytest.mark.parametrize(
+    "spoil", [truncated, altered, longer, no_envelope, of_another_key], ids=lambda one: one.__name__
+)
 @pytest.mark.parametrize("size", [100, 200_000], ids=["at once", "in parts"])
 def test_an_object_that_is_not_whole_is_refused_and_made_anew(
     spoil: Callable[[bytes], bytes], size: int, tmp_path: Path
