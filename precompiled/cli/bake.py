@@ -85,7 +85,9 @@ def _bake(
         told.mkdir()
         own = {
             "MODE": "wait", "CACHE_DIR": str(root), "RUNTIME_DIR": str(here.runtime_dir), "BASE": os.pathsep,
-            "PACKAGE_AUDIT": "0", **({"PACKAGES": "program"} if here.packages == "off" else {}),
+            "REMOTE": "none",
+            "PACKAGE_AUDIT": "0",
+            **({"PACKAGES": "program"} if here.packages == "off" else {}),
         }  # fmt: skip
         variables = {**python_path.with_hook(os.environ), **{ENV_PREFIX + name: value for name, value in own.items()}}
         variables.pop("PRECOMPILED", None)

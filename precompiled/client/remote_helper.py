@@ -7,6 +7,8 @@ import os
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,6 +31,21 @@ def arguments(settings: Settings) -> list[str]:
     ]  # fmt: skip
 
 
+def begin(settings: Settings, failed: Callable[[Exception], None]) -> None:
+    """``ensure`` in a thread: a helper that hangs must not keep a program. ``failed`` gets what it raises."""
+
+    def run() -> None:
+        try:
+            ensure(settings)
+        except Exception as error:  # noqa: BLE001 - the program goes on as on one host
+            failed(error)
+
+    try:
+        threading.Thread(target=run, name="precompiled-start", daemon=True).start()
+    except RuntimeError as error:  # no more threads, or Python is about to end
+        failed(error)
+
+
 def ensure(settings: Settings) -> None:
     """Have a helper with these settings run, soon. Raises OSError where none can be started."""
     wanted = arguments(settings)
@@ -47,8 +64,13 @@ def ensure(settings: Settings) -> None:
             [sys.executable, "-m", "precompiled.remote.helper", *wanted], env=_variables(), cwd="/",
             stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True,
         )  # fmt: skip
-    # Somebody has to reap it, should it end before this process does.
-    threading.Thread(target=process.wait, name="precompiled-start", daemon=True).start()
+
+    def reap() -> None:
+        process.wait()
+        with suppress(OSError):  # nobody is to wait for one that could not start
+            (folder / link.STARTING).unlink()
+
+    threading.Thread(target=reap, name="precompiled-start", daemon=True).start()
 
 
 def _log(folder: Path) -> Path:

@@ -104,11 +104,11 @@ class Session:
         self._remote_begun = True
         from precompiled.client import remote_helper
 
-        try:
-            remote_helper.ensure(self.settings)
-        except OSError as error:
+        def failed(error: Exception) -> None:
             self.ledger.count_reason("fallbacks", "remote-unusable")
-            self.warn_once("remote-unusable", f"the remote is not used (remote-unusable): {error}")
+            log.warning("the remote is not used (remote-unusable): %s", error)
+
+        remote_helper.begin(self.settings, failed)
 
     def expect_graph(self) -> None:
         """Dynamo begins to trace: where the store is empty, have daemon and worker start meanwhile (decision 0016)."""

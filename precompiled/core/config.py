@@ -129,7 +129,7 @@ def _directories(value: Any) -> tuple[Path, ...]:
 
 
 def _remote(value: Any) -> str:
-    text = str(value)
+    text = "" if str(value) == "none" else str(value)  # over a file that names one
     if text and "://" not in text:
         raise ValueError("expected a URL, such as s3://bucket/prefix or file:///shared/precompiled")
     return text

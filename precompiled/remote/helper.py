@@ -72,7 +72,9 @@ class Helper:
         """Until nobody has asked for long, or somebody says so."""
         for target in (self._open, self._put_all):
             threading.Thread(target=target, daemon=True).start()
-        while not self._stopping and time.monotonic() - self._asked < self._options.idle_s:
+        path = self._folder / link.SOCKET
+        # Without its socket nobody finds it: the store was removed.
+        while not self._stopping and time.monotonic() - self._asked < self._options.idle_s and path.exists():
             if select.select([listening], [], [], LOOK_S)[0]:
                 sock, _ = listening.accept()
                 threading.Thread(target=self._connection, args=(sock,), daemon=True).start()
@@ -104,6 +106,7 @@ class Helper:
             ):
                 self._will_put(question)
             case {"do": "flush"}:
+                self._opened.wait()
                 self._to_put.join()
                 self._tell()
             case {"do": "stop"}:

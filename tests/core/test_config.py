@@ -62,6 +62,7 @@ def test_an_empty_variable_is_not_given(monkeypatch: pytest.MonkeyPatch) -> None
         ("packages", "0", "off"), ("packages", "1", "program"), ("packages", "function", "function"),
         ("wait_s", "1.5", 1.5), ("workers", "2", 2), ("cache_dir", "~/x", Path("~/x").expanduser()),
         ("base", "/opt/a:/opt/b:/opt/a", (Path("/opt/a"), Path("/opt/b"))), ("base", ":", ()),
+        ("remote", "s3://bucket/prefix", "s3://bucket/prefix"), ("remote", "none", ""), ("remote_put", "0", False),
     ],
 )  # fmt: skip
 def test_values_from_the_environment(name: str, text: str, value: object, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,6 +76,7 @@ def test_values_from_the_environment(name: str, text: str, value: object, monkey
     [
         ("mode", "fast"), ("log", "loud"), ("require", "maybe"), ("wait_s", "-1"), ("wait_s", "nan"), ("wait_s", "inf"),
         ("workers", "1.5"), ("workers", "many"), ("cache_dir", "relative/path"), ("runtime_dir", "."),
+        ("remote", "/shared/precompiled"), ("remote_unsigned", "maybe"),
         ("base", "/opt/a:b"), ("base", ":".join(f"/opt/{number}" for number in range(17))),
     ],
 )  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -130,3 +131,33 @@ def test_bad_questions_are_answered_with_nothing(settings: Settings) -> None:
     for question in questions:
         assert not (link.ask(settings.cache_dir, question) or {}).get("found")
     assert link.ask(settings.cache_dir, {"do": "flush"}) == {}
+
+
+def test_a_helper_that_cannot_start_is_not_waited_for(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote_helper.sys, "executable", "/bin/false")
+    remote_helper.ensure(settings)
+    began = time.monotonic()
+    assert not link.fetch(settings.cache_dir, KEY)
+    assert time.monotonic() - began < link.STARTING_S
+
+
+def test_a_helper_leaves_with_its_store(settings: Settings) -> None:
+    remote_helper.ensure(settings)
+    assert link.ask(settings.cache_dir, {"do": "flush"}) == {}
+    pid = int(str(state(settings.cache_dir)["pid"]))
+    shutil.rmtree(settings.cache_dir)
+    wait_until(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == "zombie")
+
+
+def test_a_client_does_not_wait_for_a_helper_that_hangs(settings: Settings) -> None:
+    remote_helper.ensure(settings)
+    assert link.ask(settings.cache_dir, {"do": "flush"}) == {}
+    process = psutil.Process(int(str(state(settings.cache_dir)["pid"])))
+    process.suspend()
+    try:
+        failed: list[Exception] = []
+        began = time.monotonic()
+        remote_helper.begin(settings, failed.append)
+        assert time.monotonic() - began < link.GREETING_S / 2 and not failed
+    finally:
+        process.resume()
