@@ -57,8 +57,8 @@ def ensure(settings: Settings) -> None:
     folder = link.folder(settings.cache_dir)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     # A worker that asks meanwhile waits for it.
-    (folder / link.STARTING).touch(mode=0o600)
-    os.utime(folder / link.STARTING)
+    starting, whose = folder / link.STARTING, os.urandom(8).hex()
+    starting.write_text(whose)
     with open(_log(folder), "ab") as output:
         process = subprocess.Popen(
             [sys.executable, "-m", "precompiled.remote.helper", *wanted], env=_variables(), cwd="/",
@@ -67,8 +67,9 @@ def ensure(settings: Settings) -> None:
 
     def reap() -> None:
         process.wait()
-        with suppress(OSError):  # nobody is to wait for one that could not start
-            (folder / link.STARTING).unlink()
+        with suppress(OSError):  # nobody is to wait for one that could not start; the next one's is left
+            if starting.read_text() == whose:
+                starting.unlink()
 
     threading.Thread(target=reap, name="precompiled-start", daemon=True).start()
 
