@@ -51,7 +51,7 @@ def run_job(job: wire.Job) -> wire.Finished:
     from precompiled.graph.job import split
 
     started = time.monotonic()
-    store = Store(Path(job.store))
+    store = Store(Path(job.store), [Path(path) for path in job.base], _say)
     graph, data = split(job.graph)
     job = msgspec.structs.replace(job, graph=graph)
     try:
@@ -96,9 +96,13 @@ def _is_there(store: Store, job: wire.Job) -> bool:
     program = parse(job.graph)
     values = size_values(program["inputs"], program["hints"])
     found = any(guard_check(artifact.manifest.guards)(values) for artifact in artifacts)
-    if not found and len(artifacts) >= fmt.MAX_VARIANTS:
+    if not found and sum(map(store.is_own, artifacts)) >= fmt.MAX_VARIANTS:
         raise full(job.key)  # before the compile, which could not be published
     return found
+
+
+def _say(reason: str) -> None:
+    sys.stderr.write(f"precompiled worker: {reason}\n")  # to the worker's log
 
 
 def _publish_for(store: Store, payload: fmt.Payload, key: str, program: bytes) -> None:

@@ -61,7 +61,7 @@ def serve_command(out: Output, settings: Settings, system: bool) -> int:
     arguments = [sys.executable, "-m", "precompiled.service", *(["--system"] if system else [])]
     for name in NAMES:
         if settings.origins[name] == "flag":
-            arguments += ["--" + name.replace("_", "-"), str(getattr(settings, name))]
+            arguments += ["--" + name.replace("_", "-"), settings.text(name)]
     sys.stdout.flush()
     os.execv(sys.executable, arguments)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from precompiled.cli.app import command
@@ -15,8 +14,14 @@ def config_command(out: Output, settings: Settings) -> None:
     """Show every setting, its value, and where the value came from."""
     values: dict[str, Any] = {name: getattr(settings, name) for name in NAMES}
     document = {
-        name: {"value": str(value) if isinstance(value, Path) else value, "origin": settings.origins[name]}
+        name: {"value": _plain(value), "origin": settings.origins[name]}
         for name, value in values.items()
     }
-    rows = [(name, str(values[name]), settings.origins[name]) for name in NAMES]
+    rows = [(name, settings.text(name), settings.origins[name]) for name in NAMES]
     out.result(document, lambda: table(("SETTING", "VALUE", "ORIGIN"), rows))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [str(item) for item in value]
+    return value if isinstance(value, (bool, int, float)) else str(value)

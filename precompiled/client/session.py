@@ -22,7 +22,7 @@ from precompiled.client.process import PROCESS, Recorder
 from precompiled.client.runs import RunRecord
 from precompiled.client.safe_points import SafePoints
 from precompiled.core.errors import COMPILE_ERROR, NotServed
-from precompiled.store.artifacts import Store
+from precompiled.store.artifacts import Artifact, Store
 
 if TYPE_CHECKING:
     from precompiled.client.start import Starting
@@ -42,7 +42,7 @@ class Session:
 
     def __init__(self) -> None:
         self.settings = PROCESS.settings()
-        self.store = Store(self.settings.cache_dir)
+        self.store = Store(self.settings.cache_dir, self.settings.base, self._left_out)
         self.ledger = Ledger()
         self.connection = Connection(self.settings)
         self.pending = Pending(self)
@@ -134,6 +134,17 @@ class Session:
             warnings.warn(f"precompiled: {text}", RuntimeWarning, stacklevel=3)
         except Warning:  # `-W error`: a warning of ours must not become the user's exception
             log.warning("%s", text)
+
+    def _left_out(self, reason: str) -> None:
+        """Something of a base store cannot be used: it is as if it were not there."""
+        self.ledger.count_reason("fallbacks", "base-unusable")
+        log.info("%s", reason)
+        self.warn_once("base-unusable", f"a base store is not used as it is (base-unusable): {reason}")
+
+    def loaded_from(self, artifact: Artifact) -> None:
+        """Count where an artifact came from."""
+        if not self.store.is_own(artifact):
+            self.ledger.count_reason("from_base", str(artifact.root))
 
     def compiled_here(self, calls: GraphCalls) -> None:
         """Note that a graph was compiled in this process. Where a worker had failed at it, the failure was ours."""

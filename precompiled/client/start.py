@@ -22,6 +22,10 @@ from precompiled.core.config import Settings
 DEFAULT_TIMEOUT_S = 20.0
 TAIL_BYTES = 4096  # of what a daemon that failed said
 
+# Directories are told anyway; the others a client alone uses.
+_OF_A_CLIENT = ("runtime_dir", "cache_dir", "base", "mode", "wait_s", "require", "autostart", "packages",
+                "package_audit")  # fmt: skip
+
 Kind = Literal["ready", "already-running", "timed-out", "failed"]
 
 
@@ -96,7 +100,7 @@ def arguments(settings: Settings) -> list[str]:
     told = ["--runtime-dir", str(settings.runtime_dir), "--cache-dir", str(settings.cache_dir)]
     defaults = {item.name: item.default for item in settings.__dataclass_fields__.values()}
     for name in config.NAMES:
-        if name in ("runtime_dir", "cache_dir", "mode", "wait_s", "require", "autostart", "packages", "package_audit"):
+        if name in _OF_A_CLIENT:
             continue
         value, origin = getattr(settings, name), settings.origins.get(name, "default")
         if name == "log":  # PRECOMPILED_LOG is a client's own
@@ -104,7 +108,7 @@ def arguments(settings: Settings) -> list[str]:
         else:  # a default counts too where it was asked for: over a file
             counts = origin.startswith(("flag", "env")) or (origin == "default" and value != defaults[name])
         if counts:
-            told += ["--" + name.replace("_", "-"), str(value)]
+            told += ["--" + name.replace("_", "-"), settings.text(name)]
     return told
 
 

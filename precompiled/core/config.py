@@ -17,6 +17,7 @@ from precompiled.core.errors import ConfigError
 MODES = ("eager", "wait", "lookup", "off")
 PACKAGES = ("program", "function", "off")
 ENV_PREFIX = "PRECOMPILED_"
+MAX_BASES = 16
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,8 @@ class Settings:
     package_audit: float = 0.02  # fraction of processes that trace nevertheless, and compare (0: none)
     # -- both
     cache_dir: Path = field(default_factory=paths.default_cache_dir)  # the store
+    # Base stores below it: read, never written. The variable has them with colons between, TOML as a list.
+    base: tuple[Path, ...] = ()
     runtime_dir: Path = field(default_factory=paths.default_runtime_dir)  # socket and lock
     log: str = "warning"  # debug | info | warning | error
     # -- daemon
@@ -54,6 +57,11 @@ class Settings:
     cache_max_inodes: int = 200_000
     # name -> where its value came from: "default", "flag", "env PRECOMPILED_X", "file /etc/precompiled.toml"
     origins: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
+
+    def text(self, name: str) -> str:
+        """A setting as it is written in a variable or a flag."""
+        value = getattr(self, name)
+        return os.pathsep.join(map(str, value)) if isinstance(value, tuple) else str(value)
 
     @property
     def starts_daemon(self) -> bool:
@@ -106,6 +114,14 @@ def _directory(text: str) -> Path:
     return path
 
 
+def _directories(value: Any) -> tuple[Path, ...]:
+    given = value if isinstance(value, (list, tuple)) else str(value).split(os.pathsep)
+    found = tuple(dict.fromkeys(_directory(str(item)) for item in given if str(item)))
+    if len(found) > MAX_BASES:
+        raise ValueError(f"expected at most {MAX_BASES} directories")
+    return found
+
+
 def _positive(kind: type) -> Callable[[Any], Any]:
     def parse(value: Any) -> Any:
         number = kind(value)
@@ -122,6 +138,7 @@ _PARSERS: dict[str, Callable[[Any], Any]] = {
     "require": lambda value: value if isinstance(value, bool) else _boolean(str(value)),
     "packages": lambda value: _packages(str(value)),
     "autostart": lambda value: value if isinstance(value, bool) else _boolean(str(value)),
+    "base": _directories,
     "cache_dir": lambda value: _directory(str(value)),
     "runtime_dir": lambda value: _directory(str(value)),
 }

@@ -247,6 +247,10 @@ _TABLE = (
         then="; eager after three"),
     _store(_AGAIN, "artifact-evicted", "an artifact was evicted between the lookup and the load",
         "Raise `cache_max_bytes` when that is frequent"),
+    _store(None, "base-unusable",
+        "something of a base store (or all of it) cannot be trusted, read or verified: the message names the path",
+        "as the message says; the base itself is never changed",
+        then="as if it were not there: looked for elsewhere, then compiled"),
     _store(_IN_PROCESS, "weights-changed",
         "with `freezing`, a weight was changed after the first call and before its artifact was there: what was "
         "compiled holds for the weights as they were",

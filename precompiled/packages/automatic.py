@@ -189,7 +189,7 @@ class Automatic:
             return UNKNOWN
 
     def _find(self, session: sessions.Session, frame: Frame, looked: _Looked) -> tuple[Any, FunctionReport] | None:
-        store = PackageStore(session.store.root)
+        store = session.store.packages
         looked.refused = store.refused(_function_key(frame))
         if looked.refused is not None:
             return None
@@ -299,6 +299,7 @@ class Automatic:
                 session.ledger.add(calls)
                 session.note(calls.snapshot())
                 session.ledger.count(hits=1, saved_s=calls.report.saved_s)
+                session.loaded_from(artifacts[calls.report.key][0])
             return result
 
         functions = [frame.qualname, *(".".join(attributes) for (_module, attributes), _digest in body.inlined)]
@@ -324,7 +325,7 @@ class Automatic:
             session.ledger.count(traced=1)
             if looked.refused is not None:
                 raise NotPortable(looked.refused, code="package-audit")
-            store, before = PackageStore(session.store.root), looked.audited
+            store, before = session.store.packages, looked.audited
             try:
                 if looked.requires is None:
                     looked.program = self._program(session)
