@@ -33,6 +33,7 @@ COMMANDS = {
     "show": "precompiled.cli.store",
     "explain": "precompiled.cli.explain",
     "package": "precompiled.cli.package",
+    "bake": "precompiled.cli.bake",
     "clear": "precompiled.cli.store",
     "gc": "precompiled.cli.store",
     "doctor": "precompiled.cli.doctor",

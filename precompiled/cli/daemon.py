@@ -38,7 +38,7 @@ def start_command(out: Output, settings: Settings, timeout: float) -> int:
 @_timeout_option(STOP_TIMEOUT_S)
 def stop_command(out: Output, settings: Settings, timeout: float) -> int:
     """Stop the daemon and its workers; what is published stays. Not running: nothing to do, status 0."""
-    pid = _stop(settings, timeout)
+    pid = stop_daemon(settings, timeout)
     text = "No daemon was running." if pid is None else f"Stopped the daemon (pid {pid})."
     out.result({"stopped": pid is not None, "pid": pid}, text)
     return 0
@@ -48,7 +48,7 @@ def stop_command(out: Output, settings: Settings, timeout: float) -> int:
 @_timeout_option(STOP_TIMEOUT_S)
 def restart_command(out: Output, settings: Settings, timeout: float) -> int:
     """Stop the daemon if one runs, and start it again."""
-    _stop(settings, timeout)
+    stop_daemon(settings, timeout)
     return _start(out, settings, timeout)
 
 
@@ -73,7 +73,7 @@ def status_command(out: Output, settings: Settings, timeout: float) -> int:
     from precompiled import wire
 
     try:
-        reply = _fields(_ask(settings, wire.Status(), timeout))
+        reply = _fields(ask_daemon(settings, wire.Status(), timeout))
     except DaemonError as error:
         if error.code not in _NOT_RUNNING:
             raise
@@ -95,7 +95,7 @@ def stats_command(out: Output, settings: Settings, timeout: float) -> int:
     """Show what was counted for you since the daemon started."""
     from precompiled import wire
 
-    reply = _fields(_ask(settings, wire.Stats(), timeout))
+    reply = _fields(ask_daemon(settings, wire.Stats(), timeout))
 
     def show() -> None:
         rows = []
@@ -118,7 +118,7 @@ def stats_command(out: Output, settings: Settings, timeout: float) -> int:
 _NOT_RUNNING = ("no-daemon",)
 
 
-def _ask(settings: Settings, message: Any, timeout: float) -> Any:
+def ask_daemon(settings: Settings, message: Any, timeout: float) -> Any:
     from precompiled.client import ask
 
     return ask.request(settings, message, timeout)
@@ -149,18 +149,18 @@ def _start(out: Output, settings: Settings, timeout: float) -> int:
             code=f"start-{outcome.kind}",
         )
     verb = "The daemon is ready" if outcome.kind == "ready" else "A daemon is running already"
-    pid = outcome.pid or _ask(settings, wire.Status(), ANSWER_TIMEOUT_S).pid
+    pid = outcome.pid or ask_daemon(settings, wire.Status(), ANSWER_TIMEOUT_S).pid
     document = {"outcome": outcome.kind, "pid": pid, "socket": _socket(settings)}
     out.result(document, f"{verb} (pid {pid}, {document['socket']}).")
     return 0
 
 
-def _stop(settings: Settings, timeout: float) -> int | None:
+def stop_daemon(settings: Settings, timeout: float) -> int | None:
     """Stop the daemon and wait until its process is gone; its pid, or None when none ran."""
     from precompiled import wire
 
     try:
-        pid: int = _ask(settings, wire.Stop(), min(timeout, ANSWER_TIMEOUT_S)).pid
+        pid: int = ask_daemon(settings, wire.Stop(), min(timeout, ANSWER_TIMEOUT_S)).pid
     except DaemonError as error:
         if error.code in _NOT_RUNNING:
             return None

@@ -13,6 +13,7 @@ import threading
 import warnings
 from typing import TYPE_CHECKING
 
+from precompiled.client import baking
 from precompiled.client.connection import Connection
 from precompiled.client.dispatch import MAX_REQUESTS
 from precompiled.client.ledger import GraphCalls, GraphReport, Ledger
@@ -221,6 +222,7 @@ def current() -> Session:
             found = PROCESS.session
             if found is None:
                 PROCESS.session = found = Session()
+                baking.begin(found)
                 _configure_log(found.settings)
                 atexit.register(_at_exit)
                 _at_exit_of_worker()
