@@ -90,9 +90,13 @@ def status_command(out: Output, settings: Settings, timeout: float) -> int:
 
 
 @command("stats")
+@click.option("--run", metavar="NAME", help="Of one run, rank by rank; `last` is the last one.")
 @_timeout_option(ANSWER_TIMEOUT_S)
-def stats_command(out: Output, settings: Settings, timeout: float) -> int:
+def stats_command(out: Output, settings: Settings, run: str | None, timeout: float) -> int:
     """Show what was counted for you since the daemon started."""
+    if run is not None:
+        out.result(*runs.stats(settings, run))
+        return 0
     from precompiled import wire
 
     reply = _fields(ask_daemon(settings, wire.Stats(), timeout))
