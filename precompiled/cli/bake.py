@@ -17,10 +17,11 @@ import click
 
 from precompiled.cli.app import command
 from precompiled.cli.daemon import ask_daemon, stop_daemon
-from precompiled.cli.output import Output, counted, human_bytes
+from precompiled.cli.output import Output
 from precompiled.core import python_path
 from precompiled.core.config import ENV_PREFIX, Settings
 from precompiled.core.errors import PrecompiledError
+from precompiled.core.words import counted, human_bytes
 from precompiled.store import baking
 from precompiled.store.artifacts import Store
 

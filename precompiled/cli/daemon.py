@@ -10,10 +10,11 @@ import click
 
 from precompiled.cli import runs
 from precompiled.cli.app import command
-from precompiled.cli.output import Output, human_bytes, human_seconds, pairs, table
+from precompiled.cli.output import Output, pairs, table
 from precompiled.core import paths
 from precompiled.core.config import NAMES, Settings
 from precompiled.core.errors import DaemonError
+from precompiled.core.words import counted, human_bytes, human_seconds
 
 ANSWER_TIMEOUT_S = 5.0
 START_TIMEOUT_S = 30.0
@@ -226,7 +227,7 @@ def _show_workers(reply: dict[str, Any]) -> None:
     if not reply["workers"]:
         click.echo("no workers (they are started when the first graph comes)")
         return
-    click.echo()
+    click.echo(f"\n{counted(len(reply['workers']), 'worker')}")
     table(
         ("PID", "DEVICE", "PYTHON", "TORCH", "STATE", "MEMORY", "JOBS", "NOW"),
         [

@@ -9,9 +9,10 @@ from typing import Any
 
 import click
 
-from precompiled.cli.output import counted, human_age, human_seconds, pairs, table
+from precompiled.cli.output import human_age, pairs, table
 from precompiled.core.config import Settings
 from precompiled.core.errors import PrecompiledError
+from precompiled.core.words import counted, human_seconds
 from precompiled.store.runs import BY_DAEMON, Process, Run, runs
 
 MAX_SHOWN = 10
@@ -111,9 +112,10 @@ def said(run: Run) -> list[str]:
     if run.ranks == 1:
         number = len(run.processes[0].graphs)
         graphs_run = "its graph runs" if number == 1 else f"all {number} graphs run"
-        return list(by_text) or [f"{graphs_run} compiled by the daemon"]
+        return list(by_text) or [f"{graphs_run} compiled by the daemon" if number else "no graph yet"]
     graphs = max((len(process.graphs) for process in run.processes), default=0)
-    lines = [f"{len(served)} of {run.ranks} ranks run all their graphs compiled by the daemon ({graphs} at most)"]
+    run_theirs = "runs all its graphs" if len(served) == 1 else "run all their graphs"
+    lines = [f"{len(served)} of {run.ranks} ranks {run_theirs} compiled by the daemon ({graphs} at most)"]
     lines += [f"{_ranks(ranks)}: {text}" for text, ranks in by_text.items()]
     if absent := sorted({*range(run.ranks)} - {process.rank for process in run.processes}):
         lines.append(f"{_ranks(absent)}: no graph yet, or on another host")
@@ -196,7 +198,7 @@ def _show_table(title: str, rows: Sequence[tuple[str, ...]]) -> None:
         return
     click.echo(f"\n{title}")
     for row, number in list(different.items())[:MAX_SHOWN]:
-        times = f"{number} times  " if number > 1 else ""
+        times = f"{counted(number, 'time')}  " if number > 1 else ""
         click.echo(f"  {times}{'  '.join(filter(None, row))}")
     if len(different) > MAX_SHOWN:
         click.echo(f"  and {len(different) - MAX_SHOWN} more: --json has them all")
