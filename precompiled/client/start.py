@@ -23,7 +23,7 @@ DEFAULT_TIMEOUT_S = 20.0
 TAIL_BYTES = 4096  # of what a daemon that failed said
 
 # Directories are told anyway; the others a client alone uses.
-_OF_A_CLIENT = ("runtime_dir", "cache_dir", "base", "mode", "wait_s", "require", "autostart", "packages",
+_OF_A_CLIENT = ("runtime_dir", "cache_dir", "base", "mode", "wait_s", "require", "progress", "autostart", "packages",
                 "package_audit")  # fmt: skip
 
 Kind = Literal["ready", "already-running", "timed-out", "failed"]
