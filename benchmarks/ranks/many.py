@@ -28,10 +28,10 @@ WORLD, GOAL = 64, 1.1
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.ranks.many", description=__doc__)
     parser.add_argument("--ranks", type=int, default=WORLD, help="how many of the 64 start")
-    parser.add_argument("--turns", metavar="COMMANDS", help=argparse.SUPPRESS)
+    parser.add_argument("--turns", metavar="RANKS", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.turns:
-        return _in_turns(json.loads(arguments.turns))
+        return _in_turns(*json.loads(arguments.turns))
     console, say = begin(120)
     taken = {}
     for number in (1, arguments.ranks):
@@ -49,10 +49,9 @@ def _compiling(number: int) -> tuple[float, int, int]:
         # Ranks that lie as far apart as they can.
         specs = [{"rank": rank * WORLD // number, "world": WORLD} for rank in range(number)]
         extra = {"OMP_NUM_THREADS": "1", "PRECOMPILED_MODE": "wait"}
-        commands = [host.command(spec, hook=True, extra=extra, program="ranks.fake") for spec in specs]
-        environment = host.variables(hook=False)
-        launcher = [sys.executable, "-m", "benchmarks.ranks.many", "--turns", json.dumps(commands)]
-        found = host.tree([{**commands[0], "argv": launcher, "env": environment}], daemon=None)
+        command = host.command({}, hook=True, extra=extra, program="ranks.fake")
+        launcher = [sys.executable, "-m", "benchmarks.ranks.many", "--turns", json.dumps([command, specs])]
+        found = host.tree([{**command, "argv": launcher, "env": host.variables(hook=False)}], daemon=None)
     (client,) = found["clients"]
     if client["result"] is None:
         raise BenchmarkError(f"the ranks ended with {client['status']}:\n{client['errors']}")
@@ -63,17 +62,18 @@ def _compiling(number: int) -> tuple[float, int, int]:
     return found["cpu_s"] - client["cpu_s"], len(reports), len({report["key"] for report in reports})
 
 
-def _in_turns(commands: Sequence[dict[str, Any]]) -> int:
-    """Run the ranks, as many at a time as there are cores; prints what they print as one JSON array."""
+def _in_turns(command: dict[str, Any], specs: Sequence[dict[str, int]]) -> int:
+    """Run a rank for each spec, as many at a time as there are cores; prints what they print as one JSON array."""
 
-    def run(command: dict[str, Any]) -> Any:
+    def run(spec: dict[str, int]) -> Any:
+        argv = [*command["argv"][:-1], json.dumps(spec)]
         done = subprocess.run(
-            command["argv"], env=command["env"], cwd=command["cwd"], stdout=subprocess.PIPE, text=True, check=True
+            argv, env=command["env"], cwd=command["cwd"], stdout=subprocess.PIPE, text=True, check=True
         )
         return json.loads(done.stdout.splitlines()[-1])
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        print(json.dumps(list(pool.map(run, commands))))
+        print(json.dumps(list(pool.map(run, specs))))
     return 0
 
 

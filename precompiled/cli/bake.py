@@ -17,10 +17,11 @@ import click
 
 from precompiled.cli.app import command
 from precompiled.cli.daemon import ask_daemon, stop_daemon
-from precompiled.cli.output import Output, counted, human_bytes
+from precompiled.cli.output import Output
 from precompiled.core import python_path
 from precompiled.core.config import ENV_PREFIX, Settings
 from precompiled.core.errors import PrecompiledError
+from precompiled.core.words import counted, human_bytes
 from precompiled.store import baking
 from precompiled.store.artifacts import Store
 
@@ -59,7 +60,8 @@ def bake_command(
             shutil.rmtree(directory, ignore_errors=True)
     left = {**document["bypassed"], **document["fallbacks"], **document["not_kept"]}
     text = (
-        f"{target}: {counted(document['artifacts'], 'artifact')}, {document['packages']} entries of packages, "
+        f"{target}: {counted(document['artifacts'], 'artifact')}, "
+        f"{counted(document['packages'], 'entry of a package', 'entries of packages')}, "
         f"{human_bytes(document['bytes'])}."
     )
     if left:

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from precompiled.cli.check import Check, ask_program
-from precompiled.cli.output import human_bytes
 from precompiled.core.config import Settings
+from precompiled.core.words import counted, human_bytes
 
 FEW_WATCHES = 1024
 FEW_INSTANCES_LEFT = 8
@@ -32,14 +32,16 @@ def inotify(watches: int | None, instances: int | None, used: int) -> Check:
         return Check("inotify", "warn", f"this kernel has no inotify: {slow}", "None is needed")
     if used + FEW_INSTANCES_LEFT > instances:
         return Check(
-            "inotify", "warn", f"{used} of {instances} inotify instances are used: {slow}",
+            "inotify", "warn", f"{used} of {counted(instances, 'inotify instance')} used: {slow}",
             "`sysctl fs.inotify.max_user_instances=1024`",
         )  # fmt: skip
     if watches < FEW_WATCHES:
+        few = f"only {counted(watches, 'inotify watch', 'inotify watches')}"
         return Check(
-            "inotify", "warn", f"only {watches} inotify watches: {slow}", "`sysctl fs.inotify.max_user_watches=524288`"
+            "inotify", "warn", f"{few}: {slow}", "`sysctl fs.inotify.max_user_watches=524288`"
         )
-    return Check("inotify", "ok", f"{used} of {instances} instances used, {watches} watches")
+    text = f"{used} of {counted(instances, 'instance')} used, {counted(watches, 'watch', 'watches')}"
+    return Check("inotify", "ok", text)
 
 
 def compiler(variables: Mapping[str, str]) -> Check:

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from precompiled.cli.check import Check
 from precompiled.cli.checks_daemon import existing_parent
-from precompiled.cli.output import counted, human_bytes
 from precompiled.core.config import Settings
 from precompiled.core.errors import UntrustedStore
+from precompiled.core.words import counted, human_bytes
 from precompiled.store import trust
 from precompiled.store.artifacts import Store
 from precompiled.store.bases import NOTE_SUFFIX, Base
@@ -108,7 +108,8 @@ def entries(store: Store) -> Check:
         except UntrustedStore as error:
             return Check("entries", "fail", error.message, error.action)
         count += 1
-    return Check("entries", "ok", f"{count} in the store")
+    what = counted(count, "artifact or failure record", "artifacts and failure records", zero="no")
+    return Check("entries", "ok", f"{what} in the store")
 
 
 def quarantine(store: Store) -> Check:
@@ -118,8 +119,9 @@ def quarantine(store: Store) -> Check:
     except (FileNotFoundError, PermissionError):
         names = []
     if names:
+        what = counted(len(names), "corrupt file or folder lies", "corrupt files or folders lie")
         return Check(
-            "quarantine", "warn", f"{len(names)} corrupt files or folders lie in {store.quarantined}",
+            "quarantine", "warn", f"{what} in {store.quarantined}",
             "Their .reason files say why; a disk that alters files needs attention. `precompiled clear` removes them",
         )  # fmt: skip
     return Check("quarantine", "ok", "empty")
@@ -180,7 +182,8 @@ def space(root: Path, free_bytes: int, free_inodes: int | None) -> Check:
     if free_bytes < LITTLE_SPACE:
         return Check("space", "warn", text, "Free some space, or run `precompiled gc --set cache_max_bytes=...`")
     if free_inodes is not None and free_inodes < FEW_INODES:
-        return Check("space", "warn", f"{free_inodes} inodes free for {root}", "Remove small files from that disk")
+        left = counted(free_inodes, "inode", zero="no")
+        return Check("space", "warn", f"{left} free for {root}", "Remove small files from that disk")
     return Check("space", "ok", text)
 
 

@@ -10,10 +10,11 @@ import click
 
 from precompiled.cli import remote, runs
 from precompiled.cli.app import command
-from precompiled.cli.output import Output, human_bytes, human_seconds, pairs, table
+from precompiled.cli.output import Output, pairs, table
 from precompiled.core import paths
 from precompiled.core.config import NAMES, Settings
 from precompiled.core.errors import DaemonError
+from precompiled.core.words import counted, human_bytes, human_seconds
 
 ANSWER_TIMEOUT_S = 5.0
 START_TIMEOUT_S = 30.0
@@ -90,9 +91,13 @@ def status_command(out: Output, settings: Settings, timeout: float) -> int:
 
 
 @command("stats")
+@click.option("--run", metavar="NAME", help="Of one run, rank by rank; `last` is the last one.")
 @_timeout_option(ANSWER_TIMEOUT_S)
-def stats_command(out: Output, settings: Settings, timeout: float) -> int:
+def stats_command(out: Output, settings: Settings, run: str | None, timeout: float) -> int:
     """Show what was counted for you since the daemon started."""
+    if run is not None:
+        out.result(*runs.stats(settings, run))
+        return 0
     from precompiled import wire
 
     reply = _fields(ask_daemon(settings, wire.Stats(), timeout))
@@ -226,7 +231,7 @@ def _show_workers(reply: dict[str, Any]) -> None:
     if not reply["workers"]:
         click.echo("no workers (they are started when the first graph comes)")
         return
-    click.echo()
+    click.echo(f"\n{counted(len(reply['workers']), 'worker')}")
     table(
         ("PID", "DEVICE", "PYTHON", "TORCH", "STATE", "MEMORY", "JOBS", "NOW"),
         [

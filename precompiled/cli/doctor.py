@@ -11,8 +11,9 @@ import click
 from precompiled.cli import checks_daemon, checks_hook, checks_host, checks_remote, checks_store
 from precompiled.cli.app import command
 from precompiled.cli.check import Check
-from precompiled.cli.output import Output, counted, table
+from precompiled.cli.output import Output, table
 from precompiled.core.config import Settings
+from precompiled.core.words import counted
 
 GROUPS: tuple[Callable[[Settings], Iterator[Check]], ...] = (
     checks_hook.run,
@@ -57,4 +58,5 @@ def _show(checks: list[Check]) -> None:
         rows.append((MARKS[check.state], check.check, text))
     table(("", "CHECK", ""), rows)
     bad = [sum(check.state == state for check in checks) for state in ("fail", "warn")]
-    click.echo(f"\n{counted(len(checks), 'check')}, {bad[0]} failed, {counted(bad[1], 'warning')}.")
+    warnings = counted(bad[1], "warning", zero="no")
+    click.echo(f"\n{counted(len(checks), 'check')}, {bad[0] or 'none'} failed, {warnings}.")

@@ -8,8 +8,9 @@ from typing import Any
 
 import click
 
-from precompiled.cli.output import SHOWN_DIGITS, counted, human_age, human_bytes, pairs, table
+from precompiled.cli.output import SHOWN_DIGITS, human_age, pairs, table
 from precompiled.core.errors import StoreError
+from precompiled.core.words import counted, human_bytes
 from precompiled.packages.describe import difference
 from precompiled.store.artifacts import Store
 from precompiled.store.package_format import About
@@ -65,7 +66,8 @@ def show_rows(found: list[dict[str, Any]], refused: list[dict[str, str]]) -> Non
         )  # fmt: skip
     if found:
         left = len(found) - len(compiled)
-        click.echo(f"{counted(len(compiled), 'function')} with packages, {left} that stay as they are")
+        also = f", {counted(left, 'that stays as it is', 'that stay as they are')}" if left else ""
+        click.echo(f"{counted(len(compiled), 'function', zero='no')} with packages{also}")
     for refusal in refused:
         click.echo(f"out of use: {refusal['reason']}")
 

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from precompiled.core.words import human_seconds, sentence
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -47,11 +49,6 @@ class Output:
             click.echo(f"  {sentence(action)}", err=True)
 
 
-def sentence(text: str) -> str:
-    """`text` with a full stop."""
-    return text if text.endswith((".", "!", "?", ":")) else text + "."
-
-
 def console() -> Console:
     # rich is imported only where a table is shown: it takes longer than most commands.
     from rich.console import Console
@@ -83,29 +80,6 @@ def pairs(rows: Sequence[tuple[str, str]]) -> None:
         click.echo(f"{name:<{width}}  {value}".rstrip())
 
 
-def counted(count: int, what: str) -> str:
-    return f"{count} {what}" if count == 1 else f"{count} {what}s"
-
-
-def human_bytes(count: float) -> str:
-    if count < 1024:
-        return f"{count:.0f} B"
-    for unit in ("KiB", "MiB", "GiB"):
-        count /= 1024
-        if count < 1024:
-            return f"{count:.1f} {unit}"
-    return f"{count / 1024:.1f} TiB"
-
-
 def human_age(moment: float) -> str:
     """How long ago that was; ``moment``: seconds since the epoch."""
     return human_seconds(max(0.0, time.time() - moment))
-
-
-def human_seconds(seconds: float) -> str:
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    for unit, size in (("min", 60), ("h", 3600)):
-        if seconds < size * (60 if unit == "min" else 48):
-            return f"{seconds / size:.0f} {unit}"
-    return f"{seconds / 86400:.0f} d"

@@ -7,8 +7,9 @@ from pathlib import Path
 import click
 
 from precompiled.cli.app import command
-from precompiled.cli.output import Output, human_bytes, pairs, table
+from precompiled.cli.output import Output, pairs, table
 from precompiled.core.config import Settings
+from precompiled.core.words import human_bytes
 
 
 @click.group("package")

@@ -7,9 +7,10 @@ from typing import Any
 import click
 
 from precompiled.cli.app import command
-from precompiled.cli.output import SHOWN_DIGITS, Output, counted, human_bytes, table
+from precompiled.cli.output import SHOWN_DIGITS, Output, table
 from precompiled.core.config import Settings
 from precompiled.core.errors import PrecompiledError
+from precompiled.core.words import counted, human_bytes
 from precompiled.remote import transfer, trusting
 from precompiled.remote.errors import RemoteError
 

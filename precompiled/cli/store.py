@@ -14,9 +14,10 @@ import click
 
 from precompiled.cli import functions, graph
 from precompiled.cli.app import command
-from precompiled.cli.output import SHOWN_DIGITS, Output, counted, human_age, human_bytes, human_seconds, pairs, table
+from precompiled.cli.output import SHOWN_DIGITS, Output, human_age, pairs, table
 from precompiled.core.config import Settings
 from precompiled.core.errors import StoreError
+from precompiled.core.words import counted, human_bytes, human_seconds
 from precompiled.store import artifact_format as fmt
 from precompiled.store import trust
 from precompiled.store.artifacts import FAILED_SUFFIX, Artifact, Store
@@ -58,8 +59,8 @@ def ls_command(out: Output, settings: Settings) -> None:
             right=("SIZE", "AGE", "COMPILE"),
         )  # fmt: skip
         total = sum(row["bytes"] for row in rows)
-        failures = counted(len(rows) - len(artifacts), "failure")
-        click.echo(f"{counted(len(artifacts), 'artifact')}, {failures}, {human_bytes(total)}")
+        failures = counted(len(rows) - len(artifacts), "failure", zero="no")
+        click.echo(f"{counted(len(artifacts), 'artifact', zero='no')}, {failures}, {human_bytes(total)}")
         functions.show_rows(packages, refused)
 
     out.result({"cache_dir": str(store.root), "entries": rows, "packages": packages, "refused": refused}, show)
@@ -138,14 +139,15 @@ def clear_command(out: Output, settings: Settings, keys: tuple[str, ...], yes: b
     for folder in (store.artifacts,) if keys else (store.artifacts, store.packages.packages):
         left = [name for name in _names(folder) if not keys or name.partition(".")[0] in wholes]
         if left:
+            what = counted(len(left), "file or folder", "files or folders")
             raise StoreError(
-                f"{len(left)} files or folders in {folder} could not be removed", "Check its owner and mode",
+                f"{what} in {folder} could not be removed", "Check its owner and mode",
                 code="not-removed",
             )  # fmt: skip
-    also = f" and {packages} entries of packages" if packages else ""
+    also = f" and {counted(packages, 'entry of packages', 'entries of packages')}" if packages else ""
     out.result(
         {"removed": artifacts, "packages": packages, "bytes": size},
-        f"Removed {counted(artifacts, 'artifact')}{also}, {human_bytes(size)}.",
+        f"Removed {counted(artifacts, 'artifact', zero='no')}{also}, {human_bytes(size)}.",
     )
 
 
@@ -158,8 +160,8 @@ def gc_command(out: Output, settings: Settings) -> None:
         "removed": removed.artifacts, "bytes": removed.bytes,
         "max_bytes": settings.cache_max_bytes, "max_inodes": settings.cache_max_inodes,
     }  # fmt: skip
-    budget = f"{human_bytes(settings.cache_max_bytes)} and {settings.cache_max_inodes} inodes"
-    what = f"{counted(removed.artifacts, 'artifact')}, {human_bytes(removed.bytes)}"
+    budget = f"{human_bytes(settings.cache_max_bytes)} and {counted(settings.cache_max_inodes, 'inode')}"
+    what = f"{counted(removed.artifacts, 'artifact', zero='no')}, {human_bytes(removed.bytes)}"
     out.result(document, f"Removed {what} (budget: {budget}).")
 
 

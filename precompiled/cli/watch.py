@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from precompiled.cli.app import command
-from precompiled.cli.output import Output, human_age, human_seconds, table
+from precompiled.cli.output import Output, human_age, table
 from precompiled.core.config import Settings
 from precompiled.core.errors import ConfigError, DaemonError, PrecompiledError
+from precompiled.core.words import counted, human_seconds
 
 if TYPE_CHECKING:
     from precompiled import wire
@@ -83,7 +84,9 @@ def watch_command(
             code="nothing-to-watch",
         )  # fmt: skip
     if detach:
-        out.result({"watching": ids}, f"Watching {len(ids)}: `precompiled watch` shows them.")
+        them = "it" if len(ids) == 1 else "them"
+        text = f"Watching {counted(len(ids), 'target')}: `precompiled watch` shows {them}."
+        out.result({"watching": ids}, text)
         return 0
     return _look_on(out, settings, set(ids), once)
 
@@ -189,7 +192,7 @@ def _remove(out: Output, settings: Settings, names: list[str], everything: bool)
             f"there is no watch {', '.join(missing)}", "See `precompiled watch --list`", code="no-such-watch"
         )
     removed = ask.request(settings, wire.Unwatch(ids), ANSWER_S).ids
-    out.result({"removed": removed}, f"Removed {len(removed)}.")
+    out.result({"removed": removed}, f"Removed {counted(len(removed), 'watch', 'watches', zero='no')}.")
 
 
 def _list(out: Output, settings: Settings) -> None:
@@ -309,7 +312,7 @@ def _cells(watch: dict[str, Any], *, with_ages: bool = True) -> tuple[str, ...]:
         if watch[name]
     )
     if watch["packages"]:
-        counts += f", {watch['packages']} packages"
+        counts += f"{', ' if counts else ''}{counted(watch['packages'], 'package')}"
     took = human_seconds(watch["ready_s"]) if watch["ready_s"] and watch["state"] == "ready" else ""
     return watch["id"], watch["name"], edit, watch["state"], counts, took
 

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from precompiled.client.dispatch import Dispatch
 from precompiled.client.ledger import GraphCalls
 from precompiled.client.load import load
+from precompiled.client.progress import Progress
 from precompiled.client.swap import Event, Instruction, State, Swap
 from precompiled.core import forking
 from precompiled.core.errors import COMPILE_ERROR, Bypass, StoreError, code_of
@@ -91,6 +92,8 @@ class Pending:
 
     def __init__(self, session: Session) -> None:
         self._session = session
+        settings = session.settings
+        self._progress = Progress(wanted=settings.progress, waits=settings.mode == "wait" or settings.require)
         self._reset()
 
     def _reset(self) -> None:
@@ -153,6 +156,7 @@ class Pending:
         Not before: most children (data loaders) never call one, and must neither load nor start a thread for nothing.
         """
         awaited = [*self._awaited.values(), *self._dormant]
+        self._progress = Progress(wanted=False, waits=False)  # the parent says it
         self._reset()
         self._dormant = awaited
         for item in awaited:
@@ -221,6 +225,9 @@ class Pending:
                 for id, code, text in refused:
                     self._give_up_if_awaited(id, code, text)
                 self._session.connection.ensure_running()
+                with self._changed:
+                    awaited = list(self._awaited.values())
+                self._progress.look(awaited)
                 with self._changed:
                     if self._awaited and not self._closing and not self._hint:
                         self._changed.wait(LOOK_OBSERVED_S if observer.active else LOOK_S)

@@ -29,6 +29,7 @@ class Settings:
     wait_s: float = 600.0  # until mode "wait" goes on eager, and until what must not run eager is compiled in process
     # Raise NotServed where a graph would be compiled in process or run eager; waits, as mode "wait" (decision 0045).
     require: bool = False
+    progress: bool = True  # say on a terminal, or in a notebook, when a first run runs eager, and when compiled
     autostart: bool = True  # start a daemon on demand where none runs
     # Whether traces of Dynamo are kept, so that later processes skip tracing, too. "program": used where all source
     # files of the program are the same; "function": where all that a trace has read is the same (docs/packages.md).
@@ -149,6 +150,7 @@ _PARSERS: dict[str, Callable[[Any], Any]] = {
     "mode": lambda value: _mode(str(value)),
     "log": lambda value: _log(str(value).lower()),
     "require": lambda value: value if isinstance(value, bool) else _boolean(str(value)),
+    "progress": lambda value: value if isinstance(value, bool) else _boolean(str(value)),
     "packages": lambda value: _packages(str(value)),
     "autostart": lambda value: value if isinstance(value, bool) else _boolean(str(value)),
     "base": _directories,

@@ -16,6 +16,8 @@ import psutil
 from watchdog.events import FileSystemEvent, FileSystemEventHandler
 from watchdog.observers import Observer
 
+from precompiled.core.words import counted
+
 log = logging.getLogger("precompiled.watch")
 
 SWEEP_S = 1.0
@@ -93,8 +95,9 @@ class Hints:
                 self._observed[directory] = (inodes[directory], self._observer.schedule(handler, directory))
             except OSError as error:
                 # ENOSPC: max_user_watches; EMFILE: max_user_instances, or descriptors.
+                left = len(directories - self._observed.keys())
                 return (
-                    f"{len(directories - self._observed.keys())} directories of sources have no inotify watch "
+                    f"{counted(left, 'directory of sources has', 'directories of sources have')} no inotify watch "
                     f"({error.strerror or error}): files are looked at every {POLL_S} s. Raise "
                     "fs.inotify.max_user_watches and fs.inotify.max_user_instances"
                 )

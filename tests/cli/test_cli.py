@@ -15,8 +15,8 @@ import psutil
 import pytest
 from support_cli import answer, invoke
 
-from precompiled.cli import app, output
-from precompiled.core import config
+from precompiled.cli import app
+from precompiled.core import config, words
 from precompiled.store import artifact_format as fmt
 from precompiled.store import package_format
 from precompiled.store.artifacts import Store
@@ -378,7 +378,7 @@ def test_gc_evicts_to_the_budgets(store: Store) -> None:
     [(0, "0 B"), (1023, "1023 B"), (1024, "1.0 KiB"), (1536 << 10, "1.5 MiB"), (1 << 50, "1024.0 TiB")],
 )
 def test_human_bytes(count: int, text: str) -> None:
-    assert output.human_bytes(count) == text
+    assert words.human_bytes(count) == text
 
 
 @pytest.mark.parametrize(
@@ -386,7 +386,7 @@ def test_human_bytes(count: int, text: str) -> None:
     [(0, "0.0 s"), (59.94, "59.9 s"), (61, "1 min"), (3600, "1 h"), (86400, "24 h"), (864000, "10 d")],
 )
 def test_human_seconds(seconds: float, text: str) -> None:
-    assert output.human_seconds(seconds) == text
+    assert words.human_seconds(seconds) == text
 
 
 # ---------------------------------------------------------------- entries that resist

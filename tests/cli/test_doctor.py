@@ -282,8 +282,9 @@ def test_exit_status(monkeypatch: pytest.MonkeyPatch, state: str, status: int) -
     monkeypatch.setattr(doctor, "GROUPS", (lambda settings: iter(found),))
     result = invoke("doctor")
     assert result.exit_code == status and "-> do this" in result.output and "[bold]fine[/bold]" in result.output
-    warnings = "1 warning." if state == "warn" else "0 warnings."
-    assert result.output.endswith(f"\n2 checks, {int(state == 'fail')} failed, {warnings}\n")
+    warnings = "1 warning." if state == "warn" else "no warnings."
+    failed = "1 failed" if state == "fail" else "none failed"
+    assert result.output.endswith(f"\n2 checks, {failed}, {warnings}\n")
     second = answer("doctor", status=status)[1]
     assert second == {"check": "second", "state": state, "message": "so", "action": "do this"}
 

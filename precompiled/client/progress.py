@@ -1,0 +1,126 @@
+"""Two quiet lines on the terminal of a first run: that it runs eager, and from when on it is compiled.
+
+Said by the thread that awaits artifacts, so at no cost to the program; once each in a process, by rank 0 alone, only to
+a terminal or a notebook, and not with ``progress = false``. Raises nothing, and waits for no terminal.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from precompiled.client.ledger import GraphCalls
+from precompiled.client.runs import place
+from precompiled.client.swap import State
+from precompiled.core.words import counted, human_seconds
+
+log = logging.getLogger("precompiled.client.progress")
+
+# Graphs come one after the other while Dynamo traces; what is compiled sooner is worth no line.
+PATIENCE_S = 1.0
+
+
+class Item(Protocol):
+    """What this needs of pending.Awaited."""
+
+    calls: GraphCalls
+    since: float
+
+
+class Progress:
+    """What is said, and was. Used by one thread at a time."""
+
+    def __init__(self, *, wanted: bool, waits: bool) -> None:
+        """``wanted``: the setting. ``waits``: the program waits for each graph (mode "wait")."""
+        self._over = not wanted
+        self._waits = waits
+        self._graphs: list[GraphCalls] = []
+        self._since = 0.0  # time.monotonic(); 0: nothing was awaited yet
+        self._said = False
+
+    def look(self, awaited: Sequence[Item]) -> None:
+        """Say what is to be said; ``awaited``: the graphs that still are."""
+        if self._over:
+            return
+        try:
+            self._look(awaited)
+        except Exception as error:  # noqa: BLE001 - a line for people is worth no swap
+            self._over = True
+            log.info("no progress is shown: %s", error)
+
+    def _look(self, awaited: Sequence[Item]) -> None:
+        for item in awaited:
+            self._since = self._since or item.since
+            if item.calls not in self._graphs:
+                self._graphs.append(item.calls)
+        if awaited and not self._said and time.monotonic() - self._since >= PATIENCE_S:
+            if not _is_for_people():
+                self._over = True
+            else:
+                self._said = _say(self._begins())
+        if not awaited and self._graphs:
+            if self._said:
+                self._over = True
+                _say(self._ends())
+            self._graphs, self._since = [], 0.0
+
+    def _begins(self) -> str:
+        pending = sum(calls.swap.state is State.PENDING for calls in self._graphs)
+        text = counted(pending, "graph compiles in the background", "graphs compile in the background")
+        if not self._waits:
+            return f"{text}; running eager"
+        return f"{text}; the program waits for {'it' if pending == 1 else 'them'}"
+
+    def _ends(self) -> str:
+        after = f"after {human_seconds(time.monotonic() - self._since)}"
+        compiled = [calls for calls in self._graphs if calls.swap.state is State.COMPILED]
+        if len(compiled) < len(self._graphs):
+            return (f"{len(compiled)} of {counted(len(self._graphs), 'graph')} compiled {after}; "
+                    "precompiled.report() says why not all")  # fmt: skip
+        # Where all graphs are called equally often, a call of each is a step.
+        calls = [item.calls for item in compiled]
+        flips = [item.calls_before_flip for item in compiled if item.calls_before_flip is not None]
+        if self._waits or len(flips) < len(compiled) or max(calls) - min(calls) > 1:
+            return f"compiled {after}"
+        return f"compiled from step {max(flips) + 1} on, {after}"
+
+
+def _is_for_people() -> bool:
+    """Whether somebody reads stderr as it is written, and no other rank says the same."""
+    if place(os.environ).rank != 0:
+        return False
+    return _is_notebook() or (sys.stderr is not None and sys.stderr.isatty())
+
+
+def _is_notebook() -> bool:
+    return type(sys.stderr).__module__.partition(".")[0] == "ipykernel"
+
+
+def _say(text: str) -> bool:
+    """False where it is not the moment to say it."""
+    line = f"precompiled: {text}\n"
+    stream: Any = sys.stderr
+    if _is_notebook():
+        stream.write(line)
+        stream.flush()
+        return True
+    fd = stream.fileno()
+    if not _takes_lines(fd):
+        return False
+    # Past Python's buffer, whose lock the program may want while a terminal is held (Ctrl-S).
+    os.write(fd, line.encode())
+    return True
+
+
+def _takes_lines(fd: int) -> bool:
+    """Not in the midst of a prompt that is being edited, nor where the program has the whole screen, nor where a write
+    would wait.
+    """
+    import termios
+
+    return bool(termios.tcgetattr(fd)[3] & termios.ICANON) and bool(select.select([], [fd], [], 0)[1])

@@ -1,0 +1,144 @@
+"""What the command line says of 0, 1 and 2 things: right in singular and plural, with units."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import sys
+from pathlib import Path
+
+import pytest
+from support_cli import invoke
+
+from precompiled.cli import checks_host, checks_store, daemon, functions, runs, watch
+from precompiled.client.ledger import GraphReport
+from precompiled.client.runs import RunRecord
+from precompiled.core.words import counted, human_bytes, human_seconds, listed
+from precompiled.store import artifact_format as fmt
+from precompiled.store.artifacts import Store
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "store"))
+import support_store
+
+NUMBER = r"(?<![\d.,/#:-])\b(\d+) ([a-z]+)\b ?([a-z]*)"
+ADJECTIVES = r"\b(inotify|corrupt|that) "
+NUMBER = r"(?<![\d.,/#:-])\b(\d+) ([a-z]+)\b ?([a-z]*)"
+ADJECTIVES = r"\b(inotify|corrupt|that) "
+OF_ONE, OF_MANY = {"is", "was", "stays", "lies", "has", "runs"}, {"are", "were", "stay", "lie", "have", "run"}
+# Words behind a number that are neither nouns nor verbs: units, and what became of graphs.
+NEITHER = {"s", "ms", "min", "h", "d", "of", "at", "failed", "free", "more", "for", "hit", "swap", "compiled",
+           "captured", "reused", "compiling", "ready", "bypassed", "by", "and", "used", "ago", "old"}  # fmt: skip
+
+
+def wrong(text: str) -> list[str]:
+    """Numbers with a noun or a verb that is not right for them."""
+    found = []
+    for number, word, after in re.findall(NUMBER, re.sub(ADJECTIVES, "", text)):
+        one = int(number) == 1
+        of_one = not word.endswith("s") and after not in ("files", "folders")
+        is_noun = word not in NEITHER | OF_ONE | OF_MANY
+        if {word, after} & (OF_MANY if one else OF_ONE) or (is_noun and of_one != one):
+            found.append(f"{number} {word} {after}".strip())
+    return found
+
+
+def test_the_check_finds_what_is_wrong() -> None:
+    said = "1 warnings; 1 artifacts, 2 failure; 3 watch, 12.5 s old; 1 of 2 ranks; 1 graph run"
+    found = ["1 warnings", "1 artifacts", "2 failure", "3 watch", "1 graph run"]
+    assert wrong(said) == found
+
+
+@pytest.fixture(params=[0, 1, 2])
+def number(request: pytest.FixtureRequest) -> int:
+    return int(request.param)
+
+
+@pytest.fixture
+def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> Path:
+    """A store with ``number`` of each thing."""
+    monkeypatch.setenv("PRECOMPILED_CACHE_DIR", str(tmp_path / "store"))
+    monkeypatch.setenv("PRECOMPILED_RUNTIME_DIR", str(tmp_path / "run"))
+    store = Store(tmp_path / "store")
+    store.prepare()
+    record = RunRecord(store.root)
+    for at in range(number):
+        whole = hashlib.sha256(f"graph {at}".encode()).hexdigest()
+        path = store.publish(support_store.payload(whole)).path
+        store.publish_failure(support_store.failure(hashlib.sha256(f"failed {at}".encode()).hexdigest()))
+        spoiled = hashlib.sha256(f"spoiled {at}".encode()).hexdigest()
+        store.publish(support_store.payload(spoiled))
+        store.quarantine(store.artifacts / f"{spoiled}.0", "spoiled on purpose")
+        unreadable = store.artifacts / f"{hashlib.sha256(f'unreadable {at}'.encode()).hexdigest()}.0"
+        unreadable.mkdir(mode=0o700)
+        (unreadable / fmt.MANIFEST).write_bytes((path / fmt.MANIFEST).read_bytes()[:20])
+        record.note(GraphReport(id=f"h{at}", name="f [0/0]", key=whole, state="compiled", source="hit", lookup_s=0.004))
+        record.note(GraphReport(id=f"p{at}", name="g [0/0]", state="bypassed", reason="freezing", message="no"))
+        record.note(GraphReport(id=f"q{at}", name="h [0/0]", state="pending"))
+    return tmp_path
+
+
+SCREENS = (
+    ("ls",), ("explain", "--run", "last"), ("gc",), ("clear", "--yes"), ("status",), ("config",), ("stop",),
+    ("explain", "no-daemon"),
+)  # fmt: skip
+
+
+def test_every_screen_with_0_1_and_2(directory: Path, number: int) -> None:
+    said = {screen: invoke(*screen).output for screen in SCREENS}
+    assert all(said.values())
+    assert {screen: found for screen, text in said.items() if (found := wrong(text))} == {}
+    if number:
+        things = counted(number, "artifact")
+        assert f"{things}, {counted(number, 'failure')}, " in said["ls",]
+        assert f"{things} cannot be read" in said["ls",]
+        assert f"Removed {counted(2 * number, 'artifact')}, " in said["clear", "--yes"]
+    else:
+        assert "Removed no artifacts, 0 B" in said["clear", "--yes"]
+    assert "GiB" in said["config",] and "600 s (10 min)" in said["config",]
+
+
+def test_what_needs_a_daemon_or_packages(number: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    worker = {"pid": 7, "device": "cpu", "python": "3.11", "torch": "2.13.0", "state": "idle", "rss_bytes": 5 << 20,
+              "jobs_done": number, "job": "", "job_s": 0.0}  # fmt: skip
+    daemon._show_workers({"workers": [worker] * number})
+    package = {"function": "model.f", "entries": number + 1, "skipped": number, "bytes": 2048, "used": 0.0}
+    for skipped in (0, 1):
+        functions.show_rows([package] * number + [{**package, "skipped": number + 1}] * number * skipped, [])
+    fields = dict.fromkeys(("captured", "reused", "compiling", "ready", "failed", "bypassed", "packages"), number)
+    print(watch._cells({**fields, "edited": "", "id": "1", "name": "m:f", "state": "ready", "ready_s": 0.04}))
+    store = Store(tmp_path / "store")
+    watches = checks_host.inotify(number, 128, number)
+    for check in (checks_store.entries(store), checks_store.quarantine(store), watches):
+        print(check.message)
+    print(checks_store.space(tmp_path, 1 << 40, number).message)
+    text = capsys.readouterr().out
+    assert wrong(text) == []
+    assert "0 that" not in text and (not number or f"{counted(number, 'package')}" in text)
+
+
+@pytest.mark.parametrize(("alive", "expected"), [(0, "0 of 3 ranks run all their graphs"),
+                                                 (1, "1 of 3 ranks runs all its graphs"),
+                                                 (2, "2 of 3 ranks run all their graphs")])  # fmt: skip
+def test_ranks(alive: int, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    monkeypatch.setenv("SLURM_JOB_ID", "1")
+    for rank in range(3):
+        monkeypatch.setenv("RANK", str(rank))
+        record = RunRecord(tmp_path / "store")
+        state = {"state": "compiled", "source": "hit"} if rank < alive else {"state": "failed", "reason": "timeout"}
+        record.note(GraphReport(id=f"{rank}", name="f", **state))  # type: ignore[arg-type]
+    (run,) = runs.runs(tmp_path / "store")
+    assert runs.said(run)[0].startswith(expected)
+
+
+def test_the_words_themselves() -> None:
+    assert [counted(n, "entry", "entries", zero="no") for n in (0, 1, 2, 12345)] == [
+        "no entries", "1 entry", "2 entries", "12,345 entries",
+    ]  # fmt: skip
+    assert [listed(parts) for parts in ([], ["a"], ["a", "b"], ["a", "b", "c"])] == ["", "a", "a and b", "a, b and c"]
+    assert [human_bytes(n) for n in (0, 1023, 1024, 1024**2 - 1, 3 << 40)] == [
+        "0 B", "1023 B", "1.0 KiB", "1.0 MiB", "3.0 TiB",
+    ]  # fmt: skip
+    assert [human_seconds(n) for n in (0, 0.0001, 0.004, 0.0994, 0.0999, 59.94, 59.96, 3599, 47.4 * 3600, 172800)] == [
+        "0.0 s", "under 1 ms", "4 ms", "99 ms", "0.1 s", "59.9 s", "1 min", "1 h", "47 h", "2 d",
+    ]  # fmt: skip
