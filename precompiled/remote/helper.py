@@ -218,8 +218,7 @@ def _listening(folder: Path) -> socket.socket:
 
 def main(argv: Sequence[str]) -> int:
     options = _parser().parse_args(argv)
-    os.umask(0o077)
-    os.chdir("/")
+    os.chdir("/")  # the umask stays its user's: a shared directory is made by it, and all that is here says its mode
     folder = link.folder(options.store)
     for directory in (options.store, folder):
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -15,6 +15,7 @@ from support_daemon import wait_until
 from support_remote import FUNCTION, HEADER, host
 from support_store import KEY, OTHER, payload
 
+from precompiled import compiler, wire
 from precompiled.client import remote_helper
 from precompiled.core import config
 from precompiled.core.config import Settings
@@ -161,3 +162,12 @@ def test_a_client_does_not_wait_for_a_helper_that_hangs(settings: Settings) -> N
         assert time.monotonic() - began < link.GREETING_S / 2 and not failed
     finally:
         process.resume()
+
+
+def test_a_worker_compiles_nothing_that_the_remote_has(settings: Settings, tmp_path: Path) -> None:
+    there, root = host(tmp_path / "other", settings.remote), settings.cache_dir
+    there.put_artifact(there.store.publish(payload()))
+    remote_helper.ensure(settings)
+    # No graph: to compile it would fail.
+    job = wire.Job(id="1", key=KEY, store=str(root), device="cpu", graph=b"{}", compile_threads=1, failure_ttl_s=1.0)
+    assert compiler.run_job(job).outcome == "exists" and len(Store(root).lookup(KEY)) == 1
