@@ -74,6 +74,11 @@ programs: ## Programs of 35 libraries' users, three runs each: served, traced, e
 ranks: $(STAMP) ## Distributed programs by torchrun and gloo: each rank right, served, compiled once (half an hour; ARGS=--help)
 	@$(BIN)/python -m benchmarks.ranks $(ARGS)
 
+.PHONY: bench-ranks
+bench-ranks: $(STAMP) ## A job's second start beside plain's warm one; 64 ranks' compiles beside one's (half an hour)
+	@$(BIN)/python -m benchmarks.ranks.starts $(ARGS)
+	@$(BIN)/python -m benchmarks.ranks.many
+
 .PHONY: edits
 edits: $(STAMP) ## Starts after an edit: what is traced, beside torch.compile's warm start (half an hour; ARGS=--help)
 	@$(BIN)/python -m benchmarks.edits $(ARGS)

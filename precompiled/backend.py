@@ -289,6 +289,7 @@ class _Graph:
         function = self._load(program, artifact)
         self.calls.loaded("hit", time.perf_counter() - started, artifact.manifest.compile_s)
         self.session.ledger.count(hits=1, saved_s=artifact.manifest.compile_s)
+        self.session.loaded_from(artifact)
         if self.safe_point.is_held() and not program.no_stand_in:
             # A checkpoint may ask this graph to run again what another graph of the function ran eager.
             dispatch = self._dispatch(program)

@@ -24,6 +24,7 @@ from precompiled import wire
 from precompiled.core.errors import CompileFailed, PrecompiledError, StoreError
 from precompiled.graph import places
 from precompiled.made_up_cuda import activate
+from precompiled.remote import link
 from precompiled.store import artifact_format as fmt
 from precompiled.store import scratch, turns
 from precompiled.store.artifacts import Store, full
@@ -51,7 +52,7 @@ def run_job(job: wire.Job) -> wire.Finished:
     from precompiled.graph.job import split
 
     started = time.monotonic()
-    store = Store(Path(job.store))
+    store = Store(Path(job.store), [Path(path) for path in job.base], _say)
     graph, data = split(job.graph)
     job = msgspec.structs.replace(job, graph=graph)
     try:
@@ -59,6 +60,8 @@ def run_job(job: wire.Job) -> wire.Finished:
         if _is_there(store, job):
             # Published between the client's lookup and its submit, or by another daemon on the same store.
             return wire.Finished(job.id, job.key, "exists", 0.0)
+        if link.fetch(store.root, job.key) and _is_there(store, job):
+            return wire.Finished(job.id, job.key, "exists", 0.0)  # another host has compiled it
         folder = scratch.directory(store.root) / "turns"
         with turns.turn(folder, places.family(job.graph)) as turn:
             if turn is not None and turn.waited and _is_there(store, job):
@@ -66,6 +69,7 @@ def run_job(job: wire.Job) -> wire.Finished:
                 return wire.Finished(job.id, job.key, "exists", 0.0)
             payload, others = _compile(job, data, started, turn.end if turn is not None else lambda: None)
             artifact = store.publish(payload)
+            link.put_artifact(store.root, job.key, artifact.slot)
             for key, program in others.items():
                 _publish_for(store, payload, key, program)
         seconds = time.monotonic() - started
@@ -96,9 +100,13 @@ def _is_there(store: Store, job: wire.Job) -> bool:
     program = parse(job.graph)
     values = size_values(program["inputs"], program["hints"])
     found = any(guard_check(artifact.manifest.guards)(values) for artifact in artifacts)
-    if not found and len(artifacts) >= fmt.MAX_VARIANTS:
+    if not found and sum(map(store.is_own, artifacts)) >= fmt.MAX_VARIANTS:
         raise full(job.key)  # before the compile, which could not be published
     return found
+
+
+def _say(reason: str) -> None:
+    sys.stderr.write(f"precompiled worker: {reason}\n")  # to the worker's log
 
 
 def _publish_for(store: Store, payload: fmt.Payload, key: str, program: bytes) -> None:
@@ -107,7 +115,8 @@ def _publish_for(store: Store, payload: fmt.Payload, key: str, program: bytes) -
 
     manifest = replace(payload.manifest, key=key, components=components(program))
     try:
-        store.publish(fmt.Payload(manifest, {**payload.files, fmt.PROGRAM: fmt.pack_program(program)}))
+        artifact = store.publish(fmt.Payload(manifest, {**payload.files, fmt.PROGRAM: fmt.pack_program(program)}))
+        link.put_artifact(store.root, key, artifact.slot)
     except StoreError:  # its own job compiles it
         traceback.print_exc()  # to the worker's log
 

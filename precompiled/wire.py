@@ -63,6 +63,7 @@ class Submit(_Message, frozen=True):
     device: str  # "cpu", or "cuda:<GPU UUID>"
     name: str = ""  # what people call the graph, e.g. "GPT2Model.forward [0/0]"
     waiting: bool = False  # a client waits for it: it goes before background jobs
+    base: list[str] = []  # absolute paths of the client's base stores: what one of them has is not compiled
 
 
 class Tally(_Message, frozen=True):
@@ -76,6 +77,7 @@ class Tally(_Message, frozen=True):
     untraced: int = 0  # frames that a package spared Dynamo's trace
     traced: int = 0  # frames that Dynamo traced while packages were on
     not_kept: dict[str, int] = {}  # frames that no package can hold
+    from_base: dict[str, int] = {}  # graphs whose artifact was loaded from a base store, by its path
     fallbacks: dict[str, int] = {}
     bypassed: dict[str, int] = {}
 
@@ -256,6 +258,7 @@ class StatsReply(_Message, frozen=True):
     untraced: int = 0
     traced: int = 0
     not_kept: dict[str, int] = {}
+    from_base: dict[str, int] = {}
 
 
 class Stopping(_Message, frozen=True):
@@ -297,6 +300,7 @@ class Job(_Message, frozen=True):
     attempt: int = 1
     cache_max_bytes: int = 20 << 30  # the worker evicts: in a system daemon it alone may touch the user's store
     cache_max_inodes: int = 200_000
+    base: list[str] = []  # as in Submit
 
 
 class Exit(_Message, frozen=True):

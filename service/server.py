@@ -22,6 +22,7 @@ import zmq
 
 from precompiled import wire
 from precompiled.core import paths
+from precompiled.core.config import MAX_BASES
 from precompiled.core.errors import DaemonError, WireError
 
 log = logging.getLogger("precompiled.server")
@@ -306,6 +307,9 @@ def check_submit(message: wire.Submit, blob: bytes, max_graph_bytes: int) -> Non
         raise WireError("the key is no plain name")
     if not message.id or len(message.id) > MAX_TEXT or len(message.name) > 4 * MAX_TEXT:
         raise WireError("the id is missing, or the id or the name is too long")
-    for what, path in (("store", message.store), ("interpreter", message.environment.executable)):
+    if len(message.base) > MAX_BASES:
+        raise WireError(f"{len(message.base)} base stores are more than {MAX_BASES}")
+    places = [("store", message.store), ("interpreter", message.environment.executable)]
+    for what, path in places + [("base store", base) for base in message.base]:
         if not os.path.isabs(path) or "\0" in path or len(path) > 4096:
             raise WireError(f"the {what} {path[:MAX_TEXT]!r} is not an absolute path")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import json
 import os
@@ -26,6 +27,7 @@ from precompiled import wire
 from precompiled.client import ask, link, start
 from precompiled.core import config
 from precompiled.core.config import Settings
+from precompiled.remote import link as remote
 from precompiled.store import scratch
 from precompiled.store.artifacts import Store
 
@@ -228,6 +230,7 @@ class Host:
             if item.process.poll() is None:
                 item.process.kill()
             item.process.wait()
+        self.stop_helper()
         if self.served_by is not None:
             self._until_idle()
             return
@@ -238,6 +241,13 @@ class Host:
             _gone, alive = psutil.wait_procs(processes, TIMEOUT_S)
             assert not alive, alive
         assert not (self.root / "run" / "socket").exists()
+
+    def stop_helper(self) -> None:
+        """End a remote's helper, where one runs, and prove it."""
+        state = remote.state(self.store.root) if remote.greeting(self.store.root) else None
+        if remote.ask(self.store.root, {"do": "stop"}, wait_s=TIMEOUT_S) is not None and state is not None:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                psutil.Process(state["pid"]).wait(TIMEOUT_S)
 
     def _until_idle(self) -> None:
         """Until the daemon has done, or given up, what was asked of it for this store, which is to be removed."""

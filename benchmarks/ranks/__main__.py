@@ -12,6 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
+from pathlib import Path
 
 from benchmarks.harness.console import begin, chosen, show
 from benchmarks.harness.result import markdown, write_part
@@ -23,12 +24,19 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.ranks", description=__doc__)
     parser.add_argument("--only", action="append", metavar="NAME", help="these cases (repeatable; a,b)")
     parser.add_argument("--json", metavar="FILE", help="write the rows there")
+    parser.add_argument(
+        "--read", action="append", type=Path, metavar="FILE", help="run nothing: such a file has the rows"
+    )
     parser.add_argument("--docs", action="store_true", help="write the table of docs/coverage.md")
     arguments = parser.parse_args()
     names = chosen(parser, arguments.only, CASES)
     console, say = begin(200)
     started = time.monotonic()
-    rows = examine(names, say)
+    if arguments.read:
+        told = {row["name"]: Row(**row) for path in arguments.read for row in json.loads(path.read_text())}
+        rows = [told[name] for name in names if name in told]
+    else:
+        rows = examine(names, say)
     show(console, HEADERS, [row.cells() for row in rows], [None if row.right else "red" for row in rows])
     for row in rows:
         for text in row.remarks():

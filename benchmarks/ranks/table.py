@@ -89,11 +89,11 @@ def examine(names: Sequence[str], say: Say) -> list[Row]:
 
 
 def _examine(host: Host, row: Row) -> None:
-    _run(host, row, "eager", hook=False, extra={"TORCH_COMPILE_DISABLE": "1"})
+    start(host, row, "eager", hook=False, extra={"TORCH_COMPILE_DISABLE": "1"})
     for run in RUNS:
-        before = _compiled(host)
-        ranks = _run(host, row, run, hook=True, extra=PACKAGES)
-        row.compiled.append(_compiled(host) - before)
+        before = compiled(host)
+        ranks = start(host, row, run, hook=True, extra=PACKAGES)
+        row.compiled.append(compiled(host) - before)
         row.graphs.append(sum(len(found["reports"]) for found in ranks))
         row.of_one_rank = row.of_one_rank or max(len(found["reports"]) for found in ranks)
         row.traced.append(sum(found["traced"] for found in ranks))
@@ -114,14 +114,14 @@ def _examine(host: Host, row: Row) -> None:
         row.served.append(served)
     off = {run: _differences(host, row, run, "eager") for run in RUNS}
     if any(off.values()):
-        _run(host, row, "plain", hook=False, extra={})
+        start(host, row, "plain", hook=False, extra={})
         if _differences(host, row, "plain", "eager"):
             off = {run: _differences(host, row, run, "plain") for run in RUNS}
             row.as_plain = not any(off.values())
     row.different = [f"{run} start, {text}" for run, texts in off.items() for text in texts]
 
 
-def _compiled(host: Host) -> int:
+def compiled(host: Host) -> int:
     reply: wire.StatsReply = ask.request(host.settings, wire.Stats(), WAIT_S)
     return reply.compiled
 
@@ -138,7 +138,7 @@ def _differences(host: Host, row: Row, run: str, expected: str) -> list[str]:
     return found
 
 
-def _run(host: Host, row: Row, run: str, *, hook: bool, extra: dict[str, str]) -> list[dict[str, Any]]:
+def start(host: Host, row: Row, run: str, *, hook: bool, extra: dict[str, str]) -> list[dict[str, Any]]:
     """What each rank says."""
     file = _file(host, row, run)
     spec = {"name": row.name, "values": str(file), "answer": str(file), "wait_s": WAIT_S if hook else 0.0}

@@ -16,6 +16,7 @@ from precompiled.core.errors import UntrustedStore
 from precompiled.core.words import counted, human_bytes
 from precompiled.store import trust
 from precompiled.store.artifacts import Store
+from precompiled.store.bases import NOTE_SUFFIX, Base
 
 LITTLE_SPACE = 2 << 30
 NO_SPACE = 128 << 20
@@ -23,7 +24,7 @@ FEW_INODES = 10_000
 
 
 def run(settings: Settings) -> Iterator[Check]:
-    store = Store(settings.cache_dir)
+    store = Store(settings.cache_dir, settings.base)
     yield directories(store)
     yield ancestors(store.root)
     yield entries(store)
@@ -32,9 +33,20 @@ def run(settings: Settings) -> Iterator[Check]:
     free = os.statvfs(place)
     yield space(store.root, shutil.disk_usage(place).free, free.f_favail if free.f_files else None)
     yield mappable(store.root, bool(free.f_flag & os.ST_NOEXEC))
+    yield from run_bases(store)
     build = Path(os.environ.get("TORCHINDUCTOR_CACHE_DIR") or tempfile.gettempdir())
     noexec = os.statvfs(build if build.exists() else existing_parent(build)).f_flag & os.ST_NOEXEC
     yield buildable(build, bool(noexec))
+
+
+def run_bases(store: Store) -> Iterator[Check]:
+    for found in store.bases:
+        yield base(found)
+        if found.root.exists():
+            yield ancestors(found.root)
+            yield mappable(found.root, bool(os.statvfs(found.root).f_flag & os.ST_NOEXEC))
+    if store.bases:
+        yield left_out(store)
 
 
 def directories(store: Store) -> Check:
@@ -103,7 +115,7 @@ def entries(store: Store) -> Check:
 def quarantine(store: Store) -> Check:
     """Whether corrupt artifacts were found."""
     try:
-        names = [name for name in os.listdir(store.quarantined) if not name.endswith(".reason")]
+        names = [name for name in os.listdir(store.quarantined) if not name.endswith((".reason", NOTE_SUFFIX))]
     except (FileNotFoundError, PermissionError):
         names = []
     if names:
@@ -113,6 +125,53 @@ def quarantine(store: Store) -> Check:
             "Their .reason files say why; a disk that alters files needs attention. `precompiled clear` removes them",
         )  # fmt: skip
     return Check("quarantine", "ok", "empty")
+
+
+def base(found: Base) -> Check:
+    """Whether a base store is there, and every part of it can be trusted, read, and is of this version."""
+    what = f"base {found.root}"
+    if not os.path.lexists(found.root):
+        return Check(what, "ok", "it is not there, and nothing is looked for in it")
+    count, others = 0, 0
+    try:
+        with trust.open_directory(found.root):
+            pass
+        for parent, folders, files in os.walk(found.root, onerror=_raise):
+            for name in (*folders, *files):
+                path = os.path.join(parent, name)
+                trust.check_stat(os.lstat(path), path, directory=name in folders)
+                if name in files and not os.access(path, os.R_OK):
+                    return Check(what, "warn", f"{path} cannot be read", f"`chmod -R a+rX {found.root}`")
+        for name in found.names():
+            readable = any(artifact.path.name == name for artifact in found.lookup(name.partition(".")[0], _ignore))
+            count, others = count + readable, others + (not readable)
+    except (UntrustedStore, OSError) as error:
+        action = error.action if isinstance(error, UntrustedStore) else f"`chmod -R a+rX {found.root}`"
+        return Check(what, "warn", f"{error} (what is in it counts as not there)", action)
+    if others:
+        text = f"{counted(others, 'artifact')} of {others + count} cannot be used: damaged, or of another version"
+        return Check(what, "warn", text, "Bake it anew with this version: `precompiled bake`")
+    return Check(what, "ok", counted(count, "artifact"))
+
+
+def left_out(store: Store) -> Check:
+    """Whether artifacts of bases were found unfit when they were loaded."""
+    try:
+        notes = [name for name in os.listdir(store.quarantined) if name.endswith(NOTE_SUFFIX)]
+    except (FileNotFoundError, PermissionError):
+        notes = []
+    if notes:
+        text = f"{counted(len(notes), 'artifact')} of base stores turned out to be unfit: {store.quarantined} has notes"
+        return Check("bases", "warn", text, "Bake the base anew; `precompiled clear` removes the notes")
+    return Check("bases", "ok", "nothing of them was found unfit")
+
+
+def _raise(error: OSError) -> None:
+    raise error
+
+
+def _ignore(reason: str) -> None:
+    pass
 
 
 def space(root: Path, free_bytes: int, free_inodes: int | None) -> Check:
@@ -131,7 +190,7 @@ def space(root: Path, free_bytes: int, free_inodes: int | None) -> Check:
 def mappable(root: Path, noexec: bool) -> Check:
     """Whether native code of artifacts can be mapped from the store."""
     if noexec:
-        return Check("store noexec", "fail", f"{root} is mounted noexec", "Set PRECOMPILED_CACHE_DIR to another disk")
+        return Check("store noexec", "fail", f"{root} is mounted noexec", "Move the store to another disk")
     return Check("store noexec", "ok", "native code can be mapped from the store")
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from precompiled.cli import runs
+from precompiled.cli import remote, runs
 from precompiled.cli.app import command
 from precompiled.cli.output import Output, pairs, table
 from precompiled.core import paths
@@ -39,7 +39,7 @@ def start_command(out: Output, settings: Settings, timeout: float) -> int:
 @_timeout_option(STOP_TIMEOUT_S)
 def stop_command(out: Output, settings: Settings, timeout: float) -> int:
     """Stop the daemon and its workers; what is published stays. Not running: nothing to do, status 0."""
-    pid = _stop(settings, timeout)
+    pid = stop_daemon(settings, timeout)
     text = "No daemon was running." if pid is None else f"Stopped the daemon (pid {pid})."
     out.result({"stopped": pid is not None, "pid": pid}, text)
     return 0
@@ -49,7 +49,7 @@ def stop_command(out: Output, settings: Settings, timeout: float) -> int:
 @_timeout_option(STOP_TIMEOUT_S)
 def restart_command(out: Output, settings: Settings, timeout: float) -> int:
     """Stop the daemon if one runs, and start it again."""
-    _stop(settings, timeout)
+    stop_daemon(settings, timeout)
     return _start(out, settings, timeout)
 
 
@@ -62,7 +62,7 @@ def serve_command(out: Output, settings: Settings, system: bool) -> int:
     arguments = [sys.executable, "-m", "precompiled.service", *(["--system"] if system else [])]
     for name in NAMES:
         if settings.origins[name] == "flag":
-            arguments += ["--" + name.replace("_", "-"), str(getattr(settings, name))]
+            arguments += ["--" + name.replace("_", "-"), settings.text(name)]
     sys.stdout.flush()
     os.execv(sys.executable, arguments)
 
@@ -74,34 +74,41 @@ def status_command(out: Output, settings: Settings, timeout: float) -> int:
     from precompiled import wire
 
     try:
-        reply = _fields(_ask(settings, wire.Status(), timeout))
+        reply = _fields(ask_daemon(settings, wire.Status(), timeout))
     except DaemonError as error:
         if error.code not in _NOT_RUNNING:
             raise
         document: dict[str, Any] = {
             "running": False, "pid": None, "version": None, "socket": _socket(settings),
             "cache_dir": str(settings.cache_dir), "uptime_s": None, "queue_depth": 0, "workers": [],
-            "watches": [], "runs": [],
+            "watches": [], "runs": [], "remote": remote.told(settings),
         }  # fmt: skip
         out.result(document, f"No daemon runs at {document['socket']}. `precompiled start` starts one.")
         return 1
-    reply["runs"] = runs.live(settings)
+    reply["runs"], reply["remote"] = runs.live(settings), remote.told(settings)
     out.result(reply, lambda: _show_status(reply))
     return 0
 
 
 @command("stats")
+@click.option("--run", metavar="NAME", help="Of one run, rank by rank; `last` is the last one.")
 @_timeout_option(ANSWER_TIMEOUT_S)
-def stats_command(out: Output, settings: Settings, timeout: float) -> int:
+def stats_command(out: Output, settings: Settings, run: str | None, timeout: float) -> int:
     """Show what was counted for you since the daemon started."""
+    if run is not None:
+        out.result(*runs.stats(settings, run))
+        return 0
     from precompiled import wire
 
-    reply = _fields(_ask(settings, wire.Stats(), timeout))
+    reply = _fields(ask_daemon(settings, wire.Stats(), timeout))
+    reply["remote"] = remote.told(settings)
 
     def show() -> None:
         rows = []
         for name, value in reply.items():
-            if isinstance(value, dict):
+            if name == "remote":
+                rows.append((name, remote.line(value) if value else "-"))
+            elif isinstance(value, dict):
                 rows.append((name, ", ".join(f"{reason} {count}" for reason, count in sorted(value.items())) or "-"))
             elif name.endswith("_s"):
                 rows.append((name.removesuffix("_s"), human_seconds(value)))
@@ -119,7 +126,7 @@ def stats_command(out: Output, settings: Settings, timeout: float) -> int:
 _NOT_RUNNING = ("no-daemon",)
 
 
-def _ask(settings: Settings, message: Any, timeout: float) -> Any:
+def ask_daemon(settings: Settings, message: Any, timeout: float) -> Any:
     from precompiled.client import ask
 
     return ask.request(settings, message, timeout)
@@ -150,18 +157,18 @@ def _start(out: Output, settings: Settings, timeout: float) -> int:
             code=f"start-{outcome.kind}",
         )
     verb = "The daemon is ready" if outcome.kind == "ready" else "A daemon is running already"
-    pid = outcome.pid or _ask(settings, wire.Status(), ANSWER_TIMEOUT_S).pid
+    pid = outcome.pid or ask_daemon(settings, wire.Status(), ANSWER_TIMEOUT_S).pid
     document = {"outcome": outcome.kind, "pid": pid, "socket": _socket(settings)}
     out.result(document, f"{verb} (pid {pid}, {document['socket']}).")
     return 0
 
 
-def _stop(settings: Settings, timeout: float) -> int | None:
+def stop_daemon(settings: Settings, timeout: float) -> int | None:
     """Stop the daemon and wait until its process is gone; its pid, or None when none ran."""
     from precompiled import wire
 
     try:
-        pid: int = _ask(settings, wire.Stop(), min(timeout, ANSWER_TIMEOUT_S)).pid
+        pid: int = ask_daemon(settings, wire.Stop(), min(timeout, ANSWER_TIMEOUT_S)).pid
     except DaemonError as error:
         if error.code in _NOT_RUNNING:
             return None
@@ -208,6 +215,7 @@ def _show_status(reply: dict[str, Any]) -> None:
             ("memory", human_bytes(reply["rss_bytes"])),
             ("queued", str(reply["queue_depth"])),
             *(("degraded", text) for text in reply["degraded"]),
+            *([("remote", remote.line(reply["remote"]))] if reply["remote"] else []),
         ]
     )
     _show_workers(reply)

@@ -44,6 +44,8 @@ class _Kept:
     created: float
     state: str
     components: dict[str, str]
+    store: str
+    is_own: bool
     stored: Artifact | fmt.Failure
 
     def program(self, store: Store) -> dict[str, Any] | None:
@@ -57,10 +59,11 @@ class _Kept:
                 and self.components[name] == other.components.get(name)]  # fmt: skip
 
     def document(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in ("key", "slot", "name", "device", "created", "state")}
+        return {name: getattr(self, name) for name in ("key", "slot", "name", "device", "created", "state", "store")}
 
     def __str__(self) -> str:
-        what = f"artifact {self.slot}" if self.state == "artifact" else "which failed to compile"
+        where = "" if self.is_own else f" in {self.store}"
+        what = f"artifact {self.slot}{where}" if self.state == "artifact" else "which failed to compile"
         return f"{self.key[:SHOWN_DIGITS]} {self.name or '-'}, {what}, {human_age(self.created)} old"
 
 
@@ -160,7 +163,10 @@ def _show_reason(reason: Reason) -> None:
 def _artifacts(store: Store) -> Iterator[_Kept]:
     for artifact in store.all_artifacts():
         found, slot = artifact.manifest, artifact.slot
-        yield _Kept(found.key, slot, found.name, found.device, found.created, "artifact", found.components, artifact)
+        yield _Kept(
+            found.key, slot, found.name, found.device, found.created, "artifact", found.components, str(artifact.root),
+            store.is_own(artifact), artifact,
+        )  # fmt: skip
 
 
 def _failures(store: Store) -> Iterator[_Kept]:
@@ -171,7 +177,9 @@ def _failures(store: Store) -> Iterator[_Kept]:
             components = key.components_of(program)
             # A record does not name the device; its environment has a GPU's facts or none.
             device = "cuda" if "gpu" in (program["environment"] or ()) else "cpu"
-        yield _Kept(failure.key, 0, failure.name, device, failure.created, "failed", components, failure)
+        yield _Kept(
+            failure.key, 0, failure.name, device, failure.created, "failed", components, str(store.root), True, failure
+        )
 
 
 def _nearest(store: Store, target: _Kept, program: dict[str, Any], older: Sequence[_Kept]) -> _Nearest | None:

@@ -14,7 +14,7 @@ from precompiled.core.words import counted, human_bytes
 from precompiled.packages.describe import difference
 from precompiled.store.artifacts import Store
 from precompiled.store.package_format import About
-from precompiled.store.packages import Entry, PackageStore
+from precompiled.store.packages import Entry
 
 _DOTTED = re.compile(r"[^\W\d]\w*(\.(\w+|<\w+>))+")
 MAX_SHOWN = 20
@@ -32,9 +32,13 @@ def is_function(text: str) -> bool:
 def rows(store: Store) -> list[dict[str, Any]]:
     """One row for each function that has entries, by name."""
     found: dict[str, dict[str, Any]] = {}
-    for entry in PackageStore(store.root).entries():
+    for entry in store.packages.entries():
         name = _name(entry)
-        row = found.setdefault(name, {"function": name, "entries": 0, "bytes": 0, "used": 0.0, "skipped": 0})
+        row = found.setdefault(
+            name, {"function": name, "entries": 0, "bytes": 0, "used": 0.0, "skipped": 0, "stores": []}
+        )
+        if str(entry.root) not in row["stores"]:
+            row["stores"].append(str(entry.root))
         row["entries"] += 1
         row["skipped"] += entry.header.kind == "skipped"
         row["bytes"] += len(entry.about) + len(entry.body)
@@ -44,7 +48,7 @@ def rows(store: Store) -> list[dict[str, Any]]:
 
 def refusals(store: Store) -> list[dict[str, str]]:
     """``function`` and ``reason`` of those whose packages an audit took out of use."""
-    return sorted(PackageStore(store.root).refusals(), key=lambda refusal: refusal["function"])
+    return sorted(store.packages.refusals(), key=lambda refusal: refusal["function"])
 
 
 def show_rows(found: list[dict[str, Any]], refused: list[dict[str, str]]) -> None:
@@ -79,6 +83,7 @@ def show_document(store: Store, name: str) -> dict[str, Any]:
         "entries": [
             {
                 "entry": entry.name,
+                "store": str(entry.root),
                 "kind": entry.header.kind,
                 "fullgraph": entry.header.one_graph,
                 "used": _used(entry),
@@ -99,7 +104,7 @@ def show_document(store: Store, name: str) -> dict[str, Any]:
 def show(document: dict[str, Any]) -> None:
     click.echo(document["function"])
     for entry in document["entries"]:
-        click.echo(f"\nentry {entry['entry'][:SHOWN_DIGITS]}, used {human_age(entry['used'])} ago")
+        click.echo(f"\nentry {entry['entry'][:SHOWN_DIGITS]}, used {human_age(entry['used'])} ago, in {entry['store']}")
         if entry["kind"] == "skipped":
             click.echo(f"  stays as it is: {entry['reason']}")
             continue
@@ -131,9 +136,14 @@ def explain_document(store: Store, name: str) -> dict[str, Any]:
             changes = difference.entries((last.header, about), (other.header, before))
             if other.header.code != last.header.code:
                 changes.insert(0, f"the source of {name} itself has changed")
-            compared.append({"entry": other.name, "used": _used(other), "changes": changes})
+            compared.append(
+                {"entry": other.name, "store": str(other.root), "used": _used(other), "changes": changes}
+            )
     compared.sort(key=lambda item: len(item["changes"]))
-    return {"function": name, "entry": last.name, "used": _used(last), "stays": about.reason, "others": compared}
+    return {
+        "function": name, "entry": last.name, "store": str(last.root), "used": _used(last), "stays": about.reason,
+        "others": compared,
+    }  # fmt: skip
 
 
 def explain(document: dict[str, Any]) -> None:
@@ -165,7 +175,7 @@ def explain(document: dict[str, Any]) -> None:
 
 def _entries(store: Store, name: str) -> list[tuple[Entry, About]]:
     """The entries of a function, the one used last first; raises StoreError where there are none."""
-    known = list(PackageStore(store.root).entries())
+    known = list(store.packages.entries())
     refused = {refusal["function"]: refusal["reason"] for refusal in refusals(store)}
     names = {_name(entry) for entry in known} | set(refused)
     found = _meant(name, names)

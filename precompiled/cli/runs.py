@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from precompiled.cli.output import human_age, pairs
+from precompiled.cli.output import human_age, pairs, table
 from precompiled.core.config import Settings
 from precompiled.core.errors import PrecompiledError
 from precompiled.core.words import counted, human_seconds
@@ -32,6 +32,46 @@ def show_live(found: Sequence[dict[str, Any]]) -> None:
 
 def explain(settings: Settings, name: str) -> tuple[dict[str, Any], Callable[[], None]]:
     """What became of a run, ``name`` or "last": the document, and what shows it. Raises PrecompiledError."""
+    run = _named(settings, name)
+    return _document(run, graphs=True), lambda: _show(run)
+
+
+def stats(settings: Settings, name: str) -> tuple[dict[str, Any], Callable[[], None]]:
+    """What a run, ``name`` or "last", comes to in numbers, rank by rank: the document, and what shows it."""
+    run = _named(settings, name)
+    ranks = [
+        {"rank": process.rank, "pid": process.pid, "graphs": len(process.graphs), **_numbers(process)}
+        for process in run.processes
+    ]
+    document = {"name": run.name, "program": run.processes[0].program, "ranks": ranks}
+
+    def show() -> None:
+        click.echo(f"{document['program']}, {run.name}")
+        names = ["rank", "graphs", *_numbers(run.processes[0])]
+        rows = [
+            [human_seconds(rank[name]) if name.endswith("_s") else str(rank[name]) for name in names] for rank in ranks
+        ]
+        titles = [name.removesuffix("_s").replace("_", " ") for name in names]
+        table(titles, rows, right=titles)
+
+    return document, show
+
+
+def _numbers(process: Process) -> dict[str, Any]:
+    """Graphs by how they run, functions that were traced, and seconds."""
+    graphs = list(process.graphs.values())
+    sources = Counter(graph["source"] if _is_served(graph) else "" for graph in graphs)
+    pending = sum(graph.get("state") == "pending" for graph in graphs)
+    return {
+        **{source: sources[source] for source in BY_DAEMON}, "pending": pending, "not_served": sources[""] - pending,
+        "traced": len(process.functions),
+        "load_s": sum(graph.get("lookup_s", 0) + graph.get("load_s", 0) for graph in graphs),
+        "saved_s": sum(graph.get("saved_s", 0) for graph in graphs),
+    }  # fmt: skip
+
+
+def _named(settings: Settings, name: str) -> Run:
+    """Raises PrecompiledError where there is none."""
     known = runs(settings.cache_dir)
     found = next((run for run in known if name in ("last", run.name)), None)
     if found is None:
@@ -41,8 +81,7 @@ def explain(settings: Settings, name: str) -> tuple[dict[str, Any], Callable[[],
             f"The last ones are {names}" if known else "Run it once: `precompiled run -- python train.py`",
             code="no-such-run",
         )
-    run = found
-    return _document(run, graphs=True), lambda: _show(run)
+    return found
 
 
 def _document(run: Run, *, graphs: bool) -> dict[str, Any]:

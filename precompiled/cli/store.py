@@ -21,7 +21,6 @@ from precompiled.core.words import counted, human_bytes, human_seconds
 from precompiled.store import artifact_format as fmt
 from precompiled.store import trust
 from precompiled.store.artifacts import FAILED_SUFFIX, Artifact, Store
-from precompiled.store.packages import PackageStore
 
 
 @command("ls")
@@ -29,9 +28,11 @@ def ls_command(out: Output, settings: Settings) -> None:
     """List what is in the store: artifacts, graphs that could not be compiled, and packages."""
     store = open_store(settings)
     artifacts = list(store.all_artifacts())
-    rows = [_artifact_row(artifact) for artifact in artifacts] + [_failure_row(item) for item in store.failures()]
+    rows = [_artifact_row(artifact) for artifact in artifacts]
+    rows += [_failure_row(store, item) for item in store.failures()]
     rows.sort(key=lambda row: row["created"], reverse=True)
-    unreadable = sum(not name.endswith(FAILED_SUFFIX) for name in _names(store.artifacts)) - len(artifacts)
+    names = [name for reader in (store, *store.bases) for name in reader.names()]
+    unreadable = sum(not name.endswith(FAILED_SUFFIX) for name in names) - len(artifacts)
     if unreadable > 0:
         what = counted(unreadable, "artifact")
         out.note(f"precompiled: {what} cannot be read or trusted; `precompiled doctor` says more.")
@@ -42,13 +43,16 @@ def ls_command(out: Output, settings: Settings) -> None:
         if not rows and not packages and not refused:
             click.echo(f"Nothing in {store.root}.")
             return
+        # Where there is no base store, all rows would say the same.
+        further = ("STORE",) if store.bases else ()
         table(
-            ("KEY", "NAME", "DEVICE", "SIZE", "AGE", "COMPILE", "STATE"),
+            ("KEY", "NAME", "DEVICE", "SIZE", "AGE", "COMPILE", "STATE", *further),
             [
                 (
                     row["key"][:SHOWN_DIGITS] + (f".{row['slot']}" if row["slot"] else ""), row["name"] or "-",
                     row["device"] or "-", human_bytes(row["bytes"]), human_age(row["created"]),
                     human_seconds(row["compile_s"]), row["state"] + (f": {row['reason']}" if row["reason"] else ""),
+                    *([row["store"]] if further else []),
                 )
                 for row in rows
             ],
@@ -90,7 +94,7 @@ def show_command(out: Output, settings: Settings, key: str) -> None:
         "variants": [
             {
                 **dataclasses.asdict(artifact.manifest), **_used(artifact),
-                "slot": artifact.slot, "path": str(artifact.path),
+                "slot": artifact.slot, "path": str(artifact.path), "store": str(artifact.root),
             }
             for artifact in artifacts
         ],
@@ -110,7 +114,7 @@ def show_command(out: Output, settings: Settings, key: str) -> None:
 
 def _packages(store: Store, key: str) -> list[str]:
     """Functions whose packages use this graph (module.qualified name)."""
-    found = (entry.header for entry in PackageStore(store.root).entries() if key in entry.header.artifacts)
+    found = (entry.header for entry in store.packages.entries() if key in entry.header.artifacts)
     return sorted({f"{header.module}.{header.qualname}" for header in found})
 
 
@@ -123,7 +127,7 @@ def clear_command(out: Output, settings: Settings, keys: tuple[str, ...], yes: b
     Programs that run go on with what they have loaded. Asks first, but for --yes and --json.
     """
     store = open_store(settings)
-    wholes = resolve(store, keys)
+    wholes = resolve(store, keys, own=True)
     what = counted(len(wholes), "graph") if keys else "everything"
     if not yes and not out.as_json:
         if not sys.stdin.isatty():
@@ -132,7 +136,7 @@ def clear_command(out: Output, settings: Settings, keys: tuple[str, ...], yes: b
     removed = [store.remove(key) for key in wholes] if keys else [store.clear()]
     artifacts, size = sum(item.artifacts for item in removed), sum(item.bytes for item in removed)
     packages = sum(item.packages for item in removed)
-    for folder in (store.artifacts,) if keys else (store.artifacts, PackageStore(store.root).packages):
+    for folder in (store.artifacts,) if keys else (store.artifacts, store.packages.packages):
         left = [name for name in _names(folder) if not keys or name.partition(".")[0] in wholes]
         if left:
             what = counted(len(left), "file or folder", "files or folders")
@@ -166,7 +170,7 @@ def gc_command(out: Output, settings: Settings) -> None:
 
 def open_store(settings: Settings) -> Store:
     """The store, if it can be trusted; a store that does not exist yet is empty."""
-    store = Store(settings.cache_dir)
+    store = Store(settings.cache_dir, settings.base)
     try:
         with trust.open_directory(store.root) as root_fd, trust.open_directory("artifacts", root_fd):
             pass
@@ -189,9 +193,12 @@ def _names(folder: Path) -> list[str]:
         return []
 
 
-def resolve(store: Store, prefixes: Sequence[str]) -> list[str]:
-    """The whole keys that begin with these prefixes; raises StoreError for one that is unknown or not unique."""
-    known = {name.partition(".")[0] for name in _names(store.artifacts)}
+def resolve(store: Store, prefixes: Sequence[str], *, own: bool = False) -> list[str]:
+    """The whole keys that begin with these prefixes; raises StoreError for one that is unknown or not unique.
+
+    ``own``: only of what is in the store itself, and not in a base.
+    """
+    known = {name.partition(".")[0] for name in store.names()} if own else store.keys()
     found = []
     for prefix in prefixes:
         matches = [key for key in known if fmt.is_key(key) and key.startswith(prefix.lower())]
@@ -211,15 +218,15 @@ def _artifact_row(artifact: Artifact) -> dict[str, Any]:
     return {
         "key": manifest.key, "slot": artifact.slot, "name": manifest.name, "device": manifest.device,
         "bytes": manifest.bytes, "created": manifest.created, **_used(artifact), "compile_s": manifest.compile_s,
-        "state": "artifact", "reason": "",
+        "state": "artifact", "reason": "", "store": str(artifact.root),
     }  # fmt: skip
 
 
-def _failure_row(failure: fmt.Failure) -> dict[str, Any]:
+def _failure_row(store: Store, failure: fmt.Failure) -> dict[str, Any]:
     return {
         "key": failure.key, "slot": 0, "name": failure.name, "device": "",
         "bytes": 0, "created": failure.created, "used": failure.created, "compile_s": failure.compile_s,
-        "state": "failed", "reason": failure.reason,
+        "state": "failed", "reason": failure.reason, "store": str(store.root),
     }  # fmt: skip
 
 

@@ -51,12 +51,12 @@ def load(
     except Bypass:
         raise
     except StoreError as error:
-        store.quarantine(artifact.path, str(error))
+        store.set_aside(artifact, str(error))
         raise
     except Exception as error:
         message = f"torch cannot load {artifact.path}: {type(error).__name__}: {error}"
         if isinstance(error, _ARTIFACTS_FAULT):
-            store.quarantine(artifact.path, message)
+            store.set_aside(artifact, message)
             raise CorruptArtifact(message, code="artifact-unloadable") from error
         # A problem of this process (no memory, no descriptors, a GPU that a fork's child may not use): others can load.
         raise StoreError(message, code="artifact-unloadable") from error

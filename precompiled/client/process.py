@@ -27,6 +27,9 @@ class Session(Protocol):
     def reports(self, start: int = 0) -> list[GraphReport]:
         """One for each graph, in order; without the first ``start``."""
 
+    def tell_counts(self) -> None:
+        """Send this process's counts to the daemon, best effort."""
+
     def flush(self, timeout_s: float) -> bool | None:
         """Until the daemon has taken all that was submitted; None where there is no daemon."""
 

@@ -13,6 +13,7 @@ import threading
 import warnings
 from typing import TYPE_CHECKING
 
+from precompiled.client import baking
 from precompiled.client.connection import Connection
 from precompiled.client.dispatch import MAX_REQUESTS
 from precompiled.client.ledger import GraphCalls, GraphReport, Ledger
@@ -22,7 +23,7 @@ from precompiled.client.process import PROCESS, Recorder
 from precompiled.client.runs import RunRecord
 from precompiled.client.safe_points import SafePoints
 from precompiled.core.errors import COMPILE_ERROR, NotServed
-from precompiled.store.artifacts import Store
+from precompiled.store.artifacts import Artifact, Store
 
 if TYPE_CHECKING:
     from precompiled.client.start import Starting
@@ -42,7 +43,7 @@ class Session:
 
     def __init__(self) -> None:
         self.settings = PROCESS.settings()
-        self.store = Store(self.settings.cache_dir)
+        self.store = Store(self.settings.cache_dir, self.settings.base, self._left_out)
         self.ledger = Ledger()
         self.connection = Connection(self.settings)
         self.pending = Pending(self)
@@ -51,6 +52,7 @@ class Session:
         self.recorder: Recorder | None = PROCESS.recorder
         self._run = RunRecord(self.settings.cache_dir)
         self._starting: Starting | None = None
+        self._remote_begun = False
         self._without_daemon: str | None = None
         self._warned: set[str] = set()
         self._left = False
@@ -84,6 +86,7 @@ class Session:
 
     def begin_daemon(self) -> None:
         """Start a daemon where none runs, and do not wait for it: the graph is captured and looked up meanwhile."""
+        self._begin_remote()
         if self._without_daemon is not None or not self.settings.starts_daemon or daemon_reachable(self.settings):
             return
         if self.connection.was_told_to_stop():
@@ -93,6 +96,19 @@ class Session:
                 from precompiled.client.start import Starting
 
                 self._starting = Starting(self.settings)
+
+    def _begin_remote(self) -> None:
+        """Have the helper of a remote run, where one is set: before a worker asks it."""
+        if not self.settings.remote or self._remote_begun:
+            return
+        self._remote_begun = True
+        from precompiled.client import remote_helper
+
+        def failed(error: Exception) -> None:
+            self.ledger.count_reason("fallbacks", "remote-unusable")
+            log.warning("the remote is not used (remote-unusable): %s", error)
+
+        remote_helper.begin(self.settings, failed)
 
     def expect_graph(self) -> None:
         """Dynamo begins to trace: where the store is empty, have daemon and worker start meanwhile (decision 0016)."""
@@ -134,6 +150,17 @@ class Session:
             warnings.warn(f"precompiled: {text}", RuntimeWarning, stacklevel=3)
         except Warning:  # `-W error`: a warning of ours must not become the user's exception
             log.warning("%s", text)
+
+    def _left_out(self, reason: str) -> None:
+        """Something of a base store cannot be used: it is as if it were not there."""
+        self.ledger.count_reason("fallbacks", "base-unusable")
+        log.info("%s", reason)
+        self.warn_once("base-unusable", f"a base store is not used as it is (base-unusable): {reason}")
+
+    def loaded_from(self, artifact: Artifact) -> None:
+        """Count where an artifact came from."""
+        if not self.store.is_own(artifact):
+            self.ledger.count_reason("from_base", str(artifact.root))
 
     def compiled_here(self, calls: GraphCalls) -> None:
         """Note that a graph was compiled in this process. Where a worker had failed at it, the failure was ours."""
@@ -210,6 +237,7 @@ def current() -> Session:
             found = PROCESS.session
             if found is None:
                 PROCESS.session = found = Session()
+                baking.begin(found)
                 _configure_log(found.settings)
                 atexit.register(_at_exit)
                 _at_exit_of_worker()

@@ -22,6 +22,10 @@ from precompiled.core.config import Settings
 DEFAULT_TIMEOUT_S = 20.0
 TAIL_BYTES = 4096  # of what a daemon that failed said
 
+# Directories are told anyway; the others a client alone uses.
+_OF_A_CLIENT = ("runtime_dir", "cache_dir", "base", "remote", "remote_unsigned", "remote_put", "remote_timeout_s",
+                "mode", "wait_s", "require", "progress", "autostart", "packages", "package_audit")  # fmt: skip
+
 Kind = Literal["ready", "already-running", "timed-out", "failed"]
 
 
@@ -91,17 +95,12 @@ def start_daemon(settings: Settings, timeout_s: float = DEFAULT_TIMEOUT_S) -> St
     return Starting(settings).result(timeout_s)
 
 
-# Settings that are no daemon's, or that it is told otherwise.
-_OF_CLIENTS = ("runtime_dir", "cache_dir", "mode", "wait_s", "require", "progress", "autostart", "packages",
-               "package_audit")  # fmt: skip
-
-
 def arguments(settings: Settings) -> list[str]:
     """What the daemon must be told: it reads the same files, but not this process's flags and directories."""
     told = ["--runtime-dir", str(settings.runtime_dir), "--cache-dir", str(settings.cache_dir)]
     defaults = {item.name: item.default for item in settings.__dataclass_fields__.values()}
     for name in config.NAMES:
-        if name in _OF_CLIENTS:
+        if name in _OF_A_CLIENT:
             continue
         value, origin = getattr(settings, name), settings.origins.get(name, "default")
         if name == "log":  # PRECOMPILED_LOG is a client's own
@@ -109,7 +108,7 @@ def arguments(settings: Settings) -> list[str]:
         else:  # a default counts too where it was asked for: over a file
             counts = origin.startswith(("flag", "env")) or (origin == "default" and value != defaults[name])
         if counts:
-            told += ["--" + name.replace("_", "-"), str(value)]
+            told += ["--" + name.replace("_", "-"), settings.text(name)]
     return told
 
 
@@ -124,7 +123,7 @@ def _spawn(settings: Settings) -> tuple[subprocess.Popen[bytes], int]:
         if not name.startswith(config.ENV_PREFIX) and name not in ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
     }
     environment["PRECOMPILED"] = "0"  # the hook has no business in the daemon
-    if source := _source_root():
+    if source := source_root():
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, [source, environment.get("PYTHONPATH", "")]))
     ready, telling = os.pipe()
     try:
@@ -141,7 +140,7 @@ def _spawn(settings: Settings) -> tuple[subprocess.Popen[bytes], int]:
     return process, ready
 
 
-def _source_root() -> str:
+def source_root() -> str:
     """Where this package lies, when it was imported from a folder that a fresh interpreter would not search."""
     root = Path(files.PACKAGE).resolve().parent
     packages = {Path(entry).resolve() for entry in sys.path if "site-packages" in entry or "dist-packages" in entry}

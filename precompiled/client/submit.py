@@ -104,6 +104,7 @@ class Submitter:
             environment=environment.interpreter_of_a_worker(program.modules),
             device=environment.device_of_a_worker(program.device),
             name=report.name,
+            base=[str(path) for path in session.settings.base],
             waiting=waiting or session.settings.mode == "wait" or bool(program.no_stand_in),
         )
         graph = program.to_job(self.about(), hints)

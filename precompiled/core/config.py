@@ -17,6 +17,7 @@ from precompiled.core.errors import ConfigError
 MODES = ("eager", "wait", "lookup", "off")
 PACKAGES = ("program", "function", "off")
 ENV_PREFIX = "PRECOMPILED_"
+MAX_BASES = 16
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,15 @@ class Settings:
     package_audit: float = 0.02  # fraction of processes that trace nevertheless, and compare (0: none)
     # -- both
     cache_dir: Path = field(default_factory=paths.default_cache_dir)  # the store
+    # Base stores below it: read, never written. The variable has them with colons between, TOML as a list.
+    base: tuple[Path, ...] = ()
     runtime_dir: Path = field(default_factory=paths.default_runtime_dir)  # socket and lock
+    # The remote behind it: a URL of fsspec's (s3://bucket/prefix, gs://, abfs://, file://), "" for none. It is code of
+    # others: objects are believed that are signed by a key that this host names, or all, where it says so.
+    remote: str = ""
+    remote_unsigned: bool = False
+    remote_put: bool = True  # put there what is compiled here
+    remote_timeout_s: float = 10.0  # of one request
     log: str = "warning"  # debug | info | warning | error
     # -- daemon
     workers: int = 0  # workers that compile at the same time, over all users; 0: from the cores and the memory
@@ -55,6 +64,11 @@ class Settings:
     cache_max_inodes: int = 200_000
     # name -> where its value came from: "default", "flag", "env PRECOMPILED_X", "file /etc/precompiled.toml"
     origins: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
+
+    def text(self, name: str) -> str:
+        """A setting as it is written in a variable or a flag."""
+        value = getattr(self, name)
+        return os.pathsep.join(map(str, value)) if isinstance(value, tuple) else str(value)
 
     @property
     def starts_daemon(self) -> bool:
@@ -107,6 +121,21 @@ def _directory(text: str) -> Path:
     return path
 
 
+def _directories(value: Any) -> tuple[Path, ...]:
+    given = value if isinstance(value, (list, tuple)) else str(value).split(os.pathsep)
+    found = tuple(dict.fromkeys(_directory(str(item)) for item in given if str(item)))
+    if len(found) > MAX_BASES:
+        raise ValueError(f"expected at most {MAX_BASES} directories")
+    return found
+
+
+def _remote(value: Any) -> str:
+    text = "" if str(value) == "none" else str(value)  # over a file that names one
+    if text and "://" not in text:
+        raise ValueError("expected a URL, such as s3://bucket/prefix or file:///shared/precompiled")
+    return text
+
+
 def _positive(kind: type) -> Callable[[Any], Any]:
     def parse(value: Any) -> Any:
         number = kind(value)
@@ -124,6 +153,10 @@ _PARSERS: dict[str, Callable[[Any], Any]] = {
     "progress": lambda value: value if isinstance(value, bool) else _boolean(str(value)),
     "packages": lambda value: _packages(str(value)),
     "autostart": lambda value: value if isinstance(value, bool) else _boolean(str(value)),
+    "base": _directories,
+    "remote": _remote,
+    "remote_unsigned": lambda value: value if isinstance(value, bool) else _boolean(str(value)),
+    "remote_put": lambda value: value if isinstance(value, bool) else _boolean(str(value)),
     "cache_dir": lambda value: _directory(str(value)),
     "runtime_dir": lambda value: _directory(str(value)),
 }

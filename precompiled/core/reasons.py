@@ -23,6 +23,7 @@ class Kind(Enum):
     COMMAND = "Commands and the start of the daemon"
     WATCH = "Watch mode"
     WORKER = "Why a worker ended"
+    REMOTE = "The remote: without it all goes on as on one host"
     PACKAGE = "Packages: this frame is traced as usual"
     PACKAGE_FILE = "Package files (`save_package`, `load_package`: PackageError)"
 
@@ -85,6 +86,7 @@ _daemon = partial(Reason, Kind.DAEMON)
 _command = partial(Reason, Kind.COMMAND, None)
 _watch = partial(Reason, Kind.WATCH, None)
 _worker = partial(Reason, Kind.WORKER, None)
+_remote = partial(Reason, Kind.REMOTE, None)
 _package = partial(Reason, Kind.PACKAGE, None)
 _package_file = partial(Reason, Kind.PACKAGE_FILE, None)
 
@@ -247,6 +249,10 @@ _TABLE = (
         then="; eager after three"),
     _store(_AGAIN, "artifact-evicted", "an artifact was evicted between the lookup and the load",
         "Raise `cache_max_bytes` when that is frequent"),
+    _store(None, "base-unusable",
+        "something of a base store (or all of it) cannot be trusted, read or verified: the message names the path",
+        "as the message says; the base itself is never changed",
+        then="as if it were not there: looked for elsewhere, then compiled"),
     _store(_IN_PROCESS, "weights-changed",
         "with `freezing`, a weight was changed after the first call and before its artifact was there: what was "
         "compiled holds for the weights as they were",
@@ -327,6 +333,14 @@ _TABLE = (
     _command("runtime-dir", "the runtime directory cannot be made or used", "`PRECOMPILED_RUNTIME_DIR`"),
     _command("runtime-dir-untrusted", "the runtime directory belongs to somebody else, or others may write to it",
         "remove it, or choose another"),
+    _command("bad-public-key", "a text is no public key, or no id of one",
+        "give the line that `precompiled keys new` printed"),
+    _command("key-exists", "this user has a key already", "move it away for a new one"),
+    _command("bake-command-failed", "the command that was to be baked failed", "see its own message"),
+    _command("bake-empty", "the command that was to be baked compiled nothing",
+        "its Python needs precompiled and a call of `torch.compile`"),
+    _command("bake-target", "a base store cannot be written to the directory that was given",
+        "give one that is not there yet, in a directory that you can write to"),
     _command("cache-dir", "the system daemon's cache directory cannot be made", "modes of its parent"),
     _command("libzmq", "this libzmq does not tell who a peer is", "pyzmq 26 or later"),
     _command("scheduler", "the scheduler was driven along a transition that does not exist",
@@ -359,6 +373,23 @@ _TABLE = (
     _worker("cannot-start", "it could not be executed, or pinned to its device"),
     _worker("protocol", "it sent something that it should not"),
     _worker("no-exit", "it was asked to leave, and did not"),
+
+    _remote("remote-unreachable", "the remote refuses, or cannot be reached: the message says what its library said",
+        "its address, credentials, state", then="after three in a row it is left alone for half a minute"),
+    _remote("remote-timeout", "the remote did not answer in time", "`remote_timeout_s`; how far it is, and how busy",
+        then="as `remote-unreachable`"),
+    _remote("remote-unusable",
+        "the remote cannot be used as it is set up: a URL that nothing here opens, a helper that cannot be started, "
+        "nobody whom this host believes", "as the message says"),
+    _remote("remote-unsigned", "an object in the remote is not signed, and this host believes signed ones only",
+        "put it there from a host that has a key (`precompiled keys new`)", then="nothing of it is read"),
+    _remote("remote-untrusted",
+        "an object in the remote is signed by a key that this host does not believe, or its signature is none of that "
+        "key's",
+        "`precompiled keys trust` on this host, if you would run that host's code", then="nothing of it is read"),
+    _remote("remote-corrupt", "an object in the remote is not whole, altered, or not what its name says",
+        "remove it there where it comes again",
+        then="nothing of it is used; its graph is compiled here, and put beside"),
 
     _package("package-assumed-constant",
         "a function under `assume_constant_result` cannot be asked again: no name leads to it, or it takes objects",

@@ -38,6 +38,7 @@ from precompiled.packages.dynamo.frame_entry import Frame, Graph, Traced
 from precompiled.packages.program import ANY, UNKNOWN, Program
 from precompiled.packages.publisher import Publisher
 from precompiled.packages.source_files import SourceFiles
+from precompiled.remote import link
 from precompiled.store import package_format as fmt
 from precompiled.store.packages import Entry, PackageStore
 from precompiled.torch_internals import collection
@@ -189,7 +190,7 @@ class Automatic:
             return UNKNOWN
 
     def _find(self, session: sessions.Session, frame: Frame, looked: _Looked) -> tuple[Any, FunctionReport] | None:
-        store = PackageStore(session.store.root)
+        store = session.store.packages
         looked.refused = store.refused(_function_key(frame))
         if looked.refused is not None:
             return None
@@ -299,6 +300,7 @@ class Automatic:
                 session.ledger.add(calls)
                 session.note(calls.snapshot())
                 session.ledger.count(hits=1, saved_s=calls.report.saved_s)
+                session.loaded_from(artifacts[calls.report.key][0])
             return result
 
         functions = [frame.qualname, *(".".join(attributes) for (_module, attributes), _digest in body.inlined)]
@@ -324,7 +326,7 @@ class Automatic:
             session.ledger.count(traced=1)
             if looked.refused is not None:
                 raise NotPortable(looked.refused, code="package-audit")
-            store, before = PackageStore(session.store.root), looked.audited
+            store, before = session.store.packages, looked.audited
             try:
                 if looked.requires is None:
                     looked.program = self._program(session)
@@ -403,7 +405,9 @@ class Automatic:
         def write() -> None:  # also pickles the entry, which takes longer: the first call waits for neither
             made = complete()
             header = replace(made.header, sources_code=program.code())
-            entries.append((header.function, store.publish(header, made.about.to_bytes(), made.body)))
+            name = store.publish(header, made.about.to_bytes(), made.body)
+            entries.append((header.function, name))
+            link.put_entry(store.root, header.function, name)  # a remote's helper, where there is one
 
         self.publisher.publish(write, lambda error: self._not_kept(report, error))
 

@@ -20,7 +20,7 @@ from precompiled.packages.describe.errors import Mismatch, NotPortable
 from precompiled.packages.dynamo import dynamo_frames, installing
 from precompiled.store import artifact_format
 from precompiled.store import package_format as fmt
-from precompiled.store.packages import Entry, PackageStore
+from precompiled.store.packages import Entry
 from precompiled.version import VERSION
 
 # Requirement -> how an error names a difference. The first one in this order that differs is named.
@@ -39,7 +39,7 @@ def save(compiled: Any, path: str | Path) -> None:
     if here is not None and not here.flush(60.0):
         raise PackageError("what was recorded is not written yet", "Try again", code="package-busy")
     session = sessions.current()
-    packages = PackageStore(session.store.root)
+    packages = session.store.packages
     wanted = list(dict.fromkeys(dynamo_frames.entries_of(owner)))
     entries = []
     for function, name in wanted:
@@ -125,7 +125,7 @@ def load(compiled: Any, path: str | Path, *, check_source: bool = True) -> int:
         said = error.message if isinstance(error, CorruptArtifact) else f"it has other members than a package: {error}"
         raise PackageError(f"{path}: {said}", "Save it again", code="package-corrupt") from error
     packages = automatic.switch_on()
-    store = PackageStore(session.store.root)
+    store = session.store.packages
     for entry in entries:
         if check_source:
             store.publish(entry.header, entry.about, entry.body)

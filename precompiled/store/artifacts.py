@@ -11,7 +11,7 @@ import os
 import shutil
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,8 +19,9 @@ from pathlib import Path
 from precompiled.core import durable
 from precompiled.core.errors import CorruptArtifact, StoreError, UntrustedStore
 from precompiled.store import artifact_format as fmt
-from precompiled.store import scratch, trust
+from precompiled.store import bases, scratch, trust
 from precompiled.store.packages import PackageStore, temporary_name
+from precompiled.store.reading import Artifact, Reader, reading
 
 FAILED_SUFFIX = ".failed"
 # A hit marks its artifact as used at most this often: a loop of steps must not write metadata all the time.
@@ -32,18 +33,6 @@ QUARANTINE_MAX_AGE_S = 7 * 86400.0
 QUARANTINE_SHARE = 1 / 10
 # Packages (store/packages.py): small beside the artifacts of their graphs.
 PACKAGES_SHARE = 1 / 10
-
-
-@dataclass(frozen=True)
-class Artifact:
-    """One artifact in the store."""
-
-    path: Path
-    manifest: fmt.Manifest
-
-    @property
-    def slot(self) -> int:
-        return int(self.path.name.rpartition(".")[2])
 
 
 @dataclass(frozen=True)
@@ -60,45 +49,63 @@ def full(key: str) -> StoreError:
     return StoreError(f"all {fmt.MAX_VARIANTS} variants of {key[:12]} are taken", code="too-many-variants")
 
 
-class Store:
-    """The cache directory at ``root``. Nothing is created before something is published."""
+class Store(Reader):
+    """The cache directory at ``root``. Nothing is created before something is published.
 
-    def __init__(self, root: Path) -> None:
-        self.root = Path(root)
-        self.artifacts = self.root / "artifacts"
+    ``base``: base stores below it (bases.py), in this order; ``told`` is called with a sentence for what is left out
+    of them. What is written, removed and counted is the user's own.
+    """
+
+    def __init__(self, root: Path, base: Sequence[Path] = (), told: bases.Told = lambda reason: None) -> None:
+        super().__init__(root)
         self.tmp = self.root / "tmp"
         self.quarantined = self.root / "quarantine"
+        self.bases = [bases.Base(path) for path in base if Path(path) != self.root]
+        self.packages = PackageStore(self.root, [item.root for item in self.bases], told)
+        self._told = told
 
     # ------------------------------------------------------------------ reading
 
     def lookup(self, key: str) -> list[Artifact]:
-        """All variants of ``key``, by slot, with checked manifests; their files are checked when they are read.
+        """All variants of ``key``, the store's own by slot, then those that only a base has; with checked manifests:
+        their files are checked when they are read.
 
         A corrupt artifact is put into quarantine and left out. Raises UntrustedStore when the store itself, or an
-        artifact of the key, could have been written by another user.
+        artifact of the key in it, could have been written by another user.
         """
         _check_key(key)
         found: list[Artifact] = []
         try:
-            with _reading(self.root), self._artifacts_fd() as artifacts_fd:
+            with reading(self.root), self.artifacts_fd() as artifacts_fd:
                 for slot in range(fmt.MAX_VARIANTS):
                     name = f"{key}.{slot}"
                     try:
-                        found.append(self._read_artifact(name, key, artifacts_fd))
+                        found.append(self.read_artifact(name, key, artifacts_fd))
                     except FileNotFoundError:
                         continue
                     except CorruptArtifact as error:
                         self._quarantine_unless_newer(self.artifacts / name, error)
         except FileNotFoundError:
-            return []
+            pass
+        for base in self.bases:
+            known = {artifact.variant for artifact in found}
+            found += [
+                artifact
+                for artifact in base.lookup(key, self._told)
+                if artifact.variant not in known and not bases.is_left_out(artifact, self.quarantined)
+            ]
         return found
+
+    def is_own(self, artifact: Artifact) -> bool:
+        """Whether an artifact is in the user's own store, and not in a base."""
+        return artifact.root == self.root
 
     def failure(self, key: str, now: float | None = None) -> fmt.Failure | None:
         """The failure record of ``key``, if there is one that has not expired."""
         _check_key(key)
         name = key + FAILED_SUFFIX
         try:
-            with _reading(self.root), self._artifacts_fd() as artifacts_fd:
+            with reading(self.root), self.artifacts_fd() as artifacts_fd:
                 data = trust.read_file(name, artifacts_fd, fmt.MAX_MANIFEST_BYTES, shown=str(self.artifacts / name))
             failure = fmt.open_failure(data, key)
         except FileNotFoundError:
@@ -125,51 +132,46 @@ class Store:
 
     def read_some(self, artifact: Artifact, names: list[str]) -> dict[str, bytes]:
         """The checked contents of these files of an artifact; raises as ``read_files``."""
-        contents: dict[str, bytes] = {}
-        with (
-            _reading(self.root),
-            self._artifacts_fd() as artifacts_fd,
-            trust.open_directory(artifact.path.name, artifacts_fd, shown=str(artifact.path)) as artifact_fd,
-        ):
+        if not self.is_own(artifact):
             try:
-                for name in names:
-                    contents[name] = self._read_checked(artifact, name, artifact.manifest.files[name], artifact_fd)
-            except CorruptArtifact as error:
-                # Evicted since the lookup, and its slot taken by a sound artifact: a miss, and nothing to quarantine.
-                if self._replaced(artifact, artifacts_fd):
-                    raise FileNotFoundError(f"{artifact.path} was evicted") from error
-                self.quarantine(artifact.path, str(error))
+                return Reader(artifact.root).read(artifact, names)
+            except StoreError as error:
+                self.set_aside(artifact, str(error))
                 raise
-        return contents
+        try:
+            return self.read(artifact, names)
+        except CorruptArtifact as error:
+            self.set_aside(artifact, str(error))
+            raise
 
     def touch(self, artifact: Artifact) -> None:
         """Mark as used now, for eviction by least recent use; best effort (the store may be read-only)."""
-        with suppress(OSError):
-            if time.time() - artifact.path.stat().st_mtime > TOUCH_INTERVAL_S:
-                os.utime(artifact.path)
+        if self.is_own(artifact):
+            with suppress(OSError):
+                if time.time() - artifact.path.stat().st_mtime > TOUCH_INTERVAL_S:
+                    os.utime(artifact.path)
 
     def all_artifacts(self) -> Iterator[Artifact]:
-        """Every readable artifact, in no order."""
-        for name in self._names():
-            key, _, slot = name.rpartition(".")
-            if slot.isdigit() and fmt.is_key(key):
-                artifact = None
-                with suppress(StoreError, OSError), self._artifacts_fd() as artifacts_fd:
-                    artifact = self._read_artifact(name, key, artifacts_fd)
-                if artifact is not None:
-                    yield artifact
+        """Every readable artifact, the bases' too, in no order."""
+        for reader in (self, *self.bases):
+            yield from reader.every()
+
+    def keys(self) -> set[str]:
+        """Every key of which there is something, in the store or in a base."""
+        own = {name.partition(".")[0] for name in self.names()}
+        return own.union(*(base.keys() for base in self.bases))
 
     def is_empty(self) -> bool:
         """Whether there is no artifact at all: then a graph that is being traced will be a miss."""
-        try:
-            with os.scandir(self.artifacts) as found:
-                return next(found, None) is None
-        except FileNotFoundError:
-            return True
+        for reader in (self, *self.bases):
+            with suppress(FileNotFoundError), os.scandir(reader.artifacts) as found:
+                if next(found, None) is not None:
+                    return False
+        return True
 
     def failures(self) -> Iterator[fmt.Failure]:
         """Every failure record that has not expired, in no order."""
-        for name in self._names():
+        for name in self.names():
             key = name.removesuffix(FAILED_SUFFIX)
             if key != name and fmt.is_key(key):
                 failure = None
@@ -260,6 +262,13 @@ class Store:
             os.rename(path, target)
             (self.quarantined / f"{target.name}.reason").write_text(reason + "\n")
 
+    def set_aside(self, artifact: Artifact, reason: str) -> None:
+        """Have no lookup find an artifact again, which turned out to be unfit when it was read or loaded."""
+        if self.is_own(artifact):
+            self.quarantine(artifact.path, reason)
+        else:
+            bases.leave_out(artifact, self.quarantined, reason)
+
     def remove(self, key: str) -> Evicted:
         """Remove all variants and the failure record of ``key``, also what cannot be read or trusted."""
         _check_key(key)
@@ -273,8 +282,8 @@ class Store:
 
     def clear(self) -> Evicted:
         """Remove every artifact, failure record, package, quarantined file and temporary file."""
-        removed = Evicted(0, 0, PackageStore(self.root).clear())
-        for name in self._names():
+        removed = Evicted(0, 0, self.packages.clear())
+        for name in self.names():
             path = self.artifacts / name
             if path.is_dir() and not path.is_symlink():
                 removed = _plus(removed, self._remove_path(path))
@@ -299,9 +308,9 @@ class Store:
         max_bytes -= scratch.shrink(self.root, int(max_bytes * scratch.SHARE)) + self._shrink_quarantine(
             int(max_bytes * QUARANTINE_SHARE)
         )
-        max_bytes -= PackageStore(self.root).shrink(int(max_bytes * PACKAGES_SHARE))
+        max_bytes -= self.packages.shrink(int(max_bytes * PACKAGES_SHARE))
         candidates: list[tuple[float, int, int, Path]] = []
-        for name in self._names():
+        for name in self.names():
             path = self.artifacts / name
             if path.is_dir() and not path.is_symlink():
                 with suppress(OSError):
@@ -321,51 +330,6 @@ class Store:
     # ------------------------------------------------------------------ inside
 
     @contextmanager
-    def _artifacts_fd(self) -> Iterator[int]:
-        with (
-            trust.open_directory(self.root) as root_fd,
-            trust.open_directory("artifacts", root_fd, shown=str(self.artifacts)) as artifacts_fd,
-        ):
-            yield artifacts_fd
-
-    def _names(self) -> list[str]:
-        try:
-            return os.listdir(self.artifacts)
-        except (FileNotFoundError, NotADirectoryError, PermissionError):
-            return []
-
-    def _read_artifact(self, name: str, key: str, artifacts_fd: int) -> Artifact:
-        path = self.artifacts / name
-        with trust.open_directory(name, artifacts_fd, shown=str(path)) as artifact_fd:
-            try:
-                shown = str(path / fmt.MANIFEST)
-                data = trust.read_file(fmt.MANIFEST, artifact_fd, fmt.MAX_MANIFEST_BYTES, shown=shown)
-            except FileNotFoundError as error:
-                if not _is_at(artifact_fd, path):
-                    raise
-                raise CorruptArtifact(f"{path} has no {fmt.MANIFEST}") from error
-        return Artifact(path, fmt.open_manifest(data, key))
-
-    def _read_checked(self, artifact: Artifact, name: str, record: fmt.FileRecord, artifact_fd: int) -> bytes:
-        shown = str(artifact.path / name)
-        try:
-            if "/" in name:
-                directory, _, file_name = name.partition("/")
-                with trust.open_directory(directory, artifact_fd, shown=str(artifact.path / directory)) as directory_fd:
-                    data = trust.read_file(file_name, directory_fd, fmt.MAX_FILE_BYTES, shown=shown)
-            else:
-                data = trust.read_file(name, artifact_fd, fmt.MAX_FILE_BYTES, shown=shown)
-        except FileNotFoundError as error:
-            if not _is_at(artifact_fd, artifact.path):
-                raise
-            raise CorruptArtifact(f"{shown} is missing") from error
-        if len(data) != record.bytes:
-            raise CorruptArtifact(f"{shown} has {len(data)} bytes, the manifest says {record.bytes}")
-        if fmt.digest(data) != record.digest:
-            raise CorruptArtifact(f"{shown} does not match its digest")
-        return data
-
-    @contextmanager
     def _temporary_directory(self) -> Iterator[Path]:
         """A directory in ``tmp/``, removed at the end unless it was renamed."""
         directory = self.tmp / temporary_name()
@@ -383,22 +347,11 @@ class Store:
     def _same_variant(self, path: Path, manifest: fmt.Manifest) -> Artifact | None:
         """The artifact at ``path``, when it is the variant that ``manifest`` is about."""
         try:
-            with self._artifacts_fd() as artifacts_fd:
-                artifact = self._read_artifact(path.name, manifest.key, artifacts_fd)
+            with self.artifacts_fd() as artifacts_fd:
+                artifact = self.read_artifact(path.name, manifest.key, artifacts_fd)
         except (StoreError, OSError):
             return None
-        same = (artifact.manifest.guards, artifact.manifest.tier) == (manifest.guards, manifest.tier)
-        return artifact if same else None
-
-    def _replaced(self, artifact: Artifact, artifacts_fd: int) -> bool:
-        """Whether the slot of ``artifact`` is empty by now, or holds another artifact."""
-        try:
-            there = self._read_artifact(artifact.path.name, artifact.manifest.key, artifacts_fd)
-            return there.manifest != artifact.manifest
-        except FileNotFoundError:
-            return True
-        except StoreError:
-            return False
+        return artifact if artifact.variant == (manifest.guards, manifest.tier) else None
 
     def _quarantine_unless_newer(self, path: Path, error: CorruptArtifact) -> None:
         # Another format is not corruption: the version of precompiled that wrote it can read it.
@@ -427,7 +380,7 @@ class Store:
                         _remove_tree(child)
 
     def _sweep_failures(self) -> None:
-        for name in self._names():
+        for name in self.names():
             key = name.removesuffix(FAILED_SUFFIX)
             if key != name and fmt.is_key(key):
                 with suppress(StoreError):
@@ -456,34 +409,6 @@ def _check_key(key: str) -> None:
     """Raise StoreError where ``key`` is none: it becomes a file name."""
     if not fmt.is_key(key):
         raise StoreError(f"{key!r} is not a key", code="bad-key")
-
-
-@contextmanager
-def _reading(root: Path) -> Iterator[None]:
-    """Raise StoreError for errors of the file system, but for FileNotFoundError, which the caller handles."""
-    try:
-        yield
-    except FileNotFoundError:
-        raise
-    except OSError as error:
-        raise StoreError(
-            f"the store {root} cannot be read: {error}",
-            "Make it readable, or set PRECOMPILED_CACHE_DIR to a directory that is",
-            code="store-unreadable",
-        ) from error
-
-
-def _is_at(directory_fd: int, path: Path) -> bool:
-    """Whether the open directory is still the one at ``path``; if not, it was evicted: a miss, and no corruption.
-
-    By inode: another artifact may have been published at the path since.
-    """
-    try:
-        there = os.lstat(path)
-    except OSError:
-        return False
-    opened = os.fstat(directory_fd)
-    return (opened.st_dev, opened.st_ino) == (there.st_dev, there.st_ino)
 
 
 def _plus(left: Evicted, right: Evicted) -> Evicted:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,6 +16,7 @@ from precompiled.core import durable
 from precompiled.core.errors import CorruptArtifact, StoreError
 from precompiled.store import package_format as fmt
 from precompiled.store import trust
+from precompiled.store.bases import Told, is_there
 
 PACKAGES = "packages"
 REFUSED = "refused"  # beside a function's entries: why none of them is used
@@ -36,48 +37,116 @@ class Entry:
     def name(self) -> str:
         return self.path.name
 
+    @property
+    def root(self) -> Path:
+        """The store, or the base, that it lies in."""
+        return self.path.parent.parent.parent
+
 
 def temporary_name() -> str:
     """A name for a file or folder in ``tmp/``."""
     return f"{os.getpid()}-{os.urandom(8).hex()}"
 
 
-class PackageStore:
-    """The packages below a store's root. Nothing is created before something is published."""
+class _Reader:
+    """The packages below ``root``, read: of a store, or of a base."""
 
     def __init__(self, root: Path) -> None:
         self.root = Path(root)
         self.packages = self.root / PACKAGES
+
+    def listed(self, function: str) -> list[str]:
+        """Names of a function's entries, newest first. Raises FileNotFoundError, UntrustedStore."""
+        with self.function_fd(function) as fd:
+            found = []
+            for name in filter(fmt.is_name, os.listdir(fd)):
+                with suppress(FileNotFoundError):  # it was evicted meanwhile; the others are listed
+                    found.append((-os.stat(name, dir_fd=fd, follow_symlinks=False).st_mtime, name))
+            return [name for _newest, name in sorted(found)]
+
+    def opened(self, function: str, name: str) -> Entry:
+        """An entry, checked: owner, mode, size, digest. Raises FileNotFoundError, CorruptArtifact, UntrustedStore."""
+        path = self.packages / function / name
+        with self.function_fd(function) as fd:
+            content = trust.read_file(name, fd, fmt.MAX_ENTRY_BYTES, shown=str(path))
+        return Entry(path, *fmt.open_entry(name, content, function))
+
+    def functions(self) -> list[str]:
+        try:
+            return os.listdir(self.packages)
+        except (FileNotFoundError, NotADirectoryError, PermissionError):
+            return []
+
+    @contextmanager
+    def function_fd(self, function: str) -> Iterator[int]:
+        with (
+            trust.open_directory(self.root) as root_fd,
+            trust.open_directory(PACKAGES, root_fd, shown=str(self.packages)) as packages_fd,
+            trust.open_directory(function, packages_fd, shown=str(self.packages / function)) as fd,
+        ):
+            yield fd
+
+
+class PackageStore(_Reader):
+    """The packages below a store's root. Nothing is created before something is published.
+
+    ``base``, ``told``: as in Store. What is written and removed is the store's own.
+    """
+
+    def __init__(self, root: Path, base: Sequence[Path] = (), told: Told = lambda reason: None) -> None:
+        super().__init__(root)
         self.tmp = self.root / "tmp"
+        self._bases = [_Reader(path) for path in base]
+        self._told = told
 
     def names(self, function: str) -> list[str]:
-        """Names of a function's entries, newest first; [] where there is none. Raises UntrustedStore."""
+        """Names of a function's entries, newest first, then those of bases; [] where there is none. Raises
+        UntrustedStore.
+        """
+        found = self._own_names(function)
+        for base in self._bases:
+            # The one stat of a miss. An audit has refused the function where such a base comes from.
+            folder = base.packages / function
+            if is_there(folder, self._told) and not os.path.lexists(folder / REFUSED):
+                try:
+                    found += [name for name in base.listed(function) if name not in found]
+                except FileNotFoundError:
+                    continue  # it was taken away meanwhile
+                except (StoreError, OSError) as error:
+                    self._told(f"the base store {base.root} cannot be used: {error}")
+        return found
+
+    def _own_names(self, function: str) -> list[str]:
         try:
-            with self._function_fd(function) as fd:
-                found = []
-                for name in filter(fmt.is_name, os.listdir(fd)):
-                    with suppress(FileNotFoundError):  # it was evicted meanwhile; the others are listed
-                        found.append((-os.stat(name, dir_fd=fd, follow_symlinks=False).st_mtime, name))
-                return [name for _newest, name in sorted(found)]
+            return self.listed(function)
         except FileNotFoundError:
             return []
 
     def read(self, function: str, name: str) -> Entry:
         """An entry, checked: owner, mode, size, digest. Raises FileNotFoundError, CorruptArtifact, UntrustedStore."""
-        path = self.packages / function / name
-        with self._function_fd(function) as fd:
-            content = trust.read_file(name, fd, fmt.MAX_ENTRY_BYTES, shown=str(path))
         try:
-            header, about, body = fmt.open_entry(name, content, function)
+            return self.opened(function, name)
         except CorruptArtifact as error:
             if error.code == "package-corrupt":
-                self._quarantine(path)
+                self._quarantine(self.packages / function / name)
             raise
-        return Entry(path, header, about, body)
+        except FileNotFoundError:
+            for base in self._bases:
+                try:
+                    return base.opened(function, name)
+                except FileNotFoundError:
+                    continue
+                except StoreError as error:
+                    self._told(error.message)
+                    raise
+            raise
 
     def header(self, function: str, name: str) -> fmt.Header | None:
         """An entry's header, unverified; None where it is none. Raises FileNotFoundError."""
-        return _header(self.packages / function / name)
+        for place in (self, *self._bases):
+            with suppress(FileNotFoundError):
+                return _header(place.packages / function / name)
+        raise FileNotFoundError(name)
 
     def refused(self, function: str) -> str | None:
         """Why a function's packages are out of use; None where they are not. Raises UntrustedStore."""
@@ -89,13 +158,13 @@ class PackageStore:
     def refuse(self, header: fmt.Header, reason: str) -> None:
         """Take a function's packages out of use, for good: until the store is cleared. Raises StoreError."""
         self._write(header.function, REFUSED, fmt.seal_refusal(header, reason))
-        for name in self.names(header.function):
+        for name in self._own_names(header.function):
             with suppress(OSError):
                 (self.packages / header.function / name).unlink()
 
     def refusals(self) -> Iterator[dict[str, str]]:
         """``function`` and ``reason`` of each function whose packages are out of use."""
-        for function in self._functions():
+        for function in self.functions():
             with suppress(StoreError, OSError):
                 yield self._refusal(function)
 
@@ -114,14 +183,16 @@ class PackageStore:
         return name
 
     def touch(self, entry: Entry) -> None:
-        """Mark an entry as used, at most once a minute."""
+        """Mark an entry as used, at most once a minute; one of a base is left as it is."""
+        if entry.root != self.root:
+            return
         with suppress(OSError):
             if time.time() - entry.path.stat().st_mtime > 60.0:
                 os.utime(entry.path)
 
     def entries(self) -> Iterator[Entry]:
-        """Every readable entry, in no order."""
-        for function in self._functions():
+        """Every readable entry, the bases' too, in no order."""
+        for function in {name for place in (self, *self._bases) for name in place.functions()}:
             with suppress(StoreError, OSError):
                 for name in self.names(function):
                     with suppress(StoreError, OSError):
@@ -141,7 +212,7 @@ class PackageStore:
 
     def clear(self) -> int:
         """Remove all entries; returns how many."""
-        return sum(self.remove(function) for function in self._functions())
+        return sum(self.remove(function) for function in self.functions())
 
     def shrink(self, max_bytes: int) -> int:
         """Remove least recently used entries until ``max_bytes`` hold; returns the bytes of those that stay."""
@@ -153,7 +224,7 @@ class PackageStore:
             with suppress(OSError):
                 path.unlink()
                 total -= size
-        for function in self._functions():
+        for function in self.functions():
             with suppress(OSError):  # OSError: where it is not empty
                 if time.time() - os.lstat(self.packages / function).st_mtime > EMPTY_MAX_AGE_S:
                     (self.packages / function).rmdir()
@@ -162,7 +233,7 @@ class PackageStore:
     def _files(self) -> list[tuple[float, int, Path]]:
         """Time of the last use, bytes, and path of each entry."""
         found = []
-        for function in self._functions():
+        for function in self.functions():
             with suppress(OSError):
                 for item in os.scandir(self.packages / function):
                     if item.name == REFUSED:
@@ -174,15 +245,9 @@ class PackageStore:
 
     # ------------------------------------------------------------------ inside
 
-    def _functions(self) -> list[str]:
-        try:
-            return os.listdir(self.packages)
-        except (FileNotFoundError, NotADirectoryError, PermissionError):
-            return []
-
     def _refusal(self, function: str) -> dict[str, str]:
         path = self.packages / function / REFUSED
-        with self._function_fd(function) as fd:
+        with self.function_fd(function) as fd:
             return fmt.open_refusal(trust.read_file(REFUSED, fd, _MAX_REFUSAL_BYTES, shown=str(path)))
 
     def _write(self, function: str, name: str, content: bytes) -> None:
@@ -206,22 +271,13 @@ class PackageStore:
                     code="package-unwritable",
                 ) from error
 
-    @contextmanager
-    def _function_fd(self, function: str) -> Iterator[int]:
-        with (
-            trust.open_directory(self.root) as root_fd,
-            trust.open_directory(PACKAGES, root_fd, shown=str(self.packages)) as packages_fd,
-            trust.open_directory(function, packages_fd, shown=str(self.packages / function)) as fd,
-        ):
-            yield fd
-
     def _keep_newest(self, header: fmt.Header, written: str) -> None:
         """Of entries that mean the same, keep the newest of each program; of all, MAX_ENTRIES. Remove the others."""
         alike = _of_any_program(header)
         source_digests = {header.sources}
         others = []
         with suppress(StoreError, OSError):
-            others = [name for name in self.names(header.function) if name != written]
+            others = [name for name in self._own_names(header.function) if name != written]
         for number, name in enumerate(others, 1):
             path = self.packages / header.function / name
             with suppress(OSError):  # it is removed already

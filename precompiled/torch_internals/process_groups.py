@@ -11,8 +11,8 @@ with that reason, and the graph is compiled in process.
 
 Private names: torch._C._distributed_c10d.{ProcessGroup, _register_process_group, _unregister_process_group},
 torch.distributed.distributed_c10d.{_resolve_process_group, _get_default_group, get_rank},
-torch._ops.{OpOverload._schema, OpOverloadPacket._qualified_op_name}, torch._dynamo.repro.
-Checked on 2.11.0, 2.13.0, 2.15.0.
+torch._ops.{OpOverload._schema, OpOverloadPacket._qualified_op_name}, torch._dynamo.repro. Checked on 2.11.0, 2.13.0,
+2.15.0.
 """
 
 from __future__ import annotations

@@ -289,9 +289,8 @@ def test_ls(store: Store) -> None:
     assert sorted((row["key"], row["slot"], row["state"]) for row in found["entries"]) == sorted(
         [(KEYS[0], 0, "artifact"), (KEYS[0], 1, "artifact"), (KEYS[1], 0, "artifact"), (KEYS[2], 0, "failed")]
     )
-    assert {"key", "slot", "name", "device", "bytes", "created", "used", "compile_s", "state", "reason"} == set(
-        found["entries"][0]
-    )
+    fields = {"key", "slot", "name", "device", "bytes", "created", "used", "compile_s", "state", "reason", "store"}
+    assert fields == set(found["entries"][0])
     text = invoke("ls").output
     assert text.splitlines()[0].split() == ["KEY", "NAME", "DEVICE", "SIZE", "AGE", "COMPILE", "STATE"]
     assert KEYS[0][:12] + ".1" in text and "2.0 KiB" in text and "12.5 s" in text and "failed: compile-failed" in text

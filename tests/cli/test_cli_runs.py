@@ -61,6 +61,12 @@ def test_ranks_that_differ_are_told_by_number_and_reason(served: Host) -> None:
     assert graph["calls_compiled"] + graph["calls_eager"] == 2 and graph["source"] in ("swap", "hit")
     text = served.command("explain", "--run", "slurm-7_a.0")
     assert "rank 2: 1 graph compiled in process (freezing)" in text and "freezing:" in text
+    numbers = json.loads(served.command("stats", "--run", "last", "--json"))["ranks"]
+    assert [(rank["rank"], rank["graphs"], rank["not_served"]) for rank in numbers] == [
+        (0, 1, 0), (1, 1, 0), (2, 1, 1), (3, 1, 0)
+    ]  # fmt: skip
+    assert all(rank["hit"] + rank["swap"] == 1 - rank["not_served"] for rank in numbers)
+    assert "not served" in served.command("stats", "--run", "slurm-7_a.0")
     assert "no-such-run" in served.command("explain", "--run", "another", "--json", status=1)
 
 

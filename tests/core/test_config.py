@@ -61,6 +61,8 @@ def test_an_empty_variable_is_not_given(monkeypatch: pytest.MonkeyPatch) -> None
         ("require", "1", True), ("require", "no", False), ("autostart", "OFF", False), ("log", "DEBUG", "debug"),
         ("packages", "0", "off"), ("packages", "1", "program"), ("packages", "function", "function"),
         ("wait_s", "1.5", 1.5), ("workers", "2", 2), ("cache_dir", "~/x", Path("~/x").expanduser()),
+        ("base", "/opt/a:/opt/b:/opt/a", (Path("/opt/a"), Path("/opt/b"))), ("base", ":", ()),
+        ("remote", "s3://bucket/prefix", "s3://bucket/prefix"), ("remote", "none", ""), ("remote_put", "0", False),
     ],
 )  # fmt: skip
 def test_values_from_the_environment(name: str, text: str, value: object, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,6 +76,8 @@ def test_values_from_the_environment(name: str, text: str, value: object, monkey
     [
         ("mode", "fast"), ("log", "loud"), ("require", "maybe"), ("wait_s", "-1"), ("wait_s", "nan"), ("wait_s", "inf"),
         ("workers", "1.5"), ("workers", "many"), ("cache_dir", "relative/path"), ("runtime_dir", "."),
+        ("remote", "/shared/precompiled"), ("remote_unsigned", "maybe"),
+        ("base", "/opt/a:b"), ("base", ":".join(f"/opt/{number}" for number in range(17))),
     ],
 )  # fmt: skip
 def test_bad_values_name_their_origin(name: str, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,3 +118,11 @@ def test_a_socket_path_that_no_socket_can_have() -> None:
     with pytest.raises(ConfigError) as caught:
         paths.socket_path(Path("/" + "x" * 120))
     assert caught.value.code == "socket-path-too-long" and "PRECOMPILED_RUNTIME_DIR" in caught.value.action
+
+
+def test_base_stores_are_a_list_in_toml(bare: Path) -> None:
+    file = paths.user_config_file()
+    file.parent.mkdir(parents=True)
+    file.write_text('base = ["/opt/a", "/opt/b"]\n')
+    assert config.load().base == (Path("/opt/a"), Path("/opt/b"))
+    assert config.load().text("base") == "/opt/a:/opt/b"

@@ -108,7 +108,8 @@ def test_a_fork_waits_until_a_graph_is_swapped(monkeypatch: pytest.MonkeyPatch) 
     with deaf_daemon() as here:
         here.call(lambda x: x * 2, torch.ones(2))
         (item,) = here.session.pending._awaited.values()
-        entry = SimpleNamespace(manifest=SimpleNamespace(compile_s=1.0, guards=""))
+        root = here.session.store.root
+        entry = SimpleNamespace(manifest=SimpleNamespace(compile_s=1.0, guards=""), root=root)
         monkeypatch.setattr(pending, "load", lambda *_, **__: lambda x: (x * 2,))
 
         def serve_with(function: Any, check: Any) -> None:

@@ -1,0 +1,71 @@
+"""The first step of a job that was started before, beside plain torch.compile's warm one: a Llama on a mesh of 2 x 2.
+
+`python -m benchmarks.ranks.starts` (a part of `make bench-ranks`). Each start is a torchrun with four ranks, ours and
+plain's in turns, each with its own caches, filled by a first start. A start's figure is its slowest rank's first step:
+forward, backward and optimizer, with what has to be loaded or compiled; imports and the making of the model are none of
+it. The exit status is 1 when the median ratio is above 0.3, a graph was not served, Dynamo traced a frame in ours, or
+the four ranks had other graphs compiled than one has.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+
+from benchmarks.harness.console import begin, show
+from benchmarks.harness.hosts import PACKAGES, BenchmarkError, Host, fresh_host
+from benchmarks.ranks import CASES
+from benchmarks.ranks.table import BY_DAEMON, Row, compiled, start
+
+CASE, GOAL = "llama", 0.3
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.ranks.starts", description=__doc__)
+    parser.add_argument("--repeats", type=int, default=5, help="pairs of warm starts")
+    arguments = parser.parse_args()
+    console, say = begin(120)
+    case = CASES[CASE]
+    row = Row(case.name, case.kind, case.about, case.ranks)
+    seconds: dict[str, list[float]] = {"ours": [], "plain": []}
+    with fresh_host() as host:
+        host.start_daemon()
+        cold = {name: _first_step(host, row, name) for name in seconds}
+        made = compiled(host)
+        for turn in range(arguments.repeats):
+            for name in sorted(seconds, reverse=bool(turn % 2)):
+                seconds[name].append(_first_step(host, row, name, again=True))
+                say(f"{name}: {seconds[name][-1]:.2f} s")
+        again = compiled(host) - made
+    ratios = [ours / plain for ours, plain in zip(seconds["ours"], seconds["plain"], strict=True)]
+    rows = [
+        [name, f"{cold[name]:.1f}", f"{statistics.median(found):.2f} ({min(found):.2f} .. {max(found):.2f})"]
+        for name, found in seconds.items()
+    ]
+    show(console, ["four ranks", "first step of the first start, s", "of a later one, s"], rows)
+    median = statistics.median(ratios)
+    console.print(
+        f"\nA later first step, ours / plain: {median:.2f} ({min(ratios):.2f} .. {max(ratios):.2f}), goal {GOAL}. "
+        f"Compiled for four ranks: {made} graphs, of which one rank has {row.of_one_rank}; in later starts: {again}.",
+        highlight=False,
+    )
+    return 0 if median <= GOAL and made == row.of_one_rank and not again else 1
+
+
+def _first_step(host: Host, row: Row, name: str, *, again: bool = False) -> float:
+    """Of the slowest rank; ``again``: it has been started before."""
+    hook = name == "ours"
+    ranks = start(host, row, name, hook=hook, extra=PACKAGES if hook else {})
+    if hook:
+        for found in ranks:
+            for report in found["reports"]:
+                if report["state"] != "compiled" or report["source"] not in BY_DAEMON:
+                    raise BenchmarkError(f"a graph was not served: {report}")
+            if again and found["traced"]:
+                raise BenchmarkError(f"Dynamo traced {found['traced']} frames: {found['functions']}")
+        row.of_one_rank = max(row.of_one_rank, *(len(found["reports"]) for found in ranks))
+    return max(found["seconds"][0] for found in ranks)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

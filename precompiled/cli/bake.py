@@ -1,0 +1,166 @@
+"""bake: runs a command once, and leaves what it compiled as a base store for images and shared directories."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import click
+
+from precompiled.cli.app import command
+from precompiled.cli.daemon import ask_daemon, stop_daemon
+from precompiled.cli.output import Output
+from precompiled.core import python_path
+from precompiled.core.config import ENV_PREFIX, Settings
+from precompiled.core.errors import PrecompiledError
+from precompiled.core.words import counted, human_bytes
+from precompiled.store import baking
+from precompiled.store.artifacts import Store
+
+LOOK_S = 0.1
+GRACE_S = 10.0  # for the other processes of the command, after the first has done its steps; and to end after SIGTERM
+STOP_S = 30.0
+
+
+@command("bake", context_settings={"allow_interspersed_args": False})
+@click.option("--output", "-o", required=True, metavar="DIR", type=click.Path(path_type=Path),
+              help="The base store that is made; it must not be there yet.")  # fmt: skip
+@click.option("--steps", type=click.IntRange(min=0), default=0, metavar="N",
+              help="End the command after N calls of the graph that is called most (0: at its own end).")  # fmt: skip
+@click.option("--timeout", type=click.FloatRange(min=0.0), default=0.0, metavar="SECONDS",
+              help="End the command after so long, and bake what there is (0: never).")  # fmt: skip
+@click.argument("cmd", nargs=-1, type=click.UNPROCESSED, metavar="-- CMD...")
+def bake_command(
+    out: Output, settings: Settings, output: Path, steps: int, timeout: float, cmd: tuple[str, ...]
+) -> None:
+    """Run a command with an empty store in mode `wait`, and leave what it compiled in DIR, as a base store.
+
+    Later processes of the same program, with `base = ["DIR"]` (PRECOMPILED_BASE=DIR), compile and trace nothing. The
+    command has a daemon of its own; your store is neither read nor written.
+    """
+    if not cmd:
+        raise click.UsageError("there is no command to run; put it behind `--`, as in `precompiled bake -o DIR -- CMD`")
+    target = output.absolute()
+    baking.check_target(target)
+    # Beside the target: the same disk, which maps native code where /tmp may not. The socket's path must be short.
+    store = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+    runtime = Path(tempfile.mkdtemp(prefix="precompiled-"))
+    try:
+        document = _bake(out, target, store, runtime, steps, timeout, cmd)
+    finally:
+        for directory in (store, runtime):
+            shutil.rmtree(directory, ignore_errors=True)
+    left = {**document["bypassed"], **document["fallbacks"], **document["not_kept"]}
+    text = (
+        f"{target}: {counted(document['artifacts'], 'artifact')}, "
+        f"{counted(document['packages'], 'entry of a package', 'entries of packages')}, "
+        f"{human_bytes(document['bytes'])}."
+    )
+    if left:
+        text += "\nNot in it, or not always: " + ", ".join(f"{code} {count}" for code, count in sorted(left.items()))
+        text += " (`precompiled explain CODE` says what each means)."
+    out.result(document, text)
+
+
+def _bake(
+    out: Output, target: Path, root: Path, runtime: Path, steps: int, timeout: float, cmd: Sequence[str]
+) -> dict[str, Any]:
+    from precompiled import wire
+    from precompiled.client.baking import VARIABLE
+    from precompiled.client.start import start_daemon
+    from precompiled.core import config
+
+    here = config.load({"cache_dir": root, "runtime_dir": runtime / "run", "base": ()})
+    outcome = start_daemon(here)
+    if not outcome.runs:
+        raise PrecompiledError(f"no daemon can be started: {outcome.reason}", "`precompiled doctor`", code="no-daemon")
+    try:
+        told = runtime / "told"
+        told.mkdir()
+        own = {
+            "MODE": "wait", "CACHE_DIR": str(root), "RUNTIME_DIR": str(here.runtime_dir), "BASE": os.pathsep,
+            "REMOTE": "none",
+            "PACKAGE_AUDIT": "0",
+            **({"PACKAGES": "program"} if here.packages == "off" else {}),
+        }  # fmt: skip
+        variables = {**python_path.with_hook(os.environ), **{ENV_PREFIX + name: value for name, value in own.items()}}
+        variables.pop("PRECOMPILED", None)
+        if steps:
+            variables[VARIABLE] = f"{steps}:{told}"
+        ended = _run(cmd, variables, told, timeout, out.as_json)
+        stats: wire.StatsReply = ask_daemon(here, wire.Stats(), STOP_S)
+    finally:
+        stop_daemon(here, STOP_S)
+    store = Store(root)
+    if store.is_empty():
+        raise PrecompiledError(
+            f"the command compiled nothing (it ended: {ended})",
+            "Its Python needs precompiled and a call of torch.compile; give it more time or steps", code="bake-empty",
+        )  # fmt: skip
+    baked = baking.bake(store, target)
+    return {
+        "output": str(target), "ended": ended, "artifacts": baked.artifacts, "packages": baked.packages,
+        "bytes": baked.bytes, "bypassed": stats.bypassed, "fallbacks": stats.fallbacks, "not_kept": stats.not_kept,
+    }  # fmt: skip
+
+
+def _run(cmd: Sequence[str], variables: dict[str, str], told: Path, timeout: float, as_json: bool) -> str:
+    """Run the command to its end, its steps' or its time's: which of them it was. Raises PrecompiledError."""
+    began = time.monotonic()
+    try:
+        # Its output is not ours: stdout may be the document's.
+        process = subprocess.Popen(list(cmd), env=variables, stdout=2 if as_json else None, start_new_session=True)
+    except OSError as error:
+        raise PrecompiledError(
+            f"{cmd[0]} cannot be run: {error.strerror or error}", "Check its spelling and PATH",
+            code="command-not-found",
+        ) from error  # fmt: skip
+    first_done: float | None = None
+    try:
+        while True:
+            try:
+                status = process.wait(LOOK_S)
+            except subprocess.TimeoutExpired:
+                status = None
+            if status is not None:
+                break
+            now = time.monotonic()
+            done = {path.stem for path in told.glob("*.done")}
+            if done and first_done is None:
+                first_done = now
+            if done and ({path.name for path in told.iterdir() if not path.suffix} <= done):
+                return "steps"
+            if first_done is not None and now - first_done > GRACE_S:
+                return "steps"
+            if timeout and now - began > timeout:
+                return "timeout"
+    finally:
+        _end(process)
+    if status != 0:
+        raise PrecompiledError(
+            f"the command ended with status {status}, and nothing was baked", "See its own message",
+            code="bake-command-failed",
+        )  # fmt: skip
+    return "itself"
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End the command, with all of its session; its own end may be the way out of a `with`."""
+    for number, wait_s in ((signal.SIGTERM, GRACE_S), (signal.SIGKILL, None)):
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+        try:
+            process.wait(wait_s)
+            break
+        except subprocess.TimeoutExpired:
+            continue
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)  # children that outlive it

@@ -1,0 +1,29 @@
+"""Does the remote answer, and is what comes from it believed?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from precompiled.cli import remote
+from precompiled.cli.check import Check
+from precompiled.core.config import Settings
+
+
+def run(settings: Settings) -> Iterator[Check]:
+    if not settings.remote:
+        return
+    problem = remote.problem(settings)
+    if problem is None:
+        yield Check("remote", "ok", f"{settings.remote} answers")
+    else:
+        yield Check("remote", "warn", f"{problem.code}: {problem.message}", problem.action or "Look at its address")
+    if settings.remote_unsigned:
+        yield Check(
+            "remote trust", "warn", f"whoever can write to {settings.remote} runs code as you (remote_unsigned)",
+            "Sign what is put there, and leave `remote_unsigned` out",
+        )  # fmt: skip
+    state = remote.told(settings)
+    refused = (state or {}).get("refused")
+    if state is not None and (state.get("reason") or refused):
+        code = state.get("code") or next(iter(refused or {}))
+        yield Check("remote helper", "warn", remote.line(state), f"`precompiled explain {code}`")

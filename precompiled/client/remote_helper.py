@@ -1,0 +1,91 @@
+"""Starts the helper of a remote (precompiled/remote/helper.py) where one is set and none runs; nobody waits for it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from precompiled.client.start import source_root
+from precompiled.core.config import ENV_PREFIX
+from precompiled.remote import link
+
+if TYPE_CHECKING:
+    from precompiled.core.config import Settings
+
+log = logging.getLogger("precompiled.client.connection")
+
+LOG = "helper.log"
+
+
+def arguments(settings: Settings) -> list[str]:
+    return [
+        "--store", str(settings.cache_dir), "--remote", settings.remote, "--timeout-s", str(settings.remote_timeout_s),
+        *(["--unsigned"] if settings.remote_unsigned else []), *([] if settings.remote_put else ["--no-put"]),
+    ]  # fmt: skip
+
+
+def begin(settings: Settings, failed: Callable[[Exception], None]) -> None:
+    """``ensure`` in a thread: a helper that hangs must not keep a program. ``failed`` gets what it raises."""
+
+    def run() -> None:
+        try:
+            ensure(settings)
+        except Exception as error:  # noqa: BLE001 - the program goes on as on one host
+            failed(error)
+
+    try:
+        threading.Thread(target=run, name="precompiled-start", daemon=True).start()
+    except RuntimeError as error:  # no more threads, or Python is about to end
+        failed(error)
+
+
+def ensure(settings: Settings) -> None:
+    """Have a helper with these settings run, soon. Raises OSError where none can be started."""
+    wanted = arguments(settings)
+    found = link.greeting(settings.cache_dir)
+    if found is not None:
+        if found.get("arguments") == wanted:
+            return
+        link.ask(settings.cache_dir, {"do": "stop"}, wait_s=link.GREETING_S)  # of other settings
+    folder = link.folder(settings.cache_dir)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    # A worker that asks meanwhile waits for it.
+    starting, whose = folder / link.STARTING, os.urandom(8).hex()
+    starting.write_text(whose)
+    with open(_log(folder), "ab") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "precompiled.remote.helper", *wanted], env=_variables(), cwd="/",
+            stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True,
+        )  # fmt: skip
+
+    def reap() -> None:
+        process.wait()
+        with suppress(OSError):  # nobody is to wait for one that could not start; the next one's is left
+            if starting.read_text() == whose:
+                starting.unlink()
+
+    threading.Thread(target=reap, name="precompiled-start", daemon=True).start()
+
+
+def _log(folder: Path) -> Path:
+    """Its log, begun anew when it is long."""
+    path = folder / LOG
+    if path.exists() and path.stat().st_size > 1 << 20:
+        path.unlink()
+    return path
+
+
+def _variables() -> dict[str, str]:
+    """This process's, with its credentials; settings are told as arguments."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(ENV_PREFIX)}
+    kept["PRECOMPILED"] = "0"
+    if source := source_root():
+        kept["PYTHONPATH"] = os.pathsep.join(filter(None, [source, kept.get("PYTHONPATH", "")]))
+    return kept

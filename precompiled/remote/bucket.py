@@ -1,0 +1,160 @@
+"""A place that fsspec reaches: listed, read, written within a time limit, and left alone for a while after failures."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from precompiled.core import durable
+from precompiled.remote.errors import RemoteError
+
+_T = TypeVar("_T")
+
+MAX_FAILURES = 3  # in a row
+REST_S = 30.0  # then nothing is asked for so long; after that one request tries
+BYTES_PER_S = 1 << 20  # what a slow line may be: a large object has as much more time
+
+
+class Breaker:
+    """Whether to ask at all. Thread-safe enough: a request too many does no harm."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._failures = 0
+        self._until = 0.0
+        self.reason: RemoteError | None = None  # the last failure; None after a success
+
+    @property
+    def rests(self) -> bool:
+        return self._failures >= MAX_FAILURES and self._clock() < self._until
+
+    def check(self) -> None:
+        """Raise the last failure again while it rests."""
+        if self.rests and self.reason is not None:
+            raise self.reason
+
+    def failed(self, reason: RemoteError) -> None:
+        self._failures += 1
+        self._until = self._clock() + REST_S
+        self.reason = reason
+
+    def worked(self) -> None:
+        self._failures, self.reason = 0, None
+
+
+class Bucket:
+    """``url``: any of fsspec's. Each method raises RemoteError, and FileNotFoundError where nothing is there."""
+
+    def __init__(self, url: str, timeout_s: float) -> None:
+        self.url = url
+        self.reading, self.writing = Breaker(), Breaker()  # credentials may allow the one and not the other
+        self._timeout_s = timeout_s
+        try:
+            from fsspec.core import url_to_fs  # type: ignore[import-untyped, unused-ignore]
+
+            # Listings that it keeps would hide what others put.
+            self._fs, root = url_to_fs(url, use_listings_cache=False)
+        except (ImportError, ValueError) as error:
+            kind = url.partition(":")[0]
+            raise RemoteError(
+                f"the remote {url} cannot be opened: {error}",
+                f"Install what fsspec needs (`pip install precompiled[{kind}]`), or correct the setting `remote`",
+                code="remote-unusable",
+            ) from error
+        except Exception as error:  # libraries for stores raise anything
+            raise self._error(error) from error
+        self._root = root.rstrip("/")
+        self._is_local = "file" in ((self._fs.protocol,) if isinstance(self._fs.protocol, str) else self._fs.protocol)
+
+    def listed(self, folder: str) -> dict[str, int]:
+        """Sizes by name of the objects in a folder."""
+
+        def call() -> dict[str, int]:
+            self._fs.invalidate_cache()
+            try:
+                found = self._fs.ls(f"{self._root}/{folder}", detail=True)
+            except FileNotFoundError:
+                return {}
+            return {item["name"].rpartition("/")[2]: int(item["size"] or 0) for item in found if item["type"] == "file"}
+
+        return self._within(self.reading, call)
+
+    def everything(self, folder: str = "") -> dict[str, int]:
+        """Sizes by path, below the URL, of all objects."""
+        root = f"{self._root}/{folder}".rstrip("/")
+
+        def call() -> dict[str, int]:
+            self._fs.invalidate_cache()
+            found = self._fs.find(root, detail=True)
+            # The file system's own form of the root: a local one is absolute.
+            start = self._fs._strip_protocol(self._root).rstrip("/") + "/"
+            return {
+                name[len(start) :]: int(item["size"] or 0) for name, item in found.items() if name.startswith(start)
+            }
+
+        return self._within(self.reading, call, 10 * self._timeout_s)
+
+    def read(self, path: str, start: int, end: int) -> bytes:
+        """Bytes of an object."""
+        return self._within(
+            self.reading, lambda: bytes(self._fs.cat_file(f"{self._root}/{path}", start=start, end=end)),
+            self._timeout_s + (end - start) / BYTES_PER_S,
+        )  # fmt: skip
+
+    def write(self, path: str, data: bytes) -> None:
+        """Write an object, whole or not at all as far as the place can: readers verify it anyway."""
+        target = f"{self._root}/{path}"
+
+        def call() -> None:
+            if self._is_local:
+                Path(target).parent.mkdir(parents=True, exist_ok=True)
+                with durable.replacing(Path(target), 0o644) as file:
+                    file.write(data)
+            else:
+                self._fs.pipe_file(target, data)
+
+        self._within(self.writing, call, self._timeout_s + len(data) / BYTES_PER_S)
+
+    def _within(self, breaker: Breaker, call: Callable[[], _T], timeout_s: float = 0.0) -> _T:
+        """What a call gives, in time. One that hangs is left behind in its thread, which nobody waits for."""
+        breaker.check()
+        timeout_s = timeout_s or self._timeout_s
+        done = threading.Event()
+        answer: list[Any] = []
+        failure: list[Exception] = []
+
+        def run() -> None:
+            try:
+                answer.append(call())
+            except Exception as error:  # noqa: BLE001 - handed on
+                failure.append(error)
+            done.set()
+
+        threading.Thread(target=run, name="precompiled-remote", daemon=True).start()
+        if not done.wait(timeout_s):
+            late = RemoteError(
+                f"the remote {self.url} did not answer within {timeout_s:g} s", "`remote_timeout_s` is the limit",
+                code="remote-timeout",
+            )  # fmt: skip
+            breaker.failed(late)
+            raise late
+        # What is written needs a bucket that is there; what is read may be not.
+        if failure and (breaker is self.writing or not isinstance(failure[0], FileNotFoundError)):
+            reason = self._error(failure[0])
+            breaker.failed(reason)
+            raise reason from failure[0]
+        breaker.worked()
+        if failure:
+            raise failure[0]
+        result: _T = answer[0]
+        return result
+
+    def _error(self, error: Exception) -> RemoteError:
+        return RemoteError(
+            f"the remote {self.url} cannot be used: {type(error).__name__}: {str(error)[:300]}",
+            "Look at its address, its credentials and its state; until then all is as on one host",
+            code="remote-unreachable",
+        )

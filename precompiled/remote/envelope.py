@@ -1,0 +1,140 @@
+"""The format of an object in a remote: one artifact, or one entry of a package. Written once, never changed.
+
+Grammar::
+
+    remote   = url "/artifacts/" key "/" object*  url "/packages/" function "/" object*
+    object   = file "<label>-<by>-<digest>"       label: of an artifact 16 digits for its variant, of an entry its
+                                                  digest; by: the id of the key that signed it, or "unsigned"
+    content  = envelope "\\n" body                 envelope: one line of JSON (Envelope)
+    body     = manifest "\\n" file*                of an artifact: manifest.json, then its files in the order of their
+                                                  names, of the sizes that the manifest says
+             | entry                              of a package: the file as in the store
+
+Nothing of a body is looked at before its envelope is believed and its digest holds. What a name says is only for
+finding objects; what counts is the envelope. Version history: 1, first version.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from dataclasses import dataclass
+
+from precompiled.core.errors import CorruptArtifact
+from precompiled.remote.errors import Refused
+from precompiled.store import artifact_format as fmt
+
+FORMAT = 1
+ARTIFACT, ENTRY = "artifact", "entry"
+FOLDERS = {ARTIFACT: "artifacts", ENTRY: "packages"}
+UNSIGNED = "unsigned"
+HEAD_BYTES = 64 << 10  # read first: an envelope, and many an object as a whole
+MAX_ENVELOPE_BYTES = 4096
+MAX_OBJECT_BYTES = 4 << 30
+_SIGNED = b"precompiled object\n"  # what is signed for us serves for nothing else
+
+_OBJECT = re.compile(r"([0-9a-f]{16}|[0-9a-f]{64})-([0-9a-f]{16}|unsigned)-([0-9a-f]{64})")
+
+
+@dataclass(frozen=True)
+class Envelope:
+    """``name``: the key of an artifact, or ``<function>/<digest>.entry``. ``digest``, ``size``: of the body."""
+
+    kind: str
+    name: str
+    size: int
+    digest: str
+    by: str = UNSIGNED
+    signature: str = ""  # base64
+    format: int = FORMAT
+
+    def signed(self) -> bytes:
+        """What the signature is of."""
+        return _SIGNED + fmt.canonical(dataclasses.replace(self, signature=""))
+
+
+@dataclass(frozen=True)
+class Object:
+    """An object by its name alone: nothing of it is verified. ``group``: a key, or a function."""
+
+    kind: str
+    group: str
+    label: str
+    by: str
+    digest: str
+    size: int
+
+    @property
+    def path(self) -> str:
+        return f"{FOLDERS[self.kind]}/{self.group}/{self.label}-{self.by}-{self.digest}"
+
+    @property
+    def name(self) -> str:
+        """What its envelope must name."""
+        return self.group if self.kind == ARTIFACT else f"{self.group}/{self.label}.entry"
+
+
+def object_at(path: str, size: int) -> Object | None:
+    """The object of a path below the remote's URL; None where it is none."""
+    folder, _, rest = path.partition("/")
+    group, _, file = rest.partition("/")
+    kind = next((kind for kind, name in FOLDERS.items() if name == folder), None)
+    found = _OBJECT.fullmatch(file)
+    if kind is None or found is None or not fmt.is_key(group):
+        return None
+    label, by, digest = found.groups()
+    return Object(kind, group, label, by, digest, size)
+
+
+def variant_label(manifest: fmt.Manifest) -> str:
+    """Equal for artifacts of one key that serve the same, to readers of this format."""
+    return fmt.digest(json.dumps([fmt.FORMAT, manifest.guards, manifest.tier]).encode())[:16]
+
+
+def open_envelope(head: bytes) -> tuple[Envelope, int]:
+    """The envelope at the beginning of an object, and where the body begins. Raises Refused; believes nothing yet."""
+    line, newline, _ = head[:MAX_ENVELOPE_BYTES].partition(b"\n")
+    if not newline:
+        raise Refused("an object has no envelope", code="remote-corrupt")
+    try:
+        raw = json.loads(line)
+        if raw.get("format") != FORMAT:
+            raise ValueError(f"format {raw.get('format')}, this is format {FORMAT}")
+        envelope = Envelope(**raw)
+        types = (str, str, int, str, str, str)
+        values = dataclasses.astuple(envelope)
+        if not all(type(value) is kind for value, kind in zip(values, types, strict=False)):
+            raise ValueError("a field of another type")
+        if not 0 <= envelope.size <= MAX_OBJECT_BYTES:
+            raise ValueError(f"{envelope.size} bytes")
+        if fmt.canonical(envelope) != line:
+            raise ValueError("not in canonical form")
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+        raise Refused(f"an object's envelope cannot be read: {error}", code="remote-corrupt") from error
+    return envelope, len(line) + 1
+
+
+def pack_artifact(manifest: fmt.Manifest, files: dict[str, bytes]) -> bytes:
+    """The body of an artifact's object."""
+    records = {name: fmt.FileRecord(len(data), fmt.digest(data)) for name, data in files.items()}
+    sealed = fmt.seal(dataclasses.replace(manifest, files=records))
+    return b"".join((sealed, b"\n", *(files[name] for name in sorted(files))))
+
+
+def unpack_artifact(body: bytes, key: str) -> fmt.Payload:
+    """The inverse; every digest is verified. Raises CorruptArtifact."""
+    sealed, newline, _ = body[: fmt.MAX_MANIFEST_BYTES + 1].partition(b"\n")
+    if not newline:
+        raise CorruptArtifact("an object of a remote has no manifest")
+    manifest = fmt.open_manifest(sealed, key)
+    view, at, files = memoryview(body), len(sealed) + 1, {}
+    for name in sorted(manifest.files):
+        record = manifest.files[name]
+        data = view[at : at + record.bytes]
+        if len(data) != record.bytes or fmt.digest(data) != record.digest:
+            raise CorruptArtifact(f"{name} in an object of a remote does not match its digest")
+        files[name], at = bytes(data), at + record.bytes
+    if at != len(body):
+        raise CorruptArtifact("an object of a remote has more than its manifest says")
+    return fmt.Payload(manifest, files)

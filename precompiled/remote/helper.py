@@ -1,0 +1,245 @@
+"""``python -m precompiled.remote.helper``: fetches for a store from its remote and puts there, for one user.
+
+A process of its own, with its user's credentials: no program waits for a network nor loads its libraries, and the
+daemon, which is one for all users, has none of them. Started by a client (client/remote_helper.py); it leaves when
+nobody has asked for ``--idle-s``. One for a store: it holds a lock for life. What it does is in ``remote/state.json``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import fcntl
+import json
+import os
+import queue
+import select
+import socket
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from precompiled.core import durable
+from precompiled.core.errors import PrecompiledError, StoreError
+from precompiled.remote import link, transfer, trusting
+from precompiled.remote.errors import RemoteError
+from precompiled.store import artifact_format as fmt
+from precompiled.store import package_format, trust
+
+NOT_THERE_S = 10.0  # a key that was not there is not asked for again for so long
+MAX_NOT_THERE = 10_000
+LOOK_S = 1.0
+MAX_WAITING = 10_000  # what is to be put
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m precompiled.remote.helper", description=__doc__.splitlines()[0])
+    parser.add_argument("--store", required=True, type=Path)
+    parser.add_argument("--remote", required=True)
+    parser.add_argument("--timeout-s", type=float, default=10.0)
+    parser.add_argument("--idle-s", type=float, default=600.0)
+    parser.add_argument("--unsigned", action="store_true")
+    parser.add_argument("--no-put", action="store_true")
+    return parser
+
+
+class Helper:
+    """``open`` the remote, then ``serve``. Requests are answered in threads of their own."""
+
+    def __init__(self, options: argparse.Namespace, arguments: Sequence[str]) -> None:
+        self._options, self._arguments = options, list(arguments)
+        self._folder = link.folder(options.store)
+        self._transfer: transfer.Transfer | None = None
+        self._problem: PrecompiledError | None = None
+        self._opened = threading.Event()
+        self._not_there: dict[str, float] = {}
+        self._fetching: dict[str, threading.Lock] = {}
+        self._lock = threading.Lock()
+        self._to_put: queue.Queue[dict[str, Any]] = queue.Queue(MAX_WAITING)
+        self._told: dict[str, Any] = {}
+        self._asked = time.monotonic()
+        self._stopping = False
+
+    @property
+    def _wait_s(self) -> float:
+        return 3 * float(self._options.timeout_s)
+
+    def serve(self, listening: socket.socket) -> None:
+        """Until nobody has asked for long, or somebody says so."""
+        for target in (self._open, self._put_all):
+            threading.Thread(target=target, daemon=True).start()
+        path = self._folder / link.SOCKET
+        # Without its socket nobody finds it: the store was removed.
+        while not self._stopping and time.monotonic() - self._asked < self._options.idle_s and path.exists():
+            if select.select([listening], [], [], LOOK_S)[0]:
+                sock, _ = listening.accept()
+                threading.Thread(target=self._connection, args=(sock,), daemon=True).start()
+            self._tell()
+
+    # ------------------------------------------------ requests
+
+    def _connection(self, sock: socket.socket) -> None:
+        with sock, suppress(OSError, ValueError, KeyError, TypeError):
+            sock.settimeout(link.GREETING_S)
+            file = sock.makefile("rwb")
+            file.write(json.dumps({"wait_s": self._wait_s, "arguments": self._arguments}).encode() + b"\n")
+            file.flush()
+            line = file.readline(link.MAX_LINE)
+            if not line:
+                return  # somebody has looked whether we are there
+            self._asked = time.monotonic()
+            file.write(json.dumps(self._answer(json.loads(line))).encode() + b"\n")
+            file.flush()
+
+    def _answer(self, question: dict[str, Any]) -> dict[str, Any]:
+        match question:
+            case {"do": "fetch", "key": str(key)} if fmt.is_key(key):
+                return {"found": self._fetch(key)}
+            case {"do": "put", "key": str(key), "slot": int()} if fmt.is_key(key):
+                self._will_put(question)
+            case {"do": "put-entry", "function": str(function), "name": str(name)} if (
+                fmt.is_key(function) and package_format.is_name(name)
+            ):
+                self._will_put(question)
+            case {"do": "flush"}:
+                self._opened.wait()
+                self._to_put.join()
+                self._tell()
+            case {"do": "stop"}:
+                self._stopping = True
+        return {}
+
+    def _fetch(self, key: str) -> int:
+        """Publish what is there of a key; how many. Once for all who ask, and not again soon for what is not there."""
+        deadline = time.monotonic() + self._wait_s
+        if not self._opened.wait(self._wait_s) or self._transfer is None:
+            return 0
+        with self._lock:
+            turn = self._fetching.setdefault(key, threading.Lock())
+        if not turn.acquire(timeout=max(0.0, deadline - time.monotonic())):
+            return 0
+        try:
+            if self._not_there.get(key, 0.0) > time.monotonic():
+                return 0
+            found = self._transfer.fetch(key)
+            if not found:
+                if len(self._not_there) >= MAX_NOT_THERE:
+                    self._not_there.clear()
+                self._not_there[key] = time.monotonic() + NOT_THERE_S
+            return found
+        except (RemoteError, StoreError) as error:
+            self._failed(error)
+            return 0
+        finally:
+            turn.release()
+            with self._lock:
+                self._fetching.pop(key, None)
+            self._tell()
+
+    def _will_put(self, what: dict[str, Any]) -> None:
+        if not self._options.no_put:
+            with suppress(queue.Full):
+                self._to_put.put_nowait(what)
+
+    def _put_all(self) -> None:
+        self._opened.wait()
+        while True:
+            what = self._to_put.get()
+            try:
+                if self._transfer is not None:
+                    self._put(self._transfer, what)
+            except (RemoteError, StoreError, FileNotFoundError) as error:
+                self._failed(error)
+            except Exception as error:  # noqa: BLE001 - the thread goes on
+                self._failed(error)
+            finally:
+                self._to_put.task_done()
+                self._tell()
+
+    def _put(self, there: transfer.Transfer, what: dict[str, Any]) -> None:
+        if what["do"] == "put-entry":
+            there.put_entry(what["function"], what["name"])
+            return
+        for artifact in there.store.lookup(what["key"]):
+            if artifact.slot == what["slot"]:
+                there.put_artifact(artifact)
+
+    # ------------------------------------------------ its state
+
+    def _open(self) -> None:
+        options = self._options
+        try:
+            self._transfer = transfer.opened(
+                options.store, options.remote, options.timeout_s, trusting.trust(options.unsigned)
+            )
+        except PrecompiledError as error:
+            self._problem = error
+        finally:
+            self._opened.set()
+            self._tell()
+
+    def _failed(self, error: Exception) -> None:
+        sys.stderr.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {type(error).__name__}: {error}\n")
+        sys.stderr.flush()
+
+    def _tell(self) -> None:
+        """Write the state, where it has changed."""
+        if self._problem is not None:
+            told: dict[str, Any] = {
+                "remote": self._options.remote, "state": "unusable", "code": self._problem.code,
+                "reason": str(self._problem), **dataclasses.asdict(transfer.Counts()),
+            }  # fmt: skip
+        elif self._transfer is not None:
+            told = self._transfer.document()
+        else:
+            return
+        told["waiting"] = self._to_put.qsize()
+        with self._lock, suppress(OSError):
+            if told != self._told:
+                with durable.replacing(self._folder / link.STATE, 0o600, sync=False) as file:
+                    file.write(json.dumps({**told, "pid": os.getpid(), "at": time.time()}).encode())
+                self._told = told
+
+
+def _listening(folder: Path) -> socket.socket:
+    """The socket, in place of what a dead helper left. By the directory's descriptor: its path may be too long."""
+    with trust.open_directory(folder) as directory:
+        with suppress(FileNotFoundError):
+            os.unlink(link.SOCKET, dir_fd=directory)
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+        sock.bind(f"/proc/self/fd/{directory}/{link.SOCKET}")
+        sock.listen(128)
+    return sock
+
+
+def main(argv: Sequence[str]) -> int:
+    options = _parser().parse_args(argv)
+    os.chdir("/")  # the umask stays its user's: a shared directory is made by it, and all that is here says its mode
+    folder = link.folder(options.store)
+    for directory in (options.store, folder):
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        trust.check_stat(os.lstat(directory), str(directory), directory=True)
+    lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return 0  # there is one already
+    listening = _listening(folder)
+    with suppress(FileNotFoundError):
+        (folder / link.STARTING).unlink()
+    helper = Helper(options, argv)
+    try:
+        helper.serve(listening)
+    finally:
+        with suppress(OSError):
+            (folder / link.SOCKET).unlink()
+    return 0
+
+
+if __name__ == "__main__":
+    status = main(sys.argv[1:])
+    os._exit(status)  # a request that hangs has a thread, and its library may wait for its own

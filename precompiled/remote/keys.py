@@ -1,0 +1,182 @@
+"""The keys of a user: his own, to sign what his hosts put into remotes, and those of others whom he believes.
+
+::
+
+    $XDG_CONFIG_HOME/precompiled/keys/     0700
+      own.pem                              an ed25519 private key (PKCS #8), 0600: this host signs with it
+      <id>.pub                             a key that is believed: a line with its 32 bytes in base64, and a name
+
+An id is the first 16 digits of the SHA-256 of a public key's bytes. It is read under the rules of the store: what
+others could have written is believed by nobody. ``cryptography`` is imported to sign and to verify only.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+import re
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from precompiled.core import durable, paths
+from precompiled.core.errors import PrecompiledError
+from precompiled.remote.errors import RemoteError
+from precompiled.store import trust
+
+OWN = "own.pem"
+SUFFIX = ".pub"
+KEY_BYTES = 32
+_MAX_FILE_BYTES = 4096
+_ID = re.compile(r"[0-9a-f]{16}")
+
+
+class BadKey(PrecompiledError):
+    """A key cannot be made, read or believed: ``code`` says which."""
+
+
+@dataclass(frozen=True)
+class PublicKey:
+    """A key that is believed, or may be. ``name``: what people call it."""
+
+    data: bytes
+    name: str
+
+    @property
+    def id(self) -> str:
+        return hashlib.sha256(self.data).hexdigest()[:16]
+
+    def __str__(self) -> str:
+        return f"{base64.b64encode(self.data).decode()} {self.name}"
+
+    @staticmethod
+    def parse(text: str) -> PublicKey:
+        """The inverse of ``str``. Raises BadKey."""
+        encoded, _, name = text.strip().partition(" ")
+        try:
+            data = base64.b64decode(encoded, validate=True)
+            if len(data) != KEY_BYTES:
+                raise ValueError(f"{len(data)} bytes")
+        except ValueError as error:
+            raise BadKey(
+                f"{text[:80]!r} is no public key: {error}", "Give the line that `precompiled keys new` printed",
+                code="bad-public-key",
+            ) from error  # fmt: skip
+        return PublicKey(data, " ".join(name.split())[:100])
+
+
+def folder() -> Path:
+    return paths.user_config_file().parent / "keys"
+
+
+def own() -> Any | None:
+    """The private key of this user; None where he has none. Raises RemoteError where it cannot be used."""
+    try:
+        with trust.open_directory(folder()) as fd:
+            data = trust.read_file(OWN, fd, _MAX_FILE_BYTES, shown=str(folder() / OWN))
+    except FileNotFoundError:
+        return None
+    ed25519, serialization = _library()
+    try:
+        key = serialization.load_pem_private_key(data, password=None)
+    except (ValueError, TypeError) as error:
+        raise _unusable(f"{folder() / OWN} is no private key: {error}") from error
+    if not isinstance(key, ed25519.Ed25519PrivateKey):
+        raise _unusable(f"{folder() / OWN} is another kind of key than ed25519")
+    return key
+
+
+def public_of(private: Any, name: str = "") -> PublicKey:
+    return PublicKey(private.public_key().public_bytes_raw(), name)
+
+
+def believed() -> dict[str, PublicKey]:
+    """The keys of others that are believed, by id. Raises UntrustedStore where somebody else could have put one there.
+
+    One whose name is not its id is left out.
+    """
+    found = {}
+    with suppress(FileNotFoundError), trust.open_directory(folder()) as fd:
+        for name in sorted(os.listdir(fd)):
+            if not name.endswith(SUFFIX) or not _ID.fullmatch(name.removesuffix(SUFFIX)):
+                continue
+            with suppress(FileNotFoundError, BadKey, UnicodeDecodeError):
+                shown = str(folder() / name)
+                key = PublicKey.parse(trust.read_file(name, fd, _MAX_FILE_BYTES, shown=shown).decode())
+                if key.id == name.removesuffix(SUFFIX):
+                    found[key.id] = key
+    return found
+
+
+def new() -> PublicKey:
+    """Make this user's own key. Raises BadKey where there is one."""
+    ed25519, serialization = _library()
+    private = ed25519.Ed25519PrivateKey.generate()
+    data = private.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    _prepare()
+    try:
+        durable.write(folder() / OWN, data, 0o600)
+    except FileExistsError as error:
+        raise BadKey(
+            f"{folder() / OWN} is there already", "Move it away for a new one; others must then be told to trust that",
+            code="key-exists",
+        ) from error  # fmt: skip
+    return public_of(private)
+
+
+def believe(key: PublicKey) -> Path:
+    """Believe what is signed by a key from now on."""
+    _prepare()
+    path = folder() / f"{key.id}{SUFFIX}"
+    with durable.replacing(path, 0o600) as file:
+        file.write(f"{key}\n".encode())
+    return path
+
+
+def disbelieve(id: str) -> bool:
+    """The opposite; whether it was believed."""
+    if not _ID.fullmatch(id):
+        raise BadKey(f"{id[:80]!r} is no id of a key", "See `precompiled keys list`", code="bad-public-key")
+    try:
+        (folder() / f"{id}{SUFFIX}").unlink()
+        return True
+    except FileNotFoundError:
+        return False
+
+
+def sign(private: Any, data: bytes) -> str:
+    return base64.b64encode(private.sign(data)).decode()
+
+
+def verifies(key: PublicKey, data: bytes, signature: str) -> bool:
+    """Whether ``signature`` is of ``data``, by ``key``."""
+    ed25519, _ = _library()
+    from cryptography.exceptions import InvalidSignature
+
+    try:
+        ed25519.Ed25519PublicKey.from_public_bytes(key.data).verify(base64.b64decode(signature, validate=True), data)
+    except (InvalidSignature, ValueError):
+        return False
+    return True
+
+
+def _prepare() -> None:
+    folder().mkdir(mode=0o700, parents=True, exist_ok=True)
+    trust.check_stat(os.lstat(folder()), str(folder()), directory=True)
+
+
+def _library() -> tuple[Any, Any]:
+    try:
+        from cryptography.hazmat.primitives import serialization
+        from cryptography.hazmat.primitives.asymmetric import ed25519
+    except ImportError as error:
+        raise _unusable(f"keys need the package cryptography, which is not here: {error}") from error
+    return ed25519, serialization
+
+
+def _unusable(message: str) -> RemoteError:
+    return RemoteError(message, "`pip install precompiled[remote]`, `precompiled keys new`", code="remote-unusable")

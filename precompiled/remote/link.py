@@ -1,0 +1,132 @@
+"""Asking the helper of a store (helper.py), over a Unix socket in the store: one line of JSON each way.
+
+::
+
+    helper -> {"wait_s", "arguments"}         at once, when it is connected to
+    asker  -> {"do": "fetch", "key"}          helper -> {"found"}, after wait_s at most
+              {"do": "put", "key", "slot"}    helper -> {}, before it is put
+              {"do": "put-entry", "function", "name"}      the same
+              {"do": "flush"}                 helper -> {}, when all that it was told to put is put, or given up
+              {"do": "stop"}                  helper -> {}, and it leaves
+
+Whoever asks goes on without an answer, as on one host: ``ask`` gives None and raises nothing. The standard library
+alone: workers and clients import this.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import struct
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+FOLDER = "remote"
+SOCKET = "socket"
+STATE = "state.json"
+STARTING = "starting"  # there while a helper starts, touched by who starts it
+STARTING_S = 15.0
+GREETING_S = 2.0
+LOOK_S = 0.05
+MAX_LINE = 1 << 16
+
+
+def folder(root: Path) -> Path:
+    return root / FOLDER
+
+
+def ask(root: Path, question: dict[str, Any], *, wait_s: float | None = None) -> dict[str, Any] | None:
+    """The answer of the helper of the store at ``root``; None where there is none, or it does not answer in time.
+
+    One that is being started is waited for. ``wait_s``: instead of what the helper itself says that it may take.
+    """
+    sock = _connected(root)
+    if sock is None:
+        return None
+    with sock:
+        try:
+            sock.settimeout(GREETING_S)
+            file = sock.makefile("rwb")
+            greeting = json.loads(file.readline(MAX_LINE))
+            sock.settimeout(wait_s or float(greeting["wait_s"]) + 1.0)
+            file.write(json.dumps(question).encode() + b"\n")
+            file.flush()
+            answer = json.loads(file.readline(MAX_LINE))
+            return answer if isinstance(answer, dict) else None
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+
+def greeting(root: Path) -> dict[str, Any] | None:
+    """What the helper of a store says of itself; None where none listens."""
+    sock = _connect(root)
+    if sock is None:
+        return None
+    with sock:
+        try:
+            sock.settimeout(GREETING_S)
+            found = json.loads(sock.makefile("rb").readline(MAX_LINE))
+            return found if isinstance(found, dict) else None
+        except (OSError, ValueError):
+            return None
+
+
+def _connected(root: Path) -> socket.socket | None:
+    while True:
+        sock = _connect(root)
+        if sock is not None:
+            return sock
+        try:
+            age = time.time() - os.lstat(folder(root) / STARTING).st_mtime
+        except OSError:
+            return _connect(root)  # it listens by now, or there is none
+        if not 0 <= age < STARTING_S:
+            return None
+        time.sleep(LOOK_S)
+
+
+def _connect(root: Path) -> socket.socket | None:
+    directory = -1
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+    try:
+        # By the directory's descriptor: a socket's path may have 107 bytes, and a store's may have more.
+        directory = os.open(folder(root), os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        sock.settimeout(GREETING_S)
+        sock.connect(f"/proc/self/fd/{directory}/{SOCKET}")
+        _pid, uid, _gid = struct.unpack("iII", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+        if uid in (os.geteuid(), 0):
+            return sock
+    except OSError:
+        pass
+    finally:
+        if directory >= 0:
+            os.close(directory)
+    sock.close()
+    return None
+
+
+def fetch(root: Path, key: str) -> bool:
+    """Whether the helper has published something of a key here, that was not there before."""
+    answer = ask(root, {"do": "fetch", "key": key})
+    return bool(answer and answer.get("found"))
+
+
+def put_artifact(root: Path, key: str, slot: int) -> None:
+    """Tell the helper of what was published here."""
+    ask(root, {"do": "put", "key": key, "slot": slot}, wait_s=GREETING_S)
+
+
+def put_entry(root: Path, function: str, name: str) -> None:
+    ask(root, {"do": "put-entry", "function": function, "name": name}, wait_s=GREETING_S)
+
+
+def state(root: Path) -> dict[str, Any] | None:
+    """What the helper has last written of itself; None where none ever ran."""
+    with suppress(OSError, ValueError):
+        found = json.loads((folder(root) / STATE).read_bytes())
+        if isinstance(found, dict):
+            return found
+    return None

@@ -1,0 +1,216 @@
+"""Between a store and a remote: fetch what is believed and verified, and publish it; put what was published.
+
+Raises RemoteError where the remote does not answer. One object that is not as it should be is refused, counted in
+``counts.refused``, and harms nothing else.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from precompiled.core.errors import CorruptArtifact, StoreError
+from precompiled.remote import envelope as form
+from precompiled.remote.bucket import Bucket
+from precompiled.remote.envelope import ARTIFACT, ENTRY, Envelope, Object
+from precompiled.remote.errors import Refused
+from precompiled.remote.trusting import Trust
+from precompiled.store import artifact_format as fmt
+from precompiled.store import package_format
+from precompiled.store.artifacts import Store
+from precompiled.store.reading import Artifact
+
+MAX_TRIED = 4  # objects for the same variant
+
+
+@dataclass
+class Counts:
+    """What was done. ``refused``: objects, by code; ``last``: the last refusal in a sentence."""
+
+    fetched: int = 0
+    put: int = 0
+    absent: int = 0  # fetches that gave nothing
+    bytes_fetched: int = 0
+    bytes_put: int = 0
+    refused: Counter[str] = field(default_factory=Counter)
+    last: str = ""
+
+
+class Transfer:
+    def __init__(self, store: Store, bucket: Bucket, trust: Trust) -> None:
+        self.store, self.bucket, self.trust = store, bucket, trust
+        self.counts = Counts()
+        self._bad: set[str] = set()  # paths of objects that were refused
+
+    # ------------------------------------------------ here
+
+    def fetch(self, key: str) -> int:
+        """Publish here the variants of a key that are there only; how many."""
+        here = {form.variant_label(artifact.manifest) for artifact in self.store.lookup(key)}
+        found = self._take(
+            [item for item in self._objects(ARTIFACT, key) if item.label not in here], self._publish_artifact
+        )
+        self.counts.absent += not found
+        return found
+
+    def fetch_entries(self, function: str) -> int:
+        """The same of a function's entries."""
+        here = set(self.store.packages.names(function))
+        wanted = [item for item in self._objects(ENTRY, function) if f"{item.label}.entry" not in here]
+        return self._take(wanted, self._publish_entry)
+
+    def pull(self, keys: Collection[str] = ()) -> int:
+        """Fetch all, or what is there of these keys (beginnings are enough); how many objects."""
+        groups = {(item.kind, item.group) for item in self.everything()}
+        found = 0
+        for kind, group in sorted(groups):
+            if not keys or (kind == ARTIFACT and group.startswith(tuple(keys))):
+                found += self.fetch(group) if kind == ARTIFACT else self.fetch_entries(group)
+        return found
+
+    def everything(self) -> list[Object]:
+        """All objects that are there, by name."""
+        found = (form.object_at(path, size) for path, size in sorted(self.bucket.everything().items()))
+        return [item for item in found if item is not None]
+
+    def _objects(self, kind: str, group: str) -> list[Object]:
+        folder = f"{form.FOLDERS[kind]}/{group}"
+        found = (form.object_at(f"{folder}/{name}", size) for name, size in self.bucket.listed(folder).items())
+        return [item for item in found if item is not None]
+
+    def _take(self, objects: list[Object], publish: Callable[[Object, bytes], None]) -> int:
+        """Publish one object of each label; those that are refused are passed over."""
+        taken, tried = set(), Counter[str]()
+        for item in objects:
+            if item.label in taken or item.path in self._bad or tried[item.label] >= MAX_TRIED:
+                continue
+            tried[item.label] += 1
+            try:
+                if not self.trust.believes(item.by):
+                    code = "remote-unsigned" if item.by == form.UNSIGNED else "remote-untrusted"
+                    raise Refused(f"{item.path} is by nobody whom this host believes", code=code)
+                publish(item, self._body(item))
+            except (Refused, CorruptArtifact) as error:
+                self._refuse(item, error)
+            except FileNotFoundError:
+                continue  # it was removed meanwhile
+            else:
+                taken.add(item.label)
+                self.counts.fetched += 1
+                self.counts.bytes_fetched += item.size
+        return len(taken)
+
+    def _body(self, item: Object) -> bytes:
+        """The body of an object; its envelope is believed before anything else of it is looked at, then its digest."""
+        if not 0 < item.size <= form.MAX_OBJECT_BYTES:
+            raise Refused(f"{item.path} has {item.size} bytes", code="remote-corrupt")
+        head = self.bucket.read(item.path, 0, min(item.size, form.HEAD_BYTES))
+        envelope, at = form.open_envelope(head)
+        self.trust.check(envelope)
+        if (envelope.kind, envelope.name, envelope.digest) != (item.kind, item.name, item.digest):
+            raise Refused(f"{item.path} is the object of {envelope.name[:80]}", code="remote-corrupt")
+        if at + envelope.size != item.size:
+            raise Refused(
+                f"{item.path} has {item.size} bytes, and {at + envelope.size} were written", code="remote-corrupt"
+            )
+        body = head[at:]
+        if len(head) < item.size:
+            body += self.bucket.read(item.path, len(head), item.size)
+        if len(body) != envelope.size or fmt.digest(body) != envelope.digest:
+            raise Refused(f"{item.path} does not match its digest", code="remote-corrupt")
+        return body
+
+    def _refuse(self, item: Object, error: Refused | CorruptArtifact) -> None:
+        self._bad.add(item.path)
+        code = error.code if isinstance(error, Refused) else "remote-corrupt"
+        self.counts.refused[code] += 1
+        self.counts.last = error.message
+
+    def _publish_artifact(self, item: Object, body: bytes) -> None:
+        payload = form.unpack_artifact(body, item.group)
+        if form.variant_label(payload.manifest) != item.label:
+            raise Refused(f"{item.path} holds another variant", code="remote-corrupt")
+        self.store.publish(payload)
+
+    def _publish_entry(self, item: Object, body: bytes) -> None:
+        header, about, content = package_format.open_entry(f"{item.label}{package_format.SUFFIX}", body, item.group)
+        if self.store.packages.refused(item.group) is None:  # an audit here has found its packages wrong
+            self.store.packages.publish(header, about, content)
+
+    # ------------------------------------------------ there
+
+    def put_artifact(self, artifact: Artifact) -> bool:
+        """Put an artifact there, unless its variant is; whether it was put. Raises StoreError, FileNotFoundError."""
+        files = self.store.read_files(artifact)
+        # The program has lines of the user's code: only where it is needed, for sizes that no artifact serves.
+        if artifact.manifest.guards and fmt.PROGRAM in artifact.manifest.files:
+            files |= self.store.read_some(artifact, [fmt.PROGRAM])
+        key, label = artifact.manifest.key, form.variant_label(artifact.manifest)
+        return self._put(ARTIFACT, key, label, lambda: form.pack_artifact(artifact.manifest, files))
+
+    def put_entry(self, function: str, name: str) -> bool:
+        """The same of an entry."""
+        entry = self.store.packages.read(function, name)
+        label = name.removesuffix(package_format.SUFFIX)
+        return self._put(
+            ENTRY, function, label, lambda: package_format.seal(entry.header, entry.about, entry.body)[1]
+        )
+
+    def push(self, keys: Collection[str] = ()) -> int:
+        """Put all that is here, or the artifacts of these keys (beginnings are enough); how many objects were new."""
+        found = 0
+        for artifact in list(self.store.every()):
+            if not keys or artifact.manifest.key.startswith(tuple(keys)):
+                found += self._kept(lambda artifact=artifact: self.put_artifact(artifact))  # type: ignore[misc]
+        for entry in [] if keys else list(self._own_entries()):
+            found += self._kept(lambda entry=entry: self.put_entry(*entry))  # type: ignore[misc]
+        return found
+
+    def _kept(self, put: Callable[[], bool]) -> bool:
+        try:
+            return put()
+        except (StoreError, FileNotFoundError) as error:  # evicted or spoiled here
+            self.counts.last = str(error)
+            return False
+
+    def _own_entries(self) -> Iterator[tuple[str, str]]:
+        for entry in self.store.packages.entries():
+            if entry.root == self.store.root and self.store.packages.refused(entry.header.function) is None:
+                yield entry.header.function, entry.name
+
+    def _put(self, kind: str, group: str, label: str, body: Callable[[], bytes]) -> bool:
+        if not self.trust.by:
+            return False  # a host without a key of its own only reads
+        there = [item for item in self._objects(kind, group) if item.label == label]
+        # One by a key that we do not believe, or one that was refused, is of no use to us.
+        if any(self.trust.believes(item.by) and item.path not in self._bad for item in there):
+            return False
+        data = body()
+        name = group if kind == ARTIFACT else f"{group}/{label}{package_format.SUFFIX}"
+        plain = Envelope(kind, name, len(data), fmt.digest(data), by=self.trust.by)
+        content = fmt.canonical(self.trust.signed(plain)) + b"\n" + data
+        self.bucket.write(Object(kind, group, label, plain.by, plain.digest, len(content)).path, content)
+        self.counts.put += 1
+        self.counts.bytes_put += len(content)
+        return True
+
+    # ------------------------------------------------ told
+
+    def document(self) -> dict[str, object]:
+        """What ``status``, ``stats`` and ``doctor`` show; field names are public."""
+        told = dataclasses.asdict(self.counts)
+        told["refused"] = dict(self.counts.refused)
+        reasons = [breaker.reason for breaker in (self.bucket.reading, self.bucket.writing) if breaker.reason]
+        state = "rests" if self.bucket.reading.rests else "failing" if reasons else "ok"
+        return {
+            "remote": self.bucket.url, "state": state, "code": reasons[0].code if reasons else "",
+            "reason": reasons[0].message if reasons else "", **told,
+        }  # fmt: skip
+
+
+def opened(root: Path, url: str, timeout_s: float, trust: Trust) -> Transfer:
+    """A transfer between the store at ``root`` and a remote. Raises RemoteError."""
+    return Transfer(Store(root), Bucket(url, timeout_s), trust)

@@ -1,0 +1,165 @@
+"""One directory of artifacts, read: the user's own store's, or a base's (bases.py). Nothing here writes.
+
+Every directory from the root down is opened relative to the last, and checked, before anything of it is believed.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from precompiled.core.errors import CorruptArtifact, StoreError
+from precompiled.store import artifact_format as fmt
+from precompiled.store import trust
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """One artifact, in the user's store or in a base."""
+
+    path: Path
+    manifest: fmt.Manifest
+
+    @property
+    def slot(self) -> int:
+        return int(self.path.name.rpartition(".")[2])
+
+    @property
+    def root(self) -> Path:
+        """The store, or the base, that it lies in."""
+        return self.path.parent.parent
+
+    @property
+    def variant(self) -> tuple[str, str]:
+        """What tells it apart from others of its key."""
+        return self.manifest.guards, self.manifest.tier
+
+
+class Reader:
+    """The artifacts below ``root``."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = Path(root)
+        self.artifacts = self.root / "artifacts"
+
+    def read(self, artifact: Artifact, names: Sequence[str]) -> dict[str, bytes]:
+        """The checked contents of these files of an artifact.
+
+        Raises CorruptArtifact when a file is missing, short or altered; UntrustedStore when another user could have
+        written it; FileNotFoundError when the artifact was evicted.
+        """
+        contents: dict[str, bytes] = {}
+        with (
+            reading(self.root),
+            self.artifacts_fd() as artifacts_fd,
+            trust.open_directory(artifact.path.name, artifacts_fd, shown=str(artifact.path)) as artifact_fd,
+        ):
+            try:
+                for name in names:
+                    contents[name] = _read_checked(artifact, name, artifact.manifest.files[name], artifact_fd)
+            except CorruptArtifact as error:
+                # Evicted since the lookup, and its slot taken by a sound artifact: a miss, and nothing to quarantine.
+                if self._replaced(artifact, artifacts_fd):
+                    raise FileNotFoundError(f"{artifact.path} was evicted") from error
+                raise
+        return contents
+
+    def every(self) -> Iterator[Artifact]:
+        """Every readable artifact, in no order."""
+        for name in self.names():
+            key, _, slot = name.rpartition(".")
+            if slot.isdigit() and fmt.is_key(key):
+                artifact = None
+                with suppress(StoreError, OSError), self.artifacts_fd() as artifacts_fd:
+                    artifact = self.read_artifact(name, key, artifacts_fd)
+                if artifact is not None:
+                    yield artifact
+
+    def names(self) -> list[str]:
+        """Names of artifacts and failure records, readable or not."""
+        try:
+            return os.listdir(self.artifacts)
+        except (FileNotFoundError, NotADirectoryError, PermissionError):
+            return []
+
+    @contextmanager
+    def artifacts_fd(self) -> Iterator[int]:
+        with (
+            trust.open_directory(self.root) as root_fd,
+            trust.open_directory("artifacts", root_fd, shown=str(self.artifacts)) as artifacts_fd,
+        ):
+            yield artifacts_fd
+
+    def read_artifact(self, name: str, key: str, artifacts_fd: int) -> Artifact:
+        """The artifact of this name, its manifest checked."""
+        path = self.artifacts / name
+        with trust.open_directory(name, artifacts_fd, shown=str(path)) as artifact_fd:
+            try:
+                shown = str(path / fmt.MANIFEST)
+                data = trust.read_file(fmt.MANIFEST, artifact_fd, fmt.MAX_MANIFEST_BYTES, shown=shown)
+            except FileNotFoundError as error:
+                if not _is_at(artifact_fd, path):
+                    raise
+                raise CorruptArtifact(f"{path} has no {fmt.MANIFEST}") from error
+        return Artifact(path, fmt.open_manifest(data, key))
+
+    def _replaced(self, artifact: Artifact, artifacts_fd: int) -> bool:
+        """Whether the slot of ``artifact`` is empty by now, or holds another artifact."""
+        try:
+            there = self.read_artifact(artifact.path.name, artifact.manifest.key, artifacts_fd)
+            return there.manifest != artifact.manifest
+        except FileNotFoundError:
+            return True
+        except StoreError:
+            return False
+
+
+@contextmanager
+def reading(root: Path) -> Iterator[None]:
+    """Raise StoreError for errors of the file system, but for FileNotFoundError, which the caller handles."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise StoreError(
+            f"the store {root} cannot be read: {error}",
+            "Make it readable, or set PRECOMPILED_CACHE_DIR to a directory that is",
+            code="store-unreadable",
+        ) from error
+
+
+def _read_checked(artifact: Artifact, name: str, record: fmt.FileRecord, artifact_fd: int) -> bytes:
+    shown = str(artifact.path / name)
+    try:
+        if "/" in name:
+            directory, _, file_name = name.partition("/")
+            with trust.open_directory(directory, artifact_fd, shown=str(artifact.path / directory)) as directory_fd:
+                data = trust.read_file(file_name, directory_fd, fmt.MAX_FILE_BYTES, shown=shown)
+        else:
+            data = trust.read_file(name, artifact_fd, fmt.MAX_FILE_BYTES, shown=shown)
+    except FileNotFoundError as error:
+        if not _is_at(artifact_fd, artifact.path):
+            raise
+        raise CorruptArtifact(f"{shown} is missing") from error
+    if len(data) != record.bytes:
+        raise CorruptArtifact(f"{shown} has {len(data)} bytes, the manifest says {record.bytes}")
+    if fmt.digest(data) != record.digest:
+        raise CorruptArtifact(f"{shown} does not match its digest")
+    return data
+
+
+def _is_at(directory_fd: int, path: Path) -> bool:
+    """Whether the open directory is still the one at ``path``; if not, it was evicted: a miss, and no corruption.
+
+    By inode: another artifact may have been published at the path since.
+    """
+    try:
+        there = os.lstat(path)
+    except OSError:
+        return False
+    opened = os.fstat(directory_fd)
+    return (opened.st_dev, opened.st_ino) == (there.st_dev, there.st_ino)

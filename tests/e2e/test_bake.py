@@ -1,0 +1,100 @@
+"""`precompiled bake`: the first process of another user, with nothing of his own, compiles and traces nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support_host import TIMEOUT_S
+
+PROGRAM = Path(__file__).parent.parent / "programs" / "baked_program.py"
+NOBODY = 65534
+
+
+def environment(home: Path, **extra: str) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PRECOMPILED", "XDG"))}
+    return {**kept, "HOME": str(home), "OMP_NUM_THREADS": "1", "PRECOMPILED_PACKAGE_AUDIT": "0", **extra}
+
+
+def bake(home: Path, *arguments: str, status: int = 0) -> Any:
+    done = subprocess.run(
+        [sys.executable, "-m", "precompiled", "bake", "--json", *arguments], env=environment(home), check=False,
+        capture_output=True, text=True, timeout=TIMEOUT_S,
+    )  # fmt: skip
+    assert done.returncode == status, done.stdout + done.stderr[-3000:]
+    return json.loads(done.stdout)
+
+
+def as_a_user() -> list[str]:
+    """How to start Python as somebody who owns nothing here: where we are root, nobody, who may read all the same."""
+    if os.geteuid() != 0 or shutil.which("setpriv") is None:
+        return []
+    read = ["--inh-caps", "+dac_read_search", "--ambient-caps", "+dac_read_search"]  # the interpreter may lie in /root
+    return ["setpriv", "--reuid", str(NOBODY), "--regid", str(NOBODY), "--clear-groups", *read]
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """A directory that another user can enter."""
+    with tempfile.TemporaryDirectory(prefix="pc-", dir="/var/tmp") as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
+        subprocess.run(["chmod", "-R", "u+w", name], check=True)
+
+
+def listing(root: Path) -> dict[str, tuple[int, int, int]]:
+    return {
+        str(path): (path.lstat().st_mtime_ns, path.lstat().st_ctime_ns, path.lstat().st_size)
+        for path in sorted(root.rglob("*"))
+    }
+
+
+@pytest.mark.slow  # a cold compile, with a daemon and a worker that start
+def test_another_users_first_process_compiles_and_traces_nothing(place: Path) -> None:
+    base, home = place / "opt", place / "home"
+    home.mkdir()
+    told = bake(home, "--steps", "3", "-o", str(base), "--", sys.executable, str(PROGRAM), "0")
+    assert told["ended"] == "steps" and told["artifacts"] >= 2 and told["packages"] >= 2, told
+    assert told["bytes"] < 2 << 20 and sorted(os.listdir(place)) == ["home", "opt"]
+    assert not list(home.rglob("*precompiled*")), "it has written into its user's own store"
+    subprocess.run(["chmod", "-R", "a-w", str(base)], check=True)
+    before = listing(base)
+
+    theirs = place / "theirs"
+    theirs.mkdir(mode=0o700)
+    user = as_a_user()
+    if user:
+        os.chown(theirs, NOBODY, NOBODY)
+    done = subprocess.run(
+        [*user, sys.executable, "-m", "precompiled", "run", "--", sys.executable, str(PROGRAM), "3"],
+        # No daemon may be started: what is not there would be compiled in this process.
+        env=environment(theirs, PRECOMPILED_BASE=str(base), PRECOMPILED_AUTOSTART="0", TMPDIR=str(theirs)),
+        check=False, capture_output=True, text=True, timeout=TIMEOUT_S, cwd="/",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["uid"] == (NOBODY if user else os.geteuid())
+    assert found["graphs"] and {tuple(graph) for graph in found["graphs"]} == {("compiled", "package", "")}, found
+    assert {state for state, *_ in found["frames"]} <= {"used", "skipped"}, found
+    assert (found["traced"], found["compiles"]) == ({}, 0)
+    assert "precompiled" not in done.stderr, done.stderr
+    assert listing(base) == before
+    own = theirs / ".cache" / "precompiled"
+    assert not (own / "artifacts").exists() and not (own / "packages").exists()
+
+
+@pytest.mark.reason("bake-empty", "bake-command-failed")
+@pytest.mark.parametrize(
+    ("text", "code"), [("print('no graph')", "bake-empty"), ("raise SystemExit(3)", "bake-command-failed")]
+)
+def test_a_command_that_gives_nothing_leaves_nothing(place: Path, text: str, code: str) -> None:
+    said = bake(place, "-o", str(place / "base"), "--", sys.executable, "-c", text, status=1)
+    assert said["error"]["code"] == code and os.listdir(place) == []

@@ -1,0 +1,68 @@
+"""Base stores under real programs: what is in one is loaded from there, and what is wrong with it costs a compile."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support_host import Host, new_host
+
+from precompiled import compiler, wire
+from precompiled.store.artifacts import Store
+
+MLP = {"model": "mlp"}
+
+
+@pytest.fixture(scope="module")
+def filled(shared_host: Host) -> Host:
+    """A host whose store is another's base."""
+    shared_host.run(MLP)
+    return shared_host
+
+
+@pytest.fixture
+def above(filled: Host, with_daemon: Host) -> Iterator[Host]:
+    """A host with an empty store of its own."""
+    with new_host(with_daemon) as found:
+        yield found
+
+
+def listing(root: Path) -> dict[str, tuple[int, int]]:
+    return {str(path): (path.lstat().st_mtime_ns, path.lstat().st_size) for path in sorted(root.rglob("*"))}
+
+
+def test_a_program_runs_what_a_base_has_and_the_worker_compiles_nothing(filled: Host, above: Host) -> None:
+    base = {"PRECOMPILED_BASE": f"/nowhere:{filled.store.root}"}
+    before = listing(filled.store.root)
+    (graph,) = above.run(MLP, base)["reports"]
+    assert (graph["state"], graph["source"]) == ("compiled", "hit")
+    stats = above.stats()
+    assert (stats.hits, stats.compiled, stats.fallbacks) == (1, 0, {})
+    assert stats.from_base == {str(filled.store.root)[:80]: 1}
+    assert not above.store.artifacts.exists() and listing(filled.store.root) == before
+    # Should a graph be submitted all the same, a worker looks as its client does.
+    job = wire.Job(id="1", key=graph["key"], store=str(above.store.root), device="cpu", graph=b"{}",
+                   compile_threads=1, failure_ttl_s=1.0, base=[str(filled.store.root)])  # fmt: skip
+    assert compiler.run_job(job).outcome == "exists"
+
+
+@pytest.mark.parametrize("part", ["entry.bin", "manifest.json"])
+@pytest.mark.reason("base-unusable")
+def test_a_spoiled_artifact_of_a_base_is_compiled_anew_beside_it(
+    filled: Host, above: Host, part: str, tmp_path: Path
+) -> None:
+    base = Store(tmp_path / "base")
+    shutil.copytree(filled.store.artifacts, base.artifacts)
+    for artifact in filled.store.all_artifacts():
+        with open(base.artifacts / artifact.path.name / part, "r+b") as file:
+            file.seek(20)
+            file.write(b"spoiled")
+    before = listing(base.root)
+    (graph,) = above.run(MLP, {"PRECOMPILED_BASE": str(base.root)})["reports"]
+    assert (graph["state"], graph["source"]) == ("compiled", "swap")
+    code = "base-unusable" if part == "manifest.json" else "artifact-corrupt"
+    assert above.stats().fallbacks.get(code, 0) >= 1 and above.stats().compiled == 1
+    assert listing(base.root) == before and len(list(above.store.all_artifacts())) == 1
+    assert above.run(MLP, {"PRECOMPILED_BASE": str(base.root)})["reports"][0]["source"] == "hit"

@@ -1,0 +1,24 @@
+"""Two stores, as two hosts, and a place between them."""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+
+from precompiled.remote.bucket import Bucket
+from precompiled.remote.transfer import Transfer
+from precompiled.remote.trusting import Anybody, Trust
+from precompiled.store import package_format
+from precompiled.store.artifacts import Store
+
+FUNCTION = package_format.function_key("program", "f", "0" * 64, one_graph=False)
+HEADER = package_format.Header(FUNCTION, "program", "f", "0" * 64, False, "compiled")
+
+
+def memory() -> str:
+    """A place of its own in this process's memory."""
+    return f"memory://{uuid.uuid4().hex}/a/prefix"
+
+
+def host(root: Path, url: str, trust: Trust | None = None, timeout_s: float = 10.0) -> Transfer:
+    return Transfer(Store(root), Bucket(url, timeout_s), trust or Anybody())

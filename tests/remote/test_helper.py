@@ -1,0 +1,173 @@
+"""The helper: a process of its own, asked by workers and clients, who go on without it whatever becomes of it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+from support_daemon import wait_until
+from support_remote import FUNCTION, HEADER, host
+from support_store import KEY, OTHER, payload
+
+from precompiled import compiler, wire
+from precompiled.client import remote_helper
+from precompiled.core import config
+from precompiled.core.config import Settings
+from precompiled.remote import helper, link
+from precompiled.store.artifacts import Store
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Iterator[Settings]:
+    # A path that no socket can have.
+    root = tmp_path / ("long" * 25) / "store"
+    yield config.load(
+        {"cache_dir": root, "remote": f"file://{tmp_path / 'bucket'}", "remote_unsigned": "1", "remote_timeout_s": 20.0}
+    )
+    running = state(root).get("pid") if link.greeting(root) else None
+    link.ask(root, {"do": "stop"})
+    if running:
+        wait_until(lambda: not psutil.pid_exists(running) or psutil.Process(running).status() == "zombie")
+
+
+def state(root: Path) -> dict[str, object]:
+    return link.state(root) or {}
+
+
+def test_what_is_published_is_put_and_what_is_there_is_fetched(settings: Settings, tmp_path: Path) -> None:
+    there, root = host(tmp_path / "other", settings.remote), settings.cache_dir
+    there.put_artifact(there.store.publish(payload()))
+    remote_helper.ensure(settings)
+    assert link.fetch(root, KEY)  # a helper that is being started is waited for
+    store = Store(root)
+    assert store.read_files(store.lookup(KEY)[0]) == payload().files
+    assert not link.fetch(root, KEY) and not link.fetch(root, OTHER)
+
+    other = payload(OTHER)
+    link.put_artifact(root, OTHER, store.publish(replace(other)).slot)
+    link.put_entry(root, FUNCTION, store.packages.publish(HEADER, b"{}", b"body"))
+    assert link.ask(root, {"do": "flush"}) == {}
+    assert (there.fetch(OTHER), there.fetch_entries(FUNCTION)) == (1, 1)
+    told = state(root)
+    assert (told["fetched"], told["put"], told["state"], told["waiting"]) == (1, 2, "ok", 0)
+
+
+def test_what_was_not_there_is_not_asked_for_again_at_once(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = helper._parser().parse_args(remote_helper.arguments(settings))
+    found = helper.Helper(options, [])
+    found._open()
+    assert found._fetch(KEY) == 0
+    there = host(tmp_path / "other", settings.remote)
+    there.put_artifact(there.store.publish(payload()))
+    assert found._fetch(KEY) == 0
+    later = time.monotonic() + 2 * helper.NOT_THERE_S
+    monkeypatch.setattr(time, "monotonic", lambda: later)
+    assert found._fetch(KEY) == 1
+
+
+def test_one_helper_for_a_store_and_another_for_other_settings(settings: Settings) -> None:
+    root = settings.cache_dir
+    remote_helper.ensure(settings)
+    wait_until(lambda: "pid" in state(root))
+    first = state(root)["pid"]
+    remote_helper.ensure(settings)
+    assert link.ask(root, {"do": "flush"}) == {} and state(root)["pid"] == first
+    remote_helper.ensure(replace(settings, remote_put=False))
+    wait_until(lambda: (link.greeting(root) or {}).get("arguments", [""])[-1] == "--no-put")
+    store = Store(root)
+    link.put_artifact(root, KEY, store.publish(payload()).slot)
+    link.ask(root, {"do": "flush"})
+    assert not Path(settings.remote.removeprefix("file://")).exists()
+
+
+def test_without_a_helper_nothing_is_waited_for(tmp_path: Path) -> None:
+    began = time.monotonic()
+    assert not link.fetch(tmp_path, KEY) and link.greeting(tmp_path) is None and link.state(tmp_path) is None
+    link.folder(tmp_path).mkdir()
+    (link.folder(tmp_path) / link.STARTING).touch()
+    os.utime(link.folder(tmp_path) / link.STARTING, (1, 1))  # its start failed long ago
+    assert not link.fetch(tmp_path, KEY)
+    assert time.monotonic() - began < link.STARTING_S
+
+
+def test_a_killed_helper_is_followed_by_another(settings: Settings) -> None:
+    root = settings.cache_dir
+    remote_helper.ensure(settings)
+    wait_until(lambda: "pid" in state(root))
+    process = psutil.Process(int(str(state(root)["pid"])))
+    process.kill()
+    process.wait(10)
+    assert not link.fetch(root, KEY)
+    remote_helper.ensure(settings)
+    assert link.ask(root, {"do": "flush"}) == {}
+
+
+@pytest.mark.reason("remote-unusable")
+@pytest.mark.parametrize("spoil", [{"remote_unsigned": False}, {"remote": "nosuch://bucket"}], ids=["unsigned", "url"])
+def test_a_remote_that_cannot_be_used_says_so(
+    settings: Settings, spoil: dict[str, object], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    changed = replace(settings, **spoil)  # type: ignore[arg-type]
+    remote_helper.ensure(changed)
+    assert not link.fetch(settings.cache_dir, KEY)
+    wait_until(lambda: state(settings.cache_dir))
+    told = state(settings.cache_dir)
+    assert (told["state"], told["code"]) == ("unusable", "remote-unusable") and told["reason"]
+
+
+def test_bad_questions_are_answered_with_nothing(settings: Settings) -> None:
+    remote_helper.ensure(settings)
+    questions: list[dict[str, object]] = [
+        {}, {"do": "fetch", "key": "../../etc"}, {"do": "put-entry", "function": "x", "name": "y"},
+    ]  # fmt: skip
+    for question in questions:
+        assert not (link.ask(settings.cache_dir, question) or {}).get("found")
+    assert link.ask(settings.cache_dir, {"do": "flush"}) == {}
+
+
+def test_a_helper_that_cannot_start_is_not_waited_for(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote_helper.sys, "executable", "/bin/false")
+    remote_helper.ensure(settings)
+    began = time.monotonic()
+    assert not link.fetch(settings.cache_dir, KEY)
+    assert time.monotonic() - began < link.STARTING_S
+
+
+def test_a_helper_leaves_with_its_store(settings: Settings) -> None:
+    remote_helper.ensure(settings)
+    assert link.ask(settings.cache_dir, {"do": "flush"}) == {}
+    pid = int(str(state(settings.cache_dir)["pid"]))
+    shutil.rmtree(settings.cache_dir)
+    wait_until(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == "zombie")
+
+
+def test_a_client_does_not_wait_for_a_helper_that_hangs(settings: Settings) -> None:
+    remote_helper.ensure(settings)
+    assert link.ask(settings.cache_dir, {"do": "flush"}) == {}
+    process = psutil.Process(int(str(state(settings.cache_dir)["pid"])))
+    process.suspend()
+    try:
+        failed: list[Exception] = []
+        began = time.monotonic()
+        remote_helper.begin(settings, failed.append)
+        assert time.monotonic() - began < link.GREETING_S / 2 and not failed
+    finally:
+        process.resume()
+
+
+def test_a_worker_compiles_nothing_that_the_remote_has(settings: Settings, tmp_path: Path) -> None:
+    there, root = host(tmp_path / "other", settings.remote), settings.cache_dir
+    there.put_artifact(there.store.publish(payload()))
+    remote_helper.ensure(settings)
+    # No graph: to compile it would fail.
+    job = wire.Job(id="1", key=KEY, store=str(root), device="cpu", graph=b"{}", compile_threads=1, failure_ttl_s=1.0)
+    assert compiler.run_job(job).outcome == "exists" and len(Store(root).lookup(KEY)) == 1

@@ -1,0 +1,162 @@
+"""Two hosts with one remote: what the first has compiled, the second runs, and compiles and traces nothing of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support_daemon import wait_until
+from support_host import TIMEOUT_S, Host, new_host
+
+from precompiled.remote import link
+
+PROGRAM = Path(__file__).parent.parent / "programs" / "baked_program.py"
+MLP = {"model": "mlp"}
+
+
+def settings(url: str, config: Path, **more: str) -> dict[str, str]:
+    return {
+        "PRECOMPILED_REMOTE": url, "PRECOMPILED_PACKAGES": "program", "PRECOMPILED_MODE": "wait",
+        "XDG_CONFIG_HOME": str(config), "OMP_NUM_THREADS": "1", **more,
+    }  # fmt: skip
+
+
+def command(host: Host, env: dict[str, str], *arguments: str, status: int = 0) -> Any:
+    done = subprocess.run(
+        [sys.executable, "-m", "precompiled", *arguments, "--json"], env=host.environment(env), check=False,
+        capture_output=True, text=True, timeout=TIMEOUT_S,
+    )  # fmt: skip
+    assert done.returncode == status, done.stdout + done.stderr
+    return json.loads(done.stdout)
+
+
+def train(host: Host, env: dict[str, str]) -> Any:
+    return host.program("-m", "precompiled", "run", "--", sys.executable, str(PROGRAM), "3", env=env,
+                        forked=False).result()  # fmt: skip
+
+
+def one_fills_another_uses(a: Host, with_daemon: Host, url: str, tmp_path: Path, **more: str) -> None:
+    """Signed by the one, believed by the other."""
+    mine, theirs = settings(url, tmp_path / "a", **more), settings(url, tmp_path / "b", **more)
+    public = command(a, mine, "keys", "new")["public"]
+    traced = train(a, mine)
+    assert traced["traced"] and {source for _, source, _ in traced["graphs"]} == {"swap"}
+    assert link.ask(a.store.root, {"do": "flush"}, wait_s=TIMEOUT_S) == {}
+    state = command(a, mine, "status")["remote"]
+    assert (state["state"], state["refused"], state["running"]) == ("ok", {}, True) and state["put"] >= 4, state
+
+    with new_host(with_daemon) as b:  # it has an empty store, and no key
+        command(b, theirs, "keys", "trust", f"{public} a")
+        # As the worker asks: nothing is compiled; each frame is traced once.
+        found = train(b, theirs)
+        assert {(graph, source) for graph, source, _ in found["graphs"]} == {("compiled", "swap")}
+        assert (b.stats().compiled, b.stats().fallbacks, found["compiles"]) == (0, {}, 0)
+    with new_host(with_daemon) as c:
+        assert command(c, theirs, "pull")["refused"] == {}
+        found = train(c, theirs)
+        assert {source for _, source, _ in found["graphs"]} == {"package"} and found["losses"] == traced["losses"]
+        assert (found["traced"], found["compiles"], c.stats().compiled, c.stats().submitted) == ({}, 0, 0, 0)
+        assert {state for state, *_ in found["frames"]} <= {"used", "skipped"}
+        assert command(c, theirs, "stats")["remote"]["remote"] == url
+
+
+@pytest.mark.slow  # a cold compile, four programs
+def test_over_a_shared_directory(served: Host, with_daemon: Host, tmp_path: Path) -> None:
+    one_fills_another_uses(served, with_daemon, f"file://{tmp_path / 'bucket'}", tmp_path)
+
+
+# ---------------------------------------------------------------- S3
+
+AWS = {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "x", "AWS_DEFAULT_REGION": "us-east-1"}
+
+
+@pytest.fixture
+def s3() -> Iterator[dict[str, str]]:
+    """moto's S3 server, with a bucket: the variables by which a program finds it."""
+    pytest.importorskip("moto.server", reason="pip install precompiled[test-s3]")
+    pytest.importorskip("s3fs")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    server = subprocess.Popen(
+        [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)], stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    variables = {**AWS, "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}"}
+    try:
+        wait_until(lambda: socket.socket().connect_ex(("127.0.0.1", port)) == 0, "moto listens")
+        code = "import s3fs; s3fs.S3FileSystem().mkdir('bucket')"
+        subprocess.run([sys.executable, "-c", code], env={**os.environ, **variables}, check=True, timeout=60)
+        yield variables
+    finally:
+        server.kill()
+        server.wait()
+
+
+@pytest.mark.slow
+def test_over_s3(s3: dict[str, str], served: Host, with_daemon: Host, tmp_path: Path) -> None:
+    one_fills_another_uses(served, with_daemon, "s3://bucket/a/prefix", tmp_path, **s3)
+
+
+class _Unavailable(BaseHTTPRequestHandler):
+    def _answer(self) -> None:
+        self.send_response(503)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    do_GET = do_PUT = do_HEAD = do_POST = _answer
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def unavailable() -> Iterator[str]:
+    """A server that answers 503."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _Unavailable)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", ["refused", "503", "no such bucket"])
+def test_a_remote_that_fails_costs_nothing_but_a_reason(
+    fault: str, served: Host, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """The program runs what its own host compiles, as without a remote."""
+    pytest.importorskip("s3fs", reason="pip install precompiled[test-s3]")
+    if fault == "no such bucket":
+        variables, url = request.getfixturevalue("s3"), "s3://nowhere/prefix"
+    else:
+        endpoint = request.getfixturevalue("unavailable") if fault == "503" else "http://127.0.0.1:9"
+        variables, url = {**AWS, "AWS_ENDPOINT_URL": endpoint}, "s3://bucket/prefix"
+    env = settings(url, tmp_path / "config", PRECOMPILED_REMOTE_UNSIGNED="1", PRECOMPILED_REMOTE_TIMEOUT_S="2",
+                   PRECOMPILED_PACKAGES="off", **variables)  # fmt: skip
+    result = served.run(MLP, env)
+    (graph,) = result["reports"]
+    assert (graph["state"], graph["source"], graph["reason"]) == ("compiled", "swap", "")
+    assert (served.stats().compiled, served.stats().fallbacks) == (1, {})
+    link.ask(served.store.root, {"do": "flush"}, wait_s=TIMEOUT_S)
+    state = command(served, env, "status")["remote"]
+    assert state["code"] in ("remote-unreachable", "remote-timeout") and state["reason"], state
+    checks = {check["check"]: check for check in command(served, env, "doctor", status=served_status(served, env))}
+    assert checks["remote"]["state"] == ("ok" if fault == "no such bucket" else "warn"), checks["remote"]
+    assert checks["remote helper"]["state"] == "warn"
+
+
+def served_status(host: Host, env: dict[str, str]) -> int:
+    """doctor's own status, which is about this machine."""
+    done = subprocess.run([sys.executable, "-m", "precompiled", "doctor", "--json"], env=host.environment(env),
+                          check=False, capture_output=True, timeout=TIMEOUT_S)  # fmt: skip
+    return done.returncode

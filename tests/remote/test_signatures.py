@@ -1,0 +1,164 @@
+"""What a remote has is code: only what is signed by a key that this host names is looked at."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from support_remote import host
+from support_store import KEY, OTHER, payload
+
+from precompiled.core.errors import UntrustedStore
+from precompiled.remote import envelope as form
+from precompiled.remote import keys, trusting
+from precompiled.remote.errors import RemoteError
+from precompiled.remote.transfer import Transfer
+from precompiled.store import artifact_format as fmt
+
+
+@pytest.fixture
+def of_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Transfer]:
+    """A host with keys of its own: its transfer, as of now."""
+
+    def made(name: str) -> Transfer:
+        monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / name / "config"))
+        return host(tmp_path / name / "store", f"file://{tmp_path / 'bucket'}", trusting.trust(False))
+
+    return made
+
+
+@pytest.fixture
+def on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], object]:
+    @contextmanager
+    def there(name: str) -> Iterator[None]:
+        with monkeypatch.context() as patch:
+            patch.setenv("XDG_CONFIG_HOME", str(tmp_path / name / "config"))
+            yield
+
+    return there
+
+
+def objects(tmp_path: Path) -> list[Path]:
+    return sorted(path for path in (tmp_path / "bucket").rglob("*") if path.is_file())
+
+
+def test_what_is_signed_by_a_key_that_is_believed_is_taken(
+    of_host: Callable[[str], Transfer], on: Callable[[str], Iterator[None]]
+) -> None:
+    with on("a"):  # type: ignore[attr-defined]
+        public = keys.new()
+    with on("b"):  # type: ignore[attr-defined]
+        keys.believe(keys.PublicKey.parse(f"{public} the hosts of a"))
+        assert [key.name for key in keys.believed().values()] == ["the hosts of a"]
+    a = of_host("a")
+    artifact = a.store.publish(payload())
+    assert a.put_artifact(artifact) and [item.by for item in a.everything()] == [public.id]
+    b = of_host("b")
+    assert b.fetch(KEY) == 1 and b.store.read_files(b.store.lookup(KEY)[0]) == payload().files
+    # b has no key of its own: it reads, and puts nothing.
+    assert b.put_artifact(b.store.publish(payload(OTHER))) is False
+    # a believes itself.
+    a.store.clear()
+    assert a.fetch(KEY) == 1
+
+
+@pytest.mark.reason("remote-untrusted", "remote-unsigned")
+def test_what_is_unsigned_or_by_somebody_else_is_not_even_read(
+    of_host: Callable[[str], Transfer], on: Callable[[str], Iterator[None]], tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    for name in ("a", "b"):
+        with on(name):  # type: ignore[attr-defined]
+            keys.new()
+    a = of_host("a")
+    a.put_artifact(a.store.publish(payload()))
+    anybody = host(tmp_path / "c", f"file://{tmp_path / 'bucket'}")
+    anybody.put_artifact(anybody.store.publish(payload(OTHER)))
+    b = of_host("b")
+    read: list[str] = []
+    monkeypatch.setattr(b.bucket, "read", lambda path, *_: read.append(path))
+    assert (b.fetch(KEY), b.fetch(OTHER)) == (0, 0)
+    assert dict(b.counts.refused) == {"remote-untrusted": 1, "remote-unsigned": 1} and read == []
+    # Nobody else's object keeps b from having its own there.
+    assert b.put_artifact(b.store.publish(payload())) and len(objects(tmp_path)) == 3
+
+
+def _as_another_name(path: Path, head: dict[str, object], body: bytes) -> tuple[dict[str, object], bytes]:
+    return {**head, "name": OTHER}, body
+
+
+def _another_body(path: Path, head: dict[str, object], body: bytes) -> tuple[dict[str, object], bytes]:
+    other = body[:-1] + b"!"
+    return {**head, "digest": fmt.digest(other)}, other
+
+
+def _no_signature(path: Path, head: dict[str, object], body: bytes) -> tuple[dict[str, object], bytes]:
+    return {**head, "signature": ""}, body
+
+
+def _another_signature(path: Path, head: dict[str, object], body: bytes) -> tuple[dict[str, object], bytes]:
+    return {**head, "signature": base64.b64encode(bytes(64)).decode()}, body
+
+
+def _no_base64(path: Path, head: dict[str, object], body: bytes) -> tuple[dict[str, object], bytes]:
+    return {**head, "signature": "!"}, body
+
+
+@pytest.mark.parametrize(
+    ("forge", "code"),
+    [
+        (_as_another_name, "remote-untrusted"), (_another_body, "remote-untrusted"), (_no_signature, "remote-unsigned"),
+        (_another_signature, "remote-untrusted"), (_no_base64, "remote-untrusted"),
+    ],
+)  # fmt: skip
+def test_whoever_writes_to_the_bucket_cannot_make_an_object_of_another(
+    of_host: Callable[[str], Transfer], on: Callable[[str], Iterator[None]], tmp_path: Path,
+    forge: Callable[..., tuple[dict[str, object], bytes]], code: str,
+) -> None:  # fmt: skip
+    with on("a"):  # type: ignore[attr-defined]
+        keys.new()
+    a = of_host("a")
+    a.put_artifact(a.store.publish(payload()))
+    [path] = objects(tmp_path)
+    line, _, body = path.read_bytes().partition(b"\n")
+    head, body = forge(path, json.loads(line), body)
+    path.unlink()
+    found = form.Object(form.ARTIFACT, str(head["name"]), path.name[:16], str(head["by"]), str(head["digest"]), 0)
+    target = tmp_path / "bucket" / found.path
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_bytes(fmt.canonical(form.Envelope(**head)) + b"\n" + body)  # type: ignore[arg-type]
+    a.store.clear()
+    again = of_host("a")
+    assert again.fetch(str(head["name"])) == 0 and dict(again.counts.refused) == {code: 1}
+    assert again.store.lookup(KEY) == [] == again.store.lookup(OTHER)
+
+
+@pytest.mark.reason("remote-unusable")
+def test_a_host_that_believes_nobody_uses_no_remote(of_host: Callable[[str], Transfer]) -> None:
+    with pytest.raises(RemoteError) as raised:
+        of_host("a")
+    assert raised.value.code == "remote-unusable" and "keys new" in raised.value.action
+    assert isinstance(trusting.trust(True), trusting.Anybody)
+
+
+def test_keys_that_others_could_have_put_there_are_nobodys(on: Callable[[str], Iterator[None]]) -> None:
+    with on("a"):  # type: ignore[attr-defined]
+        public = keys.new()
+        keys.believe(public)
+        assert os.stat(keys.folder() / keys.OWN).st_mode & 0o777 == 0o600
+        (keys.folder() / f"{public.id}.pub").chmod(0o666)
+        with pytest.raises(UntrustedStore):
+            trusting.trust(False)
+        (keys.folder() / f"{public.id}.pub").chmod(0o600)
+        keys.folder().chmod(0o777)
+        with pytest.raises(UntrustedStore):
+            trusting.trust(False)
+        keys.folder().chmod(0o700)
+        # Under another's id it counts for nobody.
+        (keys.folder() / f"{public.id}.pub").rename(keys.folder() / f"{'0' * 16}.pub")
+        assert keys.believed() == {}

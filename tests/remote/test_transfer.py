@@ -1,0 +1,233 @@
+"""What one host puts another one fetches, whole and verified, or not at all; no fault of a remote's is one here."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pytest
+from fsspec.implementations.memory import MemoryFileSystem
+from support_remote import FUNCTION, HEADER, host, memory
+from support_store import KEY, OTHER, payload
+
+from precompiled.core.errors import CorruptArtifact
+from precompiled.remote import envelope as form
+from precompiled.remote.bucket import MAX_FAILURES, Breaker, Bucket
+from precompiled.remote.errors import RemoteError
+from precompiled.remote.transfer import Transfer
+from precompiled.store import artifact_format as fmt
+
+
+@pytest.fixture(params=["file", "memory"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return memory() if request.param == "memory" else f"file://{tmp_path / 'bucket'}"
+
+
+def test_what_one_host_puts_another_fetches(url: str, tmp_path: Path) -> None:
+    a, b = host(tmp_path / "a", url), host(tmp_path / "b", url)
+    for guards in ("", "s0 > 2"):
+        assert a.put_artifact(a.store.publish(payload(guards=guards, size=100_000)))
+    name = a.store.packages.publish(HEADER, b"{}", b"body")
+    assert a.put_entry(FUNCTION, name)
+    assert (b.fetch(KEY), b.fetch(OTHER), b.fetch_entries(FUNCTION)) == (2, 0, 1)
+    found = b.store.lookup(KEY)
+    assert {artifact.manifest.guards for artifact in found} == {"", "s0 > 2"}
+    assert all(b.store.read_files(artifact) == payload(size=100_000).files for artifact in found)
+    assert b.store.packages.read(FUNCTION, name).body == b"body"
+    assert (b.counts.fetched, b.counts.absent, dict(b.counts.refused)) == (3, 1, {})
+    # All of it is there, and stays one object each.
+    assert b.fetch(KEY) == 0 and b.push() == 0 and a.push() == 0
+    assert len(a.everything()) == 3
+    c = host(tmp_path / "c", url)
+    assert c.pull() == 3 and len(list(c.store.all_artifacts())) == 2
+    d = host(tmp_path / "d", url)
+    assert d.pull([KEY[:6]]) == 2 and d.store.packages.names(FUNCTION) == []
+
+
+def test_nothing_there_is_no_fault(url: str, tmp_path: Path) -> None:
+    there = host(tmp_path / "a", url)
+    assert (there.fetch(KEY), there.pull(), there.everything()) == (0, 0, [])
+    assert there.document()["state"] == "ok" and not there.store.root.exists()
+
+
+def test_the_users_code_goes_along_only_where_sizes_need_it(tmp_path: Path) -> None:
+    url, packed = memory(), fmt.pack_program(b"{}")
+    a, b = host(tmp_path / "a", url), host(tmp_path / "b", url)
+    for guards in ("", "s0 > 2"):
+        plain = payload(guards=guards)
+        a.put_artifact(a.store.publish(fmt.Payload(plain.manifest, {**plain.files, fmt.PROGRAM: packed})))
+    assert b.fetch(KEY) == 2
+    assert {item.manifest.guards: fmt.PROGRAM in item.manifest.files for item in b.store.lookup(KEY)} == {
+        "": False, "s0 > 2": True,
+    }  # fmt: skip
+
+
+# ---------------------------------------------------------------- objects that are not as they should be
+
+
+def truncated(data: bytes) -> bytes:
+    return data[: len(data) // 2]
+
+
+def altered(data: bytes) -> bytes:
+    return data[:-10] + bytes([data[-10] ^ 1]) + data[-9:]
+
+
+def longer(data: bytes) -> bytes:
+    return data + b"more"
+
+
+def no_envelope(data: bytes) -> bytes:
+    return b"x" * len(data)
+
+
+def of_another_key(data: bytes) -> bytes:
+    return data.replace(KEY.encode(), OTHER.encode(), 1)
+
+
+@pytest.mark.reason("remote-corrupt")
+@pytest.mark.parametrize(
+    "spoil", [truncated, altered, longer, no_envelope, of_another_key], ids=lambda one: one.__name__
+)
+@pytest.mark.parametrize("size", [100, 200_000], ids=["at once", "in parts"])
+def test_an_object_that_is_not_whole_is_refused_and_made_anew(
+    spoil: Callable[[bytes], bytes], size: int, tmp_path: Path
+) -> None:
+    folder = tmp_path / "bucket"
+    a, b = host(tmp_path / "a", f"file://{folder}"), host(tmp_path / "b", f"file://{folder}")
+    a.put_artifact(a.store.publish(payload(size=size)))
+    [file] = [path for path in folder.rglob("*") if path.is_file()]
+    file.write_bytes(spoil(file.read_bytes()))
+    assert b.fetch(KEY) == 0 and b.store.lookup(KEY) == []
+    assert dict(b.counts.refused) == {"remote-corrupt": 1} and len(b.counts.last.split()) > 2
+    assert b.document()["state"] == "ok"  # the place answers
+    # Compiled here then, and put beside it: the next host finds a sound one.
+    again = payload(size=size)
+    b.put_artifact(b.store.publish(fmt.Payload(replace(again.manifest, created=1.0), again.files)))
+    assert host(tmp_path / "c", f"file://{folder}").fetch(KEY) == 1
+
+
+def test_an_entry_under_another_functions_name_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "bucket"
+    a, b = host(tmp_path / "a", f"file://{folder}"), host(tmp_path / "b", f"file://{folder}")
+    a.put_entry(FUNCTION, a.store.packages.publish(HEADER, b"{}", b"body"))
+    (folder / "packages" / FUNCTION).rename(folder / "packages" / OTHER)
+    assert b.fetch_entries(OTHER) == 0 and dict(b.counts.refused) == {"remote-corrupt": 1}
+
+
+def test_what_no_artifact_is_made_of_is_corrupt_and_nothing_else() -> None:
+    plain = payload()
+    body = form.pack_artifact(plain.manifest, plain.files)
+    assert form.unpack_artifact(body, KEY).files == plain.files
+    for wrong in (b"", b"{}\n", body[:-1], body + b"x", body.replace(b"n", b"N", 1)):
+        with pytest.raises(CorruptArtifact):
+            form.unpack_artifact(wrong, KEY)
+
+
+# ---------------------------------------------------------------- places that do not answer
+
+
+class Faulty(MemoryFileSystem):
+    """``memory://`` that does what a test says before each request."""
+
+    protocol = "faulty"
+    cachable = False
+    before: Callable[[], Any] = staticmethod(lambda: None)
+
+    def ls(self, *arguments: Any, **named: Any) -> Any:
+        type(self).before()
+        return super().ls(*arguments, **named)
+
+    def pipe_file(self, *arguments: Any, **named: Any) -> Any:
+        type(self).before()
+        return super().pipe_file(*arguments, **named)
+
+
+fsspec.register_implementation("faulty", Faulty, clobber=True)
+
+
+@pytest.fixture
+def faulty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], Any], float], Transfer]:
+    def made(before: Callable[[], Any], timeout_s: float) -> Transfer:
+        monkeypatch.setattr(Faulty, "before", staticmethod(before))
+        return host(tmp_path / "a", f"faulty://{tmp_path.name}", timeout_s=timeout_s)
+
+    return made
+
+
+@pytest.mark.reason("remote-unreachable")
+def test_a_place_that_fails_is_left_alone_for_a_while(faulty: Callable[..., Transfer]) -> None:
+    calls = []
+
+    def refuse() -> None:
+        calls.append(1)
+        raise ConnectionRefusedError("nobody listens")
+
+    there = faulty(refuse, 10.0)
+    for _ in range(MAX_FAILURES + 3):
+        with pytest.raises(RemoteError) as raised:
+            there.fetch(KEY)
+        assert raised.value.code == "remote-unreachable" and "nobody listens" in raised.value.message
+    assert len(calls) == MAX_FAILURES
+    told = there.document()
+    assert (told["state"], told["code"]) == ("rests", "remote-unreachable")
+
+
+@pytest.mark.reason("remote-timeout")
+def test_a_place_that_hangs_is_not_waited_for(faulty: Callable[..., Transfer]) -> None:
+    answer = threading.Event()
+    there = faulty(answer.wait, 0.05)
+    with pytest.raises(RemoteError) as raised:
+        there.fetch(KEY)
+    assert raised.value.code == "remote-timeout" and there.document()["state"] == "failing"
+    answer.set()
+    assert there.fetch(KEY) == 0 and there.document()["state"] == "ok"
+
+
+def test_a_place_that_cannot_be_written_is_read_all_the_same(tmp_path: Path, faulty: Callable[..., Transfer]) -> None:
+    there = faulty(lambda: None, 10.0)
+    there.put_artifact(there.store.publish(payload()))
+    artifact = there.store.publish(payload(guards="s0 > 2"))
+    Faulty.pipe_file, kept = _forbidden, Faulty.pipe_file  # type: ignore[method-assign]
+    try:
+        for _ in range(MAX_FAILURES + 1):
+            with pytest.raises(RemoteError):
+                there.put_artifact(artifact)
+    finally:
+        Faulty.pipe_file = kept  # type: ignore[method-assign]
+    b = Transfer(host(tmp_path / "b", memory()).store, there.bucket, there.trust)
+    assert b.fetch(KEY) == 1
+
+
+def _forbidden(*_: Any, **__: Any) -> None:
+    raise PermissionError("read only")
+
+
+def test_after_its_rest_one_request_tries(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    breaker = Breaker(lambda: now)
+    for _ in range(MAX_FAILURES):
+        breaker.check()
+        breaker.failed(RemoteError("no", code="remote-unreachable"))
+    with pytest.raises(RemoteError):
+        breaker.check()
+    now = 31.0
+    breaker.check()
+    breaker.failed(RemoteError("no", code="remote-unreachable"))
+    with pytest.raises(RemoteError):
+        breaker.check()
+    now = 62.0
+    breaker.check()
+    breaker.worked()
+    assert breaker.reason is None and not breaker.rests
+
+
+@pytest.mark.reason("remote-unusable")
+def test_a_url_that_nothing_here_can_open() -> None:
+    with pytest.raises(RemoteError) as raised:
+        Bucket("nosuch://bucket", 1.0)
+    assert raised.value.code == "remote-unusable" and raised.value.action
