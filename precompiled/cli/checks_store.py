@@ -131,7 +131,10 @@ def base(found: Base) -> Check:
     """Whether a base store is there, and every part of it can be trusted, read, and is of this version."""
     what = f"base {found.root}"
     if not os.path.lexists(found.root):
-        return Check(what, "ok", "it is not there, and nothing is looked for in it")
+        return Check(
+            what, "warn", "it is not there, and nothing is looked for in it",
+            "Correct `base` (`precompiled config` says where it is set), or bake it",
+        )  # fmt: skip
     count, others = 0, 0
     try:
         with trust.open_directory(found.root):

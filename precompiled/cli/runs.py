@@ -115,7 +115,8 @@ def said(run: Run) -> list[str]:
         return list(by_text) or [f"{graphs_run} compiled by the daemon" if number else "no graph yet"]
     graphs = max((len(process.graphs) for process in run.processes), default=0)
     run_theirs = "runs all its graphs" if len(served) == 1 else "run all their graphs"
-    lines = [f"{len(served)} of {run.ranks} ranks {run_theirs} compiled by the daemon ({graphs} at most)"]
+    most = f"up to {counted(graphs, 'graph')} each"
+    lines = [f"{len(served)} of {run.ranks} ranks {run_theirs} compiled by the daemon ({most})"]
     lines += [f"{_ranks(ranks)}: {text}" for text, ranks in by_text.items()]
     if absent := sorted({*range(run.ranks)} - {process.rank for process in run.processes}):
         lines.append(f"{_ranks(absent)}: no graph yet, or on another host")
@@ -125,13 +126,14 @@ def said(run: Run) -> list[str]:
 def _of_a_process(process: Process) -> str | None:
     """What is to be said of a process's graphs; None where all of them run as the daemon compiled them."""
     parts = []
-    ways: dict[str, Counter[str]] = {"eager": Counter(), "compiled in process": Counter()}
+    ways: dict[str, Counter[str]] = {way: Counter() for way in ("eager", "compiled in process", "not run, an error")}
     pending = [graph for graph in process.graphs.values() if graph.get("state") == "pending"]
     for graph in process.graphs.values():
         if graph.get("state") == "pending" or _is_served(graph):
             continue
         inline = graph.get("source") == "inline" or graph.get("state") == "bypassed"
-        ways["compiled in process" if inline else "eager"][graph.get("reason") or "no reason"] += 1
+        way = "compiled in process" if inline else "not run, an error" if graph.get("source") == "error" else "eager"
+        ways[way][graph.get("reason") or "no reason"] += 1
     if pending:
         since = time.time() - min(graph["at"] for graph in pending)
         waits = f"pending for {human_seconds(since)}" if process.is_alive else "pending at the end"
@@ -176,7 +178,7 @@ def _show(run: Run) -> None:
         if graph.get("source") not in ("hit", "package")
     ])  # fmt: skip
     _show_table("functions that were traced", [
-        (item["name"], item["state"], item["reason"], "; ".join(item["reasons"]) or item["message"])
+        (item["name"], item["state"], item["reason"], "; ".join(dict.fromkeys(item["reasons"])) or item["message"])
         for item in functions
     ])  # fmt: skip
 

@@ -18,8 +18,8 @@ FILTERS = ("all", "waiting", "not served", "compiled")
 SHOWN_DIGITS = 12  # of a key, where there is place
 RATE_S = 60.0  # hits and misses a minute are those of the last one
 # In the order in which they are worth a look.
-STATES = ("compiling", "queued", "eager", "in process", "compiled")
-STYLES = {"compiling": "33", "queued": "36", "eager": "31", "in process": "35", "compiled": "32"}
+STATES = ("compiling", "queued", "error", "eager", "in process", "compiled")
+STYLES = {"compiling": "33", "queued": "36", "error": "31", "eager": "31", "in process": "35", "compiled": "32"}
 KEYS = "q quit  s sort  f filter  / program"
 
 
@@ -137,6 +137,8 @@ def _state(graph: dict[str, Any], compiling: set[str]) -> str:
         return "compiling" if graph.get("key") in compiling else "queued"
     if state == "compiled" and graph.get("source") in BY_DAEMON:
         return "compiled"
+    if graph.get("source") == "error":  # with `require`
+        return "error"
     return "in process" if state == "bypassed" or graph.get("source") == "inline" else "eager"
 
 
@@ -149,7 +151,7 @@ def _why(graph: dict[str, Any]) -> str:
 
 def _chosen(graphs: Sequence[Graph], choices: Choices) -> list[Graph]:
     states = {
-        "all": STATES, "waiting": ("compiling", "queued"), "not served": ("eager", "in process"),
+        "all": STATES, "waiting": ("compiling", "queued"), "not served": ("error", "eager", "in process"),
         "compiled": ("compiled",),
     }[choices.shown]  # fmt: skip
     found = [graph for graph in graphs if graph.state in states and choices.program in graph.program]
@@ -226,7 +228,7 @@ def _head(seen: Look, rates: Rates) -> list[str]:
 
 def _client(item: Client, now: float) -> tuple[str, ...]:
     waiting = item.states["compiling"] + item.states["queued"]
-    left = item.states["eager"] + item.states["in process"]
+    left = item.states["error"] + item.states["eager"] + item.states["in process"]
     return (item.program, item.rank, str(item.pid), human_seconds(max(0.0, now - item.began)),
             str(sum(item.states.values())), str(item.states["compiled"]), str(waiting), str(left),
             human_seconds(item.saved_s))  # fmt: skip

@@ -15,7 +15,7 @@ class GraphReport:
 
     ``state``: "eager", "pending", "compiled", "failed" or "bypassed". ``source``: how it came to run compiled: "hit"
     (the artifact was there), "swap" (it appeared later), "package" (nothing was traced either), "inline" (compiled in
-    this process), or None.
+    this process), "error" (not at all: with ``require`` its call raised), or None.
     ``reason``: the stable code of why it is bypassed or failed, "" otherwise; ``message``: the same in a sentence.
     Times in seconds.
     """
@@ -112,7 +112,7 @@ class GraphCalls:
 
     def refused(self, code: str, message: str) -> None:
         """With ``require``: it is not run."""
-        self.report.reason, self.report.message = code, message
+        self.report.reason, self.report.message, self.report.source = code, message, "error"
         self.swap.on(Event.FAILED)
 
     def snapshot(self) -> GraphReport:

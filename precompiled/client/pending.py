@@ -369,7 +369,7 @@ class Pending:
         report, warn = item.calls.report, self._session.warn_once
         report.reason, report.message = code, message
         if self._session.requires:
-            item.swap.on(Event.FAILED)  # whoever waits for it raises
+            item.calls.refused(code, message)  # whoever waits for it raises
             self._session.ledger.count_reason("fallbacks", code)
         elif outcome(code, runs=not item.program.no_stand_in) is Outcome.EAGER:
             item.swap.on(Event.FAILED)

@@ -26,7 +26,7 @@ class Settings:
 
     # -- clients
     mode: str = "eager"  # eager | wait | lookup | off
-    wait_s: float = 600.0  # until mode "wait" goes on eager, and until what must not run eager is compiled in process
+    wait_s: float = 600.0  # until mode "wait" goes on eager, what must not is compiled in process, and `require` raises
     # Raise NotServed where a graph would be compiled in process or run eager; waits, as mode "wait" (decision 0045).
     require: bool = False
     progress: bool = True  # say on a terminal, or in a notebook, when a first run runs eager, and when compiled

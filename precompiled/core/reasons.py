@@ -287,8 +287,8 @@ _TABLE = (
         "The last words are in the message", then="; tried again after a minute"),
     _daemon(None, "not-in-time",
         "with `require`, a graph for which there was no artifact by `wait_s`",
-        "compile before you require it (a run without `require`, then `precompiled.wait()`); raise `wait_s`; "
-        "`precompiled status` says what the daemon is busy with", then="an error, since nothing may run eager. "),
+        "Compile before you require it (a run without `require`, then `precompiled.wait()`); raise `wait_s`; "
+        "`precompiled status` says what the daemon is busy with", then="an error, since nothing may run eager"),
     _daemon(_AGAIN, "busy", "the queue is full", then=", later (counted in `rejected`, not told)"),
     _daemon(_AGAIN, "stopping", "the daemon is leaving", then=", to the next one"),
     _daemon(_IN_PROCESS, "submit-failed",

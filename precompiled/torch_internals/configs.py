@@ -43,6 +43,13 @@ _REFUSED = {
 }
 # Where one of these is on, Inductor lets ranks agree on what each has measured, asks for the rank among all, or takes
 # collectives apart by what this process has set up. A worker is of no rank, and one artifact is for all.
+_COMMS = "config_comms"  # what else Inductor reads where _REORDERS is on
+_REORDERS = "reorder_for_compute_comm_overlap"
+_MODULES = {
+    "inductor": "torch._inductor.config",
+    "functorch": "torch._functorch.config",
+    _COMMS: "torch._inductor.config_comms",
+}
 _OF_RANKS = {
     "inductor": (
         "distributed_max_autotune_gemm",
@@ -54,7 +61,7 @@ _OF_RANKS = {
         "aten_distributed_optimizations.spmd_check",
     ),
     "functorch": ("_sync_decision_cross_ranks",),
-    "config_comms": (
+    _COMMS: (
         "runtime_estimations_align_across_all_distributed_ranks",
         "runtime_estimations_use_nccl_lib_estimations",
         "reorder_for_compute_comm_overlap_broadcast_runtime_estimations",
@@ -62,8 +69,6 @@ _OF_RANKS = {
 }
 # Where one of these is on, Inductor asks for the rank in a collective's group: its own share of a bucket lies there.
 _OF_RANKS_IN_GROUPS = ("bucket_all_gathers_fx", "aten_distributed_optimizations.allow_comms_decompositions")
-# What else Inductor reads where this one is on.
-_REORDERS, _COMMS = "reorder_for_compute_comm_overlap", "config_comms"
 _OFF = (None, False, "none")
 # Its ranks agree on each graph, whether it has collectives or not: all of them must be asked.
 _OF_ALL_RANKS = "_sync_cache_decision_cross_ranks"
@@ -78,7 +83,7 @@ def refuse_ranks(settings: Mapping[str, Mapping[str, Any]]) -> None:
     for module, names in _OF_RANKS.items():
         for name in names:
             if settings.get(module, {}).get(name) not in _OFF:
-                raise Bypass(f"torch._{module}.config.{name} is on, which asks for the rank", code="rank-dependent")
+                raise Bypass(f"{_MODULES[module]}.{name} is on, which asks for the rank", code="rank-dependent")
 
 
 def ask_for_ranks(settings: Mapping[str, Mapping[str, Any]]) -> bool:

@@ -51,7 +51,7 @@ def test_ranks_that_differ_are_told_by_number_and_reason(served: Host) -> None:
     assert run.name == "slurm-7_a.0" and [process.rank for process in run.processes] == [0, 1, 2, 3]
     assert not run.is_alive and all(process.ended for process in run.processes)
     assert shown.said(run) == [
-        "3 of 5 ranks run all their graphs compiled by the daemon (1 at most)",
+        "3 of 5 ranks run all their graphs compiled by the daemon (up to 1 graph each)",
         "rank 2: 1 graph compiled in process (freezing)",
         "rank 4: no graph yet, or on another host",
     ]
@@ -83,6 +83,12 @@ def test_a_process_is_told_while_it_runs_and_when_it_is_killed(served: Host) -> 
     assert json.loads(served.command("status", "--json"))["runs"] == []
     (run,) = runs.runs(served.store.root)
     assert shown.said(run) == ["it ended without a word"]
+
+
+def test_what_require_has_refused_is_not_said_to_run() -> None:
+    graph = {"state": "failed", "source": "error", "reason": "not-in-time", "at": 1.0}
+    process = runs.Process(0, 1, 1, "", "train.py", [], "", "", 0.0, {"1": graph}, ended=2.0)
+    assert shown._of_a_process(process) == "1 graph not run, an error (not-in-time)"
 
 
 def test_a_place_is_what_starts_ranks_says(tmp_path: Path) -> None:
