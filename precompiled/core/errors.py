@@ -1,7 +1,7 @@
 """Typed errors: what is wrong, and what to do next.
 
 Every error has a stable ``code`` (for programs and tests), a ``message`` (what is wrong) and an ``action``
-(what the user can do). But for NotServed, client processes never see these raised out of a compiled call:
+(what the user can do). Except NotServed (`require`), client processes never see these raised out of a compiled call:
 ``backend.py`` catches them, falls back, and counts the ``code`` as the reason.
 """
 
