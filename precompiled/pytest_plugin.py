@@ -90,7 +90,7 @@ class Totals:
             self.not_served.append([test, graph.name, _WAYS.get(way, way), graph.reason, said])
 
 
-_SERVED = ("hit", "swap", "package")
+_SERVED = {"hit": "found in the store", "swap": "compiled for this run", "package": "not even traced"}
 _WAYS = {"bypassed": "compiled in process", "pending": "still pending", "failed": "not compiled"}
 
 
@@ -169,7 +169,7 @@ def said(totals: Totals) -> list[str]:
     served = sum(totals.ways.get(way, 0) for way in _SERVED)
     lines = [f"{counted(number, 'graph', zero='no')}, {served} by the daemon" if number else "no graphs"]
     if served:
-        by = ", ".join(f"{totals.ways[way]} {text}" for way, text in _SERVED_AS.items() if totals.ways.get(way))
+        by = ", ".join(f"{totals.ways[way]} {text}" for way, text in _SERVED.items() if totals.ways.get(way))
         lines[0] += f" ({by})"
     if number:
         saved, waited = human_seconds(totals.saved_s), human_seconds(totals.waited_s)
@@ -188,6 +188,3 @@ def said(totals: Totals) -> list[str]:
     if totals.lost:
         lines.append(f"{counted(totals.lost, 'worker')} ended without a word: the graphs of these are not counted")
     return lines
-
-
-_SERVED_AS = {"hit": "found in the store", "swap": "compiled for this run", "package": "not even traced"}

@@ -74,7 +74,7 @@ def status_command(out: Output, settings: Settings, timeout: float) -> int:
     from precompiled import wire
 
     try:
-        reply = _fields(ask_daemon(settings, wire.Status(), timeout))
+        reply = fields(ask_daemon(settings, wire.Status(), timeout))
     except DaemonError as error:
         if error.code not in _NOT_RUNNING:
             raise
@@ -100,7 +100,7 @@ def stats_command(out: Output, settings: Settings, run: str | None, timeout: flo
         return 0
     from precompiled import wire
 
-    reply = _fields(ask_daemon(settings, wire.Stats(), timeout))
+    reply = fields(ask_daemon(settings, wire.Stats(), timeout))
     reply["remote"] = remote.told(settings)
 
     def show() -> None:
@@ -132,13 +132,13 @@ def ask_daemon(settings: Settings, message: Any, timeout: float) -> Any:
     return ask.request(settings, message, timeout)
 
 
-def _fields(reply: Any) -> dict[str, Any]:
+def fields(reply: Any) -> dict[str, Any]:
     """A reply as plain fields, without the wire's own "type"."""
     import msgspec
 
-    fields: dict[str, Any] = msgspec.to_builtins(reply)
-    fields.pop("type", None)
-    return fields
+    found: dict[str, Any] = msgspec.to_builtins(reply)
+    found.pop("type", None)
+    return found
 
 
 def _socket(settings: Settings) -> str:

@@ -13,9 +13,11 @@ from precompiled.cli.output import human_age, pairs, table
 from precompiled.core.config import Settings
 from precompiled.core.errors import PrecompiledError
 from precompiled.core.words import counted, human_seconds
-from precompiled.store.runs import BY_DAEMON, Process, Run, runs
+from precompiled.store.runs import BY_DAEMON, Process, Run, runs, way
 
 MAX_SHOWN = 10
+# The ways (store/runs.py) of graphs that no artifact serves, in words.
+_NOT_SERVED = {"eager": "eager", "in process": "compiled in process", "error": "not run, an error"}
 
 
 def live(settings: Settings) -> list[dict[str, Any]]:
@@ -61,7 +63,7 @@ def _numbers(process: Process) -> dict[str, Any]:
     """Graphs by how they run, functions that were traced, and seconds."""
     graphs = list(process.graphs.values())
     sources = Counter(graph["source"] if _is_served(graph) else "" for graph in graphs)
-    pending = sum(graph.get("state") == "pending" for graph in graphs)
+    pending = sum(way(graph) == "pending" for graph in graphs)
     return {
         **{source: sources[source] for source in BY_DAEMON}, "pending": pending, "not_served": sources[""] - pending,
         "traced": len(process.functions),
@@ -126,29 +128,26 @@ def said(run: Run) -> list[str]:
 def _of_a_process(process: Process) -> str | None:
     """What is to be said of a process's graphs; None where all of them run as the daemon compiled them."""
     parts = []
-    ways: dict[str, Counter[str]] = {way: Counter() for way in ("eager", "compiled in process", "not run, an error")}
-    pending = [graph for graph in process.graphs.values() if graph.get("state") == "pending"]
+    pending = [graph for graph in process.graphs.values() if way(graph) == "pending"]
+    reasons_of: dict[str, Counter[str]] = {name: Counter() for name in _NOT_SERVED}
     for graph in process.graphs.values():
-        if graph.get("state") == "pending" or _is_served(graph):
-            continue
-        inline = graph.get("source") == "inline" or graph.get("state") == "bypassed"
-        way = "compiled in process" if inline else "not run, an error" if graph.get("source") == "error" else "eager"
-        ways[way][graph.get("reason") or "no reason"] += 1
+        if (found := way(graph)) in _NOT_SERVED:
+            reasons_of[found][graph.get("reason") or "no reason"] += 1
     if pending:
         since = time.time() - min(graph["at"] for graph in pending)
         waits = f"pending for {human_seconds(since)}" if process.is_alive else "pending at the end"
         parts.append(f"{counted(len(pending), 'graph')} {waits}")
-    for way, reasons in ways.items():
+    for name, reasons in reasons_of.items():
         if reasons:
             codes = ", ".join(code if number == 1 else f"{code} {number}" for code, number in reasons.most_common())
-            parts.append(f"{counted(sum(reasons.values()), 'graph')} {way} ({codes})")
+            parts.append(f"{counted(sum(reasons.values()), 'graph')} {_NOT_SERVED[name]} ({codes})")
     if not process.is_alive and not process.ended:
         parts.append("it ended without a word")
     return "; ".join(parts) or None
 
 
 def _is_served(graph: dict[str, Any]) -> bool:
-    return graph.get("state") == "compiled" and graph.get("source") in BY_DAEMON
+    return way(graph) == "compiled"
 
 
 def _ranks(ranks: Iterable[int]) -> str:

@@ -11,12 +11,12 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import click
 
 from precompiled.cli import top_view as view
 from precompiled.cli.app import command
+from precompiled.cli.daemon import ask_daemon, fields
 from precompiled.cli.output import Output
 from precompiled.core.config import Settings
 from precompiled.core.errors import DaemonError
@@ -59,20 +59,11 @@ def _look(settings: Settings, rates: view.Rates) -> view.Look:
     status = stats = None
     problem = ""
     try:
-        status, stats = _ask(settings, wire.Status()), _ask(settings, wire.Stats())
+        status, stats = (fields(ask_daemon(settings, what, ANSWER_TIMEOUT_S)) for what in (wire.Status(), wire.Stats()))
     except DaemonError as error:
         problem = "the first graph that is missed starts one" if error.code == "no-daemon" else error.message
     rates.add(time.monotonic(), stats)
     return view.look(time.time(), runs(settings.cache_dir), status, stats, problem)
-
-
-def _ask(settings: Settings, message: Any) -> dict[str, Any]:
-    import msgspec
-
-    from precompiled.client import ask
-
-    fields: dict[str, Any] = msgspec.to_builtins(ask.request(settings, message, ANSWER_TIMEOUT_S))
-    return fields
 
 
 def _lines(settings: Settings, rates: view.Rates, interval: float) -> None:

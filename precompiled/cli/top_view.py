@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from precompiled.cli.output import SHOWN_DIGITS
 from precompiled.core.words import counted, human_bytes, human_seconds
-from precompiled.store.runs import BY_DAEMON, Run
+from precompiled.store.runs import Run, way
 
 SORTS = ("state", "age", "program")
 FILTERS = ("all", "waiting", "not served", "compiled")
-SHOWN_DIGITS = 12  # of a key, where there is place
 RATE_S = 60.0  # hits and misses a minute are those of the last one
 # In the order in which they are worth a look.
 STATES = ("compiling", "queued", "error", "eager", "in process", "compiled")
@@ -132,14 +132,10 @@ def look(
 
 
 def _state(graph: dict[str, Any], compiling: set[str]) -> str:
-    state = graph.get("state")
-    if state == "pending":
+    found = way(graph)
+    if found == "pending":
         return "compiling" if graph.get("key") in compiling else "queued"
-    if state == "compiled" and graph.get("source") in BY_DAEMON:
-        return "compiled"
-    if graph.get("source") == "error":  # with `require`
-        return "error"
-    return "in process" if state == "bypassed" or graph.get("source") == "inline" else "eager"
+    return found
 
 
 def _why(graph: dict[str, Any]) -> str:

@@ -84,6 +84,10 @@ def required_by_environment() -> bool:
         return True  # somebody wanted it
 
 
+def _switch(value: Any) -> bool:
+    return value if isinstance(value, bool) else _boolean(str(value))
+
+
 def _boolean(text: str) -> bool:
     lowered = text.strip().lower()
     if lowered in ("1", "true", "yes", "on"):
@@ -149,14 +153,14 @@ def _positive(kind: type) -> Callable[[Any], Any]:
 _PARSERS: dict[str, Callable[[Any], Any]] = {
     "mode": lambda value: _mode(str(value)),
     "log": lambda value: _log(str(value).lower()),
-    "require": lambda value: value if isinstance(value, bool) else _boolean(str(value)),
-    "progress": lambda value: value if isinstance(value, bool) else _boolean(str(value)),
+    "require": _switch,
+    "progress": _switch,
     "packages": lambda value: _packages(str(value)),
-    "autostart": lambda value: value if isinstance(value, bool) else _boolean(str(value)),
+    "autostart": _switch,
     "base": _directories,
     "remote": _remote,
-    "remote_unsigned": lambda value: value if isinstance(value, bool) else _boolean(str(value)),
-    "remote_put": lambda value: value if isinstance(value, bool) else _boolean(str(value)),
+    "remote_unsigned": _switch,
+    "remote_put": _switch,
     "cache_dir": lambda value: _directory(str(value)),
     "runtime_dir": lambda value: _directory(str(value)),
 }

@@ -144,10 +144,7 @@ class Transfer:
 
     def put_artifact(self, artifact: Artifact) -> bool:
         """Put an artifact there, unless its variant is; whether it was put. Raises StoreError, FileNotFoundError."""
-        files = self.store.read_files(artifact)
-        # The program has lines of the user's code: only where it is needed, for sizes that no artifact serves.
-        if artifact.manifest.guards and fmt.PROGRAM in artifact.manifest.files:
-            files |= self.store.read_some(artifact, [fmt.PROGRAM])
+        files = self.store.read_for_others(artifact)
         key, label = artifact.manifest.key, form.variant_label(artifact.manifest)
         return self._put(ARTIFACT, key, label, lambda: form.pack_artifact(artifact.manifest, files))
 

@@ -124,6 +124,16 @@ class Store(Reader):
         # The program is for people: to read and hash it would only make a hit slower.
         return self.read_some(artifact, [name for name in artifact.manifest.files if name != fmt.PROGRAM])
 
+    def read_for_others(self, artifact: Artifact) -> dict[str, bytes]:
+        """What another host or user needs of an artifact: ``read_files``, with the program only where it has guards.
+        Then it may be asked for a further variant where nothing is traced (packages/graphs.py); it has lines of the
+        user's code. Raises as ``read_files``.
+        """
+        files = self.read_files(artifact)
+        if artifact.manifest.guards and fmt.PROGRAM in artifact.manifest.files:
+            files |= self.read_some(artifact, [fmt.PROGRAM])
+        return files
+
     def read_program(self, artifact: Artifact) -> bytes | None:
         """The program that an artifact was compiled from, checked as any of its files; None where it has none."""
         if fmt.PROGRAM not in artifact.manifest.files:

@@ -58,10 +58,7 @@ def bake(store: Store, target: Path) -> Baked:
 
 def _artifact(store: Store, artifact: Artifact, folder: Path) -> int:
     """Write what a load needs of an artifact; how many bytes."""
-    files = store.read_files(artifact)
-    # With guards the program may be asked for a further variant, where nothing is traced (packages/graphs.py).
-    if artifact.manifest.guards and fmt.PROGRAM in artifact.manifest.files:
-        files |= store.read_some(artifact, [fmt.PROGRAM])
+    files = store.read_for_others(artifact)
     records = {name: record for name, record in artifact.manifest.files.items() if name in files}
     _directory(folder)
     for name, data in files.items():

@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,6 +27,20 @@ RUNS = "runs"
 KEPT = 64  # runs; older ones are removed
 MAX_BYTES = 1 << 20  # of one process's file, about; what comes after that is not kept
 BY_DAEMON = ("hit", "swap", "package")
+
+
+def way(graph: Mapping[str, Any]) -> str:
+    """How a graph runs, by fields of its report: "pending", "compiled" (by the daemon), "error" (with ``require`` its
+    calls raise), "in process" or "eager".
+    """
+    state, source = graph.get("state"), graph.get("source")
+    if state == "pending":
+        return "pending"
+    if state == "compiled" and source in BY_DAEMON:
+        return "compiled"
+    if source == "error":
+        return "error"
+    return "in process" if state == "bypassed" or source == "inline" else "eager"
 
 
 @dataclass
