@@ -12,8 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from precompiled.client.start import source_root
-from precompiled.core.config import ENV_PREFIX
+from precompiled.client.start import variables
 from precompiled.remote import link
 
 if TYPE_CHECKING:
@@ -61,7 +60,7 @@ def ensure(settings: Settings) -> None:
     starting.write_text(whose)
     with open(_log(folder), "ab") as output:
         process = subprocess.Popen(
-            [sys.executable, "-m", "precompiled.remote.helper", *wanted], env=_variables(), cwd="/",
+            [sys.executable, "-m", "precompiled.remote.helper", *wanted], env=variables(), cwd="/",
             stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True,
         )  # fmt: skip
 
@@ -80,12 +79,3 @@ def _log(folder: Path) -> Path:
     if path.exists() and path.stat().st_size > 1 << 20:
         path.unlink()
     return path
-
-
-def _variables() -> dict[str, str]:
-    """This process's, with its credentials; settings are told as arguments."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(ENV_PREFIX)}
-    kept["PRECOMPILED"] = "0"
-    if source := source_root():
-        kept["PYTHONPATH"] = os.pathsep.join(filter(None, [source, kept.get("PYTHONPATH", "")]))
-    return kept

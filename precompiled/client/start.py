@@ -115,21 +115,11 @@ def arguments(settings: Settings) -> list[str]:
 def _spawn(settings: Settings) -> tuple[subprocess.Popen[bytes], int]:
     if not sys.executable:
         raise ValueError("this interpreter does not know its own executable")
-    environment = {
-        name: value
-        for name, value in os.environ.items()
-        # The daemon reads its settings from its arguments. Without PRECOMPILED_LOG it uses its own level; and what this
-        # client was told by systemd is not for it.
-        if not name.startswith(config.ENV_PREFIX) and name not in ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
-    }
-    environment["PRECOMPILED"] = "0"  # the hook has no business in the daemon
-    if source := source_root():
-        environment["PYTHONPATH"] = os.pathsep.join(filter(None, [source, environment.get("PYTHONPATH", "")]))
     ready, telling = os.pipe()
     try:
         process = subprocess.Popen(
             [sys.executable, "-m", "precompiled.service", "--detach", "--ready-fd", str(telling), *arguments(settings)],
-            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, cwd="/", env=environment,
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, cwd="/", env=variables(),
             pass_fds=(telling,), close_fds=True,
         )  # fmt: skip
     except BaseException:
@@ -140,7 +130,22 @@ def _spawn(settings: Settings) -> tuple[subprocess.Popen[bytes], int]:
     return process, ready
 
 
-def source_root() -> str:
+def variables() -> dict[str, str]:
+    """The environment variables of a process of ours that a client starts: its own, credentials among them."""
+    found = {
+        name: value
+        for name, value in os.environ.items()
+        # It reads its settings from its arguments. Without PRECOMPILED_LOG it uses its own level; and what this client
+        # was told by systemd is not for it.
+        if not name.startswith(config.ENV_PREFIX) and name not in ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
+    }
+    found["PRECOMPILED"] = "0"  # the hook has no business there
+    if source := _source_root():
+        found["PYTHONPATH"] = os.pathsep.join(filter(None, [source, found.get("PYTHONPATH", "")]))
+    return found
+
+
+def _source_root() -> str:
     """Where this package lies, when it was imported from a folder that a fresh interpreter would not search."""
     root = Path(files.PACKAGE).resolve().parent
     packages = {Path(entry).resolve() for entry in sys.path if "site-packages" in entry or "dist-packages" in entry}
