@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,8 +30,9 @@ class GraphReport:
     source: str | None = None
     reason: str = ""
     message: str = ""
-    lookup_s: float = 0.0  # capture, key and lookup: what the program waited for us
+    lookup_s: float = 0.0  # capture, key and lookup
     load_s: float = 0.0
+    waited_s: float = 0.0  # that the program stood still for it: lookup and load, a compile here, or one awaited
     swapped_after_s: float = 0.0  # from the miss to the swap
     saved_s: float = 0.0  # the worker's compile, which this process did not wait for
     calls_eager: int = 0
@@ -61,6 +65,11 @@ class Ledger:
         with self._lock:
             return [graph.snapshot() for graph in self._graphs[start:]]
 
+    def waited_s(self) -> float:
+        """What the program stood still for all its graphs, in seconds."""
+        with self._lock:
+            return sum(graph.report.waited_s for graph in self._graphs)
+
     def count(self, **changes: float) -> None:
         """Add to numbers of wire.Tally."""
         with self._lock:
@@ -68,7 +77,7 @@ class Ledger:
                 self._counts[name] = self._counts.get(name, 0) + amount
 
     def count_reason(self, kind: str, code: str) -> None:
-        """Count a reason; ``kind``: "fallbacks", "bypassed" or "not_kept"."""
+        """Count a reason; ``kind``: "fallbacks", "bypassed", "not_served" or "not_kept"."""
         with self._lock:
             table = self._counts.setdefault(kind, {})
             table[code] = table.get(code, 0) + 1
@@ -89,6 +98,15 @@ class GraphCalls:
         self.calls = 0
         self.calls_before_flip: int | None = None
         self.calls_unserved = 0  # after the flip: of sizes that no variant serves yet, or in a capture
+
+    @contextmanager
+    def waited_for(self) -> Iterator[None]:
+        """The program waits meanwhile."""
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.report.waited_s += time.perf_counter() - began
 
     def loaded(self, source: str, load_s: float, saved_s: float, swap: Swap | None = None) -> None:
         """An artifact serves this graph. ``source``: as in GraphReport. ``load_s``, ``saved_s``: seconds that the load

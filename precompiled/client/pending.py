@@ -58,6 +58,7 @@ class Session(Protocol):
     def tell_counts(self) -> None: ...
     def note(self, report: GraphReport) -> None: ...
     def refuse(self, calls: GraphCalls, code: str, message: str) -> None: ...
+    def not_served(self, calls: GraphCalls, code: str, message: str) -> None: ...
     @property
     def requires(self) -> bool: ...
 
@@ -126,7 +127,8 @@ class Pending:
             item.waited_for = True
             with contextlib.suppress(Exception):  # then the job goes on, but not ahead of others
                 self._resubmit(item)
-        item.done.wait(self._session.settings.wait_s)
+        with item.calls.waited_for():
+            item.done.wait(self._session.settings.wait_s)
         if item.swap.state is State.COMPILED:
             return
         said = f"no artifact was there within {self._session.settings.wait_s:g} s"
@@ -146,9 +148,11 @@ class Pending:
         with self._changed:
             self._closing = True
             thread = self._thread
+            left = len(self._awaited)
             self._changed.notify_all()
         if thread is not None and thread is not threading.current_thread():
             thread.join(timeout_s)
+        self._progress.ended(left)
 
     def after_fork(self) -> None:
         """A child awaits a graph when it first calls it, with its own thread and over its own connection.
@@ -369,8 +373,7 @@ class Pending:
         report, warn = item.calls.report, self._session.warn_once
         report.reason, report.message = code, message
         if self._session.requires:
-            item.calls.refused(code, message)  # whoever waits for it raises
-            self._session.ledger.count_reason("fallbacks", code)
+            self._session.not_served(item.calls, code, message)  # whoever waits for it raises
         elif outcome(code, runs=not item.program.no_stand_in) is Outcome.EAGER:
             item.swap.on(Event.FAILED)
             self._session.ledger.count_reason("fallbacks", code)
@@ -402,7 +405,8 @@ def _compile_now(session: Session, item: Awaited) -> None:
         return
     item.compiled_here = True
     try:
-        compiled = item.compile_inline()
+        with item.calls.waited_for():
+            compiled = item.compile_inline()
     except BaseException:
         # The next call compiles again, as with plain torch.compile: to keep the error would keep the frames of its
         # traceback, and with them the program's tensors.

@@ -25,6 +25,7 @@ log = logging.getLogger("precompiled")
 
 MAX_MESSAGE = 300  # characters
 MAX_FUNCTIONS = 200
+MAX_FILES = 500
 # Where whoever starts ranks says which one a process is, and of how many: torchrun, Slurm, Open MPI.
 _RANKS = (("RANK", "WORLD_SIZE"), ("SLURM_PROCID", "SLURM_NTASKS"), ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"))
 
@@ -65,9 +66,11 @@ class RunRecord:
     def __init__(self, root: Path) -> None:
         self._root = root
         self.after_fork()
+        self._is_child = False
 
     def after_fork(self) -> None:
-        """A child has a file of its own, from its first graph on."""
+        """A child has a file of its own, from its first graph on: most have none (data loaders), and are no runs."""
+        self._is_child = True
         self._lock = threading.Lock()
         self._file: Path | None = None
         self._left = runs.MAX_BYTES
@@ -78,19 +81,22 @@ class RunRecord:
         told["message"] = report.message[:MAX_MESSAGE]
         self._write({**told, "at": time.time()})
 
-    def end(self, reports: Iterable[GraphReport], functions: Iterable[Any]) -> None:
-        """The process ends. ``functions``: the reports of what packages were looked for (packages/automatic.py)."""
-        if self._file is None:
+    def end(self, reports: Iterable[GraphReport], functions: Iterable[Any], files: Mapping[str, str]) -> None:
+        """The process ends; one that asked for compiles and had no graph is a run, too. ``functions``: the reports of
+        what packages were looked for (packages/automatic.py). ``files``: the program's own, path -> digest.
+        """
+        if self._file is None and self._is_child:
             return
         calls = {report.id: [report.calls_eager, report.calls_compiled] for report in reports}
         traced = [
             {"name": item.name, "state": item.state, "reason": item.reason, "message": item.message[:MAX_MESSAGE],
-             "reasons": [reason[:MAX_MESSAGE] for reason in item.reasons[:3]]}
+             "reasons": [reason[:MAX_MESSAGE] for reason in item.reasons[:3]], "trace_s": item.trace_s}
             for item in functions
             if item.state not in ("used", "skipped")
         ]  # fmt: skip
         self._left = max(self._left, runs.MAX_BYTES // 2)  # whatever was left out before, the end is told
-        self._write({"ended": time.time(), "calls": calls, "functions": traced[:MAX_FUNCTIONS]})
+        self._write({"ended": time.time(), "calls": calls, "functions": traced[:MAX_FUNCTIONS],
+                     "files": dict(list(files.items())[:MAX_FILES])})  # fmt: skip
 
     def _write(self, line: Mapping[str, Any]) -> None:
         try:

@@ -59,13 +59,14 @@ class FunctionReport:
     packages/audit.py). ``reasons``: why each entry of the function was not used.
     """
 
-    name: str  # module.qualified name
+    name: str  # module.qualified name; of one of torch's own modules, its class's
     state: str
     reason: str = ""
     message: str = ""
     reasons: tuple[str, ...] = ()
     guards: int = 0
     find_s: float = 0.0
+    trace_s: float = 0.0  # Dynamo's trace, without what its graphs waited for
 
 
 def switch_on() -> Automatic:
@@ -97,6 +98,8 @@ class _Looked:
     reasons: list[str] = field(default_factory=list)  # why no entry was used
     audited: Entry | None = None  # the entry that would have been used, to be compared with the trace
     refused: str | None = None  # why no entry of the function may be used
+    began: float = 0.0  # time.perf_counter() when the trace may have begun
+    waited_s: float = 0.0  # what all graphs had waited by then
 
 
 class _Made(NamedTuple):
@@ -126,6 +129,10 @@ class Automatic:
 
     def switch_off(self) -> None:
         dynamo_frames.remove()
+
+    def files(self) -> dict[str, str]:
+        """The program's own files as this process has them: path -> digest of the text."""
+        return self._source_files.digests()
 
     def flush(self, timeout_s: float | None = None) -> bool:
         return self.publisher.flush(timeout_s)
@@ -170,6 +177,7 @@ class Automatic:
             found = None
         if found is None or session is None:
             looked.program.fix()
+            looked.began, looked.waited_s = time.perf_counter(), session.ledger.waited_s() if session else 0.0
             return None
         result, report = found
         report.find_s = time.perf_counter() - started
@@ -222,7 +230,7 @@ class Automatic:
             if check_source:  # else the entry is of another source, and not in the store: it cannot be saved
                 dynamo_frames.entries_of(frame.owner).append((entry.header.function, entry.name))
             state = "skipped" if entry.header.kind == "skipped" else "used"
-            return result, FunctionReport(f"{frame.module}.{frame.qualname}", state, guards=entry.header.guards)
+            return result, FunctionReport(_shown(frame), state, guards=entry.header.guards)
         return None
 
     def _entries(
@@ -316,7 +324,7 @@ class Automatic:
         """Publish the result of a trace, or compare it with the audited entry. Never raises."""
         # ``find`` was not called where nothing can be kept: under a torch function mode.
         looked = self._looked if self._looked.frame() is frame else _Looked()
-        report = FunctionReport(f"{frame.module}.{frame.qualname}", "recorded", reasons=tuple(looked.reasons))
+        report = FunctionReport(_shown(frame), "recorded", reasons=tuple(looked.reasons))
         try:
             session = sessions.current()
             if _is_off(session):
@@ -324,6 +332,9 @@ class Automatic:
             self.reports.append(report)
             self._source_files.met([frame.qualname, *frame_entry.qualnames(traced)])
             session.ledger.count(traced=1)
+            if looked.began:
+                waited = session.ledger.waited_s() - looked.waited_s
+                report.trace_s = max(0.0, time.perf_counter() - looked.began - waited)
             if looked.refused is not None:
                 raise NotPortable(looked.refused, code="package-audit")
             store, before = session.store.packages, looked.audited
@@ -415,6 +426,14 @@ class Automatic:
 def _is_off(session: sessions.Session) -> bool:
     """Whether packages were switched off since the hook was installed: settings are read again."""
     return session.settings.mode == "off" or os.environ.get("PRECOMPILED") == "0"
+
+
+def _shown(frame: Frame) -> str:
+    """As people call it: a module of torch's own (nn.Sequential) by its class, and not by Dynamo's wrapper."""
+    wrapped = type(frame.local.get("fn"))
+    if frame.module == fmt.WRAPPER:
+        return f"{wrapped.__module__}.{wrapped.__qualname__}"
+    return f"{frame.module}.{frame.qualname}"
 
 
 def _place(entry: Entry, guard: int | None) -> str:

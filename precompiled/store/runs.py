@@ -27,6 +27,8 @@ RUNS = "runs"
 KEPT = 64  # runs; older ones are removed
 MAX_BYTES = 1 << 20  # of one process's file, about; what comes after that is not kept
 BY_DAEMON = ("hit", "swap", "package")
+# The ways of graphs that no artifact serves, in words.
+NOT_SERVED = {"eager": "eager", "in process": "compiled in process", "error": "not run, an error"}
 
 
 def way(graph: Mapping[str, Any]) -> str:
@@ -58,6 +60,7 @@ class Process:
     began: float  # seconds since the epoch
     graphs: dict[str, dict[str, Any]] = field(default_factory=dict)
     functions: list[dict[str, Any]] = field(default_factory=list)  # those that were traced
+    files: dict[str, str] = field(default_factory=dict)  # the program's own: path -> digest of the text
     ended: float = 0.0
 
     @property
@@ -138,7 +141,7 @@ def _process(data: bytes) -> Process:
     for line in map(json.loads, lines):
         if "ended" in line:
             process.ended = line["ended"]
-            process.functions = line["functions"]
+            process.functions, process.files = line["functions"], line.get("files", {})
             for id, (eager, compiled) in line["calls"].items():
                 if id in process.graphs:
                     process.graphs[id] |= {"calls_eager": eager, "calls_compiled": compiled}
