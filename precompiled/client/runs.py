@@ -133,7 +133,9 @@ class RunRecord:
 
 
 def _program() -> str:
-    """How people call it: the script's name, or the module's where it was started by ``-m``."""
+    """How people call it: the script's name, or the module's where it was started by ``-m``; a notebook's."""
+    if "ipykernel" in sys.modules:
+        return os.path.basename(os.environ.get("JPY_SESSION_NAME", ""))[:100] or "notebook"  # Jupyter says the file
     spec = getattr(sys.modules.get("__main__"), "__spec__", None)
     if spec is not None:
         return str(spec.name).removesuffix(".__main__")[:100]
