@@ -25,9 +25,10 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
+from precompiled.core.definitions import codes_within
 from precompiled.core.files import is_torchs
 from precompiled.core.names import object_at
-from precompiled.packages.describe.codes import DESCRIPTORS, code_digest, codes_within
+from precompiled.packages.describe.codes import DESCRIPTORS, code_digest
 from precompiled.packages.describe.errors import NotPortable
 from precompiled.packages.describe.kinds import (
     ATOMS,

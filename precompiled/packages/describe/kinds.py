@@ -9,7 +9,8 @@ import sys
 import types
 from typing import Any
 
-from precompiled.packages.describe.codes import codes_within, globals_read
+from precompiled.core.definitions import codes_within
+from precompiled.packages.describe.codes import globals_read
 from precompiled.packages.describe.errors import NotPortable
 
 # Packages whose metaclasses (of enums, of TypedDict) are the same in each process of one environment.

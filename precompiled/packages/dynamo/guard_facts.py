@@ -10,7 +10,7 @@ A value without a description, or a guard of an unknown kind, raises NotPortable
 
 Private names: torch._dynamo.guards.{GuardBuilder, convert_int_to_concrete_values, _get_closure_vars},
 torch._dynamo.source.{LocalSource, is_from_unspecialized_nn_module_source}, torch._guards.Guard,
-torch.utils._pytree.tree_map.
+torch.utils._pytree.tree_map, torch._subclasses.fake_tensor.FakeTensor.
 Checked on 2.11.0, 2.13.0, 2.15.0.
 """
 

@@ -30,8 +30,9 @@ from torch._dynamo.source import ConstDictKeySource, NonSerializableSetGetItemSo
 from torch._guards import Guard
 
 from precompiled.core import files
+from precompiled.core.definitions import codes_within
 from precompiled.packages.describe import difference
-from precompiled.packages.describe.codes import codes_within, globals_read, read_by
+from precompiled.packages.describe.codes import globals_read, read_by
 from precompiled.packages.describe.descriptions import MAX_DEPTH, Descriptions
 from precompiled.packages.describe.errors import Mismatch, NotPortable
 from precompiled.packages.describe.kinds import ATOMS, OF_C
