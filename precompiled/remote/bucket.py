@@ -118,6 +118,17 @@ class Bucket:
 
         self._within(self.writing, call, self._timeout_s + len(data) / BYTES_PER_S)
 
+    def remove(self, path: str) -> None:
+        """Remove an object, if it is there."""
+
+        def call() -> None:
+            try:
+                self._fs.rm_file(f"{self._root}/{path}")
+            except FileNotFoundError:
+                pass
+
+        self._within(self.writing, call)
+
     def _within(self, breaker: Breaker, call: Callable[[], _T], timeout_s: float = 0.0) -> _T:
         """What a call gives, in time. One that hangs is left behind in its thread, which nobody waits for."""
         breaker.check()

@@ -18,14 +18,14 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from precompiled.core import durable
 from precompiled.core.errors import PrecompiledError, StoreError
-from precompiled.remote import link, transfer, trusting
+from precompiled.remote import link, lists, transfer, trusting
 from precompiled.remote.errors import RemoteError
 from precompiled.store import artifact_format as fmt
 from precompiled.store import package_format, trust
@@ -47,6 +47,21 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+class _Stream:
+    """What a program used last, on its way. ``listed``: how many objects; ``fetched``: those that were not here."""
+
+    def __init__(self, there: transfer.Transfer, program: str) -> None:
+        self._there, self._program = there, program
+        self.begun, self.ended = threading.Event(), threading.Event()
+        self.listed = self.fetched = 0
+
+    def run(self) -> None:
+        _lists, objects = lists.listed(self._there, self._program)
+        self.listed = len(objects)
+        self.begun.set()
+        self.fetched = self._there.bring(objects)
+
+
 class Helper:
     """``open`` the remote, then ``serve``. Requests are answered in threads of their own."""
 
@@ -58,6 +73,7 @@ class Helper:
         self._opened = threading.Event()
         self._not_there: dict[str, float] = {}
         self._fetching: dict[str, threading.Lock] = {}
+        self._streams: dict[str, _Stream] = {}  # by program
         self._lock = threading.Lock()
         self._to_put: queue.Queue[dict[str, Any]] = queue.Queue(MAX_WAITING)
         self._told: dict[str, Any] = {}
@@ -92,8 +108,16 @@ class Helper:
             if not line:
                 return  # somebody has looked whether we are there
             self._asked = time.monotonic()
-            file.write(json.dumps(self._answer(json.loads(line))).encode() + b"\n")
-            file.flush()
+            for answer in self._answers(json.loads(line)):
+                file.write(json.dumps(answer).encode() + b"\n")
+                file.flush()
+
+    def _answers(self, question: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        match question:
+            case {"do": "ahead", "program": str(program)} if fmt.is_key(program):
+                yield from self._ahead(program)
+            case _:
+                yield self._answer(question)
 
     def _answer(self, question: dict[str, Any]) -> dict[str, Any]:
         match question:
@@ -103,6 +127,11 @@ class Helper:
                 self._will_put(question)
             case {"do": "put-entry", "function": str(function), "name": str(name)} if (
                 fmt.is_key(function) and package_format.is_name(name)
+            ):
+                self._will_put(question)
+            case {"do": "used", "program": str(program), "keys": [*keys], "fresh": [*_], "entries": [*entries]} if (
+                all(map(fmt.is_key, [program, *keys]))
+                and all(fmt.is_key(function) and package_format.is_name(name) for function, name in entries)
             ):
                 self._will_put(question)
             case {"do": "flush"}:
@@ -140,6 +169,30 @@ class Helper:
                 self._fetching.pop(key, None)
             self._tell()
 
+    def _ahead(self, program: str) -> Iterator[dict[str, Any]]:
+        """Publish what a program used last, once for all of its processes that ask meanwhile."""
+        if not self._opened.wait(self._wait_s) or self._transfer is None:
+            return
+        with self._lock:
+            stream = self._streams.get(program)
+            if stream is None or stream.ended.is_set():
+                stream = self._streams[program] = _Stream(self._transfer, program)
+                threading.Thread(target=self._stream, args=(stream,), daemon=True).start()
+        if stream.begun.wait(self._wait_s):
+            yield {"listed": stream.listed}
+            if stream.ended.wait(self._wait_s):
+                yield {"fetched": stream.fetched}
+
+    def _stream(self, stream: _Stream) -> None:
+        try:
+            stream.run()
+        except (RemoteError, StoreError) as error:
+            self._failed(error)
+        finally:
+            stream.begun.set()
+            stream.ended.set()
+            self._tell()
+
     def _will_put(self, what: dict[str, Any]) -> None:
         if not self._options.no_put:
             with suppress(queue.Full):
@@ -161,6 +214,9 @@ class Helper:
                 self._tell()
 
     def _put(self, there: transfer.Transfer, what: dict[str, Any]) -> None:
+        if what["do"] == "used":
+            lists.note(there, what["program"], what["keys"], what["fresh"], what["entries"])
+            return
         if what["do"] == "put-entry":
             there.put_entry(what["function"], what["name"])
             return

@@ -6,6 +6,8 @@
     asker  -> {"do": "fetch", "key"}          helper -> {"found"}, after wait_s at most
               {"do": "put", "key", "slot"}    helper -> {}, before it is put
               {"do": "put-entry", "function", "name"}      the same
+              {"do": "ahead", "program"}      helper -> {"listed"}, then {"fetched"}: what the program used last is here
+              {"do": "used", "program", "keys", "fresh", "entries"}     helper -> {}, before it is listed (lists.py)
               {"do": "flush"}                 helper -> {}, when all that it was told to put is put, or given up
               {"do": "stop"}                  helper -> {}, and it leaves
 
@@ -20,6 +22,7 @@ import os
 import socket
 import struct
 import time
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -31,7 +34,8 @@ STARTING = "starting"  # there while a helper starts, touched by who starts it
 STARTING_S = 15.0
 GREETING_S = 2.0
 LOOK_S = 0.05
-MAX_LINE = 1 << 16
+USED_S = 0.5  # a process that ends waits no longer
+MAX_LINE = 1 << 20
 
 
 def folder(root: Path) -> Path:
@@ -43,21 +47,26 @@ def ask(root: Path, question: dict[str, Any], *, wait_s: float | None = None) ->
 
     One that is being started is waited for. ``wait_s``: instead of what the helper itself says that it may take.
     """
+    return next(answers(root, question, wait_s=wait_s), None)
+
+
+def answers(root: Path, question: dict[str, Any], *, wait_s: float | None = None) -> Iterator[dict[str, Any]]:
+    """The same for a question that has several answers, each of which may take so long."""
     sock = _connected(root)
     if sock is None:
-        return None
-    with sock:
-        try:
-            sock.settimeout(GREETING_S)
-            file = sock.makefile("rwb")
-            greeting = json.loads(file.readline(MAX_LINE))
-            sock.settimeout(wait_s or float(greeting["wait_s"]) + 1.0)
-            file.write(json.dumps(question).encode() + b"\n")
-            file.flush()
-            answer = json.loads(file.readline(MAX_LINE))
-            return answer if isinstance(answer, dict) else None
-        except (OSError, ValueError, KeyError, TypeError):
-            return None
+        return
+    with sock, suppress(OSError, ValueError, KeyError, TypeError):
+        sock.settimeout(min(GREETING_S, wait_s or GREETING_S))
+        file = sock.makefile("rwb")
+        greeting = json.loads(file.readline(MAX_LINE))
+        sock.settimeout(wait_s or float(greeting["wait_s"]) + 1.0)
+        file.write(json.dumps(question).encode() + b"\n")
+        file.flush()
+        while line := file.readline(MAX_LINE):
+            answer = json.loads(line)
+            if not isinstance(answer, dict):
+                return
+            yield answer
 
 
 def greeting(root: Path) -> dict[str, Any] | None:
@@ -121,6 +130,14 @@ def put_artifact(root: Path, key: str, slot: int) -> None:
 
 def put_entry(root: Path, function: str, name: str) -> None:
     ask(root, {"do": "put-entry", "function": function, "name": name}, wait_s=GREETING_S)
+
+
+def used(
+    root: Path, program: str, keys: Sequence[str], fresh: Sequence[str], entries: Sequence[tuple[str, str]]
+) -> bool:
+    """Tell the helper what a program uses; whether it has heard. ``fresh``: those keys that were not there before."""
+    question = {"do": "used", "program": program, "keys": keys, "fresh": fresh, "entries": entries}
+    return ask(root, question, wait_s=USED_S) is not None
 
 
 def state(root: Path) -> dict[str, Any] | None:

@@ -57,7 +57,7 @@ def one_fills_another_uses(a: Host, with_daemon: Host, url: str, tmp_path: Path,
     with new_host(with_daemon) as b:  # it has an empty store, and no key
         command(b, theirs, "keys", "trust", f"{public} a")
         # As the worker asks: nothing is compiled; each frame is traced once.
-        found = train(b, theirs)
+        found = train(b, {**theirs, "PRECOMPILED_REMOTE_AHEAD_S": "0"})
         assert {(graph, source) for graph, source, _ in found["graphs"]} == {("compiled", "swap")}
         assert (b.stats().compiled, b.stats().fallbacks, found["compiles"]) == (0, {}, 0)
     with new_host(with_daemon) as c:
