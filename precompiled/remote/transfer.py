@@ -35,7 +35,7 @@ class Counts:
 
     fetched: int = 0
     put: int = 0
-    absent: int = 0  # fetches that gave nothing
+    absent: int = 0  # keys that had to be compiled here
     bytes_fetched: int = 0
     bytes_put: int = 0
     refused: Counter[str] = field(default_factory=Counter)
@@ -51,14 +51,11 @@ class Transfer:
 
     # ------------------------------------------------ here
 
-    def fetch(self, key: str) -> int:
-        """Publish here the variants of a key that are there only; how many."""
-        here = {form.variant_label(artifact.manifest) for artifact in self.store.lookup(key)}
-        found = self._take(
-            [item for item in self.objects(ARTIFACT, key) if item.label not in here], self._publish_artifact
-        )
-        self.counts.absent += not found
-        return found
+    def fetch(self, key: str, objects: list[Object] | None = None) -> int:
+        """Publish here the variants of a key that are there only; how many. ``objects``: what a listing has shown."""
+        there = self.objects(ARTIFACT, key) if objects is None else objects
+        here = {form.variant_label(artifact.manifest) for artifact in self.store.lookup(key)} if there else set()
+        return self._take([item for item in there if item.label not in here], self._publish_artifact)
 
     def fetch_entries(self, function: str) -> int:
         """The same of a function's entries."""
@@ -144,6 +141,10 @@ class Transfer:
         if len(body) != envelope.size or fmt.digest(body) != envelope.digest:
             raise Refused(f"{item.path} does not match its digest", code="remote-corrupt")
         return body
+
+    def missed(self) -> None:
+        with self._lock:
+            self.counts.absent += 1
 
     def is_refused(self, item: Object) -> bool:
         return item.path in self._bad

@@ -74,6 +74,21 @@ def test_over_a_shared_directory(served: Host, with_daemon: Host, tmp_path: Path
     one_fills_another_uses(served, with_daemon, f"file://{tmp_path / 'bucket'}", tmp_path)
 
 
+@pytest.mark.slow  # two daemons, a cold compile
+def test_two_hosts_that_start_at_once_compile_each_graph_once(tmp_path: Path) -> None:
+    """Each has a daemon of its own; both have what the other one compiled."""
+    env = settings(f"file://{tmp_path / 'bucket'}", tmp_path / "config", PRECOMPILED_REMOTE_UNSIGNED="1",
+                   PRECOMPILED_MODE="eager", PRECOMPILED_PACKAGES="off")  # fmt: skip
+    with new_host() as a, new_host() as b:
+        command = ("-m", "precompiled", "run", "--", sys.executable, str(PROGRAM), "until-compiled")
+        programs = [host.program(*command, env=env, forked=False) for host in (a, b)]
+        for found in [program.result() for program in programs]:
+            assert {(graph, source) for graph, source, _ in found["graphs"]} == {("compiled", "swap")}
+            assert found["compiles"] == 0
+        assert a.stats().compiled + b.stats().compiled == 2, (a.stats(), b.stats())
+        assert (a.stats().fallbacks, b.stats().fallbacks) == ({}, {})
+
+
 # ---------------------------------------------------------------- S3
 
 AWS = {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "x", "AWS_DEFAULT_REGION": "us-east-1"}
