@@ -60,21 +60,13 @@ def run_job(job: wire.Job) -> wire.Finished:
         if _is_there(store, job):
             # Published between the client's lookup and its submit, or by another daemon on the same store.
             return wire.Finished(job.id, job.key, "exists", 0.0)
-        if link.fetch(store.root, job.key) and _is_there(store, job):
-            return wire.Finished(job.id, job.key, "exists", 0.0)  # another host has compiled it
-        folder = scratch.directory(store.root) / "turns"
-        with turns.turn(folder, places.family(job.graph)) as turn:
-            if turn is not None and turn.waited and _is_there(store, job):
-                # Another worker compiled it for a rank elsewhere in the meshes.
-                return wire.Finished(job.id, job.key, "exists", 0.0)
-            payload, others = _compile(job, data, started, turn.end if turn is not None else lambda: None)
-            artifact = store.publish(payload)
-            link.put_artifact(store.root, job.key, artifact.slot)
-            for key, program in others.items():
-                _publish_for(store, payload, key, program)
-        seconds = time.monotonic() - started
-        _evict(store, job)
-        return wire.Finished(job.id, job.key, "published", seconds, artifact_bytes=artifact.manifest.bytes)
+        for _variant in range(fmt.MAX_VARIANTS):
+            with link.turn(store.root, job.key) as among_hosts:
+                if not among_hosts.found:
+                    return _among_hosts(store, job, data, started, among_hosts)
+            if _is_there(store, job):
+                return wire.Finished(job.id, job.key, "exists", 0.0)  # another host has compiled it
+        raise full(job.key)
     except StoreError as error:
         return _failed(job, started, error.code, str(error))
     except PrecompiledError as error:
@@ -85,6 +77,29 @@ def run_job(job: wire.Job) -> wire.Finished:
     finally:
         if "torch" in sys.modules:
             sys.modules["torch"].compiler.reset()  # what a failed compile left behind as well
+
+
+def _among_hosts(store: Store, job: wire.Job, data: bytes, started: float, among_hosts: link.Turn) -> wire.Finished:
+    """Compile and publish what no other host has compiled; where one is at it, have the job run again later."""
+    if among_hosts.again_s and job.may_park:
+        return wire.Finished(job.id, job.key, "parked", 0.0, again_s=among_hosts.again_s)
+    folder = scratch.directory(store.root) / "turns"
+    try:
+        with turns.turn(folder, places.family(job.graph)) as turn:
+            if turn is not None and turn.waited and _is_there(store, job):
+                # Another worker compiled it for a rank elsewhere in the meshes.
+                return wire.Finished(job.id, job.key, "exists", 0.0)
+            payload, others = _compile(job, data, started, turn.end if turn is not None else lambda: None)
+            artifact = store.publish(payload)
+    except Exception:
+        among_hosts.failed()
+        raise
+    among_hosts.published(artifact.slot)
+    for key, program in others.items():
+        _publish_for(store, payload, key, program)
+    seconds = time.monotonic() - started
+    _evict(store, job)
+    return wire.Finished(job.id, job.key, "published", seconds, artifact_bytes=artifact.manifest.bytes)
 
 
 def _is_there(store: Store, job: wire.Job) -> bool:
