@@ -22,11 +22,12 @@ import msgspec
 
 from precompiled import wire
 from precompiled.core.errors import CompileFailed, PrecompiledError, StoreError
+from precompiled.core.spans import Span, ended
 from precompiled.graph import places
 from precompiled.made_up_cuda import activate
 from precompiled.remote import link
 from precompiled.store import artifact_format as fmt
-from precompiled.store import scratch, turns
+from precompiled.store import jobs, scratch, turns
 from precompiled.store.artifacts import Store, full
 from precompiled.version import VERSION
 
@@ -35,9 +36,13 @@ if TYPE_CHECKING:
 
 MAX_MESSAGE_CHARS = 4000
 
+_ready = 0.0  # when this worker had imported what it needs, in seconds since the epoch
+_records: dict[Path, jobs.JobRecord] = {}  # by store
+
 
 def warm_up() -> None:
     """Import what every compile needs, so that the first job does not pay for it."""
+    global _ready  # noqa: PLW0603
     import precompiled.torch_internals.compile  # noqa: F401 - it imports Inductor
     from precompiled.torch_internals import collection
 
@@ -45,10 +50,26 @@ def warm_up() -> None:
     # finds next to nothing (docs/decisions/0014).
     gc.freeze()
     gc.set_threshold(*collection.SELDOM)
+    _ready = time.time()
 
 
 def run_job(job: wire.Job) -> wire.Finished:
-    """Compile and publish one job. Failures of the graph are published and returned, never raised."""
+    """Compile and publish one job. Failures of the graph are published and returned, never raised.
+
+    What was done when is kept for people (store/jobs.py).
+    """
+    root = Path(job.store)
+    if root not in _records:
+        _records[root] = jobs.JobRecord(root, _ready)
+    record = _records[root]
+    spans: list[Span] = []
+    record.begin(job.id, job.key, job.name, job.attempt, job.queued_s)
+    finished = _run_job(job, record.phase, spans)
+    record.end(finished.outcome, finished.reason, spans)
+    return finished
+
+
+def _run_job(job: wire.Job, phase: Callable[[str], None], spans: list[Span]) -> wire.Finished:
     from precompiled.graph.job import split
 
     started = time.monotonic()
@@ -60,18 +81,31 @@ def run_job(job: wire.Job) -> wire.Finished:
         if _is_there(store, job):
             # Published between the client's lookup and its submit, or by another daemon on the same store.
             return wire.Finished(job.id, job.key, "exists", 0.0)
-        if link.fetch(store.root, job.key) and _is_there(store, job):
+        phase("remote")
+        asked = time.monotonic()
+        fetched = link.fetch(store.root, job.key)
+        spans.append(ended("remote", time.monotonic() - asked))
+        if fetched and _is_there(store, job):
             return wire.Finished(job.id, job.key, "exists", 0.0)  # another host has compiled it
         folder = scratch.directory(store.root) / "turns"
+        phase("turn")
         with turns.turn(folder, places.family(job.graph)) as turn:
             if turn is not None and turn.waited and _is_there(store, job):
                 # Another worker compiled it for a rank elsewhere in the meshes.
                 return wire.Finished(job.id, job.key, "exists", 0.0)
-            payload, others = _compile(job, data, started, turn.end if turn is not None else lambda: None)
+            phase("decode")
+            from precompiled.torch_internals import phases
+
+            with phases.noted(spans, phase):
+                told = turn.end if turn is not None else lambda: None
+                payload, others = _compile(job, data, started, told, phase)
+            phase("publish")
+            publishing = time.monotonic()
             artifact = store.publish(payload)
             link.put_artifact(store.root, job.key, artifact.slot)
             for key, program in others.items():
                 _publish_for(store, payload, key, program)
+            spans.append(ended("publish", time.monotonic() - publishing))
         seconds = time.monotonic() - started
         _evict(store, job)
         return wire.Finished(job.id, job.key, "published", seconds, artifact_bytes=artifact.manifest.bytes)
@@ -122,10 +156,10 @@ def _publish_for(store: Store, payload: fmt.Payload, key: str, program: bytes) -
 
 
 def _compile(
-    job: wire.Job, data: bytes, started: float, told: Callable[[], None]
+    job: wire.Job, data: bytes, started: float, told: Callable[[], None], phase: Callable[[str], None]
 ) -> tuple[fmt.Payload, dict[str, bytes]]:
-    """The artifact, and the keys and programs that it is for as well. ``data``: of weights that are frozen. ``told``:
-    of ``compile_graph``.
+    """The artifact, and the keys and programs that it is for as well. ``data``: of weights that are frozen. ``told``,
+    ``phase``: of ``compile_graph``.
     """
     import torch
 
@@ -166,7 +200,7 @@ def _compile(
         configs.applied(settings, job.compile_threads),
         process_groups.stand_ins(program["modes"]["groups"], program["modes"].get("ranks")),
     ):
-        result: CompileResult = compile_graph(module, inputs, program["hints"], program["floats"], frozen, told)
+        result: CompileResult = compile_graph(module, inputs, program["hints"], program["floats"], frozen, told, phase)
     manifest = fmt.Manifest(
         key=job.key,
         name=job.name,
