@@ -302,6 +302,7 @@ class Job(_Message, frozen=True):
     cache_max_inodes: int = 200_000
     base: list[str] = []  # as in Submit
     may_park: bool = False  # the daemon knows the outcome "parked"
+    queued_s: float = 0.0  # since its first submit
 
 
 class Exit(_Message, frozen=True):

@@ -128,7 +128,9 @@ class Pending:
             item.waited_for = True
             with contextlib.suppress(Exception):  # then the job goes on, but not ahead of others
                 self._resubmit(item)
+        started = time.perf_counter()
         item.done.wait(self._session.settings.wait_s)
+        item.calls.spent("wait", time.perf_counter() - started)
         if item.swap.state is State.COMPILED:
             return
         said = f"no artifact was there within {self._session.settings.wait_s:g} s"
@@ -405,6 +407,7 @@ def _compile_now(session: Session, item: Awaited) -> None:
     if item.compiled_here:
         return
     item.compiled_here = True
+    started = time.perf_counter()
     try:
         compiled = item.compile_inline()
     except BaseException:
@@ -413,6 +416,7 @@ def _compile_now(session: Session, item: Awaited) -> None:
         item.compiled_here = False
         _compile_later(session, item)
         raise
+    item.calls.spent("compile in process", time.perf_counter() - started)
     if compiled is not None:
         function, guards = compiled
         item.dispatch.serve_with(function, guard_check(guards) if guards else None)

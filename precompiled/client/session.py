@@ -23,6 +23,7 @@ from precompiled.client.process import PROCESS, Recorder
 from precompiled.client.runs import RunRecord
 from precompiled.client.safe_points import SafePoints
 from precompiled.core.errors import COMPILE_ERROR, NotServed
+from precompiled.core.spans import Span
 from precompiled.store import runs
 from precompiled.store.artifacts import Artifact, Store
 
@@ -197,6 +198,11 @@ class Session:
         """Keep, for people, what has become of a graph."""
         if self.recorder is None:
             self._run.note(report)
+
+    def note_frame(self, name: str, span: Span) -> None:
+        """Keep, for people, what a frame took Dynamo or a package."""
+        if self.recorder is None:
+            self._run.frame(name, span)
 
     def tell_counts(self) -> None:
         """Send this process's counts to the daemon, best effort."""

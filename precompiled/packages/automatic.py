@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 from precompiled.client import session as sessions
 from precompiled.client.ledger import GraphReport
 from precompiled.client.process import PROCESS
+from precompiled.core import spans
 from precompiled.core.errors import StoreError, code_of
 from precompiled.graph import capture
 from precompiled.packages import audit, graphs, requirements
@@ -91,6 +92,7 @@ class _Looked:
     """The result of a search for a frame's entry, for the trace that may follow."""
 
     frame: Callable[[], Frame | None] = lambda: None  # weak: a Frame holds the locals of the user's frame
+    began: float = 0.0  # of time.perf_counter()
     # Both are from before the trace, which may change them.
     requires: dict[str, str] | None = None
     program: Program = ANY
@@ -151,7 +153,7 @@ class Automatic:
         """What Dynamo would get from a trace; None: it must trace."""
         started = time.perf_counter()
         session: sessions.Session | None = None
-        self._looked = looked = _Looked(weakref.ref(frame))
+        self._looked = looked = _Looked(weakref.ref(frame), started)
         try:
             session = sessions.current()
             if _is_off(session):
@@ -180,6 +182,7 @@ class Automatic:
         report.find_s = time.perf_counter() - started
         report.reasons = tuple(looked.reasons)
         self.reports.append(report)
+        session.note_frame(report.name, spans.ended("package", report.find_s))
         session.ledger.count(untraced=1)
         return result
 
@@ -328,6 +331,8 @@ class Automatic:
             if _is_off(session):
                 return
             self.reports.append(report)
+            if looked.began:
+                session.note_frame(report.name, spans.ended("trace", time.perf_counter() - looked.began))
             self._source_files.met([frame.qualname, *frame_entry.qualnames(traced)])
             session.ledger.count(traced=1)
             if looked.refused is not None:
