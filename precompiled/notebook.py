@@ -134,7 +134,7 @@ def report() -> str:
     traced = [item for item in (PROCESS.packages.reports if PROCESS.packages else []) if item.state not in _UNTRACED]
     for item in traced:
         reasons = "; ".join(dict.fromkeys(item.reasons)) or item.message
-        lines.append(f"  traced: {item.name}  {human_seconds(item.trace_s)}  {reasons}".rstrip())
+        lines.append(f"  traced: {item.name}  {reasons}".rstrip())
     return "\n".join(lines)
 
 

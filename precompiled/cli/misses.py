@@ -17,7 +17,7 @@ from precompiled.core.config import Settings
 from precompiled.core.errors import StoreError
 from precompiled.core.words import counted, human_seconds, listed
 from precompiled.graph.causes import Cause
-from precompiled.store.runs import NOT_SERVED, Process, Run, runs, way
+from precompiled.store.runs import NOT_SERVED, Process, Run, runs, traces, waited_s, way
 
 # How the graphs that are no misses came to run.
 _HITS = ("hit", "package")
@@ -103,8 +103,9 @@ def summary(settings: Settings, run: Run) -> Summary:
     kepts: Kepts | None = None
     by_name: dict[tuple[str, str, str], Miss] = {}
     for process in run.processes:
-        found.traced += len(process.functions)
-        found.trace_s = max(found.trace_s, sum(item.get("trace_s", 0.0) for item in process.functions))
+        traced = traces(process)
+        found.traced += len(traced)
+        found.trace_s = max(found.trace_s, sum(seconds for _name, seconds in traced))
         for graph in process.graphs.values():
             found.graphs += 1
             became = way(graph)
@@ -133,7 +134,7 @@ def _kepts(settings: Settings) -> Kepts | None:
 
 def _add(miss: Miss, process: Process, graph: dict[str, Any], kepts: Kepts | None) -> None:
     miss.ranks.append(process.rank)
-    waited = graph.get("waited_s", 0.0)
+    waited = waited_s(graph)
     miss.waited_s = max(miss.waited_s, waited)
     if graph.get("source") == "swap":
         miss.eager_s = max(miss.eager_s, graph.get("swapped_after_s", 0.0) - waited)

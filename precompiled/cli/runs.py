@@ -15,7 +15,7 @@ from precompiled.core.config import Settings
 from precompiled.core.errors import PrecompiledError
 from precompiled.core.words import counted, human_seconds
 from precompiled.graph.causes import Cause
-from precompiled.store.runs import BY_DAEMON, NOT_SERVED, Process, Run, runs, way
+from precompiled.store.runs import BY_DAEMON, NOT_SERVED, Process, Run, runs, traces, way
 
 MAX_SHOWN = 10
 
@@ -189,9 +189,10 @@ def _show(run: Run, told: misses.Summary) -> None:
         _show_miss(miss, run)
     if len(told.misses) > MAX_SHOWN:
         click.echo(f"\nand {len(told.misses) - MAX_SHOWN} more: --json has them all")
+    seconds = {name: spent for process in run.processes for name, spent in traces(process)}
     functions = [item for process in run.processes for item in process.functions]
     _show_table("functions that were traced", [
-        (item["name"], _seconds(item), item["state"], item["reason"],
+        (item["name"], human_seconds(seconds.get(item["name"], 0.0)), item["state"], item["reason"],
          "; ".join(dict.fromkeys(item["reasons"])) or item["message"])
         for item in functions
     ])  # fmt: skip
@@ -213,10 +214,6 @@ def _show_miss(miss: misses.Miss, run: Run) -> None:
 
 def _is(graph: dict[str, Any], miss: misses.Miss) -> bool:
     return (graph.get("key", ""), graph.get("name", "")) == (miss.key, miss.name)
-
-
-def _seconds(item: dict[str, Any]) -> str:
-    return human_seconds(item["trace_s"]) if item.get("trace_s") else ""
 
 
 def _why(graph: dict[str, Any]) -> str:

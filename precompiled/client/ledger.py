@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from precompiled.client.swap import Event, State, Swap
+from precompiled.core.spans import Span, ended
+
+MAX_SPANS = 32  # of a graph: a loop over ever new sizes loads ever new variants
 
 
 @dataclass
@@ -20,6 +20,7 @@ class GraphReport:
     (the artifact was there), "swap" (it appeared later), "package" (nothing was traced either), "inline" (compiled in
     this process), "error" (not at all: with ``require`` its call raised), or None.
     ``reason``: the stable code of why it is bypassed or failed, "" otherwise; ``message``: the same in a sentence.
+    ``spans``: what this process did for it, and when: "lookup", "submit", "wait", "load", "compile in process".
     Times in seconds.
     """
 
@@ -30,13 +31,13 @@ class GraphReport:
     source: str | None = None
     reason: str = ""
     message: str = ""
-    lookup_s: float = 0.0  # capture, key and lookup
+    lookup_s: float = 0.0  # capture, key and lookup: what the program waited for us
     load_s: float = 0.0
-    waited_s: float = 0.0  # that the program stood still for it: lookup and load, a compile here, or one awaited
     swapped_after_s: float = 0.0  # from the miss to the swap
     saved_s: float = 0.0  # the worker's compile, which this process did not wait for
     calls_eager: int = 0
     calls_compiled: int = 0
+    spans: list[Span] = field(default_factory=list)
 
 
 class Ledger:
@@ -64,11 +65,6 @@ class Ledger:
     def reports(self, start: int = 0) -> list[GraphReport]:
         with self._lock:
             return [graph.snapshot() for graph in self._graphs[start:]]
-
-    def waited_s(self) -> float:
-        """What the program stood still for all its graphs, in seconds."""
-        with self._lock:
-            return sum(graph.report.waited_s for graph in self._graphs)
 
     def count(self, **changes: float) -> None:
         """Add to numbers of wire.Tally."""
@@ -99,14 +95,10 @@ class GraphCalls:
         self.calls_before_flip: int | None = None
         self.calls_unserved = 0  # after the flip: of sizes that no variant serves yet, or in a capture
 
-    @contextmanager
-    def waited_for(self) -> Iterator[None]:
-        """The program waits meanwhile."""
-        began = time.perf_counter()
-        try:
-            yield
-        finally:
-            self.report.waited_s += time.perf_counter() - began
+    def spent(self, what: str, seconds: float) -> None:
+        """This thread did that for the graph, until now."""
+        if len(self.report.spans) < MAX_SPANS:
+            self.report.spans.append(ended(what, seconds))
 
     def loaded(self, source: str, load_s: float, saved_s: float, swap: Swap | None = None) -> None:
         """An artifact serves this graph. ``source``: as in GraphReport. ``load_s``, ``saved_s``: seconds that the load
@@ -114,6 +106,7 @@ class GraphCalls:
         """
         report = self.report
         report.load_s = load_s
+        self.spent("load", load_s)
         report.source = report.source or source  # variants add to what the first one began
         report.saved_s += saved_s
         if source == "swap":  # the calls before the flip are counted where it is flipped
@@ -135,7 +128,7 @@ class GraphCalls:
 
     def snapshot(self) -> GraphReport:
         """A copy of the report as of now."""
-        values = {**vars(self.report), "state": self.swap.state.value}
+        values = {**vars(self.report), "state": self.swap.state.value, "spans": list(self.report.spans)}
         calls = self.calls
         before = self.calls_before_flip
         eager = calls if before is None else before + self.calls_unserved

@@ -20,6 +20,7 @@ from precompiled.cli import runs as shown
 from precompiled.client import runs as client_runs
 from precompiled.client.ledger import GraphReport
 from precompiled.core import config
+from precompiled.core.spans import Span
 from precompiled.graph.causes import Cause
 from precompiled.store import runs
 
@@ -97,7 +98,7 @@ def test_a_process_is_told_while_it_runs_and_when_it_is_killed(served: Host) -> 
 
 def test_what_require_has_refused_is_not_said_to_run() -> None:
     graph = {"state": "failed", "source": "error", "reason": "not-in-time", "at": 1.0}
-    process = runs.Process(0, 1, 1, "", "train.py", [], "", "", 0.0, {"1": graph}, ended=2.0)
+    process = runs.Process(0, 1, 1, "", "train.py", [], "", "", 0.0, graphs={"1": graph}, ended=2.0)
     assert shown._of_a_process(process) == "1 graph not run, an error (not-in-time)"
 
 
@@ -143,13 +144,18 @@ def _command(show: Callable[[], None]) -> click.Command:
     return click.Command("show", callback=show)
 
 
-def recorded(root: Path, run: str, *graphs: GraphReport, files: dict[str, str], functions: Sequence[Any] = ()) -> None:
+def recorded(
+    root: Path, run: str, *graphs: GraphReport, files: dict[str, str], functions: Sequence[Any] = (),
+    trace: Span | None = None,
+) -> None:
     """A run of this process, as it would be kept."""
     record = client_runs.RunRecord(root)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(client_runs, "place", lambda variables: client_runs.Place(run, 0, 1))
         for graph in graphs:
             record.note(graph)
+        if trace is not None:
+            record.frame("m.g", trace)
         record.end(graphs, functions, files)
 
 
@@ -159,14 +165,14 @@ def test_a_run_is_summed_up(tmp_path: Path) -> None:
     hits = [GraphReport(f"h{number}", "f [0/0]", "aa", "compiled", source) for number, source in
             enumerate(["hit", "hit", "package"])]  # fmt: skip
     recorded(tmp_path, "before", *hits, files={"/a/train.py": "1", "/a/model.py": "1"})
-    swap = GraphReport("s", "g [1/0]", "bb", "compiled", "swap", waited_s=0.5, swapped_after_s=12.5, saved_s=9.0)
-    here = GraphReport("b", "h [2/0]", "", "bypassed", "inline", "freezing", "it freezes", waited_s=3.0)
+    submit, trace = Span("submit", 100.0, 0.5, 1), Span("trace", 99.0, 2.0, 1)
+    swap = GraphReport("s", "g [1/0]", "bb", "compiled", "swap", swapped_after_s=12.5, saved_s=9.0, spans=[submit])
+    compile_here = Span("compile in process", 200.0, 3.0, 1)
+    here = GraphReport("b", "h [2/0]", "", "bypassed", "inline", "freezing", "it freezes", spans=[compile_here])
     left = GraphReport("p", "i [3/0]", "cc", "pending")
-    traced = SimpleNamespace(
-        name="m.g", state="recorded", reason="", message="", reasons=("L['n']: 2 here",), trace_s=1.5
-    )
+    traced = SimpleNamespace(name="m.g", state="recorded", reason="", message="", reasons=("L['n']: 2 here",))
     files = {"/a/train.py": "2", "/a/model.py": "1"}
-    recorded(tmp_path, "after", *hits, swap, here, left, files=files, functions=[traced])
+    recorded(tmp_path, "after", *hits, swap, here, left, files=files, functions=[traced], trace=trace)
     document, show = shown.explain(settings, "after")
     assert document["summary"] == (
         "of 6 graphs: 3 hits (1 not traced), 1 graph no longer in the store, 1 graph compiled in process (freezing), "
