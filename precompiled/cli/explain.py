@@ -32,8 +32,13 @@ TITLES = {
 }
 
 
+def _codes(_context: click.Context, _parameter: click.Parameter, begun: str) -> list[str]:
+    """For a shell that completes: keys and functions are in a store, which may be large."""
+    return [code for code in REASONS if code.startswith(begun)]
+
+
 @command("explain")
-@click.argument("prefix", required=False, metavar="[KEY|FUNCTION|CODE]")
+@click.argument("prefix", required=False, metavar="[KEY|FUNCTION|CODE]", shell_complete=_codes)
 @click.option("--last", is_flag=True, help="The graph that was published last.")
 @click.option("--run", metavar="NAME", help="What became of all graphs of a run, of each rank; `last` is the last one.")
 def explain_command(out: Output, settings: Settings, prefix: str | None, last: bool, run: str | None) -> None:
