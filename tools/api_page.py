@@ -23,8 +23,8 @@ from precompiled.packages.automatic import FunctionReport  # noqa: E402
 _HEAD = """\
 # What programs may call
 
-Made from the docstrings by `python tools/api_page.py`. What is named neither here nor in [cli.md](cli.md) may change with
-any version ([upgrading.md](upgrading.md)).
+Made from the docstrings by `python tools/api_page.py`. What is named neither here nor in [cli.md](cli.md) may change
+with any version ([upgrading.md](upgrading.md)).
 
 `import precompiled` imports nothing else; torch is imported by none of these before the program does.
 """
