@@ -339,6 +339,7 @@ _TABLE = (
     _command("bake-command-failed", "the command that was to be baked failed", "see its own message"),
     _command("bake-empty", "the command that was to be baked compiled nothing",
         "its Python needs precompiled and a call of `torch.compile`"),
+    _command("output-unwritable", "`trace` or `timeline` cannot write its file", "name another file with `-o`"),
     _command("bake-target", "a base store cannot be written to the directory that was given",
         "give one that is not there yet, in a directory that you can write to"),
     _command("cache-dir", "the system daemon's cache directory cannot be made", "modes of its parent"),
