@@ -273,7 +273,10 @@ class _Graph:
         program = as_required(self.session, capture.capture(self.graph.module, self.options, self.graph.held))
         report = self.calls.report
         report.key = key.key(program.sections)
+        awaited = PROCESS.ahead is not None and PROCESS.ahead.under_way
         artifacts = self.session.store.lookup(report.key)
+        if not artifacts and awaited and self.session.came_ahead():
+            artifacts = self.session.store.lookup(report.key)
         failure = None if artifacts else self.session.store.failure(report.key)
         report.lookup_s = time.perf_counter() - started
         self.calls.spent("lookup", report.lookup_s)

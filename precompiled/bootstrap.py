@@ -112,6 +112,8 @@ def _shadow(loader: object) -> None:
         return  # a class, without attributes of its own, or shadowed already: `find_spec` sees torch's lazy imports
 
     def exec_module(module: object) -> None:
+        if getattr(module, "__name__", "") == "torch":
+            _begin_ahead()
         try:
             real(module)
         finally:
@@ -158,6 +160,20 @@ def _record() -> None:
         recorder.begin()
     except Exception as error:  # noqa: BLE001 - the run goes on, and the watch says that nothing was captured
         note("this capture is not recorded", error)
+
+
+def _begin_ahead() -> None:
+    """Where a remote is set, have its helper bring what this program used last while torch is imported."""
+    try:
+        from precompiled.client.process import PROCESS
+
+        settings = PROCESS.settings()
+        if settings.remote:
+            from precompiled.client import ahead
+
+            ahead.begin(settings)
+    except Exception:  # noqa: BLE001, S110 - `_route` begins it as well, and keeps why it cannot
+        pass
 
 
 def _route() -> None:

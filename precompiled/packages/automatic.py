@@ -117,6 +117,7 @@ class Automatic:
 
     def __init__(self) -> None:
         self.reports: list[FunctionReport] = []
+        self.used: set[tuple[str, str]] = set()  # entries of the store that were used or recorded: function, file name
         self.publisher = Publisher()
         self._source_files = SourceFiles()
         self._counter = 0
@@ -162,7 +163,11 @@ class Automatic:
                 looked.requires = requirements.requirements(frame.options)
                 if session.recorder is not None:
                     return None  # a watch's capture always traces
+                awaited = PROCESS.ahead is not None and PROCESS.ahead.under_way
                 found = self._find(session, frame, looked)
+                if found is None and awaited and looked.audited is None and session.came_ahead():
+                    looked.reasons.clear()
+                    found = self._find(session, frame, looked)
         except Exception as error:
             code = code_of(error, "package-internal-error")
             if session is not None and not isinstance(error, NotPortable):  # NotPortable is counted after the trace
@@ -225,6 +230,7 @@ class Automatic:
             store.touch(entry)
             if check_source:  # else the entry is of another source, and not in the store: it cannot be saved
                 dynamo_frames.entries_of(frame.owner).append((entry.header.function, entry.name))
+                self.used.add((entry.header.function, entry.name))
             state = "skipped" if entry.header.kind == "skipped" else "used"
             return result, FunctionReport(f"{frame.module}.{frame.qualname}", state, guards=entry.header.guards)
         return None
@@ -415,6 +421,7 @@ class Automatic:
             header = replace(made.header, sources_code=program.code())
             name = store.publish(header, made.about.to_bytes(), made.body)
             entries.append((header.function, name))
+            self.used.add((header.function, name))
             link.put_entry(store.root, header.function, name)  # a remote's helper, where there is one
 
         self.publisher.publish(write, lambda error: self._not_kept(report, error))

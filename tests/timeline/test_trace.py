@@ -268,7 +268,8 @@ def test_a_job_whose_worker_died_has_no_end(tmp_path: Path) -> None:
     (job,) = worker.jobs
     assert worker.is_alive and worker.ready == 5.0 and not job.ended
     assert job.began - job.queued == pytest.approx(2.5) and [name for name, _ in job.phases] == ["AOTAutograd"]
-    record.end("published", "", [Span("long", 1.0, 2.0, 3), Span("short", 1.0, 1e-5, 3)])
+    record.spans += [Span("long", 1.0, 2.0, 3), Span("short", 1.0, 1e-5, 3)]
+    record.end("published", "")
     record.begin("2", "cd" * 32, "g", 1, 0.0)
     first, second = jobs.workers(tmp_path)[0].jobs
     assert first.outcome == "published" and first.spans == [Span("long", 1.0, 2.0, 3)] and not second.ended
