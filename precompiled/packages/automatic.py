@@ -42,7 +42,7 @@ from precompiled.packages.source_files import SourceFiles
 from precompiled.remote import link
 from precompiled.store import package_format as fmt
 from precompiled.store.packages import Entry, PackageStore
-from precompiled.torch_internals import collection
+from precompiled.torch_internals import collection, structured
 
 log = logging.getLogger("precompiled.package")
 
@@ -183,6 +183,7 @@ class Automatic:
         report.reasons = tuple(looked.reasons)
         self.reports.append(report)
         session.note_frame(report.name, spans.ended("package", report.find_s))
+        structured.frame(vars(report), result)
         session.ledger.count(untraced=1)
         return result
 
@@ -305,6 +306,7 @@ class Automatic:
         def use() -> Any:
             with installing.or_discarded(body, frame, name, undo):
                 result = install([function for function, _calls in loaded], body, name)
+            structured.belong([calls.report.id for _function, calls in loaded], result)
             for _function, calls in loaded:  # counted now that the entry is used
                 session.ledger.add(calls)
                 session.note(calls.snapshot())
@@ -360,6 +362,7 @@ class Automatic:
             self._publish(store, complete, frame, looked.program, report)
         except Exception as error:  # noqa: BLE001 - the trace succeeded: an error of ours must not reach the user
             self._not_kept(report, error)
+        structured.frame(vars(report), traced.result)
 
     def _entry(
         self, frame: Frame, traced: Traced, looked: _Looked, report: FunctionReport
