@@ -74,6 +74,12 @@ class Session:
             report = calls.report
             raise NotServed(report.name, report.reason or code, report.message if report.reason else message)
 
+    def not_served(self, calls: GraphCalls, code: str, message: str) -> None:
+        """With ``require``: the graph is not run, and counts as that, once."""
+        if calls.report.source != "error":
+            self.ledger.count_reason("not_served", code)
+        calls.refused(code, message)
+
     def refuse_sizes(self, calls: GraphCalls) -> None:
         """The same for sizes for which no artifact was asked for."""
         if not self.requires:
@@ -248,7 +254,9 @@ class Session:
         if self._left:
             return  # multiprocessing's finalizer has called this, and now atexit does
         self._left = True
-        self._run.end(self.reports(), PROCESS.packages.reports if PROCESS.packages is not None else ())
+        if self.settings.mode != "off" and self.recorder is None:
+            packages = PROCESS.packages
+            self._run.end(self.reports(), *((packages.reports, packages.files()) if packages is not None else ((), {})))
         self.tell_counts()
         self.tell_used()
         if self.flush(FLUSH_S) is False:

@@ -120,8 +120,8 @@ class Bucket:
         self._within(self.writing, call, self._timeout_s + len(data) / BYTES_PER_S)
 
     def create(self, path: str, data: bytes) -> bool:
-        """Write a small object, whole, where there is none; whether there was none. One of all who do so at once is told
-        so, as far as the place can: file systems with links, S3 and GCS can; elsewhere fsspec looks first.
+        """Write a small object, whole, where there is none; whether there was none. One of all who do so at once is
+        told so, as far as the place can: file systems with links, S3 and GCS can; elsewhere fsspec looks first.
         """
         target = f"{self._root}/{path}"
 
