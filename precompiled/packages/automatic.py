@@ -158,8 +158,8 @@ class Automatic:
             with collection.seldom():
                 looked.program = self._program(session)
                 looked.requires = requirements.requirements(frame.options)
-                if session.recorder is not None:
-                    return None  # a watch's capture always traces
+                if session.recorder is not None or session.stays_eager:
+                    return None  # a watch's capture always traces, and so does what must not run compiled
                 found = self._find(session, frame, looked)
         except Exception as error:
             code = code_of(error, "package-internal-error")
