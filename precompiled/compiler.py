@@ -13,8 +13,9 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,11 +23,12 @@ import msgspec
 
 from precompiled import wire
 from precompiled.core.errors import CompileFailed, PrecompiledError, StoreError
+from precompiled.core.spans import Span, ended
 from precompiled.graph import places
 from precompiled.made_up_cuda import activate
 from precompiled.remote import link
 from precompiled.store import artifact_format as fmt
-from precompiled.store import scratch, turns
+from precompiled.store import jobs, scratch, turns
 from precompiled.store.artifacts import Store, full
 from precompiled.version import VERSION
 
@@ -35,9 +37,13 @@ if TYPE_CHECKING:
 
 MAX_MESSAGE_CHARS = 4000
 
+_ready = 0.0  # when this worker had imported what it needs, in seconds since the epoch
+_records: dict[Path, jobs.JobRecord] = {}  # by store
+
 
 def warm_up() -> None:
     """Import what every compile needs, so that the first job does not pay for it."""
+    global _ready  # noqa: PLW0603
     activate.activate()  # before torch
     import precompiled.torch_internals.compile  # noqa: F401 - it imports Inductor
     from precompiled.torch_internals import collection
@@ -46,10 +52,41 @@ def warm_up() -> None:
     # finds next to nothing (docs/decisions/0014).
     gc.freeze()
     gc.set_threshold(*collection.SELDOM)
+    _ready = time.time()
 
 
 def run_job(job: wire.Job) -> wire.Finished:
-    """Compile and publish one job. Failures of the graph are published and returned, never raised."""
+    """Compile and publish one job. Failures of the graph are published and returned, never raised.
+
+    What was done when is kept for people (store/jobs.py).
+    """
+    root = Path(job.store)
+    if root not in _records:
+        _records[root] = jobs.JobRecord(root, _ready)
+    record = _records[root]
+    story = _Story(record.phase)
+    record.begin(job.id, job.key, job.name, job.attempt, job.queued_s)
+    finished = _run_job(job, story)
+    record.end(finished.outcome, finished.reason, story.spans)
+    return finished
+
+
+@dataclass
+class _Story:
+    """What a job comes to (``phase`` is told), and how long each part of it took."""
+
+    phase: Callable[[str], None]
+    spans: list[Span] = field(default_factory=list)
+
+    @contextmanager
+    def part(self, name: str) -> Iterator[None]:
+        self.phase(name)
+        began = time.monotonic()
+        yield
+        self.spans.append(ended(name, time.monotonic() - began))
+
+
+def _run_job(job: wire.Job, story: _Story) -> wire.Finished:
     from precompiled.graph.job import split
 
     started = time.monotonic()
@@ -61,21 +98,15 @@ def run_job(job: wire.Job) -> wire.Finished:
         if _is_there(store, job):
             # Published between the client's lookup and its submit, or by another daemon on the same store.
             return wire.Finished(job.id, job.key, "exists", 0.0)
-        if link.fetch(store.root, job.key) and _is_there(store, job):
-            return wire.Finished(job.id, job.key, "exists", 0.0)  # another host has compiled it
-        folder = scratch.directory(store.root) / "turns"
-        with turns.turn(folder, places.family(job.graph)) as turn:
-            if turn is not None and turn.waited and _is_there(store, job):
-                # Another worker compiled it for a rank elsewhere in the meshes.
-                return wire.Finished(job.id, job.key, "exists", 0.0)
-            payload, others = _compile(job, data, started, turn.end if turn is not None else lambda: None)
-            artifact = store.publish(payload)
-            link.put_artifact(store.root, job.key, artifact.slot)
-            for key, program in others.items():
-                _publish_for(store, payload, key, program)
-        seconds = time.monotonic() - started
-        _evict(store, job)
-        return wire.Finished(job.id, job.key, "published", seconds, artifact_bytes=artifact.manifest.bytes)
+        for _variant in range(fmt.MAX_VARIANTS):
+            with ExitStack() as held:
+                with story.part("remote"):
+                    among_hosts = held.enter_context(link.turn(store.root, job.key))
+                if not among_hosts.found:
+                    return _among_hosts(store, job, data, started, among_hosts, story)
+            if _is_there(store, job):
+                return wire.Finished(job.id, job.key, "exists", 0.0)  # another host has compiled it
+        raise full(job.key)
     except StoreError as error:
         return _failed(job, started, error.code, str(error))
     except PrecompiledError as error:
@@ -86,6 +117,33 @@ def run_job(job: wire.Job) -> wire.Finished:
     finally:
         if "torch" in sys.modules:
             sys.modules["torch"].compiler.reset()  # what a failed compile left behind as well
+
+
+def _among_hosts(
+    store: Store, job: wire.Job, data: bytes, started: float, among_hosts: link.Turn, story: _Story
+) -> wire.Finished:
+    """Compile and publish what no other host has compiled; where one is at it, have the job run again later."""
+    if among_hosts.again_s and job.may_park:
+        return wire.Finished(job.id, job.key, "parked", 0.0, again_s=among_hosts.again_s)
+    folder = scratch.directory(store.root) / "turns"
+    story.phase("turn")
+    try:
+        with turns.turn(folder, places.family(job.graph)) as turn:
+            if turn is not None and turn.waited and _is_there(store, job):
+                # Another worker compiled it for a rank elsewhere in the meshes.
+                return wire.Finished(job.id, job.key, "exists", 0.0)
+            payload, others = _compile(job, data, started, turn.end if turn is not None else lambda: None, story)
+            with story.part("publish"):
+                artifact = store.publish(payload)
+    except Exception:
+        among_hosts.failed()
+        raise
+    among_hosts.published(artifact.slot)
+    for key, program in others.items():
+        _publish_for(store, payload, key, program)
+    seconds = time.monotonic() - started
+    _evict(store, job)
+    return wire.Finished(job.id, job.key, "published", seconds, artifact_bytes=artifact.manifest.bytes)
 
 
 def _is_there(store: Store, job: wire.Job) -> bool:
@@ -123,11 +181,12 @@ def _publish_for(store: Store, payload: fmt.Payload, key: str, program: bytes) -
 
 
 def _compile(
-    job: wire.Job, data: bytes, started: float, told: Callable[[], None]
+    job: wire.Job, data: bytes, started: float, told: Callable[[], None], story: _Story
 ) -> tuple[fmt.Payload, dict[str, bytes]]:
     """The artifact, and the keys and programs that it is for as well. ``data``: of weights that are frozen. ``told``:
     of ``compile_graph``.
     """
+    story.phase("decode")
     import torch
 
     from precompiled.graph import capture, environment, key, weights
@@ -138,6 +197,7 @@ def _compile(
         custom_ops,
         metadata,
         modes,
+        phases,
         process_groups,
         vector_units,
     )  # fmt: skip
@@ -166,8 +226,11 @@ def _compile(
         modes.thread_local(program["modes"]),
         configs.applied(settings, job.compile_threads),
         process_groups.stand_ins(program["modes"]["groups"], program["modes"].get("ranks")),
+        phases.noted(story.spans, story.phase),
     ):
-        result: CompileResult = compile_graph(module, inputs, program["hints"], program["floats"], frozen, told)
+        result: CompileResult = compile_graph(
+            module, inputs, program["hints"], program["floats"], frozen, told, story.phase
+        )
     manifest = fmt.Manifest(
         key=job.key,
         name=job.name,

@@ -50,6 +50,10 @@ def route() -> None:
 
     routes.install(_serve, _went_around, _first_trace)
     _undo_by(routes.remove)
+    if settings.remote:
+        from precompiled.client import ahead
+
+        ahead.begin(settings)
     if settings.packages != "off":
         from precompiled import packages
         from precompiled.core.files import process_start

@@ -301,6 +301,8 @@ class Job(_Message, frozen=True):
     cache_max_bytes: int = 20 << 30  # the worker evicts: in a system daemon it alone may touch the user's store
     cache_max_inodes: int = 200_000
     base: list[str] = []  # as in Submit
+    may_park: bool = False  # the daemon knows the outcome "parked"
+    queued_s: float = 0.0  # since its first submit
 
 
 class Exit(_Message, frozen=True):
@@ -324,15 +326,18 @@ class Ready(_Message, frozen=True):
 
 
 class Finished(_Message, frozen=True):
-    """The job's outcome. "failed" has been published too, as a failure record, unless the store or the GPU failed."""
+    """The job's outcome. "failed" has been published too, as a failure record, unless the store or the GPU failed.
+    "parked": another host compiles it; to be run again after ``again_s`` seconds.
+    """
 
     id: str
     key: str
-    outcome: Literal["published", "exists", "failed"]
+    outcome: Literal["published", "exists", "failed", "parked"]
     compile_s: float
     reason: str = ""  # stable code, for "failed"
     message: str = ""  # a sentence, for "failed"
     artifact_bytes: int = 0
+    again_s: float = 0.0
 
 
 WorkerMessage = Ready | Finished

@@ -31,6 +31,10 @@ class JobQueue:
                     if depth < len(lane):
                         yield lane[depth]
 
+    def ready(self, now: float) -> Iterator[Job]:
+        """Those that are not parked, in the order in which they are served."""
+        return (job for job in self if job.parked_until <= now)
+
     def of(self, uid: int) -> list[Job]:
         """A user's jobs, in their order."""
         return list(self._jobs.get(uid, ()))

@@ -18,6 +18,7 @@ JOB_MOVES = {
     ("queued", "refuse"): "failed",
     ("queued", "cancel"): "dropped",
     ("queued", "shut-down"): "dropped",
+    ("running", "park"): "queued",
     ("running", "publish"): "published",
     ("running", "fail"): "failed",
     ("running", "lose-worker"): "queued",
@@ -78,6 +79,7 @@ class Job:
     deaths: int = 0
     attempt: int = 0
     since: float = 0.0  # when it was queued first
+    parked_until: float = 0.0  # another host compiles it: no worker is to have it before
     started: float = 0.0
     story: list[tuple[float, str]] = field(default_factory=list)
 

@@ -4,7 +4,7 @@ A job::
 
     queued ---assign---> running --publish--> published
       |  ^                  |-----fail------> failed
-      |  '---lose-worker----|
+      |  '-lose-worker,park-|                                 (park: another host compiles it; it is asked again)
       |                     '--quarantine---> quarantined     (it killed two workers, or ran out of time)
       '--refuse--> failed                                     (its seat cannot start a worker)
     queued, running --cancel--> dropped                       (a watch's, whose sources have changed)
@@ -55,6 +55,7 @@ from precompiled.core.errors import DEVICE_LOST, MADE_UP_DEVICE
 
 MAX_INTERESTED = 4096  # clients told about one job's end; more are accepted, and read the store like everybody
 MAX_QUARANTINED = 4096  # keys and seats; the oldest is forgotten first
+MIN_PARKED_S, MAX_PARKED_S = 0.1, 60.0
 MAX_DEATHS = 2  # workers that one key may kill
 MAX_START_FAILURES = 2  # in a row, before a seat is refused for a while
 EXPECTED_IN_VAIN_S = 24 * 3600.0  # for this long a seat gets no worker ahead of a graph, after one that got none
@@ -112,6 +113,7 @@ class Scheduler:
                 times.append(worker.since + limits.worker_idle_s)
         times = [at for at in times if at > now]
         times += [job.since + limits.age_s for job in self._queue if not job.waiting]
+        times += [job.parked_until for job in self._queue if job.parked_until > now]
         return max(0.0, min(times) - now) if times else None
 
     # ------------------------------------------------ events
@@ -224,6 +226,13 @@ class Scheduler:
             return
         worker.move("done", now)
         worker.job = None
+        if finished.outcome == "parked":
+            out.append(job.move("park", now))
+            job.worker, job.attempt = None, job.attempt - 1
+            job.parked_until = now + min(max(finished.again_s, MIN_PARKED_S), MAX_PARKED_S)
+            self._queue.add(job)
+            self._assign_jobs(now, out)
+            return
         worker.jobs_done += 1
         self._mean_job_s += 0.2 * (now - job.started - self._mean_job_s)
         if finished.outcome == "failed":
@@ -393,7 +402,7 @@ class Scheduler:
                 promised[worker.seat] += 1
         room = self.limits.processes - len(self.workers)
         leaving = sum(w.makes_room for w in self.workers.values())
-        for job in self._queue:
+        for job in self._queue.ready(now):
             if (ready := idle.get(job.seat)) is not None:
                 self._run(job, ready, now, out)
                 return True
@@ -427,19 +436,19 @@ class Scheduler:
         submit = job.submit
         order = wire.Job(
             id=submit.id, key=submit.key, store=submit.store, device=submit.device, graph=job.blob,
-            compile_threads=self._threads(), failure_ttl_s=self.limits.failure_ttl_s,
+            compile_threads=self._threads(now), failure_ttl_s=self.limits.failure_ttl_s,
             name=submit.name, attempt=job.attempt, cache_max_bytes=self.limits.cache_max_bytes,
-            cache_max_inodes=self.limits.cache_max_inodes, base=submit.base,
+            cache_max_inodes=self.limits.cache_max_inodes, base=submit.base, may_park=True, queued_s=now - job.since,
         )  # fmt: skip
         out.append(RunJob(worker.number, order, self._yields_until(job)))
 
-    def _threads(self) -> int:
+    def _threads(self, now: float) -> int:
         """Threads of a compile that starts now: all cores where it is alone, its share where others run or are queued.
 
         A compile that has all cores keeps them while others start, until its end.
         """
         limits = self.limits
-        compiles = min(limits.slots, self._slots_used() + self.queue_depth)
+        compiles = min(limits.slots, self._slots_used() + sum(1 for _ in self._queue.ready(now)))
         return limits.compile_threads or max(1, limits.cores // max(1, compiles))
 
     def _start(

@@ -29,6 +29,8 @@ COMMANDS = {
     "status": "precompiled.cli.daemon",
     "stats": "precompiled.cli.daemon",
     "top": "precompiled.cli.top",
+    "trace": "precompiled.cli.timeline",
+    "timeline": "precompiled.cli.timeline",
     "watch": "precompiled.cli.watch",
     "ls": "precompiled.cli.store",
     "show": "precompiled.cli.store",

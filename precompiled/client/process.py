@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Collection, Iterable
 
     from precompiled.client.ledger import GraphReport
     from precompiled.core.config import Settings
@@ -38,6 +38,7 @@ class Packages(Protocol):
     """packages/automatic.Automatic: the packages of this process."""
 
     reports: list[Any]  # FunctionReport
+    used: set[tuple[str, str]]  # entries that were used or recorded: function, file name
 
     def name_graph(self, function: Callable[..., Any], report: GraphReport, program: Any, held: list[Any]) -> None:
         """Say on what Dynamo gets for a graph which artifact it runs with, and which tensors it gives that itself."""
@@ -47,6 +48,20 @@ class Packages(Protocol):
 
     def switch_off(self) -> None:
         """Give Dynamo its own methods back."""
+
+
+class Ahead(Protocol):
+    """client/ahead.Ahead: what the remote's helper brings for this process."""
+
+    @property
+    def under_way(self) -> bool:
+        """Whether something may still come."""
+
+    def wait(self) -> bool:
+        """Whether something has come, within the time that this process may wait for it in all."""
+
+    def used(self, keys: Collection[str], fresh: Collection[str], entries: Collection[tuple[str, str]]) -> None:
+        """Say what this process has used: artifacts, those that were not there at first, and entries of packages."""
 
 
 class Recorder(Protocol):
@@ -67,9 +82,12 @@ class Process:
 
     def __init__(self) -> None:
         self.given: dict[str, Any] = {}
+        # When its import began and ended, in seconds since the epoch; 0 where that was not seen.
+        self.torch_imported = (0.0, 0.0)
         self.session: Session | None = None
         self.packages: Packages | None = None
         self.recorder: Recorder | None = None
+        self.ahead: Ahead | None = None
 
     def settings(self) -> Settings:
         """The settings of this process, read anew. Raises ConfigError."""

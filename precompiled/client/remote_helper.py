@@ -1,13 +1,11 @@
-"""Starts the helper of a remote (precompiled/remote/helper.py) where one is set and none runs; nobody waits for it."""
+"""Starts the helper of a remote (precompiled/remote/helper.py) where one is set and none runs (ahead.py calls it)."""
 
 from __future__ import annotations
 
-import logging
 import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,8 +16,6 @@ from precompiled.remote import link
 if TYPE_CHECKING:
     from precompiled.core.config import Settings
 
-log = logging.getLogger("precompiled.client.connection")
-
 LOG = "helper.log"
 
 
@@ -28,21 +24,6 @@ def arguments(settings: Settings) -> list[str]:
         "--store", str(settings.cache_dir), "--remote", settings.remote, "--timeout-s", str(settings.remote_timeout_s),
         *(["--unsigned"] if settings.remote_unsigned else []), *([] if settings.remote_put else ["--no-put"]),
     ]  # fmt: skip
-
-
-def begin(settings: Settings, failed: Callable[[Exception], None]) -> None:
-    """``ensure`` in a thread: a helper that hangs must not keep a program. ``failed`` gets what it raises."""
-
-    def run() -> None:
-        try:
-            ensure(settings)
-        except Exception as error:  # noqa: BLE001 - the program goes on as on one host
-            failed(error)
-
-    try:
-        threading.Thread(target=run, name="precompiled-start", daemon=True).start()
-    except RuntimeError as error:  # no more threads, or Python is about to end
-        failed(error)
 
 
 def ensure(settings: Settings) -> None:

@@ -24,6 +24,8 @@ from precompiled.client.runs import RunRecord
 from precompiled.client.safe_points import SafePoints
 from precompiled.core.errors import COMPILE_ERROR, NotServed
 from precompiled.core.paths import TARGET_VARIABLE
+from precompiled.core.spans import Span
+from precompiled.store import runs
 from precompiled.store.artifacts import Artifact, Store
 
 if TYPE_CHECKING:
@@ -56,11 +58,11 @@ class Session:
         self.stays_eager = TARGET_VARIABLE in os.environ
         self._run = RunRecord(self.settings.cache_dir)
         self._starting: Starting | None = None
-        self._remote_begun = False
         self._without_daemon: str | None = None
         self._warned: set[str] = set()
         self._left = False
         self._lock = threading.Lock()
+        self._begin_remote()
 
     @property
     def requires(self) -> bool:
@@ -90,7 +92,6 @@ class Session:
 
     def begin_daemon(self) -> None:
         """Start a daemon where none runs, and do not wait for it: the graph is captured and looked up meanwhile."""
-        self._begin_remote()
         if self._without_daemon is not None or not self.settings.starts_daemon or daemon_reachable(self.settings):
             return
         if self.connection.was_told_to_stop():
@@ -102,17 +103,34 @@ class Session:
                 self._starting = Starting(self.settings)
 
     def _begin_remote(self) -> None:
-        """Have the helper of a remote run, where one is set: before a worker asks it."""
-        if not self.settings.remote or self._remote_begun:
+        """Have a remote's helper run, where the hook has not seen to it: before a worker asks it."""
+        if not self.settings.remote:
             return
-        self._remote_begun = True
-        from precompiled.client import remote_helper
+        from precompiled.client import ahead
 
         def failed(error: Exception) -> None:
             self.ledger.count_reason("fallbacks", "remote-unusable")
             log.warning("the remote is not used (remote-unusable): %s", error)
 
-        remote_helper.begin(self.settings, failed)
+        found = ahead.begin(self.settings)
+        if found is not None:
+            found.on_problem(failed)
+
+    def came_ahead(self) -> bool:
+        """Whether something has come from the remote that this process may have missed: wait for what is on its way,
+        for a bounded time (docs/decisions/0047).
+        """
+        return PROCESS.ahead is not None and PROCESS.ahead.wait()
+
+    def tell_used(self) -> None:
+        """Have what this process used listed for the next host, where there is a remote."""
+        if PROCESS.ahead is None or self.recorder is not None:
+            return
+        served = [report for report in self.reports() if runs.way(vars(report)) == "compiled"]
+        PROCESS.ahead.used(
+            {report.key for report in served}, {report.key for report in served if report.source == "swap"},
+            PROCESS.packages.used if PROCESS.packages is not None else (),
+        )  # fmt: skip
 
     def expect_graph(self) -> None:
         """Dynamo begins to trace: where the store is empty, have daemon and worker start meanwhile (decision 0016)."""
@@ -185,6 +203,11 @@ class Session:
         if self.recorder is None:
             self._run.note(report)
 
+    def note_frame(self, name: str, span: Span) -> None:
+        """Keep, for people, what a frame took Dynamo or a package."""
+        if self.recorder is None:
+            self._run.frame(name, span)
+
     def tell_counts(self) -> None:
         """Send this process's counts to the daemon, best effort."""
         if not daemon_reachable(self.settings):
@@ -224,6 +247,7 @@ class Session:
         self._left = True
         self._run.end(self.reports(), PROCESS.packages.reports if PROCESS.packages is not None else ())
         self.tell_counts()
+        self.tell_used()
         if self.flush(FLUSH_S) is False:
             log.info("the daemon did not take everything within %s s", FLUSH_S)
         self.pending.close(FLUSH_S)

@@ -46,6 +46,8 @@ class Settings:
     remote_unsigned: bool = False
     remote_put: bool = True  # put there what is compiled here
     remote_timeout_s: float = 10.0  # of one request
+    # For how long, in all, a process's traces may wait for what is on its way from there (decision 0047); 0: never.
+    remote_ahead_s: float = 2.0
     log: str = "warning"  # debug | info | warning | error
     # -- daemon
     workers: int = 0  # workers that compile at the same time, over all users; 0: from the cores and the memory

@@ -31,6 +31,8 @@ MAX_SOCKET_PATH = 107
 CAPTURE_VARIABLE = "PRECOMPILED_CAPTURE"
 # That of a command below `--target`, whose GPU is made up: which kind. Its graphs run eager (client/session.py).
 TARGET_VARIABLE = "PRECOMPILED_TARGET"
+# That of the processes which `precompiled timeline` starts: a name, by which it finds what they have left.
+TIMELINE_VARIABLE = "PRECOMPILED_TIMELINE"
 
 
 def socket_path(runtime_dir: Path) -> Path:

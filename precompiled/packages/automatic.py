@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 from precompiled.client import session as sessions
 from precompiled.client.ledger import GraphReport
 from precompiled.client.process import PROCESS
+from precompiled.core import spans
 from precompiled.core.errors import StoreError, code_of
 from precompiled.graph import capture
 from precompiled.packages import audit, graphs, requirements
@@ -91,6 +92,7 @@ class _Looked:
     """The result of a search for a frame's entry, for the trace that may follow."""
 
     frame: Callable[[], Frame | None] = lambda: None  # weak: a Frame holds the locals of the user's frame
+    began: float = 0.0  # of time.perf_counter()
     # Both are from before the trace, which may change them.
     requires: dict[str, str] | None = None
     program: Program = ANY
@@ -115,6 +117,7 @@ class Automatic:
 
     def __init__(self) -> None:
         self.reports: list[FunctionReport] = []
+        self.used: set[tuple[str, str]] = set()  # entries of the store that were used or recorded: function, file name
         self.publisher = Publisher()
         self._source_files = SourceFiles()
         self._counter = 0
@@ -150,7 +153,7 @@ class Automatic:
         """What Dynamo would get from a trace; None: it must trace."""
         started = time.perf_counter()
         session: sessions.Session | None = None
-        self._looked = looked = _Looked(weakref.ref(frame))
+        self._looked = looked = _Looked(weakref.ref(frame), started)
         try:
             session = sessions.current()
             if _is_off(session):
@@ -160,7 +163,11 @@ class Automatic:
                 looked.requires = requirements.requirements(frame.options)
                 if session.recorder is not None or session.stays_eager:
                     return None  # a watch's capture always traces, and so does what must not run compiled
+                awaited = PROCESS.ahead is not None and PROCESS.ahead.under_way
                 found = self._find(session, frame, looked)
+                if found is None and awaited and looked.audited is None and session.came_ahead():
+                    looked.reasons.clear()
+                    found = self._find(session, frame, looked)
         except Exception as error:
             code = code_of(error, "package-internal-error")
             if session is not None and not isinstance(error, NotPortable):  # NotPortable is counted after the trace
@@ -175,6 +182,7 @@ class Automatic:
         report.find_s = time.perf_counter() - started
         report.reasons = tuple(looked.reasons)
         self.reports.append(report)
+        session.note_frame(report.name, spans.ended("package", report.find_s))
         session.ledger.count(untraced=1)
         return result
 
@@ -221,6 +229,7 @@ class Automatic:
             store.touch(entry)
             if check_source:  # else the entry is of another source, and not in the store: it cannot be saved
                 dynamo_frames.entries_of(frame.owner).append((entry.header.function, entry.name))
+                self.used.add((entry.header.function, entry.name))
             state = "skipped" if entry.header.kind == "skipped" else "used"
             return result, FunctionReport(f"{frame.module}.{frame.qualname}", state, guards=entry.header.guards)
         return None
@@ -322,6 +331,8 @@ class Automatic:
             if _is_off(session):
                 return
             self.reports.append(report)
+            if looked.began:
+                session.note_frame(report.name, spans.ended("trace", time.perf_counter() - looked.began))
             self._source_files.met([frame.qualname, *frame_entry.qualnames(traced)])
             session.ledger.count(traced=1)
             if looked.refused is not None:
@@ -407,6 +418,7 @@ class Automatic:
             header = replace(made.header, sources_code=program.code())
             name = store.publish(header, made.about.to_bytes(), made.body)
             entries.append((header.function, name))
+            self.used.add((header.function, name))
             link.put_entry(store.root, header.function, name)  # a remote's helper, where there is one
 
         self.publisher.publish(write, lambda error: self._not_kept(report, error))

@@ -118,6 +118,37 @@ class Bucket:
 
         self._within(self.writing, call, self._timeout_s + len(data) / BYTES_PER_S)
 
+    def create(self, path: str, data: bytes) -> bool:
+        """Write a small object where there is none; whether there was none. One of all who do so at once is told so, as
+        far as the place can: file systems, S3 and GCS do; elsewhere fsspec looks first.
+        """
+        target = f"{self._root}/{path}"
+
+        def call() -> bool:
+            try:
+                if self._is_local:
+                    Path(target).parent.mkdir(parents=True, exist_ok=True)
+                    with open(target, "xb") as file:
+                        file.write(data)
+                else:
+                    self._fs.pipe_file(target, data, mode="create")
+            except FileExistsError:
+                return False
+            return True
+
+        return self._within(self.writing, call)
+
+    def remove(self, path: str) -> None:
+        """Remove an object, if it is there."""
+
+        def call() -> None:
+            try:
+                self._fs.rm_file(f"{self._root}/{path}")
+            except FileNotFoundError:
+                pass
+
+        self._within(self.writing, call)
+
     def _within(self, breaker: Breaker, call: Callable[[], _T], timeout_s: float = 0.0) -> _T:
         """What a call gives, in time. One that hangs is left behind in its thread, which nobody waits for."""
         breaker.check()

@@ -3,12 +3,15 @@
 Grammar::
 
     remote   = url "/artifacts/" key "/" object*  url "/packages/" function "/" object*
+               url "/programs/" program "/" object*
     object   = file "<label>-<by>-<digest>"       label: of an artifact 16 digits for its variant, of an entry its
-                                                  digest; by: the id of the key that signed it, or "unsigned"
+                                                  digest, of a list its format; by: the id of the key that signed
+                                                  it, or "unsigned"
     content  = envelope "\\n" body                 envelope: one line of JSON (Envelope)
     body     = manifest "\\n" file*                of an artifact: manifest.json, then its files in the order of their
                                                   names, of the sizes that the manifest says
              | entry                              of a package: the file as in the store
+             | list                               of a program: lists.py
 
 Nothing of a body is looked at before its envelope is believed and its digest holds. What a name says is only for
 finding objects; what counts is the envelope. Version history: 1, first version.
@@ -26,8 +29,8 @@ from precompiled.remote.errors import Refused
 from precompiled.store import artifact_format as fmt
 
 FORMAT = 1
-ARTIFACT, ENTRY = "artifact", "entry"
-FOLDERS = {ARTIFACT: "artifacts", ENTRY: "packages"}
+ARTIFACT, ENTRY, LIST = "artifact", "entry", "list"
+FOLDERS = {ARTIFACT: "artifacts", ENTRY: "packages", LIST: "programs"}
 UNSIGNED = "unsigned"
 HEAD_BYTES = 64 << 10  # read first: an envelope, and many an object as a whole
 MAX_ENVELOPE_BYTES = 4096
@@ -39,7 +42,7 @@ _OBJECT = re.compile(r"([0-9a-f]{16}|[0-9a-f]{64})-([0-9a-f]{16}|unsigned)-([0-9
 
 @dataclass(frozen=True)
 class Envelope:
-    """``name``: the key of an artifact, or ``<function>/<digest>.entry``. ``digest``, ``size``: of the body."""
+    """``name``: a key, ``<function>/<digest>.entry``, or a program. ``digest``, ``size``: of the body."""
 
     kind: str
     name: str
@@ -56,7 +59,7 @@ class Envelope:
 
 @dataclass(frozen=True)
 class Object:
-    """An object by its name alone: nothing of it is verified. ``group``: a key, or a function."""
+    """An object by its name alone: nothing of it is verified. ``group``: a key, a function, or a program."""
 
     kind: str
     group: str
@@ -72,7 +75,7 @@ class Object:
     @property
     def name(self) -> str:
         """What its envelope must name."""
-        return self.group if self.kind == ARTIFACT else f"{self.group}/{self.label}.entry"
+        return f"{self.group}/{self.label}.entry" if self.kind == ENTRY else self.group
 
 
 def object_at(path: str, size: int) -> Object | None:

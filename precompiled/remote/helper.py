@@ -18,20 +18,19 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from precompiled.core import durable
 from precompiled.core.errors import PrecompiledError, StoreError
-from precompiled.remote import link, transfer, trusting
+from precompiled.remote import link, lists, transfer, trusting
+from precompiled.remote.claims import Claims
 from precompiled.remote.errors import RemoteError
 from precompiled.store import artifact_format as fmt
 from precompiled.store import package_format, trust
 
-NOT_THERE_S = 10.0  # a key that was not there is not asked for again for so long
-MAX_NOT_THERE = 10_000
 LOOK_S = 1.0
 MAX_WAITING = 10_000  # what is to be put
 
@@ -47,6 +46,21 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+class _Stream:
+    """What a program used last, on its way. ``listed``: how many objects; ``fetched``: those that were not here."""
+
+    def __init__(self, there: transfer.Transfer, program: str) -> None:
+        self._there, self._program = there, program
+        self.begun, self.ended = threading.Event(), threading.Event()
+        self.listed = self.fetched = 0
+
+    def run(self) -> None:
+        _lists, objects = lists.listed(self._there, self._program)
+        self.listed = len(objects)
+        self.begun.set()
+        self.fetched = self._there.bring(objects)
+
+
 class Helper:
     """``open`` the remote, then ``serve``. Requests are answered in threads of their own."""
 
@@ -56,12 +70,12 @@ class Helper:
         self._transfer: transfer.Transfer | None = None
         self._problem: PrecompiledError | None = None
         self._opened = threading.Event()
-        self._not_there: dict[str, float] = {}
-        self._fetching: dict[str, threading.Lock] = {}
+        self._claims = Claims(self._failed, may_hold=not options.no_put)
+        self._streams: dict[str, _Stream] = {}  # by program
         self._lock = threading.Lock()
         self._to_put: queue.Queue[dict[str, Any]] = queue.Queue(MAX_WAITING)
         self._told: dict[str, Any] = {}
-        self._asked = time.monotonic()
+        self._began = self._asked = time.monotonic()
         self._stopping = False
 
     @property
@@ -74,35 +88,79 @@ class Helper:
             threading.Thread(target=target, daemon=True).start()
         path = self._folder / link.SOCKET
         # Without its socket nobody finds it: the store was removed.
-        while not self._stopping and time.monotonic() - self._asked < self._options.idle_s and path.exists():
+        while not self._stopping and self._is_wanted() and path.exists():
             if select.select([listening], [], [], LOOK_S)[0]:
                 sock, _ = listening.accept()
                 threading.Thread(target=self._connection, args=(sock,), daemon=True).start()
             self._tell()
+
+    def _is_wanted(self) -> bool:
+        return time.monotonic() - self._asked < self._options.idle_s or self._claims.held > 0
 
     # ------------------------------------------------ requests
 
     def _connection(self, sock: socket.socket) -> None:
         with sock, suppress(OSError, ValueError, KeyError, TypeError):
             sock.settimeout(link.GREETING_S)
-            file = sock.makefile("rwb")
-            file.write(json.dumps({"wait_s": self._wait_s, "arguments": self._arguments}).encode() + b"\n")
-            file.flush()
+            file: IO[bytes] = sock.makefile("rwb")  # type: ignore[assignment]
+            _say(file, {"wait_s": self._wait_s, "arguments": self._arguments})
             line = file.readline(link.MAX_LINE)
             if not line:
                 return  # somebody has looked whether we are there
             self._asked = time.monotonic()
-            file.write(json.dumps(self._answer(json.loads(line))).encode() + b"\n")
-            file.flush()
+            question = json.loads(line)
+            if question.get("do") == "turn":
+                self._turn(sock, file, question)
+                return
+            for answer in self._answers(question):
+                _say(file, answer)
+
+    def _turn(self, sock: socket.socket, file: IO[bytes], question: dict[str, Any]) -> None:
+        """A worker asks for its turn at a key, and says on the same connection what becomes of it."""
+        key = question["key"]
+        if not fmt.is_key(key):
+            return
+        answer: dict[str, Any] = {"compile": True}
+        if not self._opened.wait(link.AGAIN_S / 2):
+            if time.monotonic() - self._began < link.STARTING_S:
+                answer = {"again_s": link.AGAIN_S}
+        elif self._transfer is not None:
+            answer = self._claims.ask(self._transfer, key)
+        self._tell()
+        said = ""
+        try:
+            _say(file, answer)
+            sock.settimeout(None)  # for as long as it compiles
+            while "compile" in answer and (line := file.readline(link.MAX_LINE)):
+                what = json.loads(line)
+                if what.get("do") == "put" and what.get("key") == key and isinstance(what.get("slot"), int):
+                    said = "put" if self._will_put(what) else ""
+                elif what.get("do") == "failed":
+                    said = "failed"
+                _say(file, {})
+        finally:
+            self._asked = time.monotonic()
+            if "compile" in answer and said != "put":  # else when it is put
+                self._claims.ended(key, said)
+
+    def _answers(self, question: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        match question:
+            case {"do": "ahead", "program": str(program)} if fmt.is_key(program):
+                yield from self._ahead(program)
+            case _:
+                yield self._answer(question)
 
     def _answer(self, question: dict[str, Any]) -> dict[str, Any]:
         match question:
-            case {"do": "fetch", "key": str(key)} if fmt.is_key(key):
-                return {"found": self._fetch(key)}
             case {"do": "put", "key": str(key), "slot": int()} if fmt.is_key(key):
                 self._will_put(question)
             case {"do": "put-entry", "function": str(function), "name": str(name)} if (
                 fmt.is_key(function) and package_format.is_name(name)
+            ):
+                self._will_put(question)
+            case {"do": "used", "program": str(program), "keys": [*keys], "fresh": [*_], "entries": [*entries]} if (
+                all(map(fmt.is_key, [program, *keys]))
+                and all(fmt.is_key(function) and package_format.is_name(name) for function, name in entries)
             ):
                 self._will_put(question)
             case {"do": "flush"}:
@@ -113,37 +171,36 @@ class Helper:
                 self._stopping = True
         return {}
 
-    def _fetch(self, key: str) -> int:
-        """Publish what is there of a key; how many. Once for all who ask, and not again soon for what is not there."""
-        deadline = time.monotonic() + self._wait_s
+    def _ahead(self, program: str) -> Iterator[dict[str, Any]]:
+        """Publish what a program used last, once for all of its processes that ask meanwhile."""
         if not self._opened.wait(self._wait_s) or self._transfer is None:
-            return 0
+            return
         with self._lock:
-            turn = self._fetching.setdefault(key, threading.Lock())
-        if not turn.acquire(timeout=max(0.0, deadline - time.monotonic())):
-            return 0
+            stream = self._streams.get(program)
+            if stream is None or stream.ended.is_set():
+                stream = self._streams[program] = _Stream(self._transfer, program)
+                threading.Thread(target=self._stream, args=(stream,), daemon=True).start()
+        if stream.begun.wait(self._wait_s):
+            yield {"listed": stream.listed}
+            if stream.ended.wait(self._wait_s):
+                yield {"fetched": stream.fetched}
+
+    def _stream(self, stream: _Stream) -> None:
         try:
-            if self._not_there.get(key, 0.0) > time.monotonic():
-                return 0
-            found = self._transfer.fetch(key)
-            if not found:
-                if len(self._not_there) >= MAX_NOT_THERE:
-                    self._not_there.clear()
-                self._not_there[key] = time.monotonic() + NOT_THERE_S
-            return found
+            stream.run()
         except (RemoteError, StoreError) as error:
             self._failed(error)
-            return 0
         finally:
-            turn.release()
-            with self._lock:
-                self._fetching.pop(key, None)
+            stream.begun.set()
+            stream.ended.set()
             self._tell()
 
-    def _will_put(self, what: dict[str, Any]) -> None:
+    def _will_put(self, what: dict[str, Any]) -> bool:
         if not self._options.no_put:
             with suppress(queue.Full):
                 self._to_put.put_nowait(what)
+                return True
+        return False
 
     def _put_all(self) -> None:
         self._opened.wait()
@@ -161,12 +218,18 @@ class Helper:
                 self._tell()
 
     def _put(self, there: transfer.Transfer, what: dict[str, Any]) -> None:
+        if what["do"] == "used":
+            lists.note(there, what["program"], what["keys"], what["fresh"], what["entries"])
+            return
         if what["do"] == "put-entry":
             there.put_entry(what["function"], what["name"])
             return
-        for artifact in there.store.lookup(what["key"]):
-            if artifact.slot == what["slot"]:
-                there.put_artifact(artifact)
+        try:
+            for artifact in there.store.lookup(what["key"]):
+                if artifact.slot == what["slot"]:
+                    there.put_artifact(artifact)
+        finally:
+            self._claims.ended(what["key"], "put")
 
     # ------------------------------------------------ its state
 
@@ -203,6 +266,11 @@ class Helper:
                 with durable.replacing(self._folder / link.STATE, 0o600, sync=False) as file:
                     file.write(json.dumps({**told, "pid": os.getpid(), "at": time.time()}).encode())
                 self._told = told
+
+
+def _say(file: IO[bytes], answer: dict[str, Any]) -> None:
+    file.write(json.dumps(answer).encode() + b"\n")
+    file.flush()
 
 
 def _listening(folder: Path) -> socket.socket:

@@ -3,9 +3,15 @@
 ::
 
     helper -> {"wait_s", "arguments"}         at once, when it is connected to
-    asker  -> {"do": "fetch", "key"}          helper -> {"found"}, after wait_s at most
-              {"do": "put", "key", "slot"}    helper -> {}, before it is put
+    asker  -> {"do": "turn", "key"}           helper -> {"found"}, {"again_s"} or {"compile"}, at once (claims.py); in
+                                              the last case it holds the key's lease until the connection ends, or
+              then, on the same one:
+              {"do": "put", "key", "slot"}    helper -> {}, before it is put: until it is
+              {"do": "failed"}                helper -> {}
+              {"do": "put", "key", "slot"}    (on one of its own) the same, without a lease
               {"do": "put-entry", "function", "name"}      the same
+              {"do": "ahead", "program"}      helper -> {"listed"}, then {"fetched"}: what the program used last is here
+              {"do": "used", "program", "keys", "fresh", "entries"}     helper -> {}, before it is listed (lists.py)
               {"do": "flush"}                 helper -> {}, when all that it was told to put is put, or given up
               {"do": "stop"}                  helper -> {}, and it leaves
 
@@ -20,7 +26,8 @@ import os
 import socket
 import struct
 import time
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +38,9 @@ STARTING = "starting"  # there while a helper starts, touched by who starts it
 STARTING_S = 15.0
 GREETING_S = 2.0
 LOOK_S = 0.05
-MAX_LINE = 1 << 16
+AGAIN_S = 1.0  # after which a worker asks again while the helper starts, or the remote is asked
+USED_S = 0.5  # a process that ends waits no longer
+MAX_LINE = 1 << 20
 
 
 def folder(root: Path) -> Path:
@@ -43,21 +52,26 @@ def ask(root: Path, question: dict[str, Any], *, wait_s: float | None = None) ->
 
     One that is being started is waited for. ``wait_s``: instead of what the helper itself says that it may take.
     """
+    return next(answers(root, question, wait_s=wait_s), None)
+
+
+def answers(root: Path, question: dict[str, Any], *, wait_s: float | None = None) -> Iterator[dict[str, Any]]:
+    """The same for a question that has several answers, each of which may take so long."""
     sock = _connected(root)
     if sock is None:
-        return None
-    with sock:
-        try:
-            sock.settimeout(GREETING_S)
-            file = sock.makefile("rwb")
-            greeting = json.loads(file.readline(MAX_LINE))
-            sock.settimeout(wait_s or float(greeting["wait_s"]) + 1.0)
-            file.write(json.dumps(question).encode() + b"\n")
-            file.flush()
-            answer = json.loads(file.readline(MAX_LINE))
-            return answer if isinstance(answer, dict) else None
-        except (OSError, ValueError, KeyError, TypeError):
-            return None
+        return
+    with sock, suppress(OSError, ValueError, KeyError, TypeError):
+        sock.settimeout(min(GREETING_S, wait_s or GREETING_S))
+        file = sock.makefile("rwb")
+        greeting = json.loads(file.readline(MAX_LINE))
+        sock.settimeout(wait_s or float(greeting["wait_s"]) + 1.0)
+        file.write(json.dumps(question).encode() + b"\n")
+        file.flush()
+        while line := file.readline(MAX_LINE):
+            answer = json.loads(line)
+            if not isinstance(answer, dict):
+                return
+            yield answer
 
 
 def greeting(root: Path) -> dict[str, Any] | None:
@@ -79,13 +93,16 @@ def _connected(root: Path) -> socket.socket | None:
         sock = _connect(root)
         if sock is not None:
             return sock
-        try:
-            age = time.time() - os.lstat(folder(root) / STARTING).st_mtime
-        except OSError:
+        if not _is_starting(root):
             return _connect(root)  # it listens by now, or there is none
-        if not 0 <= age < STARTING_S:
-            return None
         time.sleep(LOOK_S)
+
+
+def _is_starting(root: Path) -> bool:
+    try:
+        return 0 <= time.time() - os.lstat(folder(root) / STARTING).st_mtime < STARTING_S
+    except OSError:
+        return False
 
 
 def _connect(root: Path) -> socket.socket | None:
@@ -108,10 +125,62 @@ def _connect(root: Path) -> socket.socket | None:
     return None
 
 
-def fetch(root: Path, key: str) -> bool:
-    """Whether the helper has published something of a key here, that was not there before."""
-    answer = ask(root, {"do": "fetch", "key": key})
-    return bool(answer and answer.get("found"))
+class Turn:
+    """What a worker does with a job, as its store's helper says: nothing where ``found``, which is published here by
+    now; later, after ``again_s``; else it compiles, and says what becomes of it.
+    """
+
+    def __init__(self, root: Path, key: str) -> None:
+        self.found, self.again_s = False, 0.0
+        self._root, self._key = root, key
+        self._file: Any = None
+
+    def published(self, slot: int) -> None:
+        """It was compiled: the helper puts it, then gives the lease back."""
+        if not self._said({"do": "put", "key": self._key, "slot": slot}):
+            put_artifact(self._root, self._key, slot)
+
+    def failed(self) -> None:
+        """It cannot be compiled: no other host is to wait for it."""
+        self._said({"do": "failed"})
+
+    def _said(self, what: dict[str, Any]) -> bool:
+        if self._file is None:
+            return False
+        with suppress(OSError, ValueError):
+            return _asked(self._file, what) is not None
+        return False
+
+
+@contextmanager
+def turn(root: Path, key: str) -> Iterator[Turn]:
+    """Ask the helper whether to compile a key. Where there is none, or it does not answer, the answer is yes."""
+    found = Turn(root, key)
+    sock = _connect(root)
+    if sock is None:
+        found.again_s = AGAIN_S if _is_starting(root) else 0.0
+        yield found
+        return
+    with sock:
+        with suppress(OSError, ValueError, TypeError):
+            sock.settimeout(GREETING_S)
+            file = sock.makefile("rwb")
+            file.readline(MAX_LINE)
+            answer = _asked(file, {"do": "turn", "key": key}) or {}
+            found.found, found.again_s = bool(answer.get("found")), float(answer.get("again_s", 0.0))
+            found._file = file
+        try:
+            yield found
+        finally:
+            with suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)  # its file has a descriptor of its own
+
+
+def _asked(file: Any, question: dict[str, Any]) -> dict[str, Any] | None:
+    file.write(json.dumps(question).encode() + b"\n")
+    file.flush()
+    answer = json.loads(file.readline(MAX_LINE))
+    return answer if isinstance(answer, dict) else None
 
 
 def put_artifact(root: Path, key: str, slot: int) -> None:
@@ -121,6 +190,14 @@ def put_artifact(root: Path, key: str, slot: int) -> None:
 
 def put_entry(root: Path, function: str, name: str) -> None:
     ask(root, {"do": "put-entry", "function": function, "name": name}, wait_s=GREETING_S)
+
+
+def used(
+    root: Path, program: str, keys: Sequence[str], fresh: Sequence[str], entries: Sequence[tuple[str, str]]
+) -> bool:
+    """Tell the helper what a program uses; whether it has heard. ``fresh``: those keys that were not there before."""
+    question = {"do": "used", "program": program, "keys": keys, "fresh": fresh, "entries": entries}
+    return ask(root, question, wait_s=USED_S) is not None
 
 
 def state(root: Path) -> dict[str, Any] | None:

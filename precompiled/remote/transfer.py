@@ -7,15 +7,17 @@ Raises RemoteError where the remote does not answer. One object that is not as i
 from __future__ import annotations
 
 import dataclasses
+import threading
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from precompiled.core.errors import CorruptArtifact, StoreError
 from precompiled.remote import envelope as form
 from precompiled.remote.bucket import Bucket
-from precompiled.remote.envelope import ARTIFACT, ENTRY, Envelope, Object
+from precompiled.remote.envelope import ARTIFACT, ENTRY, LIST, Envelope, Object
 from precompiled.remote.errors import Refused
 from precompiled.remote.trusting import Trust
 from precompiled.store import artifact_format as fmt
@@ -24,6 +26,7 @@ from precompiled.store.artifacts import Store
 from precompiled.store.reading import Artifact
 
 MAX_TRIED = 4  # objects for the same variant
+PARALLEL = 16  # requests at a time, where many objects are wanted
 
 
 @dataclass
@@ -32,7 +35,7 @@ class Counts:
 
     fetched: int = 0
     put: int = 0
-    absent: int = 0  # fetches that gave nothing
+    absent: int = 0  # keys that had to be compiled here
     bytes_fetched: int = 0
     bytes_put: int = 0
     refused: Counter[str] = field(default_factory=Counter)
@@ -43,40 +46,53 @@ class Transfer:
     def __init__(self, store: Store, bucket: Bucket, trust: Trust) -> None:
         self.store, self.bucket, self.trust = store, bucket, trust
         self.counts = Counts()
+        self._lock = threading.Lock()  # of the counts: objects are fetched in parallel
         self._bad: set[str] = set()  # paths of objects that were refused
 
     # ------------------------------------------------ here
 
-    def fetch(self, key: str) -> int:
-        """Publish here the variants of a key that are there only; how many."""
-        here = {form.variant_label(artifact.manifest) for artifact in self.store.lookup(key)}
-        found = self._take(
-            [item for item in self._objects(ARTIFACT, key) if item.label not in here], self._publish_artifact
-        )
-        self.counts.absent += not found
-        return found
+    def fetch(self, key: str, objects: list[Object] | None = None) -> int:
+        """Publish here the variants of a key that are there only; how many. ``objects``: what a listing has shown."""
+        there = self.objects(ARTIFACT, key) if objects is None else objects
+        here = {form.variant_label(artifact.manifest) for artifact in self.store.lookup(key)} if there else set()
+        return self._take([item for item in there if item.label not in here], self._publish_artifact)
 
     def fetch_entries(self, function: str) -> int:
         """The same of a function's entries."""
         here = set(self.store.packages.names(function))
-        wanted = [item for item in self._objects(ENTRY, function) if f"{item.label}.entry" not in here]
+        wanted = [item for item in self.objects(ENTRY, function) if f"{item.label}.entry" not in here]
         return self._take(wanted, self._publish_entry)
 
     def pull(self, keys: Collection[str] = ()) -> int:
         """Fetch all, or what is there of these keys (beginnings are enough); how many objects."""
-        groups = {(item.kind, item.group) for item in self.everything()}
-        found = 0
-        for kind, group in sorted(groups):
-            if not keys or (kind == ARTIFACT and group.startswith(tuple(keys))):
-                found += self.fetch(group) if kind == ARTIFACT else self.fetch_entries(group)
-        return found
+        return self.bring(
+            item for item in self.everything()
+            if item.kind != LIST and (not keys or (item.kind == ARTIFACT and item.group.startswith(tuple(keys))))
+        )  # fmt: skip
+
+    def bring(self, objects: Iterable[Object]) -> int:
+        """Publish here, in parallel, what of these objects is there only; how many. Raises RemoteError."""
+        wanted: dict[tuple[str, str, str], list[Object]] = {}
+        for item in objects:
+            wanted.setdefault((item.kind, item.group, item.label), []).append(item)
+        with ThreadPoolExecutor(PARALLEL) as pool:
+            return sum(pool.map(self._bring, wanted.values()))
+
+    def _bring(self, objects: list[Object]) -> int:
+        """One of these objects, which have a label in common."""
+        kind, group, label = objects[0].kind, objects[0].group, objects[0].label
+        if kind == ENTRY:
+            here = f"{label}{package_format.SUFFIX}" in self.store.packages.names(group)
+            return 0 if here else self._take(objects, self._publish_entry)
+        here = label in {form.variant_label(artifact.manifest) for artifact in self.store.lookup(group)}
+        return 0 if here else self._take(objects, self._publish_artifact)
 
     def everything(self) -> list[Object]:
         """All objects that are there, by name."""
         found = (form.object_at(path, size) for path, size in sorted(self.bucket.everything().items()))
         return [item for item in found if item is not None]
 
-    def _objects(self, kind: str, group: str) -> list[Object]:
+    def objects(self, kind: str, group: str) -> list[Object]:
         folder = f"{form.FOLDERS[kind]}/{group}"
         found = (form.object_at(f"{folder}/{name}", size) for name, size in self.bucket.listed(folder).items())
         return [item for item in found if item is not None]
@@ -89,22 +105,25 @@ class Transfer:
                 continue
             tried[item.label] += 1
             try:
-                if not self.trust.believes(item.by):
-                    code = "remote-unsigned" if item.by == form.UNSIGNED else "remote-untrusted"
-                    raise Refused(f"{item.path} is by nobody whom this host believes", code=code)
-                publish(item, self._body(item))
+                publish(item, self.body(item))
             except (Refused, CorruptArtifact) as error:
-                self._refuse(item, error)
+                self.refuse(item, error)
             except FileNotFoundError:
                 continue  # it was removed meanwhile
             else:
                 taken.add(item.label)
-                self.counts.fetched += 1
-                self.counts.bytes_fetched += item.size
+                with self._lock:
+                    self.counts.fetched += 1
+                    self.counts.bytes_fetched += item.size
         return len(taken)
 
-    def _body(self, item: Object) -> bytes:
-        """The body of an object; its envelope is believed before anything else of it is looked at, then its digest."""
+    def body(self, item: Object) -> bytes:
+        """The body of an object; its envelope is believed before anything else of it is looked at, then its digest.
+        Raises Refused, RemoteError, FileNotFoundError.
+        """
+        if not self.trust.believes(item.by):
+            code = "remote-unsigned" if item.by == form.UNSIGNED else "remote-untrusted"
+            raise Refused(f"{item.path} is by nobody whom this host believes", code=code)
         if not 0 < item.size <= form.MAX_OBJECT_BYTES:
             raise Refused(f"{item.path} has {item.size} bytes", code="remote-corrupt")
         head = self.bucket.read(item.path, 0, min(item.size, form.HEAD_BYTES))
@@ -123,11 +142,20 @@ class Transfer:
             raise Refused(f"{item.path} does not match its digest", code="remote-corrupt")
         return body
 
-    def _refuse(self, item: Object, error: Refused | CorruptArtifact) -> None:
-        self._bad.add(item.path)
+    def missed(self) -> None:
+        with self._lock:
+            self.counts.absent += 1
+
+    def is_refused(self, item: Object) -> bool:
+        return item.path in self._bad
+
+    def refuse(self, item: Object, error: Refused | CorruptArtifact) -> None:
+        """Count an object that is not as it should be, and do not look at it again."""
         code = error.code if isinstance(error, Refused) else "remote-corrupt"
-        self.counts.refused[code] += 1
-        self.counts.last = error.message
+        with self._lock:
+            self._bad.add(item.path)
+            self.counts.refused[code] += 1
+            self.counts.last = error.message
 
     def _publish_artifact(self, item: Object, body: bytes) -> None:
         payload = form.unpack_artifact(body, item.group)
@@ -146,13 +174,13 @@ class Transfer:
         """Put an artifact there, unless its variant is; whether it was put. Raises StoreError, FileNotFoundError."""
         files = self.store.read_for_others(artifact)
         key, label = artifact.manifest.key, form.variant_label(artifact.manifest)
-        return self._put(ARTIFACT, key, label, lambda: form.pack_artifact(artifact.manifest, files))
+        return self.put(ARTIFACT, key, label, lambda: form.pack_artifact(artifact.manifest, files))
 
     def put_entry(self, function: str, name: str) -> bool:
         """The same of an entry."""
         entry = self.store.packages.read(function, name)
         label = name.removesuffix(package_format.SUFFIX)
-        return self._put(
+        return self.put(
             ENTRY, function, label, lambda: package_format.seal(entry.header, entry.about, entry.body)[1]
         )
 
@@ -178,21 +206,28 @@ class Transfer:
             if entry.root == self.store.root and self.store.packages.refused(entry.header.function) is None:
                 yield entry.header.function, entry.name
 
-    def _put(self, kind: str, group: str, label: str, body: Callable[[], bytes]) -> bool:
+    def put(self, kind: str, group: str, label: str, body: Callable[[], bytes]) -> bool:
+        """Put an object there, unless one of its label is that we believe; whether it was put."""
         if not self.trust.by:
             return False  # a host without a key of its own only reads
-        there = [item for item in self._objects(kind, group) if item.label == label]
+        there = [item for item in self.objects(kind, group) if item.label == label]
         # One by a key that we do not believe, or one that was refused, is of no use to us.
         if any(self.trust.believes(item.by) and item.path not in self._bad for item in there):
             return False
-        data = body()
-        name = group if kind == ARTIFACT else f"{group}/{label}{package_format.SUFFIX}"
+        self.write(kind, group, label, body())
+        return True
+
+    def write(self, kind: str, group: str, label: str, data: bytes) -> str:
+        """Put an object there, signed; its path."""
+        name = f"{group}/{label}{package_format.SUFFIX}" if kind == ENTRY else group
         plain = Envelope(kind, name, len(data), fmt.digest(data), by=self.trust.by)
         content = fmt.canonical(self.trust.signed(plain)) + b"\n" + data
-        self.bucket.write(Object(kind, group, label, plain.by, plain.digest, len(content)).path, content)
-        self.counts.put += 1
-        self.counts.bytes_put += len(content)
-        return True
+        path = Object(kind, group, label, plain.by, plain.digest, len(content)).path
+        self.bucket.write(path, content)
+        with self._lock:
+            self.counts.put += 1
+            self.counts.bytes_put += len(content)
+        return path
 
     # ------------------------------------------------ told
 

@@ -1,6 +1,6 @@
 """A small training program, as a user writes one: no word of ours but the report at its end, one line of JSON.
 
-Usage: baked_program.py STEPS; 0: without an end. An odd one out is a function of symbolic sizes.
+Usage: baked_program.py STEPS; 0: without an end; "until-compiled". An odd one out is a function of symbolic sizes.
 """
 
 from __future__ import annotations
@@ -27,11 +27,14 @@ def score(x: torch.Tensor) -> torch.Tensor:
 
 
 def main() -> None:
+    import precompiled
+
     torch.manual_seed(0)
     net = Net()
     compiled = torch.compile(net)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-    steps, done, losses = int(sys.argv[1]), 0, []
+    until_compiled = sys.argv[1] == "until-compiled"
+    steps, done, losses = 0 if until_compiled else int(sys.argv[1]), 0, []
     while not steps or done < steps:
         x = torch.randn(8, 16)
         loss = score(compiled(x)).mean()
@@ -40,8 +43,8 @@ def main() -> None:
         optimizer.zero_grad()
         losses.append(loss.item())
         done += 1
-
-    import precompiled
+        if until_compiled and all(graph.state != "pending" for graph in precompiled.report()):
+            break
 
     print(json.dumps({
         "uid": os.geteuid(),

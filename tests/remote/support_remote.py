@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 from pathlib import Path
 
+from precompiled.remote import link
 from precompiled.remote.bucket import Bucket
 from precompiled.remote.transfer import Transfer
 from precompiled.remote.trusting import Anybody, Trust
@@ -13,6 +15,15 @@ from precompiled.store.artifacts import Store
 
 FUNCTION = package_format.function_key("program", "f", "0" * 64, one_graph=False)
 HEADER = package_format.Header(FUNCTION, "program", "f", "0" * 64, False, "compiled")
+
+
+def fetched(root: Path, key: str) -> bool:
+    """Whether the helper of a store has found a key in the remote, once it knows: as a worker asks."""
+    while True:
+        with link.turn(root, key) as turn:
+            if not turn.again_s:
+                return turn.found
+        time.sleep(0.02)  # a worker's job is parked meanwhile
 
 
 def memory() -> str:

@@ -12,14 +12,14 @@ from pathlib import Path
 import psutil
 import pytest
 from support_daemon import wait_until
-from support_remote import FUNCTION, HEADER, host
+from support_remote import FUNCTION, HEADER, fetched, host
 from support_store import KEY, OTHER, payload
 
 from precompiled import compiler, wire
-from precompiled.client import remote_helper
+from precompiled.client import ahead, remote_helper
 from precompiled.core import config
 from precompiled.core.config import Settings
-from precompiled.remote import helper, link
+from precompiled.remote import link
 from precompiled.store.artifacts import Store
 
 
@@ -44,10 +44,10 @@ def test_what_is_published_is_put_and_what_is_there_is_fetched(settings: Setting
     there, root = host(tmp_path / "other", settings.remote), settings.cache_dir
     there.put_artifact(there.store.publish(payload()))
     remote_helper.ensure(settings)
-    assert link.fetch(root, KEY)  # a helper that is being started is waited for
+    assert fetched(root, KEY)  # a helper that is being started is waited for
     store = Store(root)
     assert store.read_files(store.lookup(KEY)[0]) == payload().files
-    assert not link.fetch(root, KEY) and not link.fetch(root, OTHER)
+    assert not fetched(root, KEY) and not fetched(root, OTHER)
 
     other = payload(OTHER)
     link.put_artifact(root, OTHER, store.publish(replace(other)).slot)
@@ -56,21 +56,6 @@ def test_what_is_published_is_put_and_what_is_there_is_fetched(settings: Setting
     assert (there.fetch(OTHER), there.fetch_entries(FUNCTION)) == (1, 1)
     told = state(root)
     assert (told["fetched"], told["put"], told["state"], told["waiting"]) == (1, 2, "ok", 0)
-
-
-def test_what_was_not_there_is_not_asked_for_again_at_once(
-    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    options = helper._parser().parse_args(remote_helper.arguments(settings))
-    found = helper.Helper(options, [])
-    found._open()
-    assert found._fetch(KEY) == 0
-    there = host(tmp_path / "other", settings.remote)
-    there.put_artifact(there.store.publish(payload()))
-    assert found._fetch(KEY) == 0
-    later = time.monotonic() + 2 * helper.NOT_THERE_S
-    monkeypatch.setattr(time, "monotonic", lambda: later)
-    assert found._fetch(KEY) == 1
 
 
 def test_one_helper_for_a_store_and_another_for_other_settings(settings: Settings) -> None:
@@ -90,11 +75,11 @@ def test_one_helper_for_a_store_and_another_for_other_settings(settings: Setting
 
 def test_without_a_helper_nothing_is_waited_for(tmp_path: Path) -> None:
     began = time.monotonic()
-    assert not link.fetch(tmp_path, KEY) and link.greeting(tmp_path) is None and link.state(tmp_path) is None
+    assert not fetched(tmp_path, KEY) and link.greeting(tmp_path) is None and link.state(tmp_path) is None
     link.folder(tmp_path).mkdir()
     (link.folder(tmp_path) / link.STARTING).touch()
     os.utime(link.folder(tmp_path) / link.STARTING, (1, 1))  # its start failed long ago
-    assert not link.fetch(tmp_path, KEY)
+    assert not fetched(tmp_path, KEY)
     assert time.monotonic() - began < link.STARTING_S
 
 
@@ -105,7 +90,7 @@ def test_a_killed_helper_is_followed_by_another(settings: Settings) -> None:
     process = psutil.Process(int(str(state(root)["pid"])))
     process.kill()
     process.wait(10)
-    assert not link.fetch(root, KEY)
+    assert not fetched(root, KEY)
     remote_helper.ensure(settings)
     assert link.ask(root, {"do": "flush"}) == {}
 
@@ -118,7 +103,7 @@ def test_a_remote_that_cannot_be_used_says_so(
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     changed = replace(settings, **spoil)  # type: ignore[arg-type]
     remote_helper.ensure(changed)
-    assert not link.fetch(settings.cache_dir, KEY)
+    assert not fetched(settings.cache_dir, KEY)
     wait_until(lambda: state(settings.cache_dir))
     told = state(settings.cache_dir)
     assert (told["state"], told["code"]) == ("unusable", "remote-unusable") and told["reason"]
@@ -127,7 +112,8 @@ def test_a_remote_that_cannot_be_used_says_so(
 def test_bad_questions_are_answered_with_nothing(settings: Settings) -> None:
     remote_helper.ensure(settings)
     questions: list[dict[str, object]] = [
-        {}, {"do": "fetch", "key": "../../etc"}, {"do": "put-entry", "function": "x", "name": "y"},
+        {}, {"do": "turn", "key": "../../etc"}, {"do": "turn"}, {"do": "ahead", "program": "x"},
+        {"do": "put-entry", "function": "x", "name": "y"},
     ]  # fmt: skip
     for question in questions:
         assert not (link.ask(settings.cache_dir, question) or {}).get("found")
@@ -138,7 +124,7 @@ def test_a_helper_that_cannot_start_is_not_waited_for(settings: Settings, monkey
     monkeypatch.setattr(remote_helper.sys, "executable", "/bin/false")
     remote_helper.ensure(settings)
     began = time.monotonic()
-    assert not link.fetch(settings.cache_dir, KEY)
+    assert not fetched(settings.cache_dir, KEY)
     assert time.monotonic() - began < link.STARTING_S
 
 
@@ -156,10 +142,9 @@ def test_a_client_does_not_wait_for_a_helper_that_hangs(settings: Settings) -> N
     process = psutil.Process(int(str(state(settings.cache_dir)["pid"])))
     process.suspend()
     try:
-        failed: list[Exception] = []
         began = time.monotonic()
-        remote_helper.begin(settings, failed.append)
-        assert time.monotonic() - began < link.GREETING_S / 2 and not failed
+        assert ahead.Ahead(settings).under_way
+        assert time.monotonic() - began < link.GREETING_S / 2
     finally:
         process.resume()
 
@@ -169,5 +154,25 @@ def test_a_worker_compiles_nothing_that_the_remote_has(settings: Settings, tmp_p
     there.put_artifact(there.store.publish(payload()))
     remote_helper.ensure(settings)
     # No graph: to compile it would fail.
-    job = wire.Job(id="1", key=KEY, store=str(root), device="cpu", graph=b"{}", compile_threads=1, failure_ttl_s=1.0)
-    assert compiler.run_job(job).outcome == "exists" and len(Store(root).lookup(KEY)) == 1
+    job = wire.Job(id="1", key=KEY, store=str(root), device="cpu", graph=b"{}", compile_threads=1, failure_ttl_s=1.0,
+                   may_park=True)  # fmt: skip
+    ends: list[wire.Finished] = []
+
+    def ended() -> bool:
+        ends.append(compiler.run_job(job))
+        return ends[-1].outcome != "parked"
+
+    wait_until(ended)
+    assert ends[-1].outcome == "exists" and len(Store(root).lookup(KEY)) == 1
+    assert all(end.again_s > 0 for end in ends[:-1])
+
+
+def test_a_worker_that_fails_or_dies_holds_no_lease(settings: Settings, tmp_path: Path) -> None:
+    there, root = host(tmp_path / "other", settings.remote), settings.cache_dir
+    remote_helper.ensure(settings)
+    assert not fetched(root, KEY)  # to compile it: the connection's end is the worker's
+    wait_until(lambda: not there.bucket.listed(f"artifacts/{KEY}"))
+    job = wire.Job(id="1", key=OTHER, store=str(root), device="cpu", graph=b"{}", compile_threads=1, failure_ttl_s=1.0)
+    assert compiler.run_job(job).outcome == "failed"
+    # Its lease is empty: nobody waits for this host.
+    wait_until(lambda: list(there.bucket.listed(f"artifacts/{OTHER}").values()) == [0])

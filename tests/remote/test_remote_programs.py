@@ -57,7 +57,7 @@ def one_fills_another_uses(a: Host, with_daemon: Host, url: str, tmp_path: Path,
     with new_host(with_daemon) as b:  # it has an empty store, and no key
         command(b, theirs, "keys", "trust", f"{public} a")
         # As the worker asks: nothing is compiled; each frame is traced once.
-        found = train(b, theirs)
+        found = train(b, {**theirs, "PRECOMPILED_REMOTE_AHEAD_S": "0"})
         assert {(graph, source) for graph, source, _ in found["graphs"]} == {("compiled", "swap")}
         assert (b.stats().compiled, b.stats().fallbacks, found["compiles"]) == (0, {}, 0)
     with new_host(with_daemon) as c:
@@ -72,6 +72,21 @@ def one_fills_another_uses(a: Host, with_daemon: Host, url: str, tmp_path: Path,
 @pytest.mark.slow  # a cold compile, four programs
 def test_over_a_shared_directory(served: Host, with_daemon: Host, tmp_path: Path) -> None:
     one_fills_another_uses(served, with_daemon, f"file://{tmp_path / 'bucket'}", tmp_path)
+
+
+@pytest.mark.slow  # two daemons, a cold compile
+def test_two_hosts_that_start_at_once_compile_each_graph_once(tmp_path: Path) -> None:
+    """Each has a daemon of its own; both have what the other one compiled."""
+    env = settings(f"file://{tmp_path / 'bucket'}", tmp_path / "config", PRECOMPILED_REMOTE_UNSIGNED="1",
+                   PRECOMPILED_MODE="eager", PRECOMPILED_PACKAGES="off")  # fmt: skip
+    with new_host() as a, new_host() as b:
+        command = ("-m", "precompiled", "run", "--", sys.executable, str(PROGRAM), "until-compiled")
+        programs = [host.program(*command, env=env, forked=False) for host in (a, b)]
+        for found in [program.result() for program in programs]:
+            assert {(graph, source) for graph, source, _ in found["graphs"]} == {("compiled", "swap")}
+            assert found["compiles"] == 0
+        assert a.stats().compiled + b.stats().compiled == 2, (a.stats(), b.stats())
+        assert (a.stats().fallbacks, b.stats().fallbacks) == ({}, {})
 
 
 # ---------------------------------------------------------------- S3

@@ -355,6 +355,32 @@ def test_a_worker_that_has_lost_its_gpu_leaves_and_the_graph_is_not_blamed() -> 
     assert host.only(RunJob, host.submit("k")).job.key == "k", "the key is not quarantined"
 
 
+def test_a_job_that_another_host_compiles_is_parked_and_holds_no_slot() -> None:
+    host = Host()
+    worker = host.warm()
+    first = host.only(RunJob, host.submit("a"))
+    assert first.job.may_park
+    host.submit("b")
+    # The next one has the slot at once; the parked one is asked for again later, at its old place.
+    assert host.only(RunJob, host.done(first, "parked", again_s=5.0)).job.key == "b"
+    assert host.scheduler.next_wake(host.now) is not None and host.scheduler.queue_depth == 1
+    host.done(host.all(RunJob)[-1])
+    assert not [item for item in host.tell(Tick()) if isinstance(item, RunJob)]
+    assert (host.scheduler.next_wake(host.now) or 99.0) <= 5.0
+    host.now += 5.1
+    again = host.only(RunJob, host.tell(Tick()))
+    assert (again.job.key, again.job.attempt, again.worker) == ("a", 1, worker)
+    said = host.done(again, "exists")
+    assert host.reply(said).state == "published"
+
+
+def test_a_parked_job_takes_no_threads_from_the_others() -> None:
+    host = Host(cores=4, slots=2, processes=2)
+    host.warm()
+    host.done(host.only(RunJob, host.submit("a")), "parked", again_s=30.0)
+    assert host.only(RunJob, host.submit("b")).job.compile_threads == 4
+
+
 def test_an_environment_that_cannot_start_fails_its_jobs_and_is_refused_for_a_while() -> None:
     host = Host()
     first = host.only(StartWorker, host.submit("k"))
@@ -666,7 +692,7 @@ class AnyHistory(RuleBasedStateMachine):
         self.carry_out(WorkerReady(worker))
 
     @precondition(lambda self: self.running)
-    @rule(data=st.data(), outcome=st.sampled_from(["published", "exists", "failed"]))
+    @rule(data=st.data(), outcome=st.sampled_from(["published", "exists", "failed", "parked"]))
     def finish(self, data: st.DataObject, outcome: Any) -> None:
         worker = data.draw(st.sampled_from(sorted(self.running)))
         job = self.running.pop(worker)

@@ -22,11 +22,12 @@ from torch._dynamo import convert_frame
 from precompiled.packages.describe.codes import code_digest, outermost, qualname
 from precompiled.packages.describe.errors import NotPortable
 from precompiled.packages.dynamo import entry_codec
-from precompiled.packages.dynamo.guard_facts import GuardFact, Guards, kind_of
+from precompiled.packages.dynamo.guard_facts import GuardFact, Guards
 from precompiled.packages.dynamo.optimizers import Prepared
 from precompiled.packages.dynamo.size_history import Kept, Met
 from precompiled.packages.dynamo.trace_log import Asked, TraceLog
 from precompiled.packages.dynamo.unguarded import Seen
+from precompiled.packages.dynamo.value_facts import kind_of
 from precompiled.store.package_format import About
 
 # The attribute of the callables that backend.py gives to Dynamo which holds the graph's Graph (below).

@@ -1,0 +1,183 @@
+"""Streams ahead (decision 0047): the helper of a remote brings what this program used last, while it still imports.
+
+Begun when torch is about to be imported (bootstrap.py), in a thread of its own. The first trace may wait for what is on
+its way, for a bounded time (``remote_ahead_s``); nobody else does. What a process used is told to the helper when its
+last graph is swapped, and at its end.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import sys
+import threading
+import time
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from precompiled.client import remote_helper
+from precompiled.client.process import PROCESS
+from precompiled.remote import link
+
+if TYPE_CHECKING:
+    from precompiled.core.config import Settings
+
+QUIET = 0.25  # of the time is waited for a remote that has not answered at all
+# Which of the CPU's instructions make a difference to what is compiled (torch/_inductor/cpu_vec_isa.py).
+_INSTRUCTIONS = frozenset(
+    {"avx2", "avx512f", "avx512_bf16", "amx_tile", "amx_fp16", "asimd", "asimddp", "sve", "sve2", "bf16"}
+)
+
+
+class Ahead:
+    """What is on its way for this process, and what it has used (process.Ahead). Thread-safe."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._program = ""
+        self._answered, self._ended = threading.Event(), threading.Event()
+        self._fetched = 0
+        self._left_s = settings.remote_ahead_s
+        self._told: set[object] = set()
+        self._lock = threading.Lock()
+        self._problem: Exception | None = None
+        self._on_problem: Callable[[Exception], None] | None = None
+        try:
+            threading.Thread(target=self._run, name="precompiled-ahead", daemon=True).start()
+        except RuntimeError as error:  # no more threads, or Python is about to end
+            self._fails(error)
+
+    def _run(self) -> None:
+        try:
+            remote_helper.ensure(self._settings)
+            self._program = identity()
+            for answer in link.answers(self._settings.cache_dir, {"do": "ahead", "program": self._program}):
+                self._fetched = int(answer.get("fetched", 0))
+                self._answered.set()
+        except Exception as error:  # noqa: BLE001 - the program goes on as on one host
+            self._fails(error)
+        finally:
+            self._answered.set()
+            self._ended.set()
+
+    def _fails(self, error: Exception) -> None:
+        self._answered.set()
+        self._ended.set()
+        with self._lock:
+            self._problem, told = error, self._on_problem
+        if told is not None:
+            told(error)
+
+    def on_problem(self, told: Callable[[Exception], None]) -> None:
+        """Have ``told`` called once if no helper can be started, now or later."""
+        with self._lock:
+            self._on_problem, problem = told, self._problem
+        if problem is not None:
+            told(problem)
+
+    def after_fork(self) -> None:
+        """In a child: the thread is the parent's, and what it brings comes to the store by itself."""
+        self._lock = threading.Lock()
+        self._answered, self._ended = threading.Event(), threading.Event()
+        self._answered.set()
+        self._ended.set()
+
+    # ------------------------------------------------ waiting
+
+    @property
+    def under_way(self) -> bool:
+        return not self._ended.is_set()
+
+    def wait(self) -> bool:
+        """Whether something has come that was not here; waits for it while there is time left (of the process)."""
+        with self._lock:
+            began, left = time.monotonic(), self._left_s
+            if not self._answered.wait(left * QUIET):
+                self._left_s = 0.0  # a remote that is slow is not waited for again
+                return False
+            self._ended.wait(max(0.0, left - (time.monotonic() - began)))
+            self._left_s = max(0.0, left - (time.monotonic() - began))
+        return self._ended.is_set() and self._fetched > 0
+
+    # ------------------------------------------------ what was used
+
+    def used(self, keys: Collection[str], fresh: Collection[str], entries: Collection[tuple[str, str]]) -> None:
+        """Tell the helper what this process has used by now, where that is more than it was told."""
+        now: set[object] = {*keys, *entries}
+        if not self._program or not now - self._told:
+            return
+        if link.used(self._settings.cache_dir, self._program, sorted(keys), sorted(fresh), sorted(entries)):
+            self._told = now
+
+
+def begin(settings: Settings) -> Ahead | None:
+    """Have the helper run, and bring what this program used last; once for a process. None where no remote is set."""
+    if not settings.remote or settings.mode == "off":
+        return None
+    with _begin_lock:
+        if PROCESS.ahead is None:
+            PROCESS.ahead = Ahead(settings)
+        found = PROCESS.ahead
+    assert isinstance(found, Ahead)
+    return found
+
+
+def identity() -> str:
+    """Which program this is, as far as can be told before torch is imported: the text of its main file, Python, torch,
+    and the machine. Not its arguments, nor the modules that it imports: a list is a hint.
+    """
+    facts = [_main(), sys.implementation.cache_tag, _torch(), platform.machine(), *_processors()]
+    return hashlib.sha256(repr(facts).encode()).hexdigest()
+
+
+def _main() -> tuple[str, str]:
+    path = sys.argv[0] if sys.argv else ""
+    if path in ("", "-c") or not os.path.isfile(path):
+        path = getattr(sys.modules.get("__main__"), "__file__", None) or ""
+    with suppress(OSError):
+        text = Path(path).read_bytes() if path else b""
+        if text.startswith(b"#!"):  # where its Python lies
+            text = text.partition(b"\n")[2]
+        if text:
+            return os.path.basename(path), hashlib.sha256(text).hexdigest()
+    given = list(getattr(sys, "orig_argv", []))
+    return "", given[given.index("-c") + 1] if "-c" in given[:-1] else ""
+
+
+def _torch() -> str:
+    spec = getattr(sys.modules.get("torch"), "__spec__", None)
+    with suppress(OSError, TypeError, AttributeError):
+        return (Path(spec.origin).parent / "version.py").read_text()  # type: ignore[union-attr]
+    return ""
+
+
+def _processors() -> list[str]:
+    """What the CPU can, and the models of the GPUs."""
+    found = []
+    with suppress(OSError), open("/proc/cpuinfo", encoding="utf-8") as file:
+        for line in file:
+            name, _, value = line.partition(":")
+            if name.strip().lower() in ("flags", "features"):
+                found += sorted(_INSTRUCTIONS & set(value.split()))
+                break
+    models = set()
+    for path in Path("/proc/driver/nvidia/gpus").glob("*/information"):
+        with suppress(OSError):
+            models.add(path.read_text().partition("\n")[0].partition(":")[2].strip())
+    return [*found, *sorted(models)]
+
+
+_begin_lock = threading.Lock()
+
+
+def _after_fork_in_child() -> None:
+    global _begin_lock  # noqa: PLW0603 - a thread of the parent may have held it
+    _begin_lock = threading.Lock()
+    if isinstance(PROCESS.ahead, Ahead):
+        PROCESS.ahead.after_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)

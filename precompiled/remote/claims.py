@@ -1,0 +1,154 @@
+"""The helper's claims: for each key that workers ask for, a thread that looks, waits, or holds the lease.
+
+A worker is answered within ANSWER_S, whatever the remote does: it holds a slot. It is told to compile, that the
+artifact has come, or to ask again; meanwhile its job is parked (service/scheduler.py).
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from precompiled.core.errors import StoreError
+from precompiled.remote import link
+from precompiled.remote.errors import RemoteError
+from precompiled.remote.lease import TTL_S, Claim, Found
+from precompiled.remote.transfer import Transfer
+
+ANSWER_S = 0.5
+AGAIN_THEIRS_S = 5.0  # and while another host compiles: what comes meanwhile is published here without it
+PATIENCE_S = 3.0  # for a remote that has not answered about a key at all
+LOOK_S = (1.0, 10.0)  # between two looks at another's lease: at first, and at most
+MAX_THEIRS_S = 600.0  # in all; then this host compiles without a lease
+UNCLAIMED_S = 15.0  # a lease that no worker here makes use of is given back
+KEPT_S = 60.0  # what was found out, for a worker that asks again
+
+
+class _Case:
+    """One key. ``found``: None while the remote has not answered."""
+
+    def __init__(self) -> None:
+        self.found: Found | None = None
+        self.began = self.since = self.asked = time.monotonic()
+        self.taken = False  # a worker compiles it
+        self.over = threading.Event()  # it has ended, or nobody wants to know
+        self.how = ""  # "put", "failed", else nothing was compiled
+
+
+class Claims:
+    """Thread-safe. ``failed``: is told what the remote does not answer."""
+
+    def __init__(self, failed: Callable[[Exception], None], *, may_hold: bool, ttl_s: float = TTL_S) -> None:
+        self._failed, self._may_hold, self._ttl_s = failed, may_hold, ttl_s
+        self._cases: dict[str, _Case] = {}
+        self._changed = threading.Condition()
+
+    def ask(self, there: Transfer, key: str) -> dict[str, Any]:
+        """What a worker with a job of this key does now: {"found"}, {"again_s"}, or {"compile"}, then ``ended``."""
+        with self._changed:
+            self._forget()
+            case = self._cases.get(key)
+            if case is None:
+                case = self._cases[key] = _Case()
+                threading.Thread(target=self._work, args=(case, there, key), daemon=True).start()
+            case.asked = time.monotonic()
+            self._changed.wait_for(lambda: case.found is not None, ANSWER_S)
+            match case.found:
+                case None if time.monotonic() - case.began < PATIENCE_S:
+                    return {"again_s": link.AGAIN_S}
+                case Found.THEIRS:
+                    return {"again_s": AGAIN_THEIRS_S}
+                case Found.MINE if case.taken:
+                    return {"again_s": AGAIN_THEIRS_S}  # another worker of this host
+                case Found.MINE:
+                    case.taken = True
+                    return {"compile": True}
+            self._cases.pop(key, None)
+            case.over.set()
+            return {"found": True} if case.found is Found.HERE else {"compile": True}
+
+    def ended(self, key: str, how: str) -> None:
+        """A worker that was told to compile has ended: "put", its artifact is in the remote; "failed"; "" neither."""
+        with self._changed:
+            case = self._cases.get(key)
+            if case is not None and case.found is Found.MINE:
+                case.how = how
+                case.over.set()
+
+    @property
+    def held(self) -> int:
+        """Leases that workers here make use of."""
+        with self._changed:
+            return sum(case.taken for case in self._cases.values())
+
+    def _forget(self) -> None:
+        now = time.monotonic()
+        for key in [key for key, case in self._cases.items() if _is_final(case) and now - case.since > KEPT_S]:
+            del self._cases[key]
+
+    # ------------------------------------------------ a case's thread
+
+    def _work(self, case: _Case, there: Transfer, key: str) -> None:
+        claim = Claim(there, key, ttl_s=self._ttl_s, may_hold=self._may_hold)
+        try:
+            self._wait(case, claim)
+            if case.found is Found.MINE:
+                self._hold(case, claim)
+        except Exception as error:  # noqa: BLE001 - whoever asks goes on as on one host
+            self._failed(error)
+            self._is(case, Found.ALONE)
+        finally:
+            with self._changed:
+                if not _is_final(case) and self._cases.get(key) is case:
+                    del self._cases[key]
+
+    def _wait(self, case: _Case, claim: Claim) -> None:
+        pause, answered = LOOK_S[0], time.monotonic()
+        while not case.over.is_set():
+            try:
+                found = claim.look()
+                answered = time.monotonic()
+            except (RemoteError, StoreError) as error:
+                # One that was seen to compile goes on doing so; else it is as on one host.
+                if case.found is not Found.THEIRS or time.monotonic() - answered > claim.ttl_s:
+                    raise
+                self._failed(error)
+                found = Found.THEIRS
+            if found is Found.THEIRS and time.monotonic() - case.began > MAX_THEIRS_S:
+                found = Found.ALONE
+            self._is(case, found)
+            if found is not Found.THEIRS:
+                return
+            case.over.wait(min(pause, claim.beat_s) * random.uniform(0.7, 1.0))
+            pause = min(2 * pause, LOOK_S[1])
+
+    def _hold(self, case: _Case, claim: Claim) -> None:
+        try:
+            while not case.over.wait(claim.beat_s):
+                with self._changed:
+                    if not case.taken and time.monotonic() - case.since > UNCLAIMED_S:
+                        break
+                try:
+                    if not claim.beat():
+                        return
+                except RemoteError as error:
+                    self._failed(error)  # it may answer again; if not, others take the lease for dead
+        finally:
+            with self._changed:
+                case.over.set()
+            if case.how == "failed":
+                claim.give_up()
+            else:
+                claim.end()
+
+    def _is(self, case: _Case, found: Found) -> None:
+        with self._changed:
+            case.found, case.since = found, time.monotonic()
+            self._changed.notify_all()
+
+
+def _is_final(case: _Case) -> bool:
+    return case.found in (Found.HERE, Found.ALONE)

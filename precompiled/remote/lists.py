@@ -1,0 +1,83 @@
+"""What a program used last, listed in the remote under its identity, so that an empty host can fetch it in one go.
+
+::
+
+    programs/<program>/<label>-<by>-<digest>     an object as all others (envelope.py); writers' lie side by side
+    body = {"objects": [[path, size]*]}          JSON; the newest used first
+
+A list is a hint: each object that it names is verified as any other, and what it lacks is found by its key. A writer
+puts a new one where he misses something in those that are there, with what they had, and removes his own older ones.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable
+
+from precompiled.core.errors import CorruptArtifact
+from precompiled.remote import envelope as form
+from precompiled.remote.envelope import ARTIFACT, ENTRY, LIST, Object
+from precompiled.remote.errors import Refused
+from precompiled.remote.transfer import Transfer
+from precompiled.store import package_format
+
+LABEL = f"{1:016x}"  # the format
+MAX_LISTED = 2000
+MAX_LISTS = 8  # that are read
+
+
+def listed(there: Transfer, program: str) -> tuple[list[Object], list[Object]]:
+    """The lists of a program that are believed, and the objects that they name. Raises RemoteError."""
+    lists: list[Object] = []
+    found: dict[str, Object] = {}
+    for item in there.objects(LIST, program):
+        if item.label != LABEL or not there.trust.believes(item.by) or there.is_refused(item):
+            continue
+        if len(lists) >= MAX_LISTS:
+            break
+        try:
+            objects = _parsed(there.body(item))
+        except (Refused, CorruptArtifact) as error:
+            there.refuse(item, error)
+        except FileNotFoundError:
+            continue  # its writer has a newer one
+        else:
+            lists.append(item)
+            found.update((one.path, one) for one in objects)
+    return lists, list(found.values())
+
+
+def _parsed(body: bytes) -> list[Object]:
+    try:
+        named = json.loads(body)["objects"][:MAX_LISTED]
+        found = [form.object_at(str(path), int(size)) for path, size in named]
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise CorruptArtifact(f"a program's list in a remote cannot be read: {error}") from error
+    return [item for item in found if item is not None and item.kind != LIST]
+
+
+def note(
+    there: Transfer, program: str, keys: Collection[str], fresh: Collection[str], entries: Iterable[tuple[str, str]]
+) -> bool:
+    """Have a program's lists name what it used; whether one was written. Raises RemoteError.
+
+    ``fresh``: those of the keys of which a variant may be new. ``entries``: function and file name.
+    """
+    if not there.trust.by:
+        return False
+    lists, known = listed(there, program)
+    groups, names = {item.group for item in known}, {(item.group, item.label) for item in known}
+    wanted = {(function, name.removesuffix(package_format.SUFFIX)) for function, name in entries} - names
+    found = [item for key in keys if key not in groups or key in fresh for item in there.objects(ARTIFACT, key)]
+    for function in {function for function, _label in wanted}:
+        found += [item for item in there.objects(ENTRY, function) if (function, item.label) in wanted]
+    paths = {item.path for item in known}
+    new = [item for item in found if item.path not in paths and there.trust.believes(item.by)]
+    if not new:
+        return False
+    body = {"objects": [[item.path, item.size] for item in [*new, *known][:MAX_LISTED]]}
+    written = there.write(LIST, program, LABEL, json.dumps(body).encode())
+    for item in lists:
+        if item.by == there.trust.by and item.path != written:
+            there.bucket.remove(item.path)
+    return True

@@ -1,0 +1,287 @@
+"""Leases: of all hosts that miss a key one compiles it, whichever dies; nobody waits for a holder that is gone."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from support_daemon import wait_until
+from support_remote import host, memory
+from support_store import KEY, OTHER, payload
+
+from precompiled.remote import claims, envelope, lease
+from precompiled.remote.bucket import Bucket
+from precompiled.remote.claims import Claims
+from precompiled.remote.errors import RemoteError
+from precompiled.remote.lease import Claim, Found
+from precompiled.remote.transfer import Transfer
+
+
+@dataclass
+class Clock:
+    """One host's own clock: what it shows is nobody else's business."""
+
+    now: float = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture(params=["file", "memory"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return memory() if request.param == "memory" else f"file://{tmp_path / 'bucket'}"
+
+
+def names(there: Transfer, key: str = KEY) -> list[str]:
+    return sorted(name for name in there.bucket.listed(f"artifacts/{key}") if lease.is_lease(name))
+
+
+def compiled(there: Transfer, claim: Claim, key: str = KEY) -> None:
+    there.put_artifact(there.store.publish(payload(key)))
+    claim.end()
+
+
+def test_one_of_two_hosts_compiles_and_the_other_fetches(url: str, tmp_path: Path) -> None:
+    a, b = host(tmp_path / "a", url), host(tmp_path / "b", url)
+    mine, theirs = Claim(a, KEY), Claim(b, KEY)
+    assert (mine.look(), theirs.look(), Claim(b, OTHER).look()) == (Found.MINE, Found.THEIRS, Found.MINE)
+    assert mine.beat() and theirs.look() is Found.THEIRS
+    compiled(a, mine)
+    assert theirs.look() is Found.HERE and b.store.lookup(KEY) and names(a) == []
+    assert (a.counts.absent, b.counts.absent) == (1, 1)
+
+
+def test_one_put_of_many_at_once_makes_it(url: str) -> None:
+    places = [Bucket(url, 30.0) for _ in range(16)]
+    together = threading.Barrier(len(places))
+
+    def put(number: int) -> bool:
+        together.wait()
+        return places[number].create("a/lease", str(number).encode())
+
+    with ThreadPoolExecutor(len(places)) as pool:
+        assert sum(pool.map(put, range(len(places)))) == 1
+
+
+def looks(claim: Claim, clock: Clock, seconds: float) -> Found:
+    """Look as often as the helper does, until something else than THEIRS, or so long."""
+    for _ in range(int(seconds / claim.beat_s)):
+        clock.now += claim.beat_s
+        if (found := claim.look()) is not Found.THEIRS:
+            return found
+    return Found.THEIRS
+
+
+@pytest.mark.parametrize("off_s", [0.0, 3600.0, -3600.0])
+def test_a_dead_holders_lease_runs_out_whatever_the_clocks_show(url: str, tmp_path: Path, off_s: float) -> None:
+    a, b, c = (host(tmp_path / name, url) for name in "abc")
+    dead, clock = Claim(a, KEY, clock=Clock(5.0)), Clock(1e6 + off_s)
+    waiting = Claim(b, KEY, clock=clock)
+    assert dead.look() is Found.MINE and waiting.look() is Found.THEIRS
+    # As long as it beats it lives.
+    for _ in range(5):
+        assert dead.beat() and looks(waiting, clock, lease.TTL_S * 0.7) is Found.THEIRS
+    assert looks(waiting, clock, lease.TTL_S) is Found.MINE and waiting.fence == 2
+    # It was only slow: the higher fence stops it, and a third host waits for the new holder.
+    assert not dead.beat() and Claim(c, KEY).look() is Found.THEIRS
+    compiled(b, waiting)
+    assert names(a) == [] and Claim(c, KEY).look() is Found.HERE
+
+
+def test_a_time_without_answers_proves_no_death(tmp_path: Path) -> None:
+    url = memory()
+    a, b, clock = host(tmp_path / "a", url), host(tmp_path / "b", url), Clock()
+    Claim(a, KEY).look()
+    waiting = Claim(b, KEY, clock=clock)
+    assert waiting.look() is Found.THEIRS
+    clock.now += 10 * lease.TTL_S  # neither could reach the remote, for instance
+    assert waiting.look() is Found.THEIRS
+
+
+def test_what_was_put_between_a_look_and_the_lease_is_not_compiled_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = memory()
+    a, b = host(tmp_path / "a", url), host(tmp_path / "b", url)
+    create = b.bucket.create
+
+    def late(path: str, data: bytes) -> bool:
+        a.put_artifact(a.store.publish(payload()))
+        return create(path, data)
+
+    monkeypatch.setattr(b.bucket, "create", late)
+    assert Claim(b, KEY).look() is Found.HERE and names(a) == []
+
+
+def test_where_the_holder_could_not_compile_everybody_tries_for_himself(url: str, tmp_path: Path) -> None:
+    a, b = host(tmp_path / "a", url), host(tmp_path / "b", url)
+    mine, theirs = Claim(a, KEY), Claim(b, KEY)
+    assert (mine.look(), theirs.look()) == (Found.MINE, Found.THEIRS)
+    mine.give_up()
+    assert (theirs.look(), Claim(b, KEY).look()) == (Found.ALONE, Found.ALONE)
+
+
+def test_a_host_that_may_not_put_waits_for_others_and_holds_nothing(tmp_path: Path) -> None:
+    url = memory()
+    a, b = host(tmp_path / "a", url), host(tmp_path / "b", url)
+    assert Claim(b, KEY, may_hold=False).look() is Found.ALONE and names(b) == []
+    Claim(a, KEY).look()
+    assert Claim(b, KEY, may_hold=False).look() is Found.THEIRS
+
+
+class Others:
+    """A signer whom nobody here believes, and who believes himself."""
+
+    by = "0123456789abcdef"
+
+    def believes(self, by: str) -> bool:
+        return by == self.by
+
+    def check(self, envelope: envelope.Envelope) -> None:
+        pass
+
+    def signed(self, envelope: envelope.Envelope) -> envelope.Envelope:
+        return envelope
+
+
+class Mine(Others):
+    by = "fedcba9876543210"
+
+
+def test_nobody_waits_for_a_holder_whom_he_does_not_believe(tmp_path: Path) -> None:
+    url = memory()
+    a, b = host(tmp_path / "a", url, Others()), host(tmp_path / "b", url, Mine())
+    assert Claim(a, KEY).look() is Found.MINE and Claim(b, KEY).look() is Found.MINE and len(names(a)) == 2
+
+
+# ---------------------------------------------------------------- the helper's claims
+
+
+@pytest.fixture
+def failed() -> list[Exception]:
+    return []
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(claims, "LOOK_S", (0.02, 0.05))
+    monkeypatch.setattr(claims, "ANSWER_S", 5.0)
+
+
+def decided(asked: Callable[[], dict[str, object]]) -> dict[str, object]:
+    answers: list[dict[str, object]] = []
+
+    def is_decided() -> bool:
+        answers.append(asked())
+        return "again_s" not in answers[-1]
+
+    wait_until(is_decided)
+    return answers[-1]
+
+
+@pytest.mark.usefixtures("quick")
+def test_workers_of_two_hosts_ask_and_one_compiles(url: str, tmp_path: Path, failed: list[Exception]) -> None:
+    a, b = host(tmp_path / "a", url), host(tmp_path / "b", url)
+    of_a, of_b = (Claims(failed.append, may_hold=True) for _ in "ab")
+    assert of_a.ask(a, KEY) == {"compile": True} and of_a.held == 1
+    assert "again_s" in of_a.ask(a, KEY) and "again_s" in of_b.ask(b, KEY)
+    a.put_artifact(a.store.publish(payload()))
+    of_a.ended(KEY, "put")
+    # It comes by itself: nobody has to ask for it.
+    wait_until(lambda: b.store.lookup(KEY))
+    assert decided(lambda: of_b.ask(b, KEY)) == {"found": True}
+    wait_until(lambda: names(a) == [] and of_a.held == 0)
+    assert failed == []
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("how", ["", "failed"])
+def test_a_worker_that_ends_without_an_artifact_keeps_nobody_waiting(
+    how: str, tmp_path: Path, failed: list[Exception]
+) -> None:
+    url = memory()
+    a, b = host(tmp_path / "a", url), host(tmp_path / "b", url)
+    of_a, of_b = (Claims(failed.append, may_hold=True) for _ in "ab")
+    assert of_a.ask(a, KEY) == {"compile": True} and "again_s" in of_b.ask(b, KEY)
+    of_a.ended(KEY, how)
+    assert decided(lambda: of_b.ask(b, KEY)) == {"compile": True}
+    assert of_b.held == (how == "")
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_holder_beats_and_one_that_stops_is_followed(tmp_path: Path, failed: list[Exception]) -> None:
+    url = memory()
+    a, b, c = (host(tmp_path / name, url) for name in "abc")
+    of_a, of_b = (Claims(failed.append, may_hold=True, ttl_s=0.6) for _ in "ab")
+    assert of_a.ask(a, KEY) == {"compile": True} and "again_s" in of_b.ask(b, KEY)
+    sizes = {}
+    wait_until(lambda: sizes.update(b.bucket.listed(f"artifacts/{KEY}")) or max(sizes.values()) > 25 + len(str(1)))
+    assert "again_s" in of_b.ask(b, KEY)
+    of_a.ended(KEY, "")
+    assert decided(lambda: of_b.ask(b, KEY)) == {"compile": True}
+    # A host that is gone without a word.
+    Claim(c, OTHER).look()
+    assert decided(lambda: of_b.ask(b, OTHER)) == {"compile": True} and names(b, OTHER)[-1].endswith("2")
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_lease_that_no_worker_uses_is_given_back(
+    tmp_path: Path, failed: list[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(claims, "ANSWER_S", 0.0)
+    monkeypatch.setattr(claims, "UNCLAIMED_S", 0.05)
+    there = host(tmp_path / "a", memory())
+    mine = Claims(failed.append, may_hold=True, ttl_s=0.3)
+    assert "again_s" in mine.ask(there, KEY)
+    wait_until(lambda: names(there))
+    wait_until(lambda: not names(there))
+    assert mine.held == 0
+
+
+class Slow(Bucket):
+    """A place that answers nothing before it is told to."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url, 30.0)
+        self.answers = threading.Event()
+
+    def listed(self, folder: str) -> dict[str, int]:
+        self.answers.wait(30.0)
+        return super().listed(folder)
+
+
+def test_a_remote_that_does_not_answer_holds_no_worker(
+    tmp_path: Path, failed: list[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(claims, "ANSWER_S", 0.01)
+    monkeypatch.setattr(claims, "PATIENCE_S", 0.2)
+    url = memory()
+    bucket = Slow(url)
+    there = Transfer(host(tmp_path / "a", url).store, bucket, host(tmp_path / "a", url).trust)
+    mine = Claims(failed.append, may_hold=True)
+    began = time.monotonic()
+    assert "again_s" in mine.ask(there, KEY) and time.monotonic() - began < 0.2
+    assert decided(lambda: mine.ask(there, KEY)) == {"compile": True} and mine.held == 0
+    # What it then answers to nobody is given back.
+    bucket.answers.set()
+    assert decided(lambda: mine.ask(there, OTHER)) == {"compile": True}
+    wait_until(lambda: not names(there))
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_remote_that_fails_lets_everybody_compile(
+    tmp_path: Path, failed: list[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = host(tmp_path / "a", memory())
+
+    def fails(_: str) -> Iterator[None]:
+        raise RemoteError("no", code="remote-unreachable")
+
+    monkeypatch.setattr(there.bucket, "listed", fails)
+    assert Claims(failed.append, may_hold=True).ask(there, KEY) == {"compile": True}
+    assert isinstance(failed[0], RemoteError)
