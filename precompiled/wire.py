@@ -161,7 +161,7 @@ class Rejected(_Message, frozen=True):
 
     At once: "protocol-version", "bad-message", "too-large", "not-permitted", "no-such-device", "key-quarantined",
     "worker-cannot-start", "stopping". Later, as the end of an accepted job: "compile-failed", "device-lost",
-    "key-quarantined", "worker-cannot-start", "stopping". What each means: docs/protocol.md.
+    "made-up-device", "key-quarantined", "worker-cannot-start", "stopping". What each means: docs/protocol.md.
     """
 
     code: str

@@ -23,6 +23,7 @@ from precompiled.client.process import PROCESS, Recorder
 from precompiled.client.runs import RunRecord
 from precompiled.client.safe_points import SafePoints
 from precompiled.core.errors import COMPILE_ERROR, NotServed
+from precompiled.core.paths import TARGET_VARIABLE
 from precompiled.core.spans import Span
 from precompiled.store import runs
 from precompiled.store.artifacts import Artifact, Store
@@ -53,6 +54,9 @@ class Session:
         self.safe_points = SafePoints()
         # Set where this process is a watch's capture (docs/watch.md): graphs are captured, and not served.
         self.recorder: Recorder | None = PROCESS.recorder
+        # Set below `--target`: what is compiled is for a GPU that is not here. Kernels do not run there, but operators
+        # do, so calls run eager for ever: values are as near to real ones as they can be (docs/decisions/0046).
+        self.stays_eager = TARGET_VARIABLE in os.environ
         self._run = RunRecord(self.settings.cache_dir)
         self._starting: Starting | None = None
         self._without_daemon: str | None = None

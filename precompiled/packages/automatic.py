@@ -165,8 +165,8 @@ class Automatic:
             with collection.seldom():
                 looked.program = self._program(session)
                 looked.requires = requirements.requirements(frame.options)
-                if session.recorder is not None:
-                    return None  # a watch's capture always traces
+                if session.recorder is not None or session.stays_eager:
+                    return None  # a watch's capture always traces, and so does what must not run compiled
                 awaited = PROCESS.ahead is not None and PROCESS.ahead.under_way
                 found = self._find(session, frame, looked)
                 if found is None and awaited and looked.audited is None and session.came_ahead():
