@@ -79,6 +79,8 @@ def compile_or_swap(
     if session.recorder is not None and not kept:
         # A watch's capture wants to know what a run would look up, and runs nothing compiled.
         in_process = functools.partial(_recorded, session.recorder, calls, module)
+    elif session.stays_eager and not kept:
+        in_process = functools.partial(stand_in.StandIn, module)
 
     def serve() -> Compiled:
         if kept:
@@ -293,6 +295,8 @@ class _Graph:
     def _hit(self, program: capture.Program, artifact: Artifact) -> Compiled:
         started = time.perf_counter()
         function = self._load(program, artifact)
+        if self.session.stays_eager and not program.no_stand_in:
+            function = self.graph.eager()
         self.calls.loaded("hit", time.perf_counter() - started, artifact.manifest.compile_s)
         self.session.ledger.count(hits=1, saved_s=artifact.manifest.compile_s)
         self.session.loaded_from(artifact)
@@ -327,6 +331,7 @@ class _Graph:
             captures.is_capturing if program.device != "cpu" else None,
             self.safe_point,
             waits=bool(program.no_stand_in),
+            stays_eager=self.session.stays_eager and not program.no_stand_in,
             refuse=lambda: self.session.refuse_sizes(self.calls),
         )
         return dispatch

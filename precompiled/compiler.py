@@ -13,9 +13,8 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,13 +22,13 @@ import msgspec
 
 from precompiled import wire
 from precompiled.core.errors import CompileFailed, PrecompiledError, StoreError
-from precompiled.core.spans import Span, ended
 from precompiled.graph import places
 from precompiled.made_up_cuda import activate
 from precompiled.remote import link
 from precompiled.store import artifact_format as fmt
-from precompiled.store import jobs, scratch, turns
+from precompiled.store import scratch, turns
 from precompiled.store.artifacts import Store, full
+from precompiled.store.jobs import JobRecord
 from precompiled.version import VERSION
 
 if TYPE_CHECKING:
@@ -38,12 +37,13 @@ if TYPE_CHECKING:
 MAX_MESSAGE_CHARS = 4000
 
 _ready = 0.0  # when this worker had imported what it needs, in seconds since the epoch
-_records: dict[Path, jobs.JobRecord] = {}  # by store
+_records: dict[Path, JobRecord] = {}  # by store
 
 
 def warm_up() -> None:
     """Import what every compile needs, so that the first job does not pay for it."""
     global _ready  # noqa: PLW0603
+    activate.activate()  # before torch
     import precompiled.torch_internals.compile  # noqa: F401 - it imports Inductor
     from precompiled.torch_internals import collection
 
@@ -61,31 +61,15 @@ def run_job(job: wire.Job) -> wire.Finished:
     """
     root = Path(job.store)
     if root not in _records:
-        _records[root] = jobs.JobRecord(root, _ready)
+        _records[root] = JobRecord(root, _ready)
     record = _records[root]
-    story = _Story(record.phase)
     record.begin(job.id, job.key, job.name, job.attempt, job.queued_s)
-    finished = _run_job(job, story)
-    record.end(finished.outcome, finished.reason, story.spans)
+    finished = _run_job(job, record)
+    record.end(finished.outcome, finished.reason)
     return finished
 
 
-@dataclass
-class _Story:
-    """What a job comes to (``phase`` is told), and how long each part of it took."""
-
-    phase: Callable[[str], None]
-    spans: list[Span] = field(default_factory=list)
-
-    @contextmanager
-    def part(self, name: str) -> Iterator[None]:
-        self.phase(name)
-        began = time.monotonic()
-        yield
-        self.spans.append(ended(name, time.monotonic() - began))
-
-
-def _run_job(job: wire.Job, story: _Story) -> wire.Finished:
+def _run_job(job: wire.Job, record: JobRecord) -> wire.Finished:
     from precompiled.graph.job import split
 
     started = time.monotonic()
@@ -98,11 +82,12 @@ def _run_job(job: wire.Job, story: _Story) -> wire.Finished:
             # Published between the client's lookup and its submit, or by another daemon on the same store.
             return wire.Finished(job.id, job.key, "exists", 0.0)
         for _variant in range(fmt.MAX_VARIANTS):
-            with ExitStack() as held:
-                with story.part("remote"):
-                    among_hosts = held.enter_context(link.turn(store.root, job.key))
+            record.phase("remote")
+            asked = time.monotonic()
+            with link.turn(store.root, job.key) as among_hosts:
+                record.spent("remote", time.monotonic() - asked)
                 if not among_hosts.found:
-                    return _among_hosts(store, job, data, started, among_hosts, story)
+                    return _among_hosts(store, job, data, started, among_hosts, record)
             if _is_there(store, job):
                 return wire.Finished(job.id, job.key, "exists", 0.0)  # another host has compiled it
         raise full(job.key)
@@ -119,21 +104,23 @@ def _run_job(job: wire.Job, story: _Story) -> wire.Finished:
 
 
 def _among_hosts(
-    store: Store, job: wire.Job, data: bytes, started: float, among_hosts: link.Turn, story: _Story
+    store: Store, job: wire.Job, data: bytes, started: float, among_hosts: link.Turn, record: JobRecord
 ) -> wire.Finished:
     """Compile and publish what no other host has compiled; where one is at it, have the job run again later."""
     if among_hosts.again_s and job.may_park:
         return wire.Finished(job.id, job.key, "parked", 0.0, again_s=among_hosts.again_s)
     folder = scratch.directory(store.root) / "turns"
-    story.phase("turn")
+    record.phase("turn")
     try:
         with turns.turn(folder, places.family(job.graph)) as turn:
             if turn is not None and turn.waited and _is_there(store, job):
                 # Another worker compiled it for a rank elsewhere in the meshes.
                 return wire.Finished(job.id, job.key, "exists", 0.0)
-            payload, others = _compile(job, data, started, turn.end if turn is not None else lambda: None, story)
-            with story.part("publish"):
-                artifact = store.publish(payload)
+            payload, others = _compile(job, data, started, turn.end if turn is not None else lambda: None, record)
+            record.phase("publish")
+            publishing = time.monotonic()
+            artifact = store.publish(payload)
+            record.spent("publish", time.monotonic() - publishing)
     except Exception:
         among_hosts.failed()
         raise
@@ -180,12 +167,12 @@ def _publish_for(store: Store, payload: fmt.Payload, key: str, program: bytes) -
 
 
 def _compile(
-    job: wire.Job, data: bytes, started: float, told: Callable[[], None], story: _Story
+    job: wire.Job, data: bytes, started: float, told: Callable[[], None], record: JobRecord
 ) -> tuple[fmt.Payload, dict[str, bytes]]:
     """The artifact, and the keys and programs that it is for as well. ``data``: of weights that are frozen. ``told``:
     of ``compile_graph``.
     """
-    story.phase("decode")
+    record.phase("decode")
     import torch
 
     from precompiled.graph import capture, environment, key, weights
@@ -221,14 +208,14 @@ def _compile(
         ) from error
     frozen = weights.tensors([item for item in inputs["args"] if "content" in item], data)
     with (
+        phases.noted(record.spans, record.phase),
         modes.process_wide(program["modes"]),
         modes.thread_local(program["modes"]),
         configs.applied(settings, job.compile_threads),
         process_groups.stand_ins(program["modes"]["groups"], program["modes"].get("ranks")),
-        phases.noted(story.spans, story.phase),
     ):
         result: CompileResult = compile_graph(
-            module, inputs, program["hints"], program["floats"], frozen, told, story.phase
+            module, inputs, program["hints"], program["floats"], frozen, told, record.phase
         )
     manifest = fmt.Manifest(
         key=job.key,
@@ -249,7 +236,7 @@ def _compile(
             "uid": str(os.getuid()),
             "pid": str(os.getpid()),
             "host": socket.gethostname(),
-            **({"device": "made up"} if job.device != "cpu" and activate.is_active() else {}),
+            **({"device": "made up"} if _is_made_up(job) else {}),
         },
         has_backward=result.has_backward,
         kernels=result.native.kernels,
@@ -308,6 +295,9 @@ def _publish_failure(store: Store, job: wire.Job, started: float, code: str, mes
     if job.device != "cpu" and (problem := _lost_device()):
         # Of the device, or of what an earlier compile did to this process's part of it: no word about this graph.
         return _failed(job, started, "device-lost", f"the worker's GPU cannot be used any more: {problem}")
+    if _is_made_up(job):
+        # A worker beside the real GPU may do better: no word about this graph to those who have one.
+        return _failed(job, started, code, message)
     seconds = time.monotonic() - started
     message = message[:MAX_MESSAGE_CHARS]
     try:
@@ -318,6 +308,10 @@ def _publish_failure(store: Store, job: wire.Job, started: float, code: str, mes
     except StoreError as error:
         return _failed(job, started, error.code, f"{error} (while recording: {message})")
     return wire.Finished(job.id, job.key, "failed", seconds, reason=code, message=message)
+
+
+def _is_made_up(job: wire.Job) -> bool:
+    return job.device != "cpu" and activate.is_active()
 
 
 def _lost_device() -> str:

@@ -161,7 +161,7 @@ class Rejected(_Message, frozen=True):
 
     At once: "protocol-version", "bad-message", "too-large", "not-permitted", "no-such-device", "key-quarantined",
     "worker-cannot-start", "stopping". Later, as the end of an accepted job: "compile-failed", "device-lost",
-    "key-quarantined", "worker-cannot-start", "stopping". What each means: docs/protocol.md.
+    "made-up-device", "key-quarantined", "worker-cannot-start", "stopping". What each means: docs/protocol.md.
     """
 
     code: str
@@ -303,8 +303,8 @@ class Job(_Message, frozen=True):
     cache_max_bytes: int = 20 << 30  # the worker evicts: in a system daemon it alone may touch the user's store
     cache_max_inodes: int = 200_000
     base: list[str] = []  # as in Submit
-    may_park: bool = False  # the daemon knows the outcome "parked"
     queued_s: float = 0.0  # since its first submit
+    may_park: bool = False  # the daemon knows the outcome "parked"
 
 
 class Exit(_Message, frozen=True):

@@ -29,6 +29,7 @@ COMMANDS = {
     "status": "precompiled.cli.daemon",
     "stats": "precompiled.cli.daemon",
     "top": "precompiled.cli.top",
+    "metrics": "precompiled.cli.metrics",
     "trace": "precompiled.cli.timeline",
     "timeline": "precompiled.cli.timeline",
     "watch": "precompiled.cli.watch",

@@ -22,7 +22,7 @@ from precompiled.store.runs import NOT_SERVED, Process, Run, runs, traces, waite
 # How the graphs that are no misses came to run.
 _HITS = ("hit", "package")
 # Of what causes are called (graph/causes.py), what can be counted.
-_NOUNS = ("size", "dtype", "edit", "value", "range", "input", "graph")
+_NOUNS = ("size", "dtype", "edit", "value", "way", "range", "input", "graph")
 
 
 @dataclass

@@ -49,6 +49,12 @@ _NOT_FOR_WORKERS_SUFFIX = "_CACHE_DIR"
 _KEYED_PREFIXES = ("TORCHINDUCTOR_", "TRITON_")
 _KEYED = ("LD_LIBRARY_PATH", "CPATH", "CPLUS_INCLUDE_PATH", "LIBRARY_PATH", "CUDA_HOME", "TORCH_CUDA_ARCH_LIST")
 _NOT_KEYED_SUFFIXES = ("_DIR", "_THREADS", "_START_METHOD", "_LIBCUDA_PATH")
+# What torch tells of a GPU and Inductor reads (triton_heuristics.py, choices.py, template_heuristics/triton.py). Not
+# the sizes of its memory and its cache, and not its clocks: see docs/decisions/0046.
+_GPU = (
+    "name", "major", "minor", "multi_processor_count", "max_threads_per_multi_processor", "regs_per_multiprocessor",
+    "shared_memory_per_block_optin", "warp_size",
+)  # fmt: skip
 
 
 def variables(with_path: bool = False) -> dict[str, str]:
@@ -100,7 +106,7 @@ def facts(device: str, *, of_a_worker: bool = False) -> dict[str, Any]:
     found["variables"] = _keyed_variables(of_a_worker)
     if device.startswith("cuda"):
         properties = torch.cuda.get_device_properties(device)
-        found["gpu"] = [properties.name, properties.major, properties.minor, properties.multi_processor_count]
+        found["gpu"] = [getattr(properties, name, None) for name in _GPU]
         found["cuda"] = torch.version.cuda
     return found
 

@@ -42,7 +42,7 @@ from precompiled.packages.source_files import SourceFiles
 from precompiled.remote import link
 from precompiled.store import package_format as fmt
 from precompiled.store.packages import Entry, PackageStore
-from precompiled.torch_internals import collection
+from precompiled.torch_internals import collection, structured
 
 log = logging.getLogger("precompiled.package")
 
@@ -165,8 +165,8 @@ class Automatic:
             with collection.seldom():
                 looked.program = self._program(session)
                 looked.requires = requirements.requirements(frame.options)
-                if session.recorder is not None:
-                    return None  # a watch's capture always traces
+                if session.recorder is not None or session.stays_eager:
+                    return None  # a watch's capture always traces, and so does what must not run compiled
                 awaited = PROCESS.ahead is not None and PROCESS.ahead.under_way
                 found = self._find(session, frame, looked)
                 if found is None and awaited and looked.audited is None and session.came_ahead():
@@ -187,6 +187,7 @@ class Automatic:
         report.reasons = tuple(looked.reasons)
         self.reports.append(report)
         session.note_frame(report.name, spans.ended("package", report.find_s))
+        structured.frame(vars(report), result)
         session.ledger.count(untraced=1)
         return result
 
@@ -309,6 +310,7 @@ class Automatic:
         def use() -> Any:
             with installing.or_discarded(body, frame, name, undo):
                 result = install([function for function, _calls in loaded], body, name)
+            structured.belong([calls.report.id for _function, calls in loaded], result)
             for _function, calls in loaded:  # counted now that the entry is used
                 session.ledger.add(calls)
                 session.note(calls.snapshot())
@@ -364,6 +366,7 @@ class Automatic:
             self._publish(store, complete, frame, looked.program, report)
         except Exception as error:  # noqa: BLE001 - the trace succeeded: an error of ours must not reach the user
             self._not_kept(report, error)
+        structured.frame(vars(report), traced.result)
 
     def _entry(
         self, frame: Frame, traced: Traced, looked: _Looked, report: FunctionReport

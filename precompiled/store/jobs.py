@@ -14,14 +14,14 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from precompiled.core.errors import StoreError
 from precompiled.core.files import process_start
-from precompiled.core.spans import Span
+from precompiled.core.spans import Span, ended
 from precompiled.store import lines, trust
 from precompiled.store.runs import start_of
 
@@ -73,10 +73,11 @@ class JobRecord:
         self._lines: lines.Lines | None = None
         self._job = ""
         self._phases: set[str] = set()
+        self.spans: list[Span] = []  # of the job that is under way
 
     def begin(self, id: str, key: str, name: str, attempt: int, queued_s: float) -> None:
         now = time.time()
-        self._job, self._phases = id, set()
+        self._job, self._phases, self.spans = id, set(), []
         try:
             if self._lines is None or not self._lines.file.exists():  # somebody has emptied the store
                 self._lines = self._open()
@@ -101,8 +102,13 @@ class JobRecord:
             self._phases.add(name)
             self._write({"job": self._job, "phase": name, "at": time.time()})
 
-    def end(self, outcome: str, reason: str, spans: Sequence[Span]) -> None:
-        kept = sorted((span for span in spans if span.seconds >= SHORT_S), key=lambda span: -span.seconds)[:MAX_SPANS]
+    def spent(self, what: str, seconds: float) -> None:
+        """This thread did that for the job, until now."""
+        self.spans.append(ended(what, seconds))
+
+    def end(self, outcome: str, reason: str) -> None:
+        long = [span for span in self.spans if span.seconds >= SHORT_S]
+        kept = sorted(long, key=lambda span: -span.seconds)[:MAX_SPANS]
         self._write({
             "job": self._job, "ended": time.time(), "outcome": outcome, "reason": reason,
             "spans": [(span.what, round(span.began, 6), round(span.seconds, 6), span.thread)

@@ -57,14 +57,14 @@ class Process:
     executable: str
     directory: str
     began: float  # when its first graph came. This and all other times: seconds since the epoch
+    graphs: dict[str, dict[str, Any]] = field(default_factory=dict)
+    functions: list[dict[str, Any]] = field(default_factory=list)  # those that were traced
+    ended: float = 0.0
     launched: float = 0.0  # when it was started; 0 of a fork, which has what its parent had imported
     torch: tuple[float, float] = (0.0, 0.0)  # when the import of torch began and ended; 0: not known
     timeline: str = ""  # of which `precompiled timeline` it is a process
-    graphs: dict[str, dict[str, Any]] = field(default_factory=dict)
-    functions: list[dict[str, Any]] = field(default_factory=list)  # those that were traced
     frames: list[tuple[str, Span]] = field(default_factory=list)  # names, and how long they took Dynamo or a package
     files: dict[str, str] = field(default_factory=dict)  # the program's own: path -> digest of the text
-    ended: float = 0.0
 
     @property
     def is_alive(self) -> bool:

@@ -154,18 +154,21 @@ class _Trace:
         if REMOTE not in self._pids:
             self._process(REMOTE, "remote", 2000)
         tid = self._lane(REMOTE, "asked", span.began, span.ended)
-        found = "found" if job.outcome == "exists" else "not there"
+        found = {"exists": "found", "parked": "another host compiles it"}.get(job.outcome, "not there")
         self._slice(REMOTE, tid, f"fetch {job.name}", span.began, span.ended, {"id": job.id, "answer": found})
 
     def queue(self) -> None:
-        found = sorted((job for worker in self._facts.workers for job in worker.jobs), key=lambda job: job.queued)
+        found = [job for worker in self._facts.workers for job in worker.jobs]
         if not found:
             return
         self._process(DAEMON, "daemon", 500)
-        for job in found:
-            tid = self._lane(DAEMON, "queue", job.queued, job.began)
+        ended: dict[str, float] = {}  # of a job that is run again, its last end
+        for job in sorted(found, key=lambda job: job.began):
+            queued = max(job.queued, ended.get(job.id, 0.0))
+            ended[job.id] = job.ended or job.began
+            tid = self._lane(DAEMON, "queue", queued, job.began)
             args = {"id": job.id, "key": job.key[:12]}
-            event = self._slice(DAEMON, tid, f"queued {job.name}", job.queued, job.began, args)
+            event = self._slice(DAEMON, tid, f"queued {job.name}", queued, job.began, args)
             self._jobs[id(job)].insert(0, event)
 
     def arrows(self) -> None:

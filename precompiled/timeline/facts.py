@@ -31,14 +31,14 @@ class Facts:
     def job_of(self, graph: dict[str, Any]) -> Job | None:
         """The job whose artifact a graph runs: the one that it asked for, else the last of its key before its load."""
         loaded = max((span.began for span in runs.spans_of(graph) if span.what == LOAD), default=self.now)
-        found = None
-        for worker in self.workers:
-            for job in worker.jobs:
-                if job.id == graph["id"]:
-                    return job
-                if job.key == graph.get("key") and job.outcome != "failed" and job.began <= loaded:
-                    found = job if found is None or job.began > found.began else found
-        return found
+        all_jobs = [job for worker in self.workers for job in worker.jobs]
+        # More than one of an id: its worker died, or another host was at it.
+        own = [job for job in all_jobs if job.id == graph["id"]]
+        same = [
+            job for job in all_jobs
+            if job.key == graph.get("key") and job.outcome not in ("failed", "parked") and job.began <= loaded
+        ]  # fmt: skip
+        return max(own or same, key=lambda job: job.began, default=None)
 
 
 def gather(root: Path, since: float, now: float, chosen: Callable[[Process], bool] = lambda process: True) -> Facts:

@@ -153,6 +153,7 @@ class Traced:
     # Dynamo begins another attempt where it finds that it must break the graph.
     attempts: list[Attempt] = field(default_factory=list)
     skip: str | None = None  # why the frame runs as it is; None when it was compiled
+    result: Any = None  # what Dynamo has got
 
     @property
     def imports(self) -> dict[str, str]:
