@@ -184,7 +184,7 @@ def test_a_run_is_summed_up(tmp_path: Path) -> None:
     text = CliRunner().invoke(_command(show)).output
     assert "it cost 12.0 s eager until the last swap, 3.5 s waited for what was not there and 1.5 s of tracing" in text
     assert "h [2/0] compiled in process (freezing): the program waited 3.0 s\n  freezing: it freezes\n" in text
-    assert "m.g  1.5 s  recorded  L['n']: 2 here" in text and "edited since the run before it: /a/train.py" in text
+    assert "m.g  1.5 s  recorded  n: 2 here" in text and "edited since the run before it: /a/train.py" in text
 
 
 def test_causes_are_counted() -> None:
