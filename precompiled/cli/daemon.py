@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 import click
@@ -111,13 +112,23 @@ def stats_command(out: Output, settings: Settings, run: str | None, timeout: flo
             elif isinstance(value, dict):
                 rows.append((name, ", ".join(f"{reason} {count}" for reason, count in sorted(value.items())) or "-"))
             elif name.endswith("_s"):
-                rows.append((name.removesuffix("_s"), human_seconds(value)))
+                rows.append((name.removesuffix("_s"), human_seconds(value) + _mean(name, reply)))
             else:
-                rows.append((name, str(value)))
+                rows.append((name, f"{value}{_share(name, reply)}"))
         pairs(rows)
 
     out.result(reply, show)
     return 0
+
+
+def _share(name: str, reply: Mapping[str, Any]) -> str:
+    lookups = reply["hits"] + reply["misses"]
+    return f" ({reply['hits'] / lookups:.0%} of {counted(lookups, 'lookup')})" if name == "hits" and lookups else ""
+
+
+def _mean(name: str, reply: Mapping[str, Any]) -> str:
+    compiled = reply["compiled"]
+    return f" ({human_seconds(reply[name] / compiled)} a graph)" if name == "compile_s" and compiled else ""
 
 
 # ---------------------------------------------------------------- inside
