@@ -1,8 +1,8 @@
-"""1,000 simulated hosts start cold at once on 30 graphs: over a shared directory and over S3, and with one in ten killed.
+"""1,000 simulated hosts start cold at once on 30 graphs: over a shared directory and S3, and with one in ten killed.
 
-`make bench-fleet` (`python -m benchmarks.fleet`). S3 is moto's server on this machine, one Python process, which answers
-about a hundred requests a second: most of the time is spent there. Exit status 1 when a host that lived lacks a graph in
-the end, or more than 0.1 % of what was wanted was compiled twice.
+`make bench-fleet` (`python -m benchmarks.fleet`). S3 is moto's server on this machine, one Python process: most of the
+time is spent there. Exit status 1 when a host that lived lacks a graph in the end, or more than 0.1 % of what was
+wanted was compiled twice.
 """
 
 from __future__ import annotations
