@@ -182,7 +182,9 @@ def _served(session: Session, calls: GraphCalls, serve: Callable[[], Any], in_pr
         raise NotServed(calls.report.name, code, message) from cause
     # Outside of the handlers: what torch raises here is the user's, with no error of ours as its context.
     calls.bypassed(code, message)
+    started = time.perf_counter()
     compiled = in_process()
+    calls.spent("compile in process", time.perf_counter() - started)
     session.compiled_here(calls)
     return compiled
 
@@ -277,6 +279,7 @@ class _Graph:
             artifacts = self.session.store.lookup(report.key)
         failure = None if artifacts else self.session.store.failure(report.key)
         report.lookup_s = time.perf_counter() - started
+        self.calls.spent("lookup", report.lookup_s)
         return program, artifacts, failure
 
     def _serves(self, program: capture.Program, artifact: Artifact) -> bool:
@@ -334,11 +337,15 @@ class _Graph:
         dispatch = self._dispatch(program)
         waits = bool(program.no_stand_in)
         self.calls.swap.on(Event.MISS)
+        started = time.perf_counter()
         awaited = self.submitter.submit_and_await(
             program, dispatch, program.hints, self.calls.swap, self.calls.report.id
         )
+        self.calls.spent("submit", time.perf_counter() - started)
         if waits or self.session.settings.mode == "wait":
+            started = time.perf_counter()
             awaited.done.wait(self.session.settings.wait_s)
+            self.calls.spent("wait", time.perf_counter() - started)
             if self.calls.swap.state is State.BYPASSED or (self.session.requires and self.calls.report.reason):
                 # Raised while Dynamo is at the frame, so that Dynamo raises torch's errors as its own.
                 raise Refused(self.calls.report.message, code=self.calls.report.reason)

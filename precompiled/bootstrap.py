@@ -1,7 +1,7 @@
 """Site-time code: waits for `torch`, then hands over to `precompiled.routing`.
 
-Runs in every Python process of a host where the hook is on, most of which never import torch. So: nothing is
-imported here but `os`, `sys` and the built-in `_thread`, no file is read, and no error of ours is ever raised::
+Runs in every Python process of a host where the hook is on, most of which never import torch. So: nothing is imported
+here but `os`, `sys` and the built-in `_thread` and `time`, no file is read, and no error of ours is ever raised::
 
     install()        a finder at the front of sys.meta_path
     import torch     the finder asks the real finders, and shadows `exec_module` on the one loader they return
@@ -14,9 +14,13 @@ would be without us.
 import _thread
 import os
 import sys
+import time
 
 # Why the hook is not working in this process, for `precompiled doctor`.
 problem: str | None = None
+
+# When torch's import began, in seconds since the epoch; 0: not seen.
+torch_began = 0.0
 
 _state = "off"  # off | waiting | fired
 # Holds the finder that waits for torch; only the thread that pops it fires.
@@ -78,12 +82,14 @@ class _TorchFinder:
         return None
 
     def _torch_spec(self, name: str, path: object, target: object) -> object:
+        global torch_began  # noqa: PLW0603
         # Other import hooks ask all finders as well: asked by one of them, this finder finds nothing. Per thread, since
         # another thread's importlib.util.find_spec("torch") must not hide the real import from us.
         thread = _thread.get_ident()
         if thread in self._asking:
             return None
         self._asking.add(thread)
+        torch_began = time.time()
         try:
             for finder in list(sys.meta_path):
                 find_spec = getattr(finder, "find_spec", None)
@@ -173,7 +179,9 @@ def _begin_ahead() -> None:
 def _route() -> None:
     try:
         from precompiled import routing
+        from precompiled.client.process import PROCESS
 
+        PROCESS.torch_imported = (torch_began, time.time() if torch_began else 0.0)
         routing.on_torch_imported()
     except Exception as error:  # noqa: BLE001 - no failure of ours may reach somebody's `import torch`
         note("torch.compile is not routed", error)

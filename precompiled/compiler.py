@@ -28,6 +28,7 @@ from precompiled.remote import link
 from precompiled.store import artifact_format as fmt
 from precompiled.store import scratch, turns
 from precompiled.store.artifacts import Store, full
+from precompiled.store.jobs import JobRecord
 from precompiled.version import VERSION
 
 if TYPE_CHECKING:
@@ -35,9 +36,13 @@ if TYPE_CHECKING:
 
 MAX_MESSAGE_CHARS = 4000
 
+_ready = 0.0  # when this worker had imported what it needs, in seconds since the epoch
+_records: dict[Path, JobRecord] = {}  # by store
+
 
 def warm_up() -> None:
     """Import what every compile needs, so that the first job does not pay for it."""
+    global _ready  # noqa: PLW0603
     import precompiled.torch_internals.compile  # noqa: F401 - it imports Inductor
     from precompiled.torch_internals import collection
 
@@ -45,10 +50,25 @@ def warm_up() -> None:
     # finds next to nothing (docs/decisions/0014).
     gc.freeze()
     gc.set_threshold(*collection.SELDOM)
+    _ready = time.time()
 
 
 def run_job(job: wire.Job) -> wire.Finished:
-    """Compile and publish one job. Failures of the graph are published and returned, never raised."""
+    """Compile and publish one job. Failures of the graph are published and returned, never raised.
+
+    What was done when is kept for people (store/jobs.py).
+    """
+    root = Path(job.store)
+    if root not in _records:
+        _records[root] = JobRecord(root, _ready)
+    record = _records[root]
+    record.begin(job.id, job.key, job.name, job.attempt, job.queued_s)
+    finished = _run_job(job, record)
+    record.end(finished.outcome, finished.reason)
+    return finished
+
+
+def _run_job(job: wire.Job, record: JobRecord) -> wire.Finished:
     from precompiled.graph.job import split
 
     started = time.monotonic()
@@ -61,9 +81,12 @@ def run_job(job: wire.Job) -> wire.Finished:
             # Published between the client's lookup and its submit, or by another daemon on the same store.
             return wire.Finished(job.id, job.key, "exists", 0.0)
         for _variant in range(fmt.MAX_VARIANTS):
+            record.phase("remote")
+            asked = time.monotonic()
             with link.turn(store.root, job.key) as among_hosts:
+                record.spent("remote", time.monotonic() - asked)
                 if not among_hosts.found:
-                    return _among_hosts(store, job, data, started, among_hosts)
+                    return _among_hosts(store, job, data, started, among_hosts, record)
             if _is_there(store, job):
                 return wire.Finished(job.id, job.key, "exists", 0.0)  # another host has compiled it
         raise full(job.key)
@@ -79,18 +102,24 @@ def run_job(job: wire.Job) -> wire.Finished:
             sys.modules["torch"].compiler.reset()  # what a failed compile left behind as well
 
 
-def _among_hosts(store: Store, job: wire.Job, data: bytes, started: float, among_hosts: link.Turn) -> wire.Finished:
+def _among_hosts(
+    store: Store, job: wire.Job, data: bytes, started: float, among_hosts: link.Turn, record: JobRecord
+) -> wire.Finished:
     """Compile and publish what no other host has compiled; where one is at it, have the job run again later."""
     if among_hosts.again_s and job.may_park:
         return wire.Finished(job.id, job.key, "parked", 0.0, again_s=among_hosts.again_s)
     folder = scratch.directory(store.root) / "turns"
+    record.phase("turn")
     try:
         with turns.turn(folder, places.family(job.graph)) as turn:
             if turn is not None and turn.waited and _is_there(store, job):
                 # Another worker compiled it for a rank elsewhere in the meshes.
                 return wire.Finished(job.id, job.key, "exists", 0.0)
-            payload, others = _compile(job, data, started, turn.end if turn is not None else lambda: None)
+            payload, others = _compile(job, data, started, turn.end if turn is not None else lambda: None, record)
+            record.phase("publish")
+            publishing = time.monotonic()
             artifact = store.publish(payload)
+            record.spent("publish", time.monotonic() - publishing)
     except Exception:
         among_hosts.failed()
         raise
@@ -137,11 +166,12 @@ def _publish_for(store: Store, payload: fmt.Payload, key: str, program: bytes) -
 
 
 def _compile(
-    job: wire.Job, data: bytes, started: float, told: Callable[[], None]
+    job: wire.Job, data: bytes, started: float, told: Callable[[], None], record: JobRecord
 ) -> tuple[fmt.Payload, dict[str, bytes]]:
     """The artifact, and the keys and programs that it is for as well. ``data``: of weights that are frozen. ``told``:
     of ``compile_graph``.
     """
+    record.phase("decode")
     import torch
 
     from precompiled.graph import capture, environment, key, weights
@@ -152,6 +182,7 @@ def _compile(
         custom_ops,
         metadata,
         modes,
+        phases,
         process_groups,
         vector_units,
     )  # fmt: skip
@@ -176,12 +207,15 @@ def _compile(
         ) from error
     frozen = weights.tensors([item for item in inputs["args"] if "content" in item], data)
     with (
+        phases.noted(record.spans, record.phase),
         modes.process_wide(program["modes"]),
         modes.thread_local(program["modes"]),
         configs.applied(settings, job.compile_threads),
         process_groups.stand_ins(program["modes"]["groups"], program["modes"].get("ranks")),
     ):
-        result: CompileResult = compile_graph(module, inputs, program["hints"], program["floats"], frozen, told)
+        result: CompileResult = compile_graph(
+            module, inputs, program["hints"], program["floats"], frozen, told, record.phase
+        )
     manifest = fmt.Manifest(
         key=job.key,
         name=job.name,

@@ -301,6 +301,7 @@ class Job(_Message, frozen=True):
     cache_max_bytes: int = 20 << 30  # the worker evicts: in a system daemon it alone may touch the user's store
     cache_max_inodes: int = 200_000
     base: list[str] = []  # as in Submit
+    queued_s: float = 0.0  # since its first submit
     may_park: bool = False  # the daemon knows the outcome "parked"
 
 

@@ -145,11 +145,13 @@ def _serve(settings: config.Settings, system: bool, detach: bool, on_demand: boo
     import logging
     import time
 
-    from precompiled.service import daemon, notify
+    from precompiled.service import daemon, journal, notify
 
-    # The journal has the time of every line already.
-    style = JOURNAL_FORMAT if "JOURNAL_STREAM" in os.environ else LOG_FORMAT
-    logging.basicConfig(stream=sys.stderr, format=style, level=_level(settings))
+    # The journal has the time of every line already. Taken away, so that no worker takes its own stderr for it.
+    if journal.is_stderr(os.environ.pop("JOURNAL_STREAM", "")):
+        logging.basicConfig(handlers=[journal.JournalHandler()], format=JOURNAL_FORMAT, level=_level(settings))
+    else:
+        logging.basicConfig(stream=sys.stderr, format=LOG_FORMAT, level=_level(settings))
 
     _raise_descriptor_limit()
 

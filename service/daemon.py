@@ -254,7 +254,9 @@ class Daemon:
                 self._metrics.add(uid, counter, amount, reason)
             case Moved(job, key, uid, state, why):
                 self._last_work = time.monotonic()
-                log.info("job %s key %s uid %d: %s %s", job, key, uid, state, why)
+                fields = {"GRAPH": job, "KEY": key, "UID": str(uid), "STATE": state}
+                log.info("job %s key %s uid %d: %s %s", job, key, uid, state, why,
+                         extra={"journal": {f"PRECOMPILED_{name}": fields[name] for name in fields}})  # fmt: skip
                 if self._watcher is not None and state in ENDED:
                     self._watcher.job_ended(key, state, why)
 

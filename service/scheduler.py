@@ -434,7 +434,7 @@ class Scheduler:
             id=submit.id, key=submit.key, store=submit.store, device=submit.device, graph=job.blob,
             compile_threads=self._threads(now), failure_ttl_s=self.limits.failure_ttl_s,
             name=submit.name, attempt=job.attempt, cache_max_bytes=self.limits.cache_max_bytes,
-            cache_max_inodes=self.limits.cache_max_inodes, base=submit.base, may_park=True,
+            cache_max_inodes=self.limits.cache_max_inodes, base=submit.base, queued_s=now - job.since, may_park=True,
         )  # fmt: skip
         out.append(RunJob(worker.number, order, self._yields_until(job)))
 

@@ -26,7 +26,6 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -35,73 +34,21 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
+from run import Run
 
 HERE = Path(__file__).resolve().parent
 # Compiled steps that each process makes at least, to have a steady step time.
 COMPILED_STEPS = 20
 # Eager and compiled code round differently, and the difference grows from step to step.
 TOLERANCE = 1e-3
-# A bound on one process, far above what it takes: the demo ends with an error instead of hanging.
-LIMIT_S = 240.0
+# A bound on the silence of one process, far above what a step takes: the demo ends with an error instead of hanging.
+# Not on the whole process, whose length is up to what else the machine does.
+SILENCE_S = 240.0
 PLAIN_LINE_S = 5.0  # between two lines of progress where there is no terminal
 
 
 class DemoError(Exception):
     """The demo cannot go on; the text says why."""
-
-
-@dataclass
-class Run:
-    """One training process, and its output."""
-
-    label: str
-    title: str
-    hook: bool
-    extra: dict[str, str] = field(default_factory=dict)  # further environment variables
-    process: subprocess.Popen[str] | None = None
-    launched: float = 0.0
-    began: float = 0.0
-    steps: list[dict[str, Any]] = field(default_factory=list)
-    end: dict[str, Any] = field(default_factory=dict)
-    finished: bool = False
-
-    @property
-    def losses(self) -> list[float]:
-        return [step["loss"] for step in self.steps]
-
-    def first_compiled(self) -> int:
-        """The number of the first compiled step, from 0."""
-        return next((i for i, step in enumerate(self.steps) if step["compiled"]), len(self.steps))
-
-    def compiled_after_s(self) -> float:
-        """From the first call of the compiled model to the end of the first compiled step."""
-        return float(self.steps[self.first_compiled()]["at"] - self.began)
-
-    def step_s(self, compiled: bool) -> float | None:
-        """The median of the steps, without the first one, which is shown by itself."""
-        found = [step["seconds"] for step in self.steps[1:] if step["compiled"] is compiled]
-        return statistics.median(found) if found else None
-
-    def row(self) -> timeline.Row:
-        row = timeline.Row(self.label)
-        if not self.launched:
-            return row
-        now = time.monotonic()
-        begin = self.began or now
-        row.spans.append((0.0, begin - self.launched, timeline.STARTING))
-        if not self.began:
-            return row
-        first_end = self.steps[0]["at"] if self.steps else now
-        # Only known at the end; until then the whole first call is shown as Dynamo's.
-        waited = min(self.end.get("backend_s", 0.0), first_end - begin)
-        first = timeline.TRACING if self.end.get("frames", 1) else timeline.WAITING
-        row.spans.append((begin - self.launched, first_end - waited - self.launched, first))
-        if waited > 0.5:
-            row.spans.append((first_end - waited - self.launched, first_end - self.launched, timeline.WAITING))
-        for step in self.steps:
-            kind = timeline.COMPILED if step["compiled"] else timeline.EAGER
-            row.ticks.append((step["at"] - self.launched, kind))
-        return row
 
 
 class Demo:
@@ -138,29 +85,36 @@ class Demo:
         if run.hook:
             command = [sys.executable, "-m", "precompiled", "run", "--", *command]
         with open(self.directory / f"{run.label}.log", "w+") as log:
-            run.launched = time.monotonic()
+            run.launched = run.heard = time.monotonic()
             run.process = subprocess.Popen(
                 command, env=self.variables(run), stdout=subprocess.PIPE, stderr=log, text=True
             )
-            guard = threading.Timer(LIMIT_S, run.process.kill)
-            guard.daemon = True
-            guard.start()
+            ended = threading.Event()
+            threading.Thread(target=self._end_silence, args=(run, ended), daemon=True).start()
             try:
                 assert run.process.stdout is not None
                 for line in run.process.stdout:
+                    run.heard = time.monotonic()
                     self._take(run, json.loads(line))
                 status = run.process.wait()
             finally:
-                guard.cancel()
+                ended.set()
             if status != 0 or not run.end:
                 log.seek(0)
                 raise DemoError(self._explain(run, status, log.read()))
         run.finished = True
 
+    def _end_silence(self, run: Run, ended: threading.Event) -> None:
+        assert run.process is not None
+        while not ended.wait(1.0):
+            if time.monotonic() - run.heard > SILENCE_S:
+                run.process.kill()
+                return
+
     def _explain(self, run: Run, status: int, errors: str) -> str:
-        late = time.monotonic() - run.launched >= LIMIT_S
+        silent = time.monotonic() - run.heard >= SILENCE_S
         text = f"The process {run.label!r} " + (
-            f"did not get there within {LIMIT_S:.0f} s, after {len(run.steps)} steps" if late else f"ended: {status}"
+            f"made no step for {SILENCE_S:.0f} s, after {len(run.steps)} steps" if silent else f"ended: {status}"
         )
         daemon_log = self.directory / "run" / "daemon.log"
         daemon = daemon_log.read_text() if daemon_log.exists() else ""

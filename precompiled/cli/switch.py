@@ -31,12 +31,9 @@ def run_command(out: Output, settings: Settings, mode: str | None, cmd: tuple[st
 
     if not cmd:
         raise click.UsageError("there is no command to run; put it behind `--`, as in `precompiled run -- python x.py`")
-    variables = python_path.with_hook(os.environ)
+    variables = hooked(settings)
     if mode is not None:
         variables[ENV_PREFIX + "MODE"] = mode
-    for name in ("cache_dir", "runtime_dir"):
-        if settings.origins[name] == "flag":
-            variables[ENV_PREFIX + name.upper()] = str(getattr(settings, name))
     if variables.get("PRECOMPILED") == "0":
         out.note("precompiled: PRECOMPILED=0 is set, so the command runs without the hook.")
     for name in ("SIGPIPE", "SIGXFSZ"):
@@ -48,13 +45,26 @@ def run_command(out: Output, settings: Settings, mode: str | None, cmd: tuple[st
     try:
         os.execvpe(cmd[0], list(cmd), variables)
     except OSError as error:
-        missing = isinstance(error, FileNotFoundError)
-        out.error(
-            "command-not-found" if missing else "command-not-executable",
-            f"{cmd[0]} cannot be run: {error.strerror or error}",
-            "Check its spelling and PATH" if missing else "Check that it is an executable file",
-        )
-        return NOT_FOUND if missing else NOT_EXECUTABLE
+        cannot_run(out, cmd[0], error)
+        return NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
+
+
+def hooked(settings: Settings) -> dict[str, str]:
+    """The variables of a command that runs with the hook on, and with the directories that were given as flags."""
+    variables = python_path.with_hook(os.environ)
+    for name in ("cache_dir", "runtime_dir"):
+        if settings.origins[name] == "flag":
+            variables[ENV_PREFIX + name.upper()] = str(getattr(settings, name))
+    return variables
+
+
+def cannot_run(out: Output, program: str, error: OSError) -> None:
+    missing = isinstance(error, FileNotFoundError)
+    out.error(
+        "command-not-found" if missing else "command-not-executable",
+        f"{program} cannot be run: {error.strerror or error}",
+        "Check its spelling and PATH" if missing else "Check that it is an executable file",
+    )
 
 
 @command("enable")

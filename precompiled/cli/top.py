@@ -37,7 +37,7 @@ def top_command(out: Output, settings: Settings, interval: float, once: bool) ->
     """
     rates = view.Rates()
     if out.as_json or once:
-        seen = _look(settings, rates)
+        seen = look(settings, rates)
         size = shutil.get_terminal_size((120, 10_000))
         rows = 200 if not sys.stdout.isatty() else max(size.lines, 24)
         lines = view.screen(seen, rates, view.Choices(), size.columns, rows, colour=False)
@@ -53,7 +53,7 @@ def top_command(out: Output, settings: Settings, interval: float, once: bool) ->
     return 0
 
 
-def _look(settings: Settings, rates: view.Rates) -> view.Look:
+def look(settings: Settings, rates: view.Rates) -> view.Look:
     from precompiled import wire
 
     status = stats = None
@@ -69,7 +69,7 @@ def _look(settings: Settings, rates: view.Rates) -> view.Look:
 def _lines(settings: Settings, rates: view.Rates, interval: float) -> None:
     told = ""
     while True:
-        text = view.line(_look(settings, rates), rates)
+        text = view.line(look(settings, rates), rates)
         if text != told:
             told = text
             click.echo(f"{time.strftime('%H:%M:%S')}  {text}")
@@ -86,7 +86,7 @@ def _live(settings: Settings, rates: view.Rates, interval: float) -> None:
     size = os.terminal_size((0, 0))
     colour = not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
     with _screen():
-        seen, next_look = _look(settings, rates), time.monotonic() + interval
+        seen, next_look = look(settings, rates), time.monotonic() + interval
         while True:
             # Python's COLUMNS and LINES would not follow a window that changes its size.
             now_size = os.get_terminal_size(sys.stdout.fileno())
@@ -105,7 +105,7 @@ def _live(settings: Settings, rates: view.Rates, interval: float) -> None:
                         return
                     choices = choices.key(key)
             if time.monotonic() >= next_look:
-                seen, next_look = _look(settings, rates), time.monotonic() + interval
+                seen, next_look = look(settings, rates), time.monotonic() + interval
 
 
 def _keys() -> Iterator[str]:

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 from precompiled.client.ledger import GraphCalls
 from precompiled.client.safe_points import SafePoint
+from precompiled.torch_internals import profiling
 
 Compiled = Callable[..., Any]
 Check = Callable[[list[int]], bool]
@@ -125,7 +126,9 @@ class Dispatch:
         if self._calls.report.message == AWAITS_SAFE_POINT:
             self._calls.report.message = ""
         if check is None:
-            self._flip(self._not_first_in_a_capture(function, self._flip))
+            self._flip(profiling.swapped(
+                self._not_first_in_a_capture(function, self._flip), self._calls.report.name, self._flip
+            ))  # fmt: skip
             return
         slot = len(self._variants)
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from precompiled.client.swap import Event, State, Swap
+from precompiled.core.spans import Span, ended
+
+MAX_SPANS = 32  # of a graph: a loop over ever new sizes loads ever new variants
 
 
 @dataclass
@@ -17,6 +20,7 @@ class GraphReport:
     (the artifact was there), "swap" (it appeared later), "package" (nothing was traced either), "inline" (compiled in
     this process), "error" (not at all: with ``require`` its call raised), or None.
     ``reason``: the stable code of why it is bypassed or failed, "" otherwise; ``message``: the same in a sentence.
+    ``spans``: what this process did for it, and when: "lookup", "submit", "wait", "load", "compile in process".
     Times in seconds.
     """
 
@@ -33,6 +37,7 @@ class GraphReport:
     saved_s: float = 0.0  # the worker's compile, which this process did not wait for
     calls_eager: int = 0
     calls_compiled: int = 0
+    spans: list[Span] = field(default_factory=list)
 
 
 class Ledger:
@@ -90,12 +95,18 @@ class GraphCalls:
         self.calls_before_flip: int | None = None
         self.calls_unserved = 0  # after the flip: of sizes that no variant serves yet, or in a capture
 
+    def spent(self, what: str, seconds: float) -> None:
+        """This thread did that for the graph, until now."""
+        if len(self.report.spans) < MAX_SPANS:
+            self.report.spans.append(ended(what, seconds))
+
     def loaded(self, source: str, load_s: float, saved_s: float, swap: Swap | None = None) -> None:
         """An artifact serves this graph. ``source``: as in GraphReport. ``load_s``, ``saved_s``: seconds that the load
         took, and that the worker's compile had taken. ``swap``: that of a further variant, else the graph's own.
         """
         report = self.report
         report.load_s = load_s
+        self.spent("load", load_s)
         report.source = report.source or source  # variants add to what the first one began
         report.saved_s += saved_s
         if source == "swap":  # the calls before the flip are counted where it is flipped
@@ -117,7 +128,7 @@ class GraphCalls:
 
     def snapshot(self) -> GraphReport:
         """A copy of the report as of now."""
-        values = {**vars(self.report), "state": self.swap.state.value}
+        values = {**vars(self.report), "state": self.swap.state.value, "spans": list(self.report.spans)}
         calls = self.calls
         before = self.calls_before_flip
         eager = calls if before is None else before + self.calls_unserved

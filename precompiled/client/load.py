@@ -39,15 +39,18 @@ def load(
     torch cannot load is corrupt, and goes into quarantine. Raises Bypass where it cannot be moved to these.
     """
     contents = store.read_files(artifact)
+    from precompiled.torch_internals import profiling
     from precompiled.torch_internals.load import load_bundle
 
     manifest = artifact.manifest
     native = {kernel: (artifact.path / fmt.native(digest), digest) for kernel, digest in manifest.kernels.items()}
+    name = f"{manifest.key[:12]}.{artifact.slot}"
     try:
-        function = load_bundle(
-            contents[fmt.BUNDLE], native, modes, cudagraphs=cudagraphs, name=f"{manifest.key[:12]}.{artifact.slot}",
-            classes=classes, frozen=frozen, device=device, groups=groups,
-        )  # fmt: skip
+        with profiling.load(f"{manifest.name} {name}"):
+            function = load_bundle(
+                contents[fmt.BUNDLE], native, modes, cudagraphs=cudagraphs, name=name, classes=classes, frozen=frozen,
+                device=device, groups=groups,
+            )  # fmt: skip
     except Bypass:
         raise
     except StoreError as error:

@@ -21,6 +21,7 @@ from precompiled.client.dispatch import Dispatch
 from precompiled.client.ledger import GraphCalls
 from precompiled.client.load import load
 from precompiled.client.progress import Progress
+from precompiled.client.store_observer import StoreObserver
 from precompiled.client.swap import Event, Instruction, State, Swap
 from precompiled.core import forking
 from precompiled.core.errors import COMPILE_ERROR, Bypass, StoreError, code_of
@@ -127,7 +128,9 @@ class Pending:
             item.waited_for = True
             with contextlib.suppress(Exception):  # then the job goes on, but not ahead of others
                 self._resubmit(item)
+        started = time.perf_counter()
         item.done.wait(self._session.settings.wait_s)
+        item.calls.spent("wait", time.perf_counter() - started)
         if item.swap.state is State.COMPILED:
             return
         said = f"no artifact was there within {self._session.settings.wait_s:g} s"
@@ -208,7 +211,7 @@ class Pending:
             self._thread = thread
 
     def _work(self) -> None:
-        observer = _StoreObserver(self._on_event)
+        observer = StoreObserver(self._on_event)
         try:
             while True:
                 with self._changed:
@@ -404,6 +407,7 @@ def _compile_now(session: Session, item: Awaited) -> None:
     if item.compiled_here:
         return
     item.compiled_here = True
+    started = time.perf_counter()
     try:
         compiled = item.compile_inline()
     except BaseException:
@@ -412,55 +416,8 @@ def _compile_now(session: Session, item: Awaited) -> None:
         item.compiled_here = False
         _compile_later(session, item)
         raise
+    item.calls.spent("compile in process", time.perf_counter() - started)
     if compiled is not None:
         function, guards = compiled
         item.dispatch.serve_with(function, guard_check(guards) if guards else None)
         session.compiled_here(item.calls)
-
-
-def _is_news(record: logging.LogRecord) -> bool:
-    return "called when the thread is inactive" not in str(record.msg)
-
-
-class _StoreObserver:
-    """One inotify watch on the store, through watchdog. Not ``active`` without a directory, or without a free watch."""
-
-    def __init__(self, on_event: Callable[[], None]) -> None:
-        self._on_event = on_event
-        self._observer: Any = None
-        self._gave_up = False
-        self.active = False
-
-    def observe(self, directory: Any) -> None:
-        """Call ``on_event`` for new names in ``directory`` from now on, if it is there; idempotent."""
-        if self.active or self._gave_up or not directory.is_dir():
-            return
-        with forking.held():
-            from watchdog.events import FileSystemEvent, FileSystemEventHandler
-            from watchdog.observers import Observer
-        # An event may come while the observer is stopped; watchdog logs that as an error, on the program's stderr.
-        logging.getLogger("watchdog.observers.inotify").addFilter(_is_news)
-
-        on_event = self._on_event
-
-        class Handler(FileSystemEventHandler):
-            def on_any_event(self, event: FileSystemEvent) -> None:
-                if event.event_type in ("created", "moved"):
-                    on_event()
-
-        observer = Observer()
-        observer.daemon = True
-        try:
-            observer.schedule(Handler(), str(directory), recursive=False)
-            observer.start()
-        except (OSError, RuntimeError) as error:
-            # ENOSPC: max_user_watches; EMFILE: max_user_instances. `precompiled doctor` names both.
-            log.info("no inotify watch on %s (%s): looking every %s s", directory, error, LOOK_S)
-            self._gave_up = True
-            return
-        self._observer = observer
-        self.active = True
-
-    def close(self) -> None:
-        if self._observer is not None:
-            self._observer.stop()

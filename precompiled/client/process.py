@@ -82,6 +82,8 @@ class Process:
 
     def __init__(self) -> None:
         self.given: dict[str, Any] = {}
+        # When its import began and ended, in seconds since the epoch; 0 where that was not seen.
+        self.torch_imported = (0.0, 0.0)
         self.session: Session | None = None
         self.packages: Packages | None = None
         self.recorder: Recorder | None = None

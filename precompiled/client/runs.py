@@ -6,7 +6,6 @@ process ends without a word. Best effort: a program does not depend on it.
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import re
@@ -19,7 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from precompiled.client.ledger import GraphReport
-from precompiled.store import runs
+from precompiled.client.process import PROCESS
+from precompiled.core.files import process_start
+from precompiled.core.paths import TIMELINE_VARIABLE
+from precompiled.core.spans import Span
+from precompiled.store import lines, runs
 
 log = logging.getLogger("precompiled")
 
@@ -64,19 +67,27 @@ class RunRecord:
 
     def __init__(self, root: Path) -> None:
         self._root = root
-        self.after_fork()
+        self._reset(forked=False)
+
+    def _reset(self, *, forked: bool) -> None:
+        self._lock = threading.Lock()
+        self._file: lines.Lines | None = None
+        self._broken = False
+        self._forked = forked
 
     def after_fork(self) -> None:
         """A child has a file of its own, from its first graph on."""
-        self._lock = threading.Lock()
-        self._file: Path | None = None
-        self._left = runs.MAX_BYTES
+        self._reset(forked=True)
 
     def note(self, report: GraphReport) -> None:
         """What has become of a graph by now."""
         told = {name: value for name, value in vars(report).items() if value}
         told["message"] = report.message[:MAX_MESSAGE]
         self._write({**told, "at": time.time()})
+
+    def frame(self, name: str, span: Span) -> None:
+        """What Dynamo ("trace") or a package ("package") took for a frame."""
+        self._write({"frame": name[:MAX_MESSAGE], "span": span})
 
     def end(self, reports: Iterable[GraphReport], functions: Iterable[Any]) -> None:
         """The process ends. ``functions``: the reports of what packages were looked for (packages/automatic.py)."""
@@ -89,41 +100,34 @@ class RunRecord:
             for item in functions
             if item.state not in ("used", "skipped")
         ]  # fmt: skip
-        self._left = max(self._left, runs.MAX_BYTES // 2)  # whatever was left out before, the end is told
+        self._file.left = max(self._file.left, lines.MAX_BYTES // 2)  # whatever was left out before, the end is told
         self._write({"ended": time.time(), "calls": calls, "functions": traced[:MAX_FUNCTIONS]})
 
     def _write(self, line: Mapping[str, Any]) -> None:
+        if self._broken:
+            return
         try:
             with self._lock:
                 if self._file is None:
-                    self._begin()
-                self._append(line)
+                    self._file = self._begin()
+                self._file.append(line)
         except OSError as error:
-            self._left = 0
+            self._broken = True
             log.info("this run is not kept: %s", error)
 
-    def _begin(self) -> None:
+    def _begin(self) -> lines.Lines:
         here = place(os.environ)
         folder = runs.begin(self._root, here.run)
-        self._file = folder / f"{here.rank}-{os.getpid()}.jsonl"
+        file = lines.Lines(folder / f"{here.rank}-{os.getpid()}.jsonl")
         original = list(getattr(sys, "orig_argv", []))
-        self._append({
+        file.append({
             "rank": here.rank, "ranks": here.ranks, "pid": os.getpid(), "started": runs.start_of(os.getpid()),
             "program": _program(), "argv": original[:1000], "executable": sys.executable,
             "directory": os.getcwd(), "began": time.time(),
+            "launched": 0.0 if self._forked else process_start(), "torch": PROCESS.torch_imported,
+            "timeline": os.environ.get(TIMELINE_VARIABLE, "")[:64],
         })  # fmt: skip
-
-    def _append(self, line: Mapping[str, Any]) -> None:
-        data = json.dumps(line).encode() + b"\n"
-        if len(data) > self._left or self._file is None:
-            return
-        self._left -= len(data)
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-        fd = os.open(self._file, flags, 0o600)
-        try:
-            os.write(fd, data)
-        finally:
-            os.close(fd)
+        return file
 
 
 def _program() -> str:

@@ -23,8 +23,10 @@ from precompiled.client.process import PROCESS, Recorder
 from precompiled.client.runs import RunRecord
 from precompiled.client.safe_points import SafePoints
 from precompiled.core.errors import COMPILE_ERROR, NotServed
+from precompiled.core.spans import Span
 from precompiled.store import runs
 from precompiled.store.artifacts import Artifact, Store
+from precompiled.torch_internals import structured
 
 if TYPE_CHECKING:
     from precompiled.client.start import Starting
@@ -197,6 +199,17 @@ class Session:
         """Keep, for people, what has become of a graph."""
         if self.recorder is None:
             self._run.note(report)
+        # By id, as the daemon's log has it.
+        log.info("graph %s %s: %s%s (lookup %.3f s, load %.3f s), key %s", report.id, report.name,
+                 report.source or report.state, f" ({report.reason})" if report.reason else "", report.lookup_s,
+                 report.load_s, report.key[:12] or "-")  # fmt: skip
+        if structured.is_on():
+            structured.graph(_way(report), vars(report))
+
+    def note_frame(self, name: str, span: Span) -> None:
+        """Keep, for people, what a frame took Dynamo or a package."""
+        if self.recorder is None:
+            self._run.frame(name, span)
 
     def tell_counts(self) -> None:
         """Send this process's counts to the daemon, best effort."""
@@ -242,6 +255,14 @@ class Session:
             log.info("the daemon did not take everything within %s s", FLUSH_S)
         self.pending.close(FLUSH_S)
         self.connection.close()
+
+
+def _way(report: GraphReport) -> str:
+    """How a graph runs, as torch's structured trace calls it."""
+    found = runs.way(vars(report))
+    if found == "compiled":
+        return str(report.source)
+    return "miss" if found == "pending" else found.replace(" ", "_")
 
 
 _session_lock = threading.Lock()

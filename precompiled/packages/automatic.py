@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 from precompiled.client import session as sessions
 from precompiled.client.ledger import GraphReport
 from precompiled.client.process import PROCESS
+from precompiled.core import spans
 from precompiled.core.errors import StoreError, code_of
 from precompiled.graph import capture
 from precompiled.packages import audit, graphs, requirements
@@ -41,7 +42,7 @@ from precompiled.packages.source_files import SourceFiles
 from precompiled.remote import link
 from precompiled.store import package_format as fmt
 from precompiled.store.packages import Entry, PackageStore
-from precompiled.torch_internals import collection
+from precompiled.torch_internals import collection, structured
 
 log = logging.getLogger("precompiled.package")
 
@@ -91,6 +92,7 @@ class _Looked:
     """The result of a search for a frame's entry, for the trace that may follow."""
 
     frame: Callable[[], Frame | None] = lambda: None  # weak: a Frame holds the locals of the user's frame
+    began: float = 0.0  # of time.perf_counter()
     # Both are from before the trace, which may change them.
     requires: dict[str, str] | None = None
     program: Program = ANY
@@ -151,7 +153,7 @@ class Automatic:
         """What Dynamo would get from a trace; None: it must trace."""
         started = time.perf_counter()
         session: sessions.Session | None = None
-        self._looked = looked = _Looked(weakref.ref(frame))
+        self._looked = looked = _Looked(weakref.ref(frame), started)
         try:
             session = sessions.current()
             if _is_off(session):
@@ -180,6 +182,8 @@ class Automatic:
         report.find_s = time.perf_counter() - started
         report.reasons = tuple(looked.reasons)
         self.reports.append(report)
+        session.note_frame(report.name, spans.ended("package", report.find_s))
+        structured.frame(vars(report), result)
         session.ledger.count(untraced=1)
         return result
 
@@ -302,6 +306,7 @@ class Automatic:
         def use() -> Any:
             with installing.or_discarded(body, frame, name, undo):
                 result = install([function for function, _calls in loaded], body, name)
+            structured.belong([calls.report.id for _function, calls in loaded], result)
             for _function, calls in loaded:  # counted now that the entry is used
                 session.ledger.add(calls)
                 session.note(calls.snapshot())
@@ -328,6 +333,8 @@ class Automatic:
             if _is_off(session):
                 return
             self.reports.append(report)
+            if looked.began:
+                session.note_frame(report.name, spans.ended("trace", time.perf_counter() - looked.began))
             self._source_files.met([frame.qualname, *frame_entry.qualnames(traced)])
             session.ledger.count(traced=1)
             if looked.refused is not None:
@@ -355,6 +362,7 @@ class Automatic:
             self._publish(store, complete, frame, looked.program, report)
         except Exception as error:  # noqa: BLE001 - the trace succeeded: an error of ours must not reach the user
             self._not_kept(report, error)
+        structured.frame(vars(report), traced.result)
 
     def _entry(
         self, frame: Frame, traced: Traced, looked: _Looked, report: FunctionReport

@@ -17,7 +17,8 @@ from collections.abc import Iterator, Set
 from types import CodeType
 from typing import Any
 
-from precompiled.packages.describe.codes import code_digest, codes_within
+from precompiled.core.definitions import codes_within
+from precompiled.packages.describe.codes import code_digest
 from precompiled.packages.executed import Place, place_of
 
 # A comment that torch.jit.script reads.

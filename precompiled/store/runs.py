@@ -5,27 +5,26 @@
     runs/<run>/<rank>-<pid>.jsonl
 
 A run is what was started together: the ranks of a job, or a process alone (client/runs.py). Each line of a file is a
-JSON object. The first one says which process it is; each other what became of a graph by then; the last one, at the
-process's end, how often each graph was called, and which functions Dynamo had to trace.
+JSON object. The first one says which process it is; each other what became of a graph by then, or how long Dynamo or a
+package took for a frame; the last one, at the process's end, how often each graph was called, and which functions
+Dynamo had to trace.
 """
 
 from __future__ import annotations
 
-import json
 import os
-import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from precompiled.core.errors import PrecompiledError, StoreError
-from precompiled.store import trust
+from precompiled.core.spans import Span
+from precompiled.store import lines, trust
 
 RUNS = "runs"
 KEPT = 64  # runs; older ones are removed
-MAX_BYTES = 1 << 20  # of one process's file, about; what comes after that is not kept
 BY_DAEMON = ("hit", "swap", "package")
 
 
@@ -55,10 +54,14 @@ class Process:
     argv: list[str]
     executable: str
     directory: str
-    began: float  # seconds since the epoch
+    began: float  # when its first graph came. This and all other times: seconds since the epoch
     graphs: dict[str, dict[str, Any]] = field(default_factory=dict)
     functions: list[dict[str, Any]] = field(default_factory=list)  # those that were traced
     ended: float = 0.0
+    launched: float = 0.0  # when it was started; 0 of a fork, which has what its parent had imported
+    torch: tuple[float, float] = (0.0, 0.0)  # when the import of torch began and ended; 0: not known
+    timeline: str = ""  # of which `precompiled timeline` it is a process
+    frames: list[tuple[str, Span]] = field(default_factory=list)  # names, and how long they took Dynamo or a package
 
     @property
     def is_alive(self) -> bool:
@@ -119,49 +122,56 @@ def _names(root: Path) -> list[str]:
         return []
 
 
+def processes(root: Path) -> list[Process]:
+    """All processes of the last runs, in the order of their first graphs."""
+    return sorted((item for name in _names(root) for item in _all(root, name)), key=lambda process: process.began)
+
+
 def _processes(root: Path, name: str) -> Iterator[Process]:
     found: dict[int, Process] = {}
-    with suppress(OSError, StoreError), trust.open_directory(root / RUNS / name) as fd:
-        for file in os.listdir(fd):
-            with suppress(OSError, StoreError, ValueError, TypeError, KeyError, AttributeError):
-                process = _process(trust.read_file(file, fd, 2 * MAX_BYTES, shown=str(root / RUNS / name / file)))
-                known = found.get(process.rank)
-                if known is None or known.began < process.began:
-                    found[process.rank] = process
+    for process in _all(root, name):
+        known = found.get(process.rank)
+        if known is None or known.began < process.began:
+            found[process.rank] = process
     yield from (found[rank] for rank in sorted(found))
 
 
-def _process(data: bytes) -> Process:
-    # What is being written has no end yet.
-    first, *lines = [line for line in data.split(b"\n")[:-1] if line]
-    process = Process(**json.loads(first))
-    for line in map(json.loads, lines):
+def _all(root: Path, name: str) -> Iterator[Process]:
+    with suppress(OSError, StoreError), trust.open_directory(root / RUNS / name) as fd:
+        for file in os.listdir(fd):
+            with suppress(OSError, StoreError, ValueError, TypeError, KeyError, AttributeError, IndexError):
+                yield _process(lines.read(file, fd, shown=str(root / RUNS / name / file)))
+
+
+def _process(found: list[dict[str, Any]]) -> Process:
+    # A later version may say more.
+    process = Process(**{name: value for name, value in found[0].items() if name in _TOLD})
+    for line in found[1:]:
         if "ended" in line:
             process.ended = line["ended"]
             process.functions = line["functions"]
             for id, (eager, compiled) in line["calls"].items():
                 if id in process.graphs:
                     process.graphs[id] |= {"calls_eager": eager, "calls_compiled": compiled}
-        else:
+        elif "frame" in line:
+            process.frames.append((line["frame"], Span(*line["span"])))
+        elif "id" in line:
             process.graphs[line["id"]] = line
     return process
+
+
+_TOLD = {item.name for item in fields(Process)}
+
+
+def spans_of(graph: Mapping[str, Any]) -> list[Span]:
+    """What a process did for a graph: ``lookup``, ``submit``, ``wait``, ``load``, ``compile in process``."""
+    return [Span(*span) for span in graph.get("spans", ())]
 
 
 def begin(root: Path, run: str) -> Path:
     """The folder of a run, which is made; of the other runs, the oldest are removed. Raises OSError."""
     folder = root / RUNS / run
     if not folder.is_dir():
-        # Each by itself: a parent would get the umask's mode, and a store that a group may write is not trusted.
-        for directory in (root, folder.parent, folder):
-            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        others = sorted((path for path in (root / RUNS).iterdir() if path != folder), key=_changed, reverse=True)
-        for old in others[KEPT - 1 :]:
-            shutil.rmtree(old, ignore_errors=True)
+        lines.folder(root, RUNS, run)
+        lines.drop_oldest(root / RUNS, KEPT, folder)
     return folder
-
-
-def _changed(path: Path) -> float:
-    try:
-        return path.stat().st_mtime
-    except OSError:
-        return 0.0

@@ -94,11 +94,13 @@ def _gives_memory_back() -> Iterator[None]:
 def compile_graph(
     module: torch.fx.GraphModule, inputs: dict[str, Any], hints: list[int], floats: list[float],
     weights: Sequence[torch.Tensor] = (), told: Callable[[], None] = lambda: None,
+    phase: Callable[[str], None] = lambda name: None,
 ) -> CompileResult:  # fmt: skip
     """Compile forward and, where an input requires grad, backward. Raises what torch raises, or CompileFailed.
 
     The caller has applied the program's modes and configuration. ``weights``: what the last inputs are, to be frozen.
-    ``told``: called as soon as it is known that the result is for this rank's place in its meshes only.
+    ``told``: called as soon as it is known that the result is for this rank's place in its meshes only. ``phase``: told
+    when nothing is left but to wait for the compilers.
     """
     context = TracingContext(metadata.new_fake_mode())
     classes = program_classes.made(inputs.get("classes", ()))
@@ -135,6 +137,7 @@ def compile_graph(
         pickled = program_classes.dumps(bundle, classes)
     except Exception as error:
         raise CompileFailed(f"the result cannot be pickled: {error}", code="not-serializable") from error
+    phase("C++ compilers")
     return CompileResult(pickled, collector.native(), bundle.compiled_bw is not None, guards, not asked.yes)
 
 

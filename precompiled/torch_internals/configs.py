@@ -2,8 +2,8 @@
 
 Private names: torch._inductor.config.{save_config_portable, patch, _save_config_ignore, _config},
 torch._functorch.config.{save_config_portable, patch, _save_config_ignore, _config},
-torch._inductor.config_comms.{patch, _config}. Checked on 2.11.0, 2.13.0, 2.15.0.
-They are in torch/utils/_config_module.py.
+torch._inductor.config_comms.{patch, _config}, torch.fx.experimental._config.{patch, _config}.
+Checked on 2.11.0, 2.13.0, 2.15.0. They are in torch/utils/_config_module.py.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import torch
 import torch._functorch.config
 import torch._inductor.config
 import torch._inductor.config_comms
+import torch.fx.experimental._config
 
 from precompiled.core.errors import Bypass, CompileFailed
 from precompiled.torch_internals import code_settings
@@ -23,6 +24,7 @@ from precompiled.torch_internals import code_settings
 _inductor = torch._inductor.config
 _functorch = torch._functorch.config
 _comms = torch._inductor.config_comms
+_shapes = torch.fx.experimental._config
 
 # Left out of save_config_portable.
 _LEFT_OUT = ("pre_grad_pass_timing",)
@@ -45,10 +47,12 @@ _REFUSED = {
 # collectives apart by what this process has set up. A worker is of no rank, and one artifact is for all.
 _COMMS = "config_comms"  # what else Inductor reads where _REORDERS is on
 _REORDERS = "reorder_for_compute_comm_overlap"
+_SHAPES = "shapes"  # what compilers read of symbolic sizes (backed_size_oblivious), where it is not as torch has it
 _MODULES = {
     "inductor": "torch._inductor.config",
     "functorch": "torch._functorch.config",
     _COMMS: "torch._inductor.config_comms",
+    _SHAPES: "torch.fx.experimental._config",
 }
 _OF_RANKS = {
     "inductor": (
@@ -129,11 +133,13 @@ def snapshot(options: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     comms = {}
     if inductor.get(_REORDERS) not in _OFF:
         values = {name: getattr(_comms, name) for name in _comms._config if not name.startswith("env_")}
-        comms[_COMMS] = _plain("torch._inductor.config_comms", values)
+        comms[_COMMS] = _plain(_MODULES[_COMMS], values)
+    shapes = {name: getattr(_shapes, name) for name in _shapes._config}
     return {
-        "inductor": _plain("torch._inductor.config", inductor),
-        "functorch": _plain("torch._functorch.config", functorch),
+        "inductor": _plain(_MODULES["inductor"], inductor),
+        "functorch": _plain(_MODULES["functorch"], functorch),
         **comms,
+        _SHAPES: _plain(_MODULES[_SHAPES], _other_than_torchs(_shapes, shapes)),
         # What users change to make torch's caches miss makes this one miss.
         "tag": {"cache_key_tag": str(getattr(torch.compiler.config, "cache_key_tag", ""))},
     }
@@ -142,6 +148,10 @@ def snapshot(options: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 def _set(module: Any) -> dict[str, Any]:
     """Settings that torch leaves out of what it saves, since they may be code, and that are not as torch has them."""
     values = {name: getattr(module, name) for name in module._save_config_ignore if hasattr(module, name)}
+    return _other_than_torchs(module, values)
+
+
+def _other_than_torchs(module: Any, values: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value != module._config[name].default}
 
 
@@ -205,7 +215,7 @@ def _setting(name: str, encoded: Any) -> Any:
 def applied(configs: Mapping[str, Mapping[str, Any]], compile_threads: int) -> Iterator[None]:
     """The captured configuration, for one compile; what was there before comes back afterwards."""
     with ExitStack() as stack:
-        for module, name in ((_inductor, "inductor"), (_functorch, "functorch"), (_comms, _COMMS)):
+        for module, name in ((_inductor, "inductor"), (_functorch, "functorch"), (_comms, _COMMS), (_shapes, _SHAPES)):
             values = {key: _setting(key, value) for key, value in configs.get(name, {}).items()}
             changed = {key: value for key, value in values.items() if getattr(module, key, None) != value}
             stack.enter_context(module.patch(changed))

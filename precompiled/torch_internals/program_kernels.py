@@ -28,6 +28,7 @@ from functools import cache
 from types import FunctionType, ModuleType
 from typing import Any
 
+from precompiled.core import definitions
 from precompiled.core.errors import Bypass
 from precompiled.torch_internals import program_source, program_units
 from precompiled.torch_internals.program_source import OURS, PROGRAMS, Source
@@ -141,7 +142,7 @@ class _Source(Source):
         function = kernel.fn
         if name != kernel.__name__:
             self._refuse(f"{kernel.__name__} is called by another name")
-        node = program_source.written(function)
+        node = definitions.written(function)
         if node is None or function.__closure__:
             self._refuse(f"the source of {name} is not to be had (or it has a closure)")
         bare = copy.deepcopy(node)
@@ -155,7 +156,7 @@ class _Source(Source):
         for read in sorted(_named_in(node)):
             self._read(function, "LOAD_GLOBAL", read, [])
         self._read_all(function)
-        self.flags |= function.__code__.co_flags & program_source.FUTURES
+        self.flags |= function.__code__.co_flags & definitions.FUTURES
         options = [(option, getattr(kernel, option, None)) for option in _OPTIONS]
         shown = ", ".join(f"{option}={self._option(name, value)}" for option, value in options if value)
         return f"@{OURS}triton.jit({shown})\n{kernel.src}"

@@ -18,29 +18,23 @@ torch._library.custom_ops.CustomOpDef.{_init_fn, _opoverload}. Checked on 2.11.0
 """
 
 from __future__ import annotations
-import __future__
 
 import abc
 import ast
 import builtins
-import copy
 import dis
-import functools
-import linecache
-import operator
 import os
 import sys
 import sysconfig
 import types
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
 from types import BuiltinFunctionType, CodeType, FunctionType, MappingProxyType, ModuleType
 from typing import Any, NoReturn
 
 import torch
 from torch._library import custom_ops
 
+from precompiled.core.definitions import FUTURES, codes_within, definition_of, method_of
 from precompiled.core.errors import Bypass
 from precompiled.core.files import is_really_torchs
 from precompiled.core.names import object_at
@@ -51,9 +45,6 @@ _READING = frozenset({
     "LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL", "IMPORT_NAME", "LOAD_DEREF", "STORE_DEREF",
     "DELETE_DEREF", "LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_DEREF",
 })  # fmt: skip
-# What a function was compiled with besides its source (``from __future__ import annotations``).
-_FLAGS = [getattr(__future__, name).compiler_flag for name in __future__.all_feature_names]
-FUTURES = functools.reduce(operator.or_, _FLAGS)
 _PLAIN = (type(None), bool, int, float, complex, str, bytes)
 # Not globals(), eval(), __import__(), open() and their like: what they say is another thing in a worker.
 _BUILTINS = frozenset({
@@ -172,7 +163,7 @@ class Source:
 
     def _read_all(self, function: FunctionType, held: Mapping[str, types.CellType] = MappingProxyType({})) -> None:
         """``held``: the cells of its closure, by name."""
-        for code in _codes(function.__code__):
+        for code in codes_within(function.__code__):
             for opname, read, attributes in _reads(code):
                 if opname.endswith("_DEREF"):
                     if read in held:
@@ -243,7 +234,7 @@ class Source:
             private = name.startswith("__") and not name.endswith("__")
             if attribute != (f"_{kind.__name__.lstrip('_')}{name}" if private else name):
                 self._refuse(f"{kind.__name__}.{attribute} is a function of another name")
-            node = self._written(name, function, _method_of(function, kind.__name__), kind)
+            node = self._written(name, function, method_of(function, kind.__name__), kind)
             node.decorator_list = [ast.Name(type(value).__name__, ast.Load())] if held else []
             return node
         text = None if held else as_source(tuple(value) if attribute == "__slots__" else value)
@@ -372,76 +363,6 @@ def _is_a_slot(kind: type, name: str, value: Any) -> bool:
 
 def _is_plain(value: Any) -> bool:
     return type(value) in _PLAIN or (type(value) is tuple and all(_is_plain(item) for item in value))
-
-
-def definition_of(function: FunctionType) -> ast.FunctionDef | None:
-    """A function's definition, without decorators and annotations; None where the source is not the function's."""
-    node = written(function)
-    return _bare(node) if node is not None else None
-
-
-def written(function: FunctionType) -> ast.FunctionDef | None:
-    """The same as it stands in its file, not to be changed."""
-    found = _found(function)
-    return found[0] if found is not None and not found[1] else None
-
-
-def _method_of(function: FunctionType, kind: str) -> ast.FunctionDef | None:
-    """The same of a method: it must stand in a class of this name, on which the meaning of ``__x`` depends."""
-    found = _found(function)
-    return _bare(found[0]) if found is not None and found[1] == kind else None
-
-
-def _found(function: FunctionType) -> tuple[ast.FunctionDef, str] | None:
-    code = function.__code__
-    text = "".join(linecache.getlines(code.co_filename))
-    return _definitions(text, code.co_flags & FUTURES).get(code)
-
-
-def _bare(node: ast.FunctionDef) -> ast.FunctionDef:
-    made = copy.deepcopy(node)
-    made.decorator_list, made.returns = [], None
-    given = made.args
-    for item in (*given.posonlyargs, *given.args, *given.kwonlyargs, given.vararg, given.kwarg):
-        if item is not None:
-            item.annotation = None
-    return made
-
-
-@cache
-def _definitions(text: str, flags: int) -> dict[CodeType, tuple[ast.FunctionDef, str]]:
-    """The functions that a file defines, and the innermost class around each ("" where there is none), by the code that
-    they have; equal codes have the same line, too.
-
-    The whole file is compiled: what Python makes of a call depends on what the file imports.
-    """
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            tree, whole = ast.parse(text), compile(text, "", "exec", flags=flags, dont_inherit=True)
-    except (SyntaxError, ValueError):
-        return {}
-    by_place = {(_first_line(node), node.name): (node, kind) for node, kind in _functions(tree, "")}
-    codes = {(code.co_firstlineno, code.co_name): code for code in _codes(whole)}
-    return {codes[place]: by_place[place] for place in by_place if place in codes}
-
-
-def _first_line(node: ast.FunctionDef) -> int:
-    return min([node.lineno, *(item.lineno for item in node.decorator_list)])
-
-
-def _functions(node: ast.AST, kind: str) -> Iterator[tuple[ast.FunctionDef, str]]:
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.FunctionDef):
-            yield child, kind
-        yield from _functions(child, child.name if isinstance(child, ast.ClassDef) else kind)
-
-
-def _codes(code: CodeType) -> Iterator[CodeType]:
-    yield code
-    for item in code.co_consts:
-        if isinstance(item, CodeType):
-            yield from _codes(item)
 
 
 def _reads(code: CodeType) -> Iterator[tuple[str, str, list[str]]]:

@@ -87,6 +87,14 @@ def test_show_has_the_lines(shared_host: Host, base: str) -> None:
     assert "program.json.gz" in kept
 
 
+def test_show_has_the_code_that_inductor_made(shared_host: Host, base: str) -> None:
+    (variant,) = json.loads(shared_host.command("show", base, "--code", "--json"))["variants"]
+    forward, backward = variant["code"]
+    assert "forward" in forward.splitlines()[0] and "backward" in backward.splitlines()[0]
+    assert all("def call(" in text for text in variant["code"])
+    assert forward.rstrip() in shared_host.command("show", base, "--code")
+
+
 @pytest.mark.reason("aliased-mutation")
 def test_a_compile_that_fails_is_explained(shared_host: Host, base: str) -> None:
     """Two inputs over one memory, one of them changed: the worker refuses, and its record has the graph."""

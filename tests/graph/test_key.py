@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch._functorch.config
 import torch._inductor.config
+import torch.fx.experimental._config
 from support_graphs import captured, captures, key_of
 from torch.utils.checkpoint import checkpoint
 
@@ -186,6 +187,7 @@ differ("matmul precision", BASE, under(lambda: restored(torch.set_float32_matmul
 differ("an attention backend", BASE, under(lambda: torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH)))
 differ("Inductor's configuration", BASE, under(lambda: torch._inductor.config.patch(max_fusion_size=7)))
 differ("functorch's configuration", BASE, under(lambda: torch._functorch.config.patch(activation_memory_budget=0.5)))
+differ("sizes' configuration", BASE, under(lambda: torch.fx.experimental._config.patch(backed_size_oblivious=True)))
 for name, value in (
     # Torch leaves these out of what it saves of its configuration.
     ("activation_memory_budget_solver", "greedy"),

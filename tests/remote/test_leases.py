@@ -234,11 +234,11 @@ def test_a_lease_that_no_worker_uses_is_given_back(
     tmp_path: Path, failed: list[Exception], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(claims, "ANSWER_S", 0.0)
-    monkeypatch.setattr(claims, "UNCLAIMED_S", 0.05)
     there = host(tmp_path / "a", memory())
     mine = Claims(failed.append, may_hold=True, ttl_s=0.3)
     assert "again_s" in mine.ask(there, KEY)
     wait_until(lambda: names(there))
+    monkeypatch.setattr(claims, "UNCLAIMED_S", 0.05)
     wait_until(lambda: not names(there))
     assert mine.held == 0
 

@@ -97,6 +97,10 @@ def start_worker(machine: nspawn.Machine, user: str = "alice") -> dict[str, Any]
     machine.run(machine.python, "/srv/programs/submit.py", job, user=user)
     uid = uid_of(machine, user)
     machine.await_journal(UNIT, f"job {job} key {job} uid {uid}: failed", cursor)
+    # The way of one graph, by the id that its client knows: queued, taken by a worker, ended.
+    way = machine.run("journalctl", "--no-pager", "--output=cat", "--output-fields=PRECOMPILED_STATE",
+                      f"--unit={UNIT}", f"PRECOMPILED_GRAPH={job}").out.split()  # fmt: skip
+    assert way == ["queued", "running", "failed"]
     (worker,) = [worker for worker in workers(machine) if worker["uid"] == uid]
     return worker
 

@@ -12,6 +12,7 @@ import pytest
 import torch
 import torch._functorch.config
 import torch._inductor.config
+import torch.fx.experimental._config
 
 from precompiled.torch_internals import code_settings, configs, modes
 
@@ -133,6 +134,18 @@ def test_a_configuration_is_applied_for_one_compile_and_set_back() -> None:
         assert torch._inductor.config.triton.cudagraphs is True
         assert torch._inductor.config.compile_threads == 3
     assert (torch._inductor.config.max_fusion_size, torch._inductor.config.compile_threads) == before
+
+
+def test_what_is_set_for_symbolic_sizes_is_sent_and_applied() -> None:
+    """Only what differs from torch's: a worker compiles the same graph otherwise under backed_size_oblivious."""
+    shapes = torch.fx.experimental._config
+    assert through_json({})["shapes"] == {}
+    with shapes.patch(backed_size_oblivious=True):
+        wanted = through_json({})
+    assert wanted["shapes"] == {"backed_size_oblivious": True}
+    with configs.applied(wanted, 1):
+        assert shapes.backed_size_oblivious
+    assert not shapes.backed_size_oblivious
 
 
 def test_what_the_worker_has_set_itself_does_not_count() -> None:

@@ -7,7 +7,7 @@ import functools
 import hashlib
 import sys
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 from precompiled.packages.describe.errors import NotPortable
@@ -100,14 +100,6 @@ def _has_an_order_of_its_own(value: Any) -> bool:
     if not isinstance(value, frozenset) or len(value) < 2:
         return False
     return not all(isinstance(item, (int, float, complex)) for item in value)
-
-
-def codes_within(code: types.CodeType) -> Iterator[types.CodeType]:
-    """``code`` and those of the functions that are defined in it."""
-    yield code
-    for value in code.co_consts:
-        if isinstance(value, types.CodeType):
-            yield from codes_within(value)
 
 
 def module_of_globals(value: Any) -> str | None:

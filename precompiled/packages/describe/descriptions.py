@@ -20,45 +20,43 @@ import hashlib
 import importlib.machinery
 import inspect
 import re
-import struct
-import sys
 import types
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
+from precompiled.core.definitions import codes_within
 from precompiled.core.files import is_torchs
 from precompiled.core.names import object_at
-from precompiled.packages.describe.codes import DESCRIPTORS, code_digest, codes_within, globals_read
+from precompiled.packages.describe.codes import DESCRIPTORS, code_digest
 from precompiled.packages.describe.errors import NotPortable
+from precompiled.packages.describe.kinds import (
+    ATOMS,
+    CONTAINERS,
+    INSTALLATION,
+    OF_C,
+    check_enum,
+    is_heap,
+    is_torchs_module,
+    says_all,
+    state_of,
+)
 
 MAX_DEPTH = 6  # of values inside of values
 MAX_ITEMS = 4096
 
-# Packages whose metaclasses (of enums, of TypedDict) are the same in each process of one environment.
-INSTALLATION = frozenset({"builtins", "torch", "typing_extensions", *sys.stdlib_module_names})
-OF_C = (types.MethodDescriptorType, types.WrapperDescriptorType, types.GetSetDescriptorType,
-        types.MemberDescriptorType)  # fmt: skip
-ATOMS = (bool, int, float, complex, str, bytes, type(None), type(...), type(NotImplemented))
 # Attributes of a wrapper that its closure has as well; an id; and what torch makes of a function when it is called
 # (torch/_compile.py): that it was called before would make it another one.
 _OF_A_WRAPPER = frozenset(
     {"__wrapped__", "_torchdynamo_orig_callable", "_torchdynamo_inline", "_torchdynamo_wrapper_id", "__dynamo_disable"}
 )  # fmt: skip
 _OF_PYBIND = ("PyCapsule", "pybind11_detail_function_record")  # types that a function of pybind11 is bound to
-_OF_SETS = frozenset({"__contains__", "isdisjoint", "issubset", "issuperset"})
-_CONTAINERS = (
-    tuple, list, dict, types.MappingProxyType, set, frozenset, slice, range, re.Pattern,
-    collections.OrderedDict, collections.defaultdict, collections.deque,
-)  # fmt: skip
 # The interpreter or abc writes these; they differ in each process or class body, and no trace depends on them.
 _NOT_OF_A_CLASS = frozenset(
     {"__dict__", "__weakref__", "__module__", "__doc__", "__qualname__", "__firstlineno__", "__static_attributes__",
      "_abc_impl", "__abstractmethods__", "__annotations__", "__annotate__", "__annotate_func__",
      "__annotations_cache__", "__parameters__", "__orig_bases__"}
 )  # fmt: skip
-# Functions of an enum that Dynamo runs when it makes a text of a member, or a member of a value.
-_RUN_BY_THE_INTERPRETER = ("_missing_", "__str__", "__repr__", "__format__")
 _OF_A_MEMBER = frozenset({"_value_", "_name_", "_sort_order_", "__objclass__", "name", "value"})
 
 
@@ -66,7 +64,7 @@ def _nothing(_value: Any) -> Any:
     return None
 
 
-# Describes how torch's registries treat a class; set by guard_facts.py, since this room imports no torch.
+# Describes how torch's registries treat a class; set by value_facts.py, since this room imports no torch.
 registered: Callable[[type], Any] = _nothing
 # Tells plain data of process groups, meshes and placements; set by packages/dynamo/ranks.py.
 told: Callable[[Any], Any] = _nothing
@@ -162,7 +160,7 @@ class Descriptions:
             self.covered.add(code_digest(value))
             return ["code", value.co_name, code_digest(value)]
         of = getattr(value, "__self__", None)
-        if isinstance(value, types.BuiltinMethodType) and _says_all(of, value.__name__):
+        if isinstance(value, types.BuiltinMethodType) and says_all(of, value.__name__):
             return ["method of a value", self.value(of, depth + 1), value.__name__]
         if (
             isinstance(value, (types.MethodType, types.BuiltinMethodType))
@@ -185,7 +183,7 @@ class Descriptions:
         if isinstance(value, functools.partial):
             return ["partial", self.thing(value.func, depth + 1), self.value(value.args, depth + 1),
                     self.value(dict(value.keywords), depth + 1)]  # fmt: skip
-        if kind in _CONTAINERS or (isinstance(value, tuple) and hasattr(kind, "_fields")):
+        if kind in CONTAINERS or (isinstance(value, tuple) and hasattr(kind, "_fields")):
             return self.value(value, depth)
         named = self._named(value)
         if named is not None:
@@ -197,7 +195,7 @@ class Descriptions:
             return ["object"]
         if (data := told(value)) is not None:
             return ["told", f"{kind.__module__}.{kind.__qualname__}", data]
-        state = self._state(value)
+        state = state_of(value)
         if state is None:
             raise NotPortable(f"an object of {kind.__module__}.{kind.__qualname__} is known by its identity only")
         known = self._objects.get(id(value))
@@ -215,20 +213,6 @@ class Descriptions:
             self._unfinished.discard(id(value))
         return known
 
-    @staticmethod
-    def _state(value: Any) -> dict[str, Any] | None:
-        """The attributes and slots of an instance of a Python class; None where it may hold more than these."""
-        state = dict(getattr(value, "__dict__", {}))
-        if _holds_more(type(value)):
-            return None
-        for base in type(value).__mro__[:-1]:
-            if not _is_heap(base):
-                return None
-            slots = vars(base).get("__slots__", ())
-            for name in (slots,) if isinstance(slots, str) else tuple(slots):
-                if name not in ("__dict__", "__weakref__"):
-                    state[name] = getattr(value, name, "absent")
-        return None if "_parameters" in state else state  # not of an nn.Module: its tensors are no constants
 
     def _named(self, value: Any) -> list[Any] | None:
         """Describe an object of C or torch that an import leads to: builtins, operators, dtypes, devices."""
@@ -377,16 +361,16 @@ class Descriptions:
 
     def _class_digest(self, kind: type) -> str:
         state = hashlib.sha256(f"{self._metaclass(type(kind))}\n".encode())
-        if issubclass(kind, enum.Enum) and not _is_torchs(kind.__module__):
+        if issubclass(kind, enum.Enum) and not is_torchs_module(kind.__module__):
             values = [[name, self.attribute(member.value)] for name, member in kind.__members__.items()]
             state.update(f"{values}\n".encode())
-            _check_enum(kind)
+            check_enum(kind)
         state.update(f"{registered(kind)}\n".encode())
         for base in kind.__mro__:
             state.update(f"{base.__module__}.{base.__qualname__}\n".encode())  # also of a base that defines nothing
-            if base.__module__ == "builtins" or not _is_heap(base):
+            if base.__module__ == "builtins" or not is_heap(base):
                 continue
-            plain = not _is_torchs(base.__module__)
+            plain = not is_torchs_module(base.__module__)
             for name, value in sorted(vars(base).items()):
                 if name not in _NOT_OF_A_CLASS:
                     state.update(f"{base.__qualname__}.{name} {self._member(value, plain, base)}\n".encode())
@@ -438,7 +422,7 @@ class Descriptions:
             kind = type(value)
         if isinstance(value, enum.Enum):
             return ["enum", kind.__module__, kind.__qualname__, value.name, self.attribute(value.value, depth + 1)]
-        sized = kind in _CONTAINERS or (isinstance(value, tuple) and hasattr(kind, "_fields"))
+        sized = kind in CONTAINERS or (isinstance(value, tuple) and hasattr(kind, "_fields"))
         if depth <= MAX_DEPTH and sized and len(value) <= MAX_ITEMS:
             items = value.items() if hasattr(value, "items") else value
             parts = [self.attribute(item, depth + 1) for item in items]
@@ -462,7 +446,7 @@ class Descriptions:
             return "empty"
         if depth > MAX_DEPTH:
             return "deep"
-        given = (*ATOMS, *_CONTAINERS, functools.partial, types.FunctionType)
+        given = (*ATOMS, *CONTAINERS, functools.partial, types.FunctionType)
         return self.attribute(held, depth) if isinstance(held, given) else None
 
     def module(self, module: types.ModuleType) -> list[Any]:
@@ -472,52 +456,3 @@ class Descriptions:
         return ["module", module.__name__]
 
 
-def global_unseen(function: Any) -> str | None:
-    """A global that a function reads which the interpreter runs without a trace; None where it reads none."""
-    if not isinstance(function, types.FunctionType):
-        return None
-    read = {name for code in codes_within(function.__code__) for name in globals_read(code)}
-    return min(read & function.__globals__.keys(), default=None)
-
-
-def _says_all(value: Any, method: str) -> bool:
-    """Whether a method of ``value`` is told by its name and the value: ``keyword.iskeyword`` is one of a frozenset.
-
-    Not where it gives the members of a set in their order, which is another one in each process.
-    """
-    if type(value) is frozenset:
-        return method in _OF_SETS and all(type(item) in ATOMS for item in value)
-    return type(value) in (str, bytes, int, float, complex, bool)
-
-
-def _check_enum(kind: type) -> None:
-    """Raise NotPortable for an enum whose own functions, which are run without a trace, read globals."""
-    for base in kind.__mro__:
-        if base.__module__.split(".")[0] in INSTALLATION:
-            continue
-        for name in _RUN_BY_THE_INTERPRETER:
-            member = vars(base).get(name)
-            function = getattr(member, "__func__", member)
-            if (found := global_unseen(function)) is not None:
-                raise NotPortable(f"{kind.__qualname__}.{name} reads the global {found}, and no trace sees it")
-
-
-def _is_heap(kind: type) -> bool:
-    return bool(kind.__flags__ & (1 << 9))  # Py_TPFLAGS_HEAPTYPE: made by a class statement
-
-
-def _holds_more(kind: type) -> bool:
-    """Whether instances have room for more than attributes and slots: a lock, a compiled regular expression.
-
-    Nothing else tells types of C extensions from Python classes. Computed as object.__reduce_ex__(2) does (CPython,
-    Objects/typeobject.c: object_getstate_default).
-    """
-    pointer = struct.calcsize("P")
-    members = (member for base in kind.__mro__ for member in vars(base).values())
-    slots = sum(isinstance(member, types.MemberDescriptorType) for member in members)
-    room = object.__basicsize__ + pointer * (slots + (kind.__dictoffset__ > 0) + (kind.__weakrefoffset__ > 0))
-    return kind.__itemsize__ != 0 or kind.__basicsize__ > room
-
-
-def _is_torchs(module: str | None) -> bool:
-    return (module or "").split(".")[0] == "torch"

@@ -12,7 +12,7 @@ from typing import Any
 from precompiled.store.package_format import About, Header
 
 MAX_CHARS = 120
-# The parts of a tensor's description, in the order of guard_facts.
+# The parts of a tensor's description, in the order of value_facts.tensor.
 TENSOR = ("class", "dtype", "device", "layout", "requires_grad", "dispatch keys", "dimension marks", "memory",
           "is_leaf", "aligned", "is a view", "is a parameter", "is a buffer")  # fmt: skip
 _PARTS = ("", "", "", "code", "defaults", "keyword defaults", "closure")  # of a description by _CODE_OF

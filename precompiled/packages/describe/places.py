@@ -11,7 +11,8 @@ import types
 from collections.abc import Iterator
 from typing import Any
 
-from precompiled.packages.describe.codes import DESCRIPTORS, code_digest, codes_within, outermost
+from precompiled.core.definitions import codes_within
+from precompiled.packages.describe.codes import DESCRIPTORS, code_digest, outermost
 
 
 class Places:

@@ -105,6 +105,7 @@ def _routed(original: Callable[..., Any]) -> Callable[..., Any]:
                 result = trace()
         finally:
             _packages.ended()
+        traced.result = result
         if result.guarded_code is None:
             strategy = result.frame_exec_strategy
             if result.apply_to_code and (strategy.cur_action, strategy.recursive_action) == _SKIPS:

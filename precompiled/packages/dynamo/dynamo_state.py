@@ -118,6 +118,9 @@ def trace_configuration() -> str:
     # save_config_portable leaves these out, but a trace treats the functions that they name in another way.
     for name in ("constant_functions", "skipfiles_inline_module_allowlist"):
         shown.append([name, sorted(repr(described.value(item)) for item in getattr(config, name, ()))])
+    # Which sizes are symbolic, by the names of their sources (TORCH_COMPILE_DYNAMIC_SOURCES).
+    for name in ("dynamic_sources", "dynamic_values", "unbacked_sources"):
+        shown.append([name, getattr(torch.compiler.config, name, "")])
     # Users add to these by torch.compiler.allow_in_graph, disallow_in_graph, and so on. Without the functions that
     # compiled autograd allows for each kind of node that it meets: where nothing is traced, it meets none.
     compiled_autograd = sys.modules.get("torch._dynamo.compiled_autograd")

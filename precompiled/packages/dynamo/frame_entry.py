@@ -22,11 +22,12 @@ from torch._dynamo import convert_frame
 from precompiled.packages.describe.codes import code_digest, outermost, qualname
 from precompiled.packages.describe.errors import NotPortable
 from precompiled.packages.dynamo import entry_codec
-from precompiled.packages.dynamo.guard_facts import GuardFact, Guards, kind_of
+from precompiled.packages.dynamo.guard_facts import GuardFact, Guards
 from precompiled.packages.dynamo.optimizers import Prepared
 from precompiled.packages.dynamo.size_history import Kept, Met
 from precompiled.packages.dynamo.trace_log import Asked, TraceLog
 from precompiled.packages.dynamo.unguarded import Seen
+from precompiled.packages.dynamo.value_facts import kind_of
 from precompiled.store.package_format import About
 
 # The attribute of the callables that backend.py gives to Dynamo which holds the graph's Graph (below).
@@ -152,6 +153,7 @@ class Traced:
     # Dynamo begins another attempt where it finds that it must break the graph.
     attempts: list[Attempt] = field(default_factory=list)
     skip: str | None = None  # why the frame runs as it is; None when it was compiled
+    result: Any = None  # what Dynamo has got
 
     @property
     def imports(self) -> dict[str, str]:

@@ -25,7 +25,8 @@ import torch
 import torch._dynamo.guards as dynamo_guards
 from torch._dynamo import pgo
 
-from precompiled.packages.describe.codes import code_digest, codes_within
+from precompiled.core.definitions import codes_within
+from precompiled.packages.describe.codes import code_digest
 from precompiled.packages.describe.errors import NotPortable
 from precompiled.packages.describe.places import Places, found_at
 

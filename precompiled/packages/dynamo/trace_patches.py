@@ -49,8 +49,9 @@ from torch._dynamo.variables.user_defined import UserDefinedObjectVariable
 
 from precompiled.core.names import object_at
 from precompiled.packages.describe.codes import code_digest
-from precompiled.packages.describe.descriptions import ATOMS, Descriptions
+from precompiled.packages.describe.descriptions import Descriptions
 from precompiled.packages.describe.errors import NotPortable
+from precompiled.packages.describe.kinds import ATOMS
 from precompiled.packages.describe.places import codes_at
 from precompiled.packages.dynamo import optimizers, untraced
 from precompiled.packages.dynamo.trace_log import TraceLog

@@ -28,8 +28,9 @@ from typing import Any
 import torch
 from torch._dynamo import convert_frame, output_graph
 
+from precompiled.core.definitions import codes_within
 from precompiled.core.names import object_at
-from precompiled.packages.describe.codes import code_digest, codes_within, namedtuple_scope, qualname
+from precompiled.packages.describe.codes import code_digest, namedtuple_scope, qualname
 from precompiled.packages.describe.descriptions import Descriptions
 from precompiled.packages.describe.errors import NotPortable
 from precompiled.packages.describe.places import Places, locals_digest

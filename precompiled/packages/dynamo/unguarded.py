@@ -30,15 +30,18 @@ from torch._dynamo.source import ConstDictKeySource, NonSerializableSetGetItemSo
 from torch._guards import Guard
 
 from precompiled.core import files
+from precompiled.core.definitions import codes_within
 from precompiled.packages.describe import difference
-from precompiled.packages.describe.codes import codes_within, globals_read, read_by
-from precompiled.packages.describe.descriptions import ATOMS, MAX_DEPTH, OF_C, Descriptions
+from precompiled.packages.describe.codes import globals_read, read_by
+from precompiled.packages.describe.descriptions import MAX_DEPTH, Descriptions
 from precompiled.packages.describe.errors import Mismatch, NotPortable
+from precompiled.packages.describe.kinds import ATOMS, OF_C
 from precompiled.packages.describe.places import Places
 from precompiled.packages.dynamo import ranks
-from precompiled.packages.dynamo.guard_facts import NO_FACT, WHEN, kind_of, value_at, without_code
+from precompiled.packages.dynamo.guard_facts import NO_FACT, WHEN, value_at, without_code
 from precompiled.packages.dynamo.trace_log import TraceLog
 from precompiled.packages.dynamo.trace_patches import HAS
+from precompiled.packages.dynamo.value_facts import kind_of
 
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 _WHOLE = (*ATOMS, set, frozenset)

@@ -28,8 +28,8 @@ from torch._dynamo.variables.builtin import BuiltinVariable
 from torch._dynamo.variables.lazy import LazyVariableTracker
 from torch._dynamo.variables.misc import ConstantLikeVariable
 
-from precompiled.packages.describe.descriptions import INSTALLATION, global_unseen
 from precompiled.packages.describe.errors import NotPortable
+from precompiled.packages.describe.kinds import INSTALLATION, global_unseen
 from precompiled.packages.dynamo.trace_log import TraceLog
 
 

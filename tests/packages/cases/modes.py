@@ -46,6 +46,15 @@ import torch._inductor.config
 CHANGE = {}
 context = lambda: torch._inductor.config.patch(CHANGE)
 """, ("CHANGE = {}", "CHANGE = {'max_fusion_size': 7}"), TRACED)
+case("configuration_of_symbolic_sizes", FUNCTION + """
+import torch.fx.experimental._config
+CHANGE = {}
+context = lambda: torch.fx.experimental._config.patch(CHANGE)
+""", ("CHANGE = {}", "CHANGE = {'backed_size_oblivious': True}"), TRACED)
+case("sources_that_are_dynamic", FUNCTION + """
+CHANGE = {}
+context = lambda: torch.compiler.config.patch(CHANGE)
+""", ("CHANGE = {}", "CHANGE = {'dynamic_sources': \"L['x']\"}"), TRACED)
 case("options", FUNCTION + "\nOPTIONS = {}\n", ("OPTIONS = {}", "OPTIONS = {'options': {'max_fusion_size': 7}}"), TRACED)
 case("fullgraph", FUNCTION + "\nOPTIONS = {}\n", ("OPTIONS = {}", "OPTIONS = {'fullgraph': True}"), TRACED)
 case("context_manager_of_the_users", """

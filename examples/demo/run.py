@@ -1,0 +1,66 @@
+"""One training process of the demo, and what it said of its steps (observed.py)."""
+
+from __future__ import annotations
+
+import statistics
+import subprocess
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import timeline
+
+
+@dataclass
+class Run:
+    """One training process, and its output."""
+
+    label: str
+    title: str
+    hook: bool
+    extra: dict[str, str] = field(default_factory=dict)  # further environment variables
+    process: subprocess.Popen[str] | None = None
+    launched: float = 0.0
+    heard: float = 0.0  # when it last said something
+    began: float = 0.0
+    steps: list[dict[str, Any]] = field(default_factory=list)
+    end: dict[str, Any] = field(default_factory=dict)
+    finished: bool = False
+
+    @property
+    def losses(self) -> list[float]:
+        return [step["loss"] for step in self.steps]
+
+    def first_compiled(self) -> int:
+        """The number of the first compiled step, from 0."""
+        return next((i for i, step in enumerate(self.steps) if step["compiled"]), len(self.steps))
+
+    def compiled_after_s(self) -> float:
+        """From the first call of the compiled model to the end of the first compiled step."""
+        return float(self.steps[self.first_compiled()]["at"] - self.began)
+
+    def step_s(self, compiled: bool) -> float | None:
+        """The median of the steps, without the first one, which is shown by itself."""
+        found = [step["seconds"] for step in self.steps[1:] if step["compiled"] is compiled]
+        return statistics.median(found) if found else None
+
+    def row(self) -> timeline.Row:
+        row = timeline.Row(self.label)
+        if not self.launched:
+            return row
+        now = time.monotonic()
+        begin = self.began or now
+        row.spans.append((0.0, begin - self.launched, timeline.STARTING))
+        if not self.began:
+            return row
+        first_end = self.steps[0]["at"] if self.steps else now
+        # Only known at the end; until then the whole first call is shown as Dynamo's.
+        waited = min(self.end.get("backend_s", 0.0), first_end - begin)
+        first = timeline.TRACING if self.end.get("frames", 1) else timeline.WAITING
+        row.spans.append((begin - self.launched, first_end - waited - self.launched, first))
+        if waited > 0.5:
+            row.spans.append((first_end - waited - self.launched, first_end - self.launched, timeline.WAITING))
+        for step in self.steps:
+            kind = timeline.COMPILED if step["compiled"] else timeline.EAGER
+            row.ticks.append((step["at"] - self.launched, kind))
+        return row

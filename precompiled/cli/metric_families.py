@@ -1,0 +1,129 @@
+"""All metrics, by name: what each is, and where it comes from. The page docs/seeing.md has the same names.
+
+From the documents of `status`, `stats` and the remote's helper to families of prometheus_client: nothing is asked here.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from precompiled.cli.top_view import STATES, Look
+
+if TYPE_CHECKING:
+    from prometheus_client.metrics_core import Metric
+
+PREFIX = "precompiled_"
+
+
+@dataclass(frozen=True)
+class Told:
+    """A metric. ``field``: in the document; ``label``: what its table goes by; ``counts``: it only ever grows."""
+
+    name: str
+    help: str
+    field: str
+    label: str = ""
+    counts: bool = True
+
+
+# Fields of wire.StatsReply: all of them.
+STATS = (
+    Told("hits", "graphs whose artifact was in the store", "hits"),
+    Told("misses", "graphs that no artifact served when they were traced", "misses"),
+    Told("submitted", "graphs that clients sent", "submitted"),
+    Told("deduplicated", "graphs that clients sent while another's job for the same was there", "deduplicated"),
+    Told("compiled", "jobs whose artifact was published", "compiled"),
+    Told("failed", "jobs that failed", "failed"),
+    Told("swapped", "graphs that went over to compiled code while they ran", "swapped"),
+    Told("retried", "jobs that were run again since their worker died", "retried"),
+    Told("untraced_frames", "frames that a package spared Dynamo's trace", "untraced"),
+    Told("traced_frames", "frames that Dynamo traced while packages were on", "traced"),
+    Told("compile_seconds", "seconds that workers compiled", "compile_s"),
+    Told("saved_seconds", "seconds of compiles that clients did not wait for", "saved_s"),
+    Told("fallbacks", "graphs that were to be served and were not, by reason", "fallbacks", "reason"),
+    Told("bypassed", "graphs that are not served, by reason", "bypassed", "reason"),
+    Told("rejected", "requests that the daemon rejected, by reason", "rejected", "reason"),
+    Told("not_kept_frames", "frames that no package can hold, by reason", "not_kept", "reason"),
+    Told("from_base", "graphs whose artifact a base store had", "from_base", "base"),
+)
+# Fields of wire.StatusReply.
+STATUS = (
+    Told("uptime_seconds", "seconds since the daemon started", "uptime_s", counts=False),
+    Told("queue_depth", "jobs that wait for a worker", "queue_depth", counts=False),
+    Told("daemon_memory_bytes", "resident memory of the daemon", "rss_bytes", counts=False),
+)
+# Fields of what a remote's helper says of itself (remote/helper.py), where a remote is set.
+REMOTE = (
+    Told("remote_fetched", "objects that the helper fetched", "fetched"),
+    Told("remote_put", "objects that the helper put there", "put"),
+    Told("remote_absent", "objects that were asked for and not there", "absent"),
+    Told("remote_fetched_bytes", "bytes that the helper fetched", "bytes_fetched"),
+    Told("remote_put_bytes", "bytes that the helper put there", "bytes_put"),
+    Told("remote_refused", "objects that the helper refused, by reason", "refused", "reason"),
+    Told("remote_waiting", "objects that are still to be put there", "waiting", counts=False),
+)
+# What is counted here.
+MORE = (
+    Told("up", "1 where a daemon answers", "", counts=False),
+    Told("build_info", "1; the label is the daemon's version", "version", "version", counts=False),
+    Told("degraded", "things that do not work as they should: see `precompiled status`", "degraded", counts=False),
+    Told("workers", "worker processes, by state", "workers", "state", counts=False),
+    Told("workers_memory_bytes", "resident memory of the workers and what they started", "workers", counts=False),
+    Told("longest_job_seconds", "how long the job that runs longest has been running", "workers", counts=False),
+    Told("clients", "processes that live and have had a graph", "clients", counts=False),
+    Told("client_graphs", "their graphs, by how they run", "graphs", "state", counts=False),
+    Told("remote_up", "1 where the remote's helper runs and the remote answers it", "state", counts=False),
+)  # fmt: skip
+WORKER_STATES = ("starting", "idle", "busy", "stopping")
+
+
+def names() -> set[str]:
+    """All metrics, as they are scraped."""
+    return {f"{PREFIX}{told.name}{'_total' * told.counts}" for told in (*STATS, *STATUS, *REMOTE, *MORE)}
+
+
+def families(look: Look, remote: dict[str, Any] | None) -> Iterator[Metric]:
+    """What there is to tell. Without a daemon that is its absence, and what the store knows of clients."""
+    more = {told.name: told for told in MORE}
+    yield _family(more["up"], [((), look.status is not None)])
+    yield _family(more["clients"], [((), len(look.clients))])
+    states = Counter(graph.state for graph in look.graphs)
+    yield _family(more["client_graphs"], [((state,), states[state]) for state in STATES])
+    if remote is not None:
+        yield from _fields(REMOTE, remote)
+        yield _family(more["remote_up"], [((), bool(remote["running"]) and remote["state"] == "ok")])
+    if look.status is None or look.stats is None:
+        return
+    status = look.status
+    yield from _fields(STATS, look.stats)
+    yield from _fields(STATUS, status)
+    yield _family(more["build_info"], [((status["version"],), 1)])
+    yield _family(more["degraded"], [((), len(status["degraded"]))])
+    by_state = Counter(worker["state"] for worker in status["workers"])
+    yield _family(more["workers"], [((state,), by_state[state]) for state in WORKER_STATES])
+    yield _family(more["workers_memory_bytes"], [((), sum(worker["rss_bytes"] for worker in status["workers"]))])
+    yield _family(
+        more["longest_job_seconds"], [((), max((worker["job_s"] for worker in status["workers"]), default=0.0))]
+    )
+
+
+def _fields(table: Iterable[Told], document: dict[str, Any]) -> Iterator[Metric]:
+    for told in table:
+        if told.field not in document:  # a helper that has not said anything yet, a daemon of an earlier version
+            continue
+        value = document[told.field]
+        rows = [((key,), amount) for key, amount in sorted(value.items())] if told.label else [((), value)]
+        yield _family(told, rows)
+
+
+def _family(told: Told, rows: Iterable[tuple[tuple[str, ...], float]]) -> Metric:
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+    kind = CounterMetricFamily if told.counts else GaugeMetricFamily
+    found = kind(PREFIX + told.name, told.help, labels=[told.label] if told.label else [])
+    for labels, value in rows:
+        found.add_metric(labels, float(value))
+    return found

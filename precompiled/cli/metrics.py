@@ -1,0 +1,173 @@
+"""metrics: what `status` and `stats` say, for Prometheus: served, in a file for node_exporter, or once.
+
+A process of its own, and not a part of the daemon: the system daemon has no network, and is to parse no HTTP as root.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socketserver
+import stat
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from precompiled.cli import remote
+from precompiled.cli.app import command
+from precompiled.cli.metric_families import families
+from precompiled.cli.output import Output
+from precompiled.cli.top import look
+from precompiled.cli.top_view import Rates
+from precompiled.core.config import Settings
+from precompiled.core.errors import PrecompiledError
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+
+
+class _Host:
+    """A collector of prometheus_client's: the host is looked at whenever somebody asks."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+
+    def collect(self) -> Iterator[Any]:
+        return families(look(self._settings, Rates()), remote.told(self._settings))
+
+    def describe(self) -> list[Any]:
+        return []  # or it would be collected to be registered
+
+
+@command("metrics")
+@click.option("--listen", metavar="[HOST:]PORT|PATH", help="Serve them: on a port (of 127.0.0.1), or a Unix socket.")
+@click.option("--textfile", metavar="FILE", type=click.Path(path_type=Path),
+              help="Write them to FILE (*.prom), for node_exporter's textfile collector.")  # fmt: skip
+@click.option("--interval", type=click.FloatRange(min=1.0), metavar="SECONDS",
+              help="With --textfile: again and again, so often.")  # fmt: skip
+def metrics_command(
+    out: Output, settings: Settings, listen: str | None, textfile: Path | None, interval: float | None
+) -> int:
+    """Show this host's metrics as Prometheus reads them; or serve them, or keep them in a file.
+
+    They are of what you may see: root sees all users. Needs prometheus-client (`pip install 'precompiled[metrics]'`).
+    """
+    if listen and textfile:
+        raise click.UsageError("--listen and --textfile are two ways to give the same: take one")
+    if interval and not textfile:
+        raise click.UsageError("--interval is for --textfile")
+    registry = _registry(settings)
+    signal.signal(signal.SIGTERM, _leave)
+    try:
+        if listen:
+            _serve(out, registry, listen)
+        elif textfile:
+            _keep(registry, textfile, interval)
+        else:
+            _show(out, registry)
+    except KeyboardInterrupt:
+        pass
+    return 0
+
+
+def _leave(number: int, frame: object) -> None:
+    raise KeyboardInterrupt
+
+
+def _registry(settings: Settings) -> CollectorRegistry:
+    try:
+        from prometheus_client import CollectorRegistry
+    except ImportError as error:
+        raise PrecompiledError(
+            "metrics need prometheus-client, which is not in this environment",
+            "`pip install 'precompiled[metrics]'`", code="metrics-unavailable",
+        ) from error  # fmt: skip
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Host(settings))  # type: ignore[arg-type, unused-ignore]
+    return registry
+
+
+def _show(out: Output, registry: CollectorRegistry) -> None:
+    from prometheus_client import generate_latest
+
+    def samples() -> list[dict[str, Any]]:
+        return [{"name": sample.name, "labels": sample.labels, "value": sample.value}
+                for family in registry.collect() for sample in family.samples]  # fmt: skip
+
+    if out.as_json:
+        out.result(samples(), "")
+    else:
+        sys.stdout.write(generate_latest(registry).decode())
+
+
+def _keep(registry: CollectorRegistry, file: Path, interval: float | None) -> None:
+    from prometheus_client import write_to_textfile
+
+    while True:
+        try:
+            write_to_textfile(str(file), registry)  # whole, by a rename
+        except OSError as error:
+            raise PrecompiledError(
+                f"{file} cannot be written: {error.strerror or error}", "Name another file",
+                code="output-unwritable",
+            ) from error  # fmt: skip
+        if interval is None:
+            return
+        time.sleep(interval)
+
+
+# ---------------------------------------------------------------- served
+
+
+class _Port(socketserver.ThreadingTCPServer):
+    allow_reuse_address = True
+    daemon_threads = True
+
+
+class _Socket(socketserver.ThreadingUnixStreamServer):
+    daemon_threads = True
+
+
+def _serve(out: Output, registry: CollectorRegistry, where: str) -> None:
+    from prometheus_client import MetricsHandler
+
+    handler = MetricsHandler.factory(registry)
+    host, _, port = where.rpartition(":")
+    try:
+        if port.isdecimal():
+            server: socketserver.BaseServer = _Port((host or "127.0.0.1", int(port)), handler)
+            bound: Any = server.server_address  # type: ignore[attr-defined, unused-ignore]
+            shown = f"http://{bound[0]}:{bound[1]}/metrics"
+        else:
+            path = Path(where).absolute()
+            _remove_socket(path)
+            before = os.umask(0o177)  # until the owner gives it to others, it is his alone
+            try:
+                server = _Socket(str(path), handler)  # type: ignore[arg-type, unused-ignore]
+            finally:
+                os.umask(before)
+            shown = str(path)
+    except (OSError, OverflowError) as error:
+        raise PrecompiledError(
+            f"nothing can listen at {where}: {error}", "Give another port or path", code="listen",
+        ) from error  # fmt: skip
+    with server:
+        out.note(f"precompiled: metrics at {shown}")
+        try:
+            server.serve_forever()
+        finally:
+            if not port.isdecimal():
+                with suppress(OSError):
+                    path.unlink()
+
+
+def _remove_socket(path: Path) -> None:
+    """What a killed one has left, and nothing else."""
+    with suppress(OSError):
+        if stat.S_ISSOCK(path.lstat().st_mode):
+            path.unlink()

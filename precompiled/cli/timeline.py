@@ -1,0 +1,140 @@
+"""trace and timeline: where the time went, as a trace for Perfetto, and as a page."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import time
+import uuid
+from pathlib import Path
+from typing import Any
+
+import click
+
+from precompiled.cli.app import command
+from precompiled.cli.output import Output
+from precompiled.cli.switch import NOT_EXECUTABLE, NOT_FOUND, cannot_run, hooked
+from precompiled.core.config import Settings
+from precompiled.core.errors import PrecompiledError
+from precompiled.core.paths import TIMELINE_VARIABLE
+from precompiled.core.words import counted, human_bytes
+from precompiled.store import runs
+from precompiled.timeline.facts import Facts, gather
+
+_UNITS = {"s": 1, "min": 60, "h": 3600, "d": 86400}
+_SINCE = re.compile(r"(\d+(?:\.\d+)?)\s*(s|min|h|d)")
+LAST = "last"
+# What begins a little before a graph belongs to it: the start of the daemon, and of its worker.
+BEFORE_S = 1.0
+
+
+@command("trace")
+@click.option("--output", "-o", default="precompiled-trace.json", show_default=True, metavar="FILE",
+              type=click.Path(path_type=Path), help="Where the trace is written.")  # fmt: skip
+@click.option("--since", default="1h", show_default=True, metavar="TIME",
+              help="How far back: 30s, 10min, 2h or 1d; or `last`, the last run.")  # fmt: skip
+def trace_command(out: Output, settings: Settings, output: Path, since: str) -> int:
+    """Write what clients, the daemon's queue and workers did as a trace.
+
+    Open it in ui.perfetto.dev or chrome://tracing. It is read from the store; no daemon is asked.
+    """
+    now = time.time()
+    if since == LAST:
+        known = runs.runs(settings.cache_dir)
+        if not known:
+            raise PrecompiledError(
+                "no run has used the hook yet", "Run it once: `precompiled run -- python train.py`", code="no-such-run"
+            )
+        began = min(process.launched or process.began for process in known[0].processes) - BEFORE_S
+    else:
+        began = now - _seconds(since)
+    facts = gather(settings.cache_dir, began, now)
+    document = _write(facts, output)
+    out.result(document, f"{_said(document)} Open it in ui.perfetto.dev or chrome://tracing.")
+    return 0
+
+
+@command("timeline", context_settings={"allow_interspersed_args": False})
+@click.option("--output", "-o", default="precompiled-timeline.html", show_default=True, metavar="FILE",
+              type=click.Path(path_type=Path),
+              help="Where the page is written; the trace goes beside it, as .json.")  # fmt: skip
+@click.argument("cmd", nargs=-1, type=click.UNPROCESSED, metavar="-- CMD...")
+def timeline_command(out: Output, settings: Settings, output: Path, cmd: tuple[str, ...]) -> int:
+    """Run a command with the hook on, and write a page that says where every second of its start went.
+
+    Beside it the page shows what plain torch.compile would have taken, from the seconds that the compiles took. The
+    exit status is the command's. Status 127: there is no such command; 126: it cannot be executed.
+    """
+    if not cmd:
+        raise click.UsageError("there is no command to run; put it behind `--`, as in `precompiled timeline -- CMD`")
+    token = uuid.uuid4().hex
+    began = time.time()
+    variables = {**hooked(settings), TIMELINE_VARIABLE: token}
+    try:
+        # Its output is not ours: stdout may be the document's.
+        process = subprocess.Popen(list(cmd), env=variables, stdout=2 if out.as_json else None)
+    except OSError as error:
+        cannot_run(out, cmd[0], error)
+        return NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
+    status = _wait(process)
+    now = time.time()
+    from precompiled.timeline.page import page
+
+    facts = gather(settings.cache_dir, began - BEFORE_S, now, lambda process: process.timeline == token)
+    traced = output.with_suffix(".json")
+    document = {**_write(facts, traced), "page": str(output), "status": status}
+    _save(output, page(facts, cmd, now - began, traced.name))
+    out.note(f"precompiled: {output} says where the time went; {traced} is the trace.")
+    if out.as_json:
+        out.result(document, "")
+    return status
+
+
+def _wait(process: subprocess.Popen[bytes]) -> int:
+    """The command's status, as a shell gives it. Ctrl-C is the command's: what it has done by then is shown."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        status = process.wait()
+    finally:
+        signal.signal(signal.SIGINT, before)
+    return status if status >= 0 else 128 - status
+
+
+def _seconds(text: str) -> float:
+    found = _SINCE.fullmatch(text.strip())
+    if found is None:
+        raise click.UsageError(f"--since takes 30s, 10min, 2h, 1d or `{LAST}`, not {text!r}")
+    return float(found[1]) * _UNITS[found[2]]
+
+
+def _write(facts: Facts, output: Path) -> dict[str, Any]:
+    from precompiled.timeline.events import trace
+
+    text = json.dumps(trace(facts), separators=(",", ":"))
+    _save(output, text)
+    return {
+        "trace": str(output), "bytes": len(text), "began": facts.began,
+        "processes": len(facts.processes), "workers": len(facts.workers),
+        "graphs": sum(len(process.graphs) for process in facts.processes),
+        "jobs": sum(len(worker.jobs) for worker in facts.workers),
+    }  # fmt: skip
+
+
+def _save(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise PrecompiledError(
+            f"{path} cannot be written: {error.strerror or error}", "Name another file with -o",
+            code="output-unwritable",
+        ) from error  # fmt: skip
+
+
+def _said(document: dict[str, Any]) -> str:
+    return (
+        f"{document['trace']}: {counted(document['graphs'], 'graph')} of "
+        f"{counted(document['processes'], 'process', 'processes')}, {counted(document['jobs'], 'job')} of "
+        f"{counted(document['workers'], 'worker')}, {human_bytes(document['bytes'])}."
+    )

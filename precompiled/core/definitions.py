@@ -1,0 +1,89 @@
+"""A function's definition in its file: found by the code that the function has, so that another's source is none."""
+
+from __future__ import annotations
+import __future__
+
+import ast
+import copy
+import functools
+import linecache
+import operator
+import warnings
+from collections.abc import Iterator
+from functools import cache
+from types import CodeType, FunctionType
+
+# What a function was compiled with besides its source (``from __future__ import annotations``).
+_FLAGS = [getattr(__future__, name).compiler_flag for name in __future__.all_feature_names]
+FUTURES = functools.reduce(operator.or_, _FLAGS)
+
+
+def definition_of(function: FunctionType) -> ast.FunctionDef | None:
+    """A function's definition, without decorators and annotations; None where the source is not the function's."""
+    node = written(function)
+    return _bare(node) if node is not None else None
+
+
+def written(function: FunctionType) -> ast.FunctionDef | None:
+    """The same as it stands in its file, not to be changed."""
+    found = _found(function)
+    return found[0] if found is not None and not found[1] else None
+
+
+def method_of(function: FunctionType, kind: str) -> ast.FunctionDef | None:
+    """The same of a method: it must stand in a class of this name, on which the meaning of ``__x`` depends."""
+    found = _found(function)
+    return _bare(found[0]) if found is not None and found[1] == kind else None
+
+
+def _found(function: FunctionType) -> tuple[ast.FunctionDef, str] | None:
+    code = function.__code__
+    text = "".join(linecache.getlines(code.co_filename))
+    return _definitions(text, code.co_flags & FUTURES).get(code)
+
+
+def _bare(node: ast.FunctionDef) -> ast.FunctionDef:
+    made = copy.deepcopy(node)
+    made.decorator_list, made.returns = [], None
+    given = made.args
+    for item in (*given.posonlyargs, *given.args, *given.kwonlyargs, given.vararg, given.kwarg):
+        if item is not None:
+            item.annotation = None
+    return made
+
+
+@cache
+def _definitions(text: str, flags: int) -> dict[CodeType, tuple[ast.FunctionDef, str]]:
+    """The functions that a file defines, and the innermost class around each ("" where there is none), by the code that
+    they have; equal codes have the same line, too.
+
+    The whole file is compiled: what Python makes of a call depends on what the file imports.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            tree, whole = ast.parse(text), compile(text, "", "exec", flags=flags, dont_inherit=True)
+    except (SyntaxError, ValueError):
+        return {}
+    by_place = {(_first_line(node), node.name): (node, kind) for node, kind in _functions(tree, "")}
+    codes = {(code.co_firstlineno, code.co_name): code for code in codes_within(whole)}
+    return {codes[place]: by_place[place] for place in by_place if place in codes}
+
+
+def _first_line(node: ast.FunctionDef) -> int:
+    return min([node.lineno, *(item.lineno for item in node.decorator_list)])
+
+
+def _functions(node: ast.AST, kind: str) -> Iterator[tuple[ast.FunctionDef, str]]:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.FunctionDef):
+            yield child, kind
+        yield from _functions(child, child.name if isinstance(child, ast.ClassDef) else kind)
+
+
+def codes_within(code: CodeType) -> Iterator[CodeType]:
+    """A code, and all that are defined in it."""
+    yield code
+    for item in code.co_consts:
+        if isinstance(item, CodeType):
+            yield from codes_within(item)

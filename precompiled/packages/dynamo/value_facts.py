@@ -1,0 +1,177 @@
+"""What a description of a guarded value holds beyond what Dynamo's guard on it says.
+
+A trace reads more of a value than it guards on: a module's hooks, which attributes an object has, the memory that
+tensors share, marks of dynamic dimensions. So a fact (guard_facts.py) has these too.
+
+Private names: torch._C._dispatch_keys, torch.utils._pytree.{SUPPORTED_NODES, CONSTANT_NODES},
+torch._subclasses.fake_tensor.FakeTensor.{pytype, dispatch_keys},
+torch.utils._python_dispatch._disable_current_modes, torch.Tensor._is_view, torch.UntypedStorage._cdata.
+Checked on 2.11.0, 2.13.0, 2.15.0.
+"""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import random
+import types
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import _disable_current_modes
+
+from precompiled.core.errors import Bypass
+from precompiled.packages.describe import descriptions
+from precompiled.packages.describe.codes import code_digest
+from precompiled.packages.describe.descriptions import Descriptions
+from precompiled.packages.describe.errors import NotPortable
+from precompiled.packages.dynamo import optimizers, ranks
+from precompiled.torch_internals import subclass_context
+
+_DIMENSION_MARKS = (
+    "_dynamo_dynamic_indices", "_dynamo_weak_dynamic_indices", "_dynamo_unbacked_indices",
+    "_dynamo_strict_unbacked_indices", "_dynamo_static_indices", "_dynamo_shape_ids", "_dynamo_unbacked_bounds",
+    "_dynamo_dynamic_range",
+)  # fmt: skip
+_HOOKS = (
+    "_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks", "_state_dict_hooks",
+)  # fmt: skip
+_HOOKS_WITH = ("_forward_hooks_with_kwargs", "_forward_hooks_always_called", "_forward_pre_hooks_with_kwargs")
+# Dynamo guards on the types of these only, and compares the values in C.
+_NATIVE = (bytes, bytearray, datetime.date, datetime.time, datetime.timedelta, datetime.tzinfo, decimal.Decimal)
+_ALIGNMENT = 16  # bytes: torch/_inductor/utils.py, ALIGNMENT
+
+
+def tensor(value: Any, described: Descriptions) -> Any:
+    """A tensor without its sizes, in the order of difference.TENSOR."""
+    if not isinstance(value, torch.Tensor):
+        raise NotPortable(f"a {type(value).__qualname__} is an input", code="package-guard")
+    marks = {name: _ordered(getattr(value, name)) for name in _DIMENSION_MARKS if hasattr(value, name)}
+    return [
+        described.a_class(kind_of(value)), str(value.dtype), str(value.device), str(value.layout), value.requires_grad,
+        repr(_dispatch_keys(value)), marks, _memory(value, described), value.is_leaf, _is_aligned(value),
+        # An attribute of the tensor, not only its class, tells a parameter. A watch's fake parameter has it, too.
+        value._is_view(), isinstance(value, torch.nn.Parameter), isinstance(value, torch.nn.Buffer),
+    ]  # fmt: skip
+
+
+def exactly(value: Any, described: Descriptions) -> Any:
+    """A tensor of which Dynamo guards on which it is, or takes for granted that it stays as it is. Other guards on
+    tensors say by themselves which sizes a trace takes.
+    """
+    strides = value.stride() if value.layout is torch.strided else ()
+    return [tensor(value, described), described.number(value), *(repr(tuple(item)) for item in (value.shape, strides))]
+
+
+def metadata(value: Any) -> Any:
+    """What a tensor subclass says of itself; Dynamo guards on the tensors that it wraps, each by its own source."""
+    names, context = value.__tensor_flatten__()
+    try:
+        return [list(names), subclass_context.encode(context, {})]
+    except Bypass as reason:
+        raise NotPortable(str(reason), code="package-guard") from reason
+
+
+def attribute_names(value: Any) -> list[str]:
+    """The names of an object's attributes: others may be found elsewhere, by ``__getattr__`` for one."""
+    if isinstance(value, (type, types.ModuleType)):
+        return []
+    names = {str(name) for name in getattr(value, "__dict__", ())} - {optimizers.STATIC}  # which the trace itself sets
+    if isinstance(value, torch.nn.Module):
+        for held in ("_parameters", "_buffers", "_modules"):
+            names |= {f"{held}.{name}" for name in vars(value).get(held, ())}
+    return sorted(map(ranks.without_key, names))
+
+
+def hooks(value: Any, described: Descriptions) -> Any:
+    """Describe a module's hooks, on which a trace depends without a guard."""
+    if not isinstance(value, torch.nn.Module):
+        return None
+    state = vars(value)
+    found: dict[str, Any] = {
+        name: [_hook(hook, described) for hook in hooks.values()] for name in _HOOKS if (hooks := state.get(name))
+    }  # fmt: skip
+    for name in _HOOKS_WITH:  # the numbers of the hooks that are in it
+        if ids := state.get(name):
+            of = state["_forward_pre_hooks" if "_pre_" in name else "_forward_hooks"]
+            found[name] = [number for number, id in enumerate(of) if id in ids]
+    return found
+
+
+def _hook(hook: Any, described: Descriptions) -> Any:
+    if ranks.is_of_fully_shard(hook):
+        return ["method of fully_shard", described.a_class(type(hook.__self__)), hook.__func__.__qualname__]
+    return described.value(hook)
+
+
+def within(value: Any, described: Descriptions) -> Any:
+    """Describe what Dynamo reads from an object with no guard but that on its type: a decorator's mode, for one."""
+    if isinstance(value, types.MethodType):
+        of = value.__self__
+        return ["method", described.attribute(value.__func__), described.a_class(type(of)), within(of, described)]
+    if isinstance(value, random.Random):
+        raise NotPortable("the state of a random.Random is part of the trace")
+    if isinstance(value, _NATIVE):
+        return repr(value)
+    held = next((kind for kind in (dict, list, tuple, set, frozenset) if isinstance(value, kind)), None)
+    if held is not None and type(value) is not held:
+        return held.__len__(value)
+    if type(value).__module__.split(".")[0] in ("torch", "contextlib") and hasattr(type(value), "__enter__"):
+        state = [[name, described.attribute(held)] for name, held in getattr(value, "__dict__", {}).items()]
+        return [described.a_class(type(value)), state]
+    return None
+
+
+def kind_of(value: Any) -> type:
+    """A value's type; of a fake tensor the real one's: a watch traces with fake tensors, and runs use its entries."""
+    if isinstance(value, FakeTensor):
+        return torch.nn.Parameter if isinstance(value, torch.nn.Parameter) else value.pytype or torch.Tensor
+    return type(value)
+
+
+def _dispatch_keys(value: torch.Tensor) -> Any:
+    if not isinstance(value, FakeTensor):
+        return torch._C._dispatch_keys(value)
+    if value.dispatch_keys is not None:
+        return value.dispatch_keys
+    with _disable_current_modes(), torch.inference_mode(value.is_inference()):
+        # Not of a tensor with further keys (a conjugate view): the run's tensor has these, so the entry is not used.
+        return torch._C._dispatch_keys(torch.empty(0, dtype=value.dtype, device=value.device, layout=value.layout))
+
+
+def _ordered(marks: Any) -> Any:
+    """A set in an order that does not depend on addresses, by which its items hash (``_DimRange(0, None, None)``)."""
+    return sorted(map(repr, marks)) if isinstance(marks, (set, frozenset)) else repr(marks)
+
+
+def _is_aligned(value: torch.Tensor) -> bool:
+    """Whether a tensor is aligned: Inductor trusts that parameters stay so (compile_fx.py, copy_misaligned_inputs)."""
+    if value.layout is not torch.strided:
+        return True
+    offset = value.storage_offset()
+    return not isinstance(offset, int) or offset * value.element_size() % _ALIGNMENT == 0
+
+
+def _memory(value: torch.Tensor, described: Descriptions) -> list[int]:
+    """The number of a tensor's memory, and the offset in it. Inputs that share memory, or overlap, give another graph,
+    and Dynamo does not guard on that.
+    """
+    if value.layout is not torch.strided:
+        return [-1, 0]
+    offset = value.storage_offset()
+    return [described.memory(value.untyped_storage()._cdata), offset if isinstance(offset, int) else -1]
+
+
+def _registered(kind: type) -> Any:
+    """How pytree flattens objects of this class: a trace depends on it without a guard."""
+    node = pytree.SUPPORTED_NODES.get(kind)
+    if node is None:
+        return "constant" if kind in pytree.CONSTANT_NODES else None
+    functions = (node.flatten_fn, node.unflatten_fn)
+    return [code_digest(function.__code__) if isinstance(function, types.FunctionType) else type(function).__qualname__
+            for function in functions]  # fmt: skip
+
+
+descriptions.registered = _registered

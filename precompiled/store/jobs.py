@@ -1,0 +1,156 @@
+"""What each worker did for its jobs, and when, for people: `precompiled trace`, `timeline` and `top` read it.
+
+::
+
+    jobs/<pid>-<started>.jsonl
+
+A file is of one worker, and the last KEPT workers' are there. Each line is a JSON object: the first says which worker
+it is; each job then has a line when it begins, one for each phase that it comes to, and one at its end, which has all
+spans of time that torch measured in it. A job without an end is under way, or its worker has died.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from precompiled.core.errors import StoreError
+from precompiled.core.files import process_start
+from precompiled.core.spans import Span, ended
+from precompiled.store import lines, trust
+from precompiled.store.runs import start_of
+
+log = logging.getLogger("precompiled")
+
+JOBS = "jobs"
+KEPT = 64
+MAX_SPANS = 80  # of a job: the longest ones. So a file has room for all jobs of a worker
+SHORT_S = 0.001  # a span below is not kept
+
+
+@dataclass
+class Job:
+    """One job. Times in seconds since the epoch; 0: not yet. ``queued``: when the daemon got it."""
+
+    id: str
+    key: str
+    name: str
+    attempt: int
+    queued: float
+    began: float
+    ended: float = 0.0
+    outcome: str = ""  # as in wire.Finished
+    reason: str = ""
+    phases: list[tuple[str, float]] = field(default_factory=list)  # what it came to, and when
+    spans: list[Span] = field(default_factory=list)
+
+
+@dataclass
+class Worker:
+    """A worker process. ``launched``, ``ready``: when it was started, and when it had imported torch."""
+
+    pid: int
+    started: str
+    launched: float
+    ready: float
+    jobs: list[Job] = field(default_factory=list)
+
+    @property
+    def is_alive(self) -> bool:
+        return start_of(self.pid) == self.started
+
+
+class JobRecord:
+    """The file of this process, a worker, in one store. Raises nothing: a compile does not depend on it."""
+
+    def __init__(self, root: Path, ready: float) -> None:
+        self._root, self._ready = root, ready
+        self._lines: lines.Lines | None = None
+        self._job = ""
+        self._phases: set[str] = set()
+        self.spans: list[Span] = []  # of the job that is under way
+
+    def begin(self, id: str, key: str, name: str, attempt: int, queued_s: float) -> None:
+        now = time.time()
+        self._job, self._phases, self.spans = id, set(), []
+        try:
+            if self._lines is None or not self._lines.file.exists():  # somebody has emptied the store
+                self._lines = self._open()
+        except OSError as error:
+            self._lines = None
+            log.info("this worker's jobs are not kept: %s", error)
+        self._write({
+            "job": id, "key": key, "name": name, "attempt": attempt, "queued": now - queued_s, "began": now,
+        })  # fmt: skip
+
+    def _open(self) -> lines.Lines:
+        parent = lines.folder(self._root, JOBS)
+        started = start_of(os.getpid())
+        found = lines.Lines(parent / f"{os.getpid()}-{started}.jsonl")
+        lines.drop_oldest(parent, KEPT, found.file)
+        found.append({"pid": os.getpid(), "started": started, "launched": process_start(), "ready": self._ready})
+        return found
+
+    def phase(self, name: str) -> None:
+        """The job has come to this; said once of each."""
+        if name not in self._phases:
+            self._phases.add(name)
+            self._write({"job": self._job, "phase": name, "at": time.time()})
+
+    def spent(self, what: str, seconds: float) -> None:
+        """This thread did that for the job, until now."""
+        self.spans.append(ended(what, seconds))
+
+    def end(self, outcome: str, reason: str) -> None:
+        long = [span for span in self.spans if span.seconds >= SHORT_S]
+        kept = sorted(long, key=lambda span: -span.seconds)[:MAX_SPANS]
+        self._write({
+            "job": self._job, "ended": time.time(), "outcome": outcome, "reason": reason,
+            "spans": [(span.what, round(span.began, 6), round(span.seconds, 6), span.thread)
+                      for span in sorted(kept, key=lambda span: span.began)],
+        })  # fmt: skip
+
+    def _write(self, line: dict[str, object]) -> None:
+        if self._lines is None:
+            return
+        try:
+            self._lines.append(line)
+        except OSError as error:
+            self._lines = None
+            log.info("this worker's jobs are not kept: %s", error)
+
+
+def workers(root: Path) -> list[Worker]:
+    """The workers of the store at ``root`` that are known, in the order of their starts. What cannot be trusted or
+    read is left out.
+    """
+    return sorted(_workers(root), key=lambda worker: worker.launched)
+
+
+def _workers(root: Path) -> Iterator[Worker]:
+    with suppress(OSError, StoreError), trust.open_directory(root / JOBS) as fd:
+        for file in os.listdir(fd):
+            with suppress(OSError, StoreError, ValueError, TypeError, KeyError, AttributeError, IndexError):
+                yield _worker(lines.read(file, fd, shown=str(root / JOBS / file)))
+
+
+def _worker(found: list[dict[str, object]]) -> Worker:
+    worker = Worker(**found[0])  # type: ignore[arg-type]
+    job: Job | None = None
+    for line in found[1:]:
+        if "began" in line:
+            job = Job(id=line.pop("job"), **line)  # type: ignore[arg-type]
+            worker.jobs.append(job)
+        elif job is None or line["job"] != job.id:
+            continue
+        elif "phase" in line:
+            job.phases.append((str(line["phase"]), float(line["at"])))  # type: ignore[arg-type]
+        else:
+            job.ended, job.outcome, job.reason = line["ended"], line["outcome"], line["reason"]  # type: ignore[assignment]
+            job.spans = [Span(*span) for span in line["spans"]]  # type: ignore[attr-defined]
+    return worker

@@ -1,0 +1,232 @@
+"""A trace in the Trace Event Format, JSON that Perfetto (ui.perfetto.dev) and chrome://tracing show.
+
+Rows: of each client its threads, and each of its graphs (eager until the swap, then compiled); of the daemon its queue;
+of each worker its threads, with torch's phases and the compilers; the remote, as workers ask it. Arrows lead from the
+client that sent a graph over the queue and the job to the loads of its artifact; ``args.id`` is the graph's id, which
+is the job's as well where this graph was the first to ask for it.
+
+Slices of a row must nest. Format: the document "Trace Event Format" of Chromium's catapult project.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from precompiled.core.spans import Span
+from precompiled.store.jobs import Job, Worker
+from precompiled.store.runs import Process
+from precompiled.timeline import facts as known
+from precompiled.timeline.facts import Facts
+from precompiled.version import VERSION
+
+MAX_PID = 1 << 22  # the kernel's; rows that are no process have numbers above
+DAEMON, REMOTE = MAX_PID + 1, MAX_PID + 2
+Event = dict[str, Any]
+
+
+def trace(facts: Facts) -> dict[str, Any]:
+    """The whole document."""
+    made = _Trace(facts)
+    for process in facts.processes:
+        made.client(process)
+    for worker in facts.workers:
+        made.worker(worker)
+    made.queue()
+    made.arrows()
+    return {
+        "traceEvents": made.events,
+        "displayTimeUnit": "ms",
+        "otherData": {"made by": f"precompiled {VERSION}", "ts 0 is, in seconds since the epoch": made.origin},
+    }
+
+
+class _Trace:
+    def __init__(self, facts: Facts) -> None:
+        self.events: list[Event] = []
+        self._facts = facts
+        first = [process.launched or process.began for process in facts.processes]
+        first += [worker.launched for worker in facts.workers if worker.ready > facts.began]
+        self.origin = min([facts.began, *first])
+        self._pids: set[int] = set()
+        self._rows: dict[tuple[int, int], list[tuple[float, float]]] = {}
+        # Where arrows begin and end: of a graph (by id) what its client did for it, of a job its slices.
+        self._sent: dict[str, Event] = {}
+        self._loaded: dict[str, list[Event]] = {}
+        self._jobs: dict[int, list[Event]] = {}
+
+    # ------------------------------------------------ rows
+
+    def _process(self, pid: int, name: str, order: int) -> int:
+        """A number for a process, which is its own unless a later process of the kernel has the same."""
+        while pid in self._pids:
+            pid += MAX_PID + 10
+        self._pids.add(pid)
+        self._say("process_name", pid, 0, name=name)
+        self._say("process_sort_index", pid, 0, sort_index=order)
+        return pid
+
+    def _say(self, what: str, pid: int, tid: int, **args: Any) -> None:
+        self.events.append({"ph": "M", "name": what, "pid": pid, "tid": tid, "ts": 0, "args": args})
+
+    def _slice(self, pid: int, tid: int, name: str, began: float, ended: float, args: dict[str, Any]) -> Event:
+        event = {
+            "ph": "X", "name": name, "cat": "precompiled", "pid": pid, "tid": tid, "ts": (began - self.origin) * 1e6,
+            "dur": max(0.0, ended - began) * 1e6, "args": args,
+        }  # fmt: skip
+        self.events.append(event)
+        return event
+
+    def _lane(self, pid: int, name: str, began: float, ended: float) -> int:
+        """The first row of a process on which nothing else is at that time."""
+        tid = 1
+        while any(at < ended and began < until for at, until in self._rows.get((pid, tid), ())):
+            tid += 1
+        if (pid, tid) not in self._rows:
+            self._say("thread_name", pid, tid, name=name if tid == 1 else f"{name} ({tid})")
+        self._rows.setdefault((pid, tid), []).append((began, ended))
+        return tid
+
+    # ------------------------------------------------ who did what
+
+    def client(self, process: Process) -> None:
+        rank = f" rank {process.rank} of {process.ranks}" if process.ranks > 1 else ""
+        pid = self._process(process.pid, f"{process.program}{rank}", 10 + process.rank)
+        mine: list[tuple[Span, dict[str, Any]]] = [
+            (span, {"frame": name, "seconds": span.seconds}) for name, span in process.frames
+        ]
+        for graph, span in known.graph_spans(process):
+            mine.append((span, {**_about(graph), "seconds": span.seconds}))
+        threads = {span.thread for span, _ in mine}
+        first = min((span for span, _ in mine), key=lambda span: span.began, default=None)
+        program = first.thread if first is not None else process.pid
+        for thread in sorted(threads | {program}):
+            named = "the program" if thread == program else "precompiled-swap"
+            self._say("thread_name", pid, thread, name=named)
+        torch_began, torch_ended = process.torch
+        if torch_began:
+            self._slice(pid, program, "import torch", torch_began, torch_ended, {})
+        for (span, args), (began, ended) in zip(mine, nested([span for span, _ in mine]), strict=True):
+            name = f"{span.what} {args['frame']}" if "frame" in args else span.what
+            event = self._slice(pid, span.thread, name, began, ended, args)
+            if span.what == known.SUBMIT:
+                self._sent.setdefault(args["id"], event)
+            elif span.what == known.LOAD:
+                self._loaded.setdefault(args["id"], []).append(event)
+        end = known.end_of(process, self._facts.now)
+        for number, graph in enumerate(process.graphs.values()):
+            self._ways(pid, MAX_PID + 100 + number, graph, end)
+
+    def _ways(self, pid: int, tid: int, graph: dict[str, Any], end: float) -> None:
+        """How a graph ran: eager, then compiled."""
+        missed, swapped = known.missed(graph), known.swapped(graph)
+        if missed is None and swapped is None:
+            return
+        self._say("thread_name", pid, tid, name=f"graph {graph.get('name', '')}")
+        args = _about(graph)
+        if missed is not None:
+            eager = {**args, "calls": graph.get("calls_eager")}
+            self._slice(pid, tid, "eager", missed, min(swapped or end, max(end, missed)), eager)
+        if swapped is not None and end > swapped:
+            self._slice(pid, tid, "compiled", swapped, end, {**args, "calls": graph.get("calls_compiled")})
+
+    def worker(self, worker: Worker) -> None:
+        pid = self._process(worker.pid, "worker", 1000)
+        self._say("thread_name", pid, worker.pid, name="jobs")
+        if worker.ready > self._facts.began:
+            self._slice(pid, worker.pid, "starts", worker.launched, worker.ready, {})
+        for job in worker.jobs:
+            ended = job.ended or self._facts.now
+            args = {"id": job.id, "key": job.key[:12], "graph": job.name, "attempt": job.attempt,
+                    "outcome": job.outcome or "under way", "reason": job.reason}  # fmt: skip
+            slice = self._slice(pid, worker.pid, f"job {job.name}", job.began, ended, args)
+            self._jobs[id(job)] = [slice]
+            inside = [Span("job", job.began, ended - job.began, worker.pid), *job.spans]
+            for span, (at, until) in list(zip(inside, nested(inside), strict=True))[1:]:
+                self._slice(pid, span.thread, span.what, at, until, {"id": job.id, "seconds": span.seconds})
+            for thread in {span.thread for span in job.spans} - {worker.pid}:
+                self._say("thread_name", pid, thread, name="compilers")
+            for span in job.spans:
+                if span.what == "remote":
+                    self._remote(job, span)
+
+    def _remote(self, job: Job, span: Span) -> None:
+        if REMOTE not in self._pids:
+            self._process(REMOTE, "remote", 2000)
+        tid = self._lane(REMOTE, "asked", span.began, span.ended)
+        found = {"exists": "found", "parked": "another host compiles it"}.get(job.outcome, "not there")
+        self._slice(REMOTE, tid, f"fetch {job.name}", span.began, span.ended, {"id": job.id, "answer": found})
+
+    def queue(self) -> None:
+        found = [job for worker in self._facts.workers for job in worker.jobs]
+        if not found:
+            return
+        self._process(DAEMON, "daemon", 500)
+        ended: dict[str, float] = {}  # of a job that is run again, its last end
+        for job in sorted(found, key=lambda job: job.began):
+            queued = max(job.queued, ended.get(job.id, 0.0))
+            ended[job.id] = job.ended or job.began
+            tid = self._lane(DAEMON, "queue", queued, job.began)
+            args = {"id": job.id, "key": job.key[:12]}
+            event = self._slice(DAEMON, tid, f"queued {job.name}", queued, job.began, args)
+            self._jobs[id(job)].insert(0, event)
+
+    def arrows(self) -> None:
+        """From the client that sent a graph over the queue and the job to the loads of its artifact."""
+        number = 0
+        for process in self._facts.processes:
+            for graph in process.graphs.values():
+                job = self._facts.job_of(graph)
+                slices = [self._sent[graph["id"]]] if graph["id"] in self._sent else []
+                # Who loads what was compiled before he asked has not been in the queue.
+                slices += (self._jobs[id(job)] if slices else self._jobs[id(job)][-1:]) if job is not None else []
+                slices += self._loaded.get(graph["id"], [])[:1]
+                number += self._arrow(number + 1, graph["id"], slices)
+
+    def _arrow(self, number: int, id: str, slices: list[Event]) -> bool:
+        """Near the beginning of each slice, where nothing else is in it. Who joined a job when it had begun comes to it
+        later, and was never in the queue.
+        """
+        points: list[tuple[float, Event]] = []
+        for event in slices:
+            at = event["ts"] + min(0.5, event["dur"] / 2)
+            if points:
+                at = max(at, points[-1][0] + 0.1)
+            if at <= event["ts"] + event["dur"]:
+                points.append((at, event))
+        if len(points) < 2:
+            return False
+        for place, (at, event) in enumerate(points):
+            arrow = {
+                "ph": "s" if place == 0 else "f" if place == len(points) - 1 else "t", "id": number, "name": "graph",
+                "cat": "graph", "pid": event["pid"], "tid": event["tid"], "ts": at, "args": {"id": id},
+            }  # fmt: skip
+            if arrow["ph"] == "f":
+                arrow["bp"] = "e"  # it ends in the slice around, not in the next one
+            self.events.append(arrow)
+        return True
+
+
+def _about(graph: dict[str, Any]) -> dict[str, Any]:
+    found = {"id": graph["id"], "graph": graph.get("name", ""), "key": graph.get("key", "")[:12],
+             "state": graph.get("state", ""), "source": graph.get("source", ""), "reason": graph.get("reason", "")}
+    return {name: value for name, value in found.items() if value}
+
+
+def nested(spans: Iterable[Span]) -> list[tuple[float, float]]:
+    """Begin and end of each span, so that those of a thread nest. Two clocks took part in measuring them, so a span may
+    seem to outlast the one around it by some microseconds: it is cut off there.
+    """
+    found = list(spans)
+    times = [(span.began, span.ended) for span in found]
+    open_: dict[int, list[float]] = {}  # of a thread, the ends of the spans around
+    for at in sorted(range(len(found)), key=lambda at: (found[at].thread, times[at][0], -times[at][1])):
+        began, ended = times[at]
+        around = open_.setdefault(found[at].thread, [])
+        while around and around[-1] <= began:
+            around.pop()
+        if around:
+            ended = min(ended, around[-1])
+        times[at] = (began, ended)
+        around.append(ended)
+    return times

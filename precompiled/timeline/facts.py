@@ -1,0 +1,84 @@
+"""What the store knows of a stretch of time: its clients' processes, and its workers with their jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from precompiled.core.spans import Span
+from precompiled.store import jobs, runs
+from precompiled.store.jobs import Job, Worker
+from precompiled.store.runs import Process
+
+# What the numbers of GraphReport and of wire.Finished call it.
+LOOKUP, SUBMIT, WAIT, LOAD, IN_PROCESS = "lookup", "submit", "wait", "load", "compile in process"
+
+
+@dataclass(frozen=True)
+class Facts:
+    """``began``, ``now``: the stretch, in seconds since the epoch. ``traces``: how long Dynamo took for a frame of that
+    name when it was traced last, in any run that is known.
+    """
+
+    began: float
+    now: float
+    processes: list[Process]
+    workers: list[Worker]
+    traces: dict[str, float]
+
+    def job_of(self, graph: dict[str, Any]) -> Job | None:
+        """The job whose artifact a graph runs: the one that it asked for, else the last of its key before its load."""
+        loaded = max((span.began for span in runs.spans_of(graph) if span.what == LOAD), default=self.now)
+        all_jobs = [job for worker in self.workers for job in worker.jobs]
+        # More than one of an id: its worker died, or another host was at it.
+        own = [job for job in all_jobs if job.id == graph["id"]]
+        same = [
+            job for job in all_jobs
+            if job.key == graph.get("key") and job.outcome not in ("failed", "parked") and job.began <= loaded
+        ]  # fmt: skip
+        return max(own or same, key=lambda job: job.began, default=None)
+
+
+def gather(root: Path, since: float, now: float, chosen: Callable[[Process], bool] = lambda process: True) -> Facts:
+    """What happened in the store at ``root`` from ``since`` to ``now``, in the processes that are ``chosen``."""
+    known = runs.processes(root)
+    traces = {name: span.seconds for process in known for name, span in process.frames if span.what == "trace"}
+    processes = [process for process in known if chosen(process) and _last(process, now) >= since]
+    workers = []
+    for worker in jobs.workers(root):
+        mine = [job for job in worker.jobs if (job.ended or now) >= since]
+        if mine:
+            workers.append(replace(worker, jobs=mine))
+    return Facts(since, now, processes, workers, traces)
+
+
+def _last(process: Process, now: float) -> float:
+    if process.is_alive:
+        return now
+    return process.ended or max((graph["at"] for graph in process.graphs.values()), default=process.began)
+
+
+def end_of(process: Process, now: float) -> float:
+    """When it ended, or was last heard of; now where it runs."""
+    return _last(process, now)
+
+
+def graph_spans(process: Process) -> Iterator[tuple[dict[str, Any], Span]]:
+    for graph in process.graphs.values():
+        for span in runs.spans_of(graph):
+            yield graph, span
+
+
+def swapped(graph: dict[str, Any]) -> float | None:
+    """When a graph's compiled code was there, by its last load or compile in process; None where it is not."""
+    if graph.get("state") not in ("compiled", "bypassed"):
+        return None
+    ends = [span.ended for span in runs.spans_of(graph) if span.what in (LOAD, IN_PROCESS)]
+    return max(ends, default=None)
+
+
+def missed(graph: dict[str, Any]) -> float | None:
+    """When a graph was submitted, to run eager until its artifact is there; None where it was not."""
+    return min((span.began for span in runs.spans_of(graph) if span.what == SUBMIT), default=None)

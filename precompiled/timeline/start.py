@@ -1,0 +1,163 @@
+"""Where each second of a process's start went, beside what plain torch.compile would have taken.
+
+A start ends when all graphs run compiled, or will not. What no span covers is the program's own: its imports and its
+data before the first graph, and its steps after it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from precompiled.core.spans import Span
+from precompiled.store.jobs import Worker
+from precompiled.store.runs import Process
+from precompiled.timeline import facts as known
+from precompiled.timeline.facts import Facts
+from precompiled.timeline.picture import Section, in_order
+
+# What a process does for a frame or a graph, in the words of a picture.
+_NAMES = {
+    "trace": "Dynamo: tracing and guards",
+    "package": "a package instead of a trace",
+    known.LOOKUP: "capture, key, lookup",
+    known.SUBMIT: "sending the graph",
+    known.WAIT: "waiting for the artifact",
+    known.LOAD: "load of the artifact",
+    known.IN_PROCESS: "AOTAutograd and Inductor, or their cache",
+}
+_BEFORE = ("Python, and the hook", "import torch", "the program")
+
+
+@dataclass(frozen=True)
+class Start:
+    """One process's start. ``began``: seconds since the epoch; sections count from there.
+
+    ``plain``: the same start by plain torch.compile with nothing cached, from the seconds that the compiles took where
+    they were done. ``untraced``: frames that a package served, and that nobody has traced in a run that is known: what
+    Dynamo would have taken for them is not in ``plain``. ``uncounted``: graphs of which nobody knows what they took.
+    """
+
+    process: Process
+    began: float
+    sections: list[Section]
+    plain: list[Section]
+    untraced: int
+    uncounted: int
+
+    @property
+    def seconds(self) -> float:
+        return _end(self.sections)
+
+    @property
+    def plain_seconds(self) -> float:
+        return _end(self.plain)
+
+
+def _end(sections: Sequence[Section]) -> float:
+    return max((at + seconds for _, at, seconds in sections), default=0.0)
+
+
+def start(process: Process, facts: Facts) -> Start:
+    spans = [span for _, span in process.frames] + [span for _, span in known.graph_spans(process)]
+    # The program's thread is the one that meets the first frame; swaps are loaded in another, beside its steps.
+    thread = min(spans, key=lambda span: span.began).thread if spans else process.pid
+    mine = [span for span in spans if span.thread == thread]
+    first = min((span.began for span in mine), default=process.began)
+    began = process.launched or first
+    ends = [span.ended for span in spans]
+    if any(graph.get("state") == "pending" for graph in process.graphs.values()):
+        ends.append(known.end_of(process, facts.now))
+    end = max(ends, default=first)
+    eager = [
+        (at, known.swapped(graph) or end) for graph in process.graphs.values()
+        if (at := known.missed(graph)) is not None
+    ]  # fmt: skip
+    sections = [*_before(process, began, first)]
+    sections += [(name, at - began, seconds) for name, at, seconds in _covered(mine, first, end, eager)]
+    plain, untraced, uncounted = _plain(process, facts, sections)
+    return Start(process, began, sections, plain, untraced, uncounted)
+
+
+def _before(process: Process, began: float, first: float) -> list[Section]:
+    torch_began, torch_ended = process.torch
+    if not began <= torch_began <= torch_ended <= first:
+        return in_order([("the program", first - began)])
+    seconds = (torch_began - began, torch_ended - torch_began, first - torch_ended)
+    return in_order(zip(_BEFORE, seconds, strict=True))
+
+
+def _covered(
+    spans: Sequence[Span], first: float, end: float, eager: Sequence[tuple[float, float]]
+) -> list[tuple[str, float, float]]:
+    """What was done from ``first`` to ``end``: the innermost span at each moment, else steps. One after the other."""
+    edges = sorted({first, end, *(edge for span in spans for edge in (span.began, span.ended)),
+                    *(edge for both in eager for edge in both)})  # fmt: skip
+    found: list[tuple[str, float, float]] = []
+    for at, until in pairwise(edges):
+        if not first <= at < until <= end:
+            continue
+        inside = [span for span in spans if span.began <= at and until <= span.ended]
+        if inside:
+            name = _NAMES.get(max(inside, key=lambda span: (span.began, -span.seconds)).what, "the program")
+        else:
+            name = "eager steps" if any(a <= at and until <= b for a, b in eager) else "compiled steps"
+        if found and found[-1][0] == name:
+            found[-1] = (name, found[-1][1], until - found[-1][1])
+        else:
+            found.append((name, at, until - at))
+    return found
+
+
+def _plain(process: Process, facts: Facts, sections: Sequence[Section]) -> tuple[list[Section], int, int]:
+    spent = by_name(sections)
+    trace_s, untraced = spent["Dynamo: tracing and guards"], 0
+    for name, span in process.frames:
+        if span.what == "package":
+            trace_s += facts.traces.get(name, 0.0)
+            untraced += name not in facts.traces
+    served = [graph for graph in process.graphs.values() if graph.get("source") in ("hit", "swap", "package")]
+    compile_s = sum(graph.get("saved_s", 0.0) for graph in served)
+    compile_s += spent["AOTAutograd and Inductor, or their cache"]
+    uncounted = sum(graph.get("state") in ("pending", "failed") for graph in process.graphs.values())
+    parts = [
+        *((name, spent[name]) for name in _BEFORE),
+        ("Dynamo: tracing and guards", trace_s),
+        ("AOTAutograd and Inductor, or their cache", compile_s),
+    ]
+    return in_order(parts), untraced, uncounted
+
+
+def by_name(sections: Sequence[Section]) -> dict[str, float]:
+    """The seconds of each name; 0 of any other."""
+    found: dict[str, float] = defaultdict(float)
+    for name, _, seconds in sections:
+        found[name] += seconds
+    return found
+
+
+def worker_sections(worker: Worker, began: float, now: float) -> list[Section]:
+    """What a worker did from ``began`` on: its own start, and its jobs by the phases that they came to."""
+    found: list[Section] = []
+    if worker.ready > began:
+        at = max(worker.launched, began)
+        found.append(("worker: starts", at - began, worker.ready - at))
+    for job in worker.jobs:
+        edges = [("worker: compiles", job.began), *job.phases, ("", job.ended or now)]
+        for (name, at), (_, until) in pairwise(edges):
+            if until > max(at, began):
+                known_name = "worker: compiles" if name in ("remote", "turn", "decode") else name
+                found.append((known_name, max(at, began) - began, until - max(at, began)))
+    return found
+
+
+def queue_sections(facts: Facts, began: float) -> list[Section]:
+    """When a job was queued and none had begun that was queued before: where the daemon's queue held up a start."""
+    found: list[Section] = []
+    for job in sorted((job for worker in facts.workers for job in worker.jobs), key=lambda job: job.queued):
+        at = max([job.queued, began, *(at + seconds + began for _, at, seconds in found[-1:])])
+        if job.began - at > 0.01:
+            found.append(("queued", at - began, job.began - at))
+    return found

@@ -1,0 +1,65 @@
+"""What a trace must be to be shown: the rules of the Trace Event Format that Perfetto's importer keeps to."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any
+
+NEEDED = {
+    "X": {"name", "cat", "pid", "tid", "ts", "dur"}, "M": {"name", "pid", "tid", "args"},
+    "s": {"id", "name", "cat", "pid", "tid", "ts"}, "t": {"id", "name", "cat", "pid", "tid", "ts"},
+    "f": {"id", "name", "cat", "pid", "tid", "ts", "bp"},
+}  # fmt: skip
+
+
+def slices(document: dict[str, Any], name: str = "") -> list[dict[str, Any]]:
+    """The slices of a trace; those whose name begins so."""
+    return [event for event in document["traceEvents"] if event["ph"] == "X" and event["name"].startswith(name)]
+
+
+def arrows(document: dict[str, Any]) -> list[list[dict[str, Any]]]:
+    """The slices that each arrow goes through, in order: the innermost ones at its points, as the format has it."""
+    points: dict[int, list[dict[str, Any]]] = defaultdict(list)
+    for event in document["traceEvents"]:
+        if event["ph"] in "stf":
+            points[event["id"]].append(event)
+    found = []
+    for id, mine in sorted(points.items()):
+        assert [event["ph"] for event in mine] == ["s", *"t" * (len(mine) - 2), "f"], (id, mine)
+        assert [event["ts"] for event in mine] == sorted(event["ts"] for event in mine), (id, mine)
+        found.append([_around(document, event) for event in mine])
+    return found
+
+
+def _around(document: dict[str, Any], point: dict[str, Any]) -> dict[str, Any]:
+    around = [
+        event for event in slices(document)
+        if (event["pid"], event["tid"]) == (point["pid"], point["tid"])
+        and event["ts"] <= point["ts"] <= event["ts"] + event["dur"]
+    ]  # fmt: skip
+    assert around, f"an arrow ends nowhere: {point}"
+    return max(around, key=lambda event: (event["ts"], -event["dur"]))
+
+
+def check(document: dict[str, Any]) -> None:
+    """Raises AssertionError where the trace is not what the format says."""
+    named = set()
+    rows: dict[tuple[int, int], list[dict[str, Any]]] = defaultdict(list)
+    for event in document["traceEvents"]:
+        assert NEEDED[event["ph"]] <= event.keys(), event
+        assert isinstance(event["pid"], int) and isinstance(event["tid"], int), event
+        if event["ph"] == "M":
+            named.add((event["name"], event["pid"], event["tid"]))
+        else:
+            assert event["ts"] >= 0 and event.get("dur", 0) >= 0, event
+            rows[event["pid"], event["tid"]].append(event)
+    for (pid, tid), events in rows.items():
+        assert ("process_name", pid, 0) in named and ("thread_name", pid, tid) in named, (pid, tid)
+        ends: list[float] = []  # of the slices around
+        for event in sorted((event for event in events if event["ph"] == "X"), key=lambda e: (e["ts"], -e["dur"])):
+            while ends and ends[-1] <= event["ts"]:
+                ends.pop()
+            end = event["ts"] + event["dur"]
+            assert not ends or end <= ends[-1] + 1e-3, f"a slice does not nest: {event}"  # a nanosecond, of rounding
+            ends.append(end)
+    arrows(document)

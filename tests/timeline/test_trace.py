@@ -1,0 +1,313 @@
+"""`precompiled trace` and `timeline` over real runs: nothing is made up but in the tests of single functions.
+
+Perfetto's trace processor is a program that its Python package downloads, so it is not to be had where tests run: the
+trace is checked by the rules of its format (support_traces.py), and its sums against those of `stats`.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support_host import Host, new_host
+from support_traces import arrows, check, slices
+
+from precompiled.core.spans import Span
+from precompiled.store import jobs, lines, runs
+from precompiled.timeline import facts as known
+from precompiled.timeline.events import nested
+from precompiled.timeline.facts import gather
+from precompiled.timeline.picture import Bar, in_order, svg
+from precompiled.timeline.start import start
+
+PROGRAM = """\
+import json
+import torch
+import precompiled
+
+def scaled(x):
+    return (x * 2.0).relu() + 1
+
+compiled = torch.compile(scaled)
+x = torch.ones(8, 16)
+with torch.no_grad():
+    assert torch.equal(compiled(x), scaled(x))
+    assert precompiled.wait(300)
+    assert torch.equal(compiled(x), scaled(x))
+print(json.dumps([graph.source for graph in precompiled.report()]))
+"""
+
+
+@dataclass
+class Seen:
+    host: Host
+    traces: list[dict[str, Any]]  # of the cold run, of one that hits, of one that traces nothing
+    pages: list[str]
+    stats: list[dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def seen() -> Iterator[Seen]:
+    """The same program three times, each by `precompiled timeline`."""
+    with new_host() as host:
+        file = host.project(train=PROGRAM) / "train.py"
+        found = Seen(host, [], [], [])
+        for number, packages in enumerate(("off", "program", "program")):
+            page = host.root / f"{number}.html"
+            env = {"PRECOMPILED_PACKAGES": packages}
+            command = ["-m", "precompiled", "timeline", "-o", str(page), "--", sys.executable, str(file)]
+            (source,) = host.program(*command, env=env, forked=False).result()
+            assert source == ("swap", "hit", "package")[number]
+            found.traces.append(json.loads(page.with_suffix(".json").read_text()))
+            found.pages.append(page.read_text())
+            found.stats.append(json.loads(host.command("stats", "--run", "last", "--json"))["ranks"][0])
+        yield found
+
+
+@pytest.mark.slow
+def test_a_trace_is_what_perfetto_reads(seen: Seen) -> None:
+    for document in seen.traces:
+        check(document)
+
+
+@pytest.mark.slow
+def test_one_id_leads_from_the_client_over_the_queue_and_the_worker_to_the_load(seen: Seen) -> None:
+    cold, hit, package = seen.traces
+    (way,) = arrows(cold)
+    assert [event["name"].split()[0] for event in way] == ["submit", "queued", "job", "load"]
+    assert len({event["args"]["id"] for event in way}) == 1
+    assert len({event["pid"] for event in way}) == 3  # client, daemon, worker
+    # What was compiled before these began is not in their traces.
+    assert arrows(hit) == arrows(package) == []
+
+
+@pytest.mark.slow
+def test_a_trace_has_phases_compilers_and_steps(seen: Seen) -> None:
+    cold, hit, package = seen.traces
+    (job,) = slices(cold, "job ")
+    inside = [event for event in slices(cold) if event["pid"] == job["pid"] and event is not job]
+    names = {event["name"] for event in inside}
+    assert {"create_aot_dispatcher_function", "compile_file", "publish", "starts"} <= names
+    assert job["args"]["outcome"] == "published"
+    for document in seen.traces:
+        assert len(slices(document, "import torch")) == 1
+    (eager,), (compiled,) = slices(cold, "eager"), slices(cold, "compiled")
+    assert eager["args"]["calls"] >= 1 and eager["args"]["calls"] + compiled["args"]["calls"] == 2
+    assert eager["ts"] + eager["dur"] == pytest.approx(compiled["ts"])
+    assert slices(hit, "trace ") and slices(package, "package ")
+    assert not slices(package, "trace ") and not slices(hit, "eager") and not slices(hit, "job ")
+
+
+@pytest.mark.slow
+def test_the_sums_of_a_trace_are_those_of_stats(seen: Seen) -> None:
+    for document, stats in zip(seen.traces, seen.stats, strict=True):
+        spent = [event for what in ("lookup", "load") for event in slices(document, what)]
+        assert sum(event["args"]["seconds"] for event in spent) == pytest.approx(stats["load_s"], abs=1e-9)
+        # What is drawn may be cut off where two clocks disagree.
+        assert sum(event["dur"] for event in spent) / 1e6 == pytest.approx(stats["load_s"], abs=2e-3)
+
+
+class _Checked(HTMLParser):
+    """Each element is closed, in order; nothing is loaded and nothing is run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.seen: list[str] = []
+        self.text: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.seen.append(tag)
+        assert tag != "script" and not {"src", "href"} & {name for name, _ in attrs}
+        if tag != "meta":
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.seen.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text.append(data)
+
+
+@pytest.mark.slow
+def test_a_page_says_where_each_second_went_beside_plain(seen: Seen) -> None:
+    for page in seen.pages:
+        parser = _Checked()
+        parser.feed(page)
+        assert not parser.open and parser.seen.count("svg") == 1
+    cold = seen.pages[0]
+    assert "eager steps" in cold and "worker: starts" in cold and "plain torch.compile" in cold
+    # The third traces nothing: what plain would have traced is known from the second.
+    assert "Dynamo need not trace" not in seen.pages[2] and "a package instead of a trace" in seen.pages[2]
+
+
+@pytest.mark.slow
+def test_the_sections_of_a_start_are_the_whole_of_it(seen: Seen) -> None:
+    found = gather(seen.host.store.root, 0.0, 2**40)
+    assert len(found.processes) == 3
+    for process in found.processes:
+        item = start(process, found)
+        end = 0.0
+        for _, at, seconds in item.sections:
+            assert at == pytest.approx(end, abs=1e-6)
+            end = at + seconds
+        assert item.plain_seconds > 0 and not item.untraced and not item.uncounted
+    names = [{name for name, _, _ in start(process, found).sections} for process in found.processes]
+    assert "eager steps" in names[0] and "eager steps" not in names[1] | names[2]
+    assert "Dynamo: tracing and guards" in names[1] and "Dynamo: tracing and guards" not in names[2]
+
+
+BROWSER = shutil.which("chromium-headless-shell") or shutil.which("chromium")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(BROWSER is None, reason="no Chromium here (Debian: chromium-headless-shell)")
+def test_a_browser_shows_the_page_without_an_error(seen: Seen) -> None:
+    assert BROWSER is not None
+    command = [BROWSER, "--no-sandbox", "--disable-gpu", "--window-size=1200,900", "--enable-logging=stderr"]
+    file = seen.host.root / "0.html"
+    picture = seen.host.root / "0.png"
+    profile = f"--user-data-dir={seen.host.root / 'profile'}"
+    dom = subprocess.run([*command, profile, "--dump-dom", file.as_uri()], capture_output=True, text=True, check=True)
+    assert dom.stdout.count("<rect") == seen.pages[0].count("<rect") and "CONSOLE" not in dom.stderr
+    subprocess.run([*command, profile, f"--screenshot={picture}", file.as_uri()], capture_output=True, check=True)
+    assert picture.read_bytes().startswith(b"\x89PNG") and picture.stat().st_size > 10_000
+
+
+@pytest.mark.slow
+def test_trace_looks_back_as_far_as_it_is_told(seen: Seen, tmp_path: Path) -> None:
+    def trace(since: str) -> dict[str, Any]:
+        said: dict[str, Any] = json.loads(
+            seen.host.command("trace", "--since", since, "-o", str(tmp_path / "t.json"), "--json")
+        )
+        check(json.loads((tmp_path / "t.json").read_text()))
+        return said
+
+    whole, last = trace("2h"), trace("last")
+    assert (whole["processes"], whole["graphs"], whole["jobs"], whole["workers"]) == (3, 3, 1, 1)
+    assert (last["processes"], last["graphs"], last["jobs"]) == (1, 1, 0)
+    # The hits were of the first run's job: an arrow leads to each.
+    ways = arrows(json.loads(json.dumps(_document(seen, tmp_path))))
+    assert sorted(len(way) for way in ways) == [2, 2, 4]
+
+
+def _document(seen: Seen, folder: Path) -> Any:
+    seen.host.command("trace", "-o", str(folder / "whole.json"))
+    return json.loads((folder / "whole.json").read_text())
+
+
+# ---------------------------------------------------------------- without a run
+
+
+def test_times_to_look_back_are_checked(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "precompiled", "trace", "--cache-dir", str(tmp_path), "-o", str(tmp_path / "t")]
+    for since in ("yesterday", "10", "-1h"):
+        found = subprocess.run([*command, f"--since={since}"], capture_output=True, text=True, check=False)
+        assert found.returncode == 2 and "--since takes 30s" in found.stderr
+    found = subprocess.run([*command, "--since=last"], capture_output=True, text=True, check=False)
+    assert found.returncode == 1 and "no run has used the hook yet" in found.stderr
+
+
+def test_of_a_host_that_did_nothing_there_is_a_trace_too(tmp_path: Path) -> None:
+    output = tmp_path / "t.json"
+    command = [sys.executable, "-m", "precompiled", "trace", "--cache-dir", str(tmp_path), "-o", str(output)]
+    assert "0 graphs of 0 processes" in subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    document = json.loads(output.read_text())
+    check(document)
+    assert document["traceEvents"] == []
+
+
+@pytest.mark.reason("output-unwritable")
+def test_a_trace_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "precompiled", "trace", "--cache-dir", str(tmp_path), "--json",
+               "-o", str(tmp_path / "absent" / "t.json")]  # fmt: skip
+    found = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert found.returncode == 1 and json.loads(found.stdout)["error"]["code"] == "output-unwritable"
+
+
+def test_a_timeline_has_the_commands_status(tmp_path: Path) -> None:
+    page = tmp_path / "t.html"
+    command = [sys.executable, "-m", "precompiled", "timeline", "--cache-dir", str(tmp_path), "-o", str(page), "--"]
+    for code, status in (("raise SystemExit(7)", 7), ("import os; os.kill(os.getpid(), 15)", 128 + 15)):
+        found = subprocess.run([*command, sys.executable, "-c", code], capture_output=True, text=True, check=False)
+        assert found.returncode == status and "no process of it" in page.read_text().lower()
+    found = subprocess.run([*command, "no-such-command"], capture_output=True, text=True, check=False)
+    assert found.returncode == 127 and "cannot be run" in found.stderr
+
+
+def test_spans_of_a_thread_are_cut_off_where_the_one_around_ends() -> None:
+    outer, inner, other = Span("a", 1.0, 2.0, 1), Span("b", 2.0, 1.1, 1), Span("c", 2.0, 5.0, 2)
+    assert nested([inner, other, outer]) == [(2.0, 3.0), (2.0, 7.0), (1.0, 3.0)]
+
+
+def test_names_do_not_break_a_picture() -> None:
+    drawn = svg("<&>", [Bar("a <b>", in_order([("x & y", 1.0), ("nothing", 0.0)]), 0.5)], "'\"")
+    parser = _Checked()
+    parser.feed(drawn)
+    assert not parser.open and parser.seen.count("rect") == 3 and "a <b>" in parser.text
+
+
+def test_a_job_whose_worker_died_has_no_end(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    record = jobs.JobRecord(tmp_path, 5.0)
+    record.begin("1", "ab" * 32, "f", 1, 2.5)
+    record.phase("AOTAutograd")
+    record.phase("AOTAutograd")
+    (worker,) = jobs.workers(tmp_path)
+    (job,) = worker.jobs
+    assert worker.is_alive and worker.ready == 5.0 and not job.ended
+    assert job.began - job.queued == pytest.approx(2.5) and [name for name, _ in job.phases] == ["AOTAutograd"]
+    record.spans += [Span("long", 1.0, 2.0, 3), Span("short", 1.0, 1e-5, 3)]
+    record.end("published", "")
+    record.begin("2", "cd" * 32, "g", 1, 0.0)
+    first, second = jobs.workers(tmp_path)[0].jobs
+    assert first.outcome == "published" and first.spans == [Span("long", 1.0, 2.0, 3)] and not second.ended
+
+
+def test_a_worker_begins_a_file_anew_where_the_store_was_emptied(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    record = jobs.JobRecord(tmp_path, 0.0)
+    for id in ("1", "2"):
+        record.begin(id, "ab" * 32, "f", 1, 0.0)
+        assert [job.id for job in jobs.workers(tmp_path)[0].jobs] == [id]
+        shutil.rmtree(tmp_path / jobs.JOBS)
+    assert jobs.workers(tmp_path) == []
+
+
+def test_old_workers_files_are_removed_and_a_file_has_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tmp_path.chmod(0o700)
+    monkeypatch.setattr(lines, "MAX_BYTES", 2000)
+    folder = lines.folder(tmp_path, jobs.JOBS)
+    for number in range(jobs.KEPT + 3):
+        (folder / f"{number}-0.jsonl").touch()
+    record = jobs.JobRecord(tmp_path, 0.0)
+    for number in range(100):
+        record.begin(str(number), "ab" * 32, "f", 1, 0.0)
+    assert len(list(folder.iterdir())) == jobs.KEPT
+    (worker,) = jobs.workers(tmp_path)
+    assert 0 < len(worker.jobs) < 20
+
+
+def test_a_graph_without_a_job_of_its_own_has_the_last_one_of_its_key(tmp_path: Path) -> None:
+    def job(id: str, key: str, began: float, outcome: str = "published") -> jobs.Job:
+        return jobs.Job(id, key, "f", 1, began, began, began + 1, outcome)
+
+    mine = [job("1", "k", 1), job("2", "k", 5), job("3", "k", 8, "failed"), job("4", "k", 20)]
+    worker = jobs.Worker(1, "1", 0.0, 0.0, mine)
+    found = known.Facts(0.0, 99.0, [], [worker], {})
+    graph = {"id": "x", "key": "k", "spans": [["load", 10.0, 1.0, 1]]}
+    assert found.job_of(graph) is mine[1]
+    assert found.job_of({**graph, "id": "4"}) is mine[3]
+    assert found.job_of({"id": "y", "key": "other"}) is None
+    assert runs.spans_of(graph) == [Span("load", 10.0, 1.0, 1)]
