@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import threading
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -254,6 +254,6 @@ class Transfer:
         }  # fmt: skip
 
 
-def opened(root: Path, url: str, timeout_s: float, trust: Trust) -> Transfer:
-    """A transfer between the store at ``root`` and a remote. Raises RemoteError."""
-    return Transfer(Store(root), Bucket(url, timeout_s), trust)
+def opened(root: Path, url: str, timeout_s: float, trust: Trust, base: Sequence[Path] = ()) -> Transfer:
+    """A transfer between the store at ``root`` and a remote. ``base``: its base stores. Raises RemoteError."""
+    return Transfer(Store(root, base), Bucket(url, timeout_s), trust)
