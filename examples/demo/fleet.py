@@ -153,7 +153,8 @@ class Fleet(Show):
     def claims(self) -> Iterator[tuple[bool, str]]:
         a, b, c, again = self.runs
         graphs = {graph["key"] for run in self.runs for graph in run.end["graphs"]}
-        compiled = {label: stats["compiled"] for label, stats in self.stats.items()}
+        # Where no daemon was ever started there are no counts.
+        compiled = {label: stats.get("compiled", 0) for label, stats in self.stats.items()}
         yield (
             sum(compiled.values()) == len(graphs),
             f"the fleet compiled {len(graphs)} graph{'s' * (len(graphs) != 1)}, each once: "
