@@ -121,8 +121,9 @@ def _among_hosts(
             publishing = time.monotonic()
             artifact = store.publish(payload)
             record.spent("publish", time.monotonic() - publishing)
-    except Exception:
-        among_hosts.failed()
+    except Exception as error:
+        if not isinstance(error, StoreError) and not _is_of_the_host(error):
+            among_hosts.failed()  # at the graph, where the next host would fail too
         raise
     among_hosts.published(artifact.slot)
     for key, program in others.items():
