@@ -39,13 +39,20 @@ $(STAMP): pyproject.toml .ci/prerequisites.py
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$(EXTRAS)]' 'torch==$(TORCH)'
 	@touch $@
 
+# A real S3 server and its client, for those that need a bucket.
+FLEET := $(VENV)/.installed-fleet
+
+$(FLEET): $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test-s3]' 'torch==$(TORCH)'
+	@touch $@
+
 # ---------------------------------------------------------------- see it
 
 .PHONY: demo
 demo: $(STAMP) ## A model trains without waiting for its compile, beside plain torch.compile (under 4 minutes)
 	@$(BIN)/python examples/demo/demo.py
 
-.PHONY: bench bench-quick bench-full bench-scale bench-watch bench-packages
+.PHONY: bench bench-quick bench-full bench-scale bench-fleet bench-watch bench-packages
 bench: $(STAMP) ## All measures against their goals, side by side with torch.compile (about 40 minutes; ARGS=--help)
 	@$(BIN)/python -m benchmarks $(ARGS)
 bench-quick: $(STAMP) ## The same with small models and fewer repeats: does it work, not what it is (minutes)
@@ -54,6 +61,8 @@ bench-full: $(STAMP) ## Starts of six models by all contenders, trained or not, 
 	@$(BIN)/python -m benchmarks.starts $(ARGS)
 bench-scale: $(STAMP) ## How costs grow with artifacts, clients and jobs (about ten minutes; ARGS=--help)
 	@$(BIN)/python -m benchmarks.scale $(ARGS)
+bench-fleet: $(FLEET) ## 1,000 simulated hosts start cold at once, some are killed: each graph compiled once (an hour; ARGS=--help)
+	@$(BIN)/python -m benchmarks.fleet $(ARGS)
 bench-watch: $(STAMP) ## Watch mode: from a save to ready, and the next run beside torch.compile's (minutes; ARGS=--help)
 	@$(BIN)/python -m benchmarks.watch $(ARGS)
 bench-packages: $(STAMP) ## Packages: the first call of a process that traces nothing (minutes; ARGS=--recording: that records)
@@ -143,6 +152,11 @@ lint: $(STAMP) ## ruff, mypy and the directions of imports
 .PHONY: install-systemd
 install-systemd: $(STAMP) ## The systemd units, of this checkout (ARGS=--help)
 	@$(BIN)/python -m precompiled.systemd.install $(ARGS)
+
+.PHONY: dist
+dist: $(STAMP) ## The sdist and the wheel of the last commit, built twice to the same bytes (dist/)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check '.[dist]'
+	@$(BIN)/python tools/dist.py --check $(ARGS)
 
 .PHONY: clean
 clean: ## Remove what was made here, the virtual environment too

@@ -16,19 +16,17 @@ from __future__ import annotations
 
 import logging
 import os
-import pwd
 import select
 import signal
 import socket
-import stat
 import subprocess
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
-from precompiled.service import processes
+from precompiled.service import launch, processes
 from precompiled.service.channel import Channel
 from precompiled.service.devices import DeviceError, Devices
 from precompiled.service.events import (
@@ -41,6 +39,7 @@ from precompiled.service.events import (
     WorkerGone,
     WorkerReady,
 )
+from precompiled.service.launch import StartError
 
 from precompiled import wire
 from precompiled.core.errors import WireError
@@ -55,16 +54,6 @@ ORPHAN_S = 10.0  # how long a killed descendant is waited for
 YIELDING = 19  # the autogroup niceness of a worker that gives way
 AUTOGROUP_RETRY_S = 0.11  # the kernel takes one change per 0.1 s, over all unprivileged processes
 MEMORY_CHECK_S = 1.0  # between two looks at a busy worker's memory
-DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-# What a process needs to find its home and its files; everything a compile depends on comes from the client.
-INHERITED = ("HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "LC_CTYPE", "TMPDIR", "TZ", "XDG_CACHE_HOME",
-             "XDG_CONFIG_HOME", "XDG_RUNTIME_DIR", "PATH")  # fmt: skip
-# Never from a client: the daemon pins the device, and the hook stays off in workers.
-OWN_VARIABLES = ("CUDA_VISIBLE_DEVICES", "PRECOMPILED", "NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
-
-
-class StartError(Exception):
-    """A worker cannot be started; the message says why."""
 
 
 @dataclass(eq=False)
@@ -280,13 +269,16 @@ class Pool:
         interpreter = order.interpreter
         if not os.path.isabs(interpreter.executable) or "\0" in interpreter.executable:
             raise StartError(f"the interpreter {interpreter.executable[:200]!r} is not an absolute path")
-        variables = self._variables(order)
+        variables = launch.variables(
+            order.uid, interpreter.variables, self._devices.visible(order.device), system=self._system
+        )
         user: dict[str, object] = {}
         if self._system:
             # The interpreter is checked by executing it as the user: a check by root would tell users about files
             # that they cannot see.
-            user = {"user": order.uid, "group": order.gid, "extra_groups": _groups(order.uid, order.gid)}
-            self._make_store_root(order.uid, order.gid)
+            user = {"user": order.uid, "group": order.gid, "extra_groups": launch.groups(order.uid, order.gid)}
+            if self._cache_dir is not None:
+                launch.make_store_root(self._cache_dir, order.uid, order.gid)
         try:
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
             try:
@@ -317,42 +309,6 @@ class Pool:
             pidfd = -1  # a kernel before 5.3: deaths are seen by check() and by the closed stream
         return _Process(order.worker, order.uid, order.device, interpreter, popen, Channel(ours), reading, pidfd,
                         self._clock(), processes.find(popen.pid))  # fmt: skip
-
-    def _variables(self, order: StartWorker) -> dict[str, str]:
-        """The worker's environment variables. Those of the client reach only the executed process, not the daemon."""
-        variables = {"PATH": DEFAULT_PATH, "LANG": "C.UTF-8"}
-        if self._system:
-            variables.update(_home_of(order.uid))
-        else:
-            variables.update({name: os.environ[name] for name in INHERITED if name in os.environ})
-        variables.update(usable_variables(order.interpreter.variables))
-        visible = self._devices.visible(order.device)
-        variables.update(CUDA_VISIBLE_DEVICES=visible, CUDA_DEVICE_ORDER="PCI_BUS_ID", PRECOMPILED="0")
-        return variables
-
-    def _make_store_root(self, uid: int, gid: int) -> None:
-        """Make ``<cache_dir>/<uid>``, 0700 and that user's: the one directory that the daemon makes for another user.
-
-        Its parent is root's and nobody else can write to it, so no user can put a link there.
-        """
-        if self._cache_dir is None:
-            return
-        path = self._cache_dir / str(uid)
-        try:
-            os.mkdir(path, 0o700)
-        except FileExistsError:
-            found = os.lstat(path)
-            if not stat.S_ISDIR(found.st_mode) or found.st_uid not in (uid, 0):
-                raise StartError(f"{path} is not a directory of uid {uid}") from None
-            if found.st_uid == uid:
-                return
-            # It is root's: a daemon made it, and ended before its chown.
-        except OSError as error:
-            raise StartError(f"{path} cannot be made: {error}") from error
-        try:
-            os.chown(path, uid, gid, follow_symlinks=False)
-        except OSError as error:
-            raise StartError(f"{path} cannot be given to uid {uid}: {error}") from error
 
     # ------------------------------------------------ reading
 
@@ -455,27 +411,3 @@ class Pool:
         # session (nvidia-smi): their statuses are waited for elsewhere, so each child is looked at before it is reaped.
         while (pid := processes.ended_child()) and pid not in ours and processes.session_of(pid) != os.getsid(0):
             os.waitpid(pid, os.WNOHANG)
-
-
-def usable_variables(variables: Mapping[str, str]) -> dict[str, str]:
-    """A client's variables, without those that exec refuses and those that are the daemon's to set."""
-    return {
-        name: value
-        for name, value in variables.items()
-        if name and "=" not in name and "\0" not in name and "\0" not in value and name not in OWN_VARIABLES
-    }
-
-
-def _home_of(uid: int) -> dict[str, str]:
-    try:
-        entry = pwd.getpwuid(uid)
-    except KeyError:
-        return {"HOME": "/"}
-    return {"HOME": entry.pw_dir, "USER": entry.pw_name, "LOGNAME": entry.pw_name}
-
-
-def _groups(uid: int, gid: int) -> list[int]:
-    try:
-        return os.getgrouplist(pwd.getpwuid(uid).pw_name, gid)
-    except (KeyError, OSError):
-        return [gid]  # a uid without an account: containers have such

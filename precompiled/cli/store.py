@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from precompiled.cli import functions, graph
+from precompiled.cli import code, functions, graph
 from precompiled.cli.app import command
 from precompiled.cli.output import SHOWN_DIGITS, Output, human_age, pairs, table
 from precompiled.core.config import Settings
@@ -68,7 +68,8 @@ def ls_command(out: Output, settings: Settings) -> None:
 
 @command("show")
 @click.argument("key")
-def show_command(out: Output, settings: Settings, key: str) -> None:
+@click.option("--code", "with_code", is_flag=True, help="Also the code that Inductor has generated.")
+def show_command(out: Output, settings: Settings, key: str, with_code: bool) -> None:
     """Show one graph: its operations with their source lines, its artifacts' manifests, and its failure record.
 
     A unique beginning of KEY is enough. Of a function's name (`model.Net.forward`): the entries of its package.
@@ -89,12 +90,14 @@ def show_command(out: Output, settings: Settings, key: str) -> None:
         )
     operations = graph.operations(graph.first_program(store, artifacts, failure))
     packages = _packages(store, whole)
+    texts = {artifact.slot: code.of_artifact(store, artifact) for artifact in artifacts if with_code}
     document = {
         "key": whole,
         "variants": [
             {
                 **dataclasses.asdict(artifact.manifest), **_used(artifact),
                 "slot": artifact.slot, "path": str(artifact.path), "store": str(artifact.root),
+                **({"code": texts[artifact.slot]} if with_code else {}),
             }
             for artifact in artifacts
         ],
@@ -108,6 +111,8 @@ def show_command(out: Output, settings: Settings, key: str) -> None:
         for name in packages:
             click.echo(f"in the package of {name}")
         graph.show(operations)
+        for slot, found in texts.items():
+            code.show(slot, found)
 
     out.result(document, show)
 

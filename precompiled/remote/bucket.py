@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -119,17 +120,15 @@ class Bucket:
         self._within(self.writing, call, self._timeout_s + len(data) / BYTES_PER_S)
 
     def create(self, path: str, data: bytes) -> bool:
-        """Write a small object where there is none; whether there was none. One of all who do so at once is told so, as
-        far as the place can: file systems, S3 and GCS do; elsewhere fsspec looks first.
+        """Write a small object, whole, where there is none; whether there was none. One of all who do so at once is
+        told so, as far as the place can: file systems with links, S3 and GCS can; elsewhere fsspec looks first.
         """
         target = f"{self._root}/{path}"
 
         def call() -> bool:
             try:
                 if self._is_local:
-                    Path(target).parent.mkdir(parents=True, exist_ok=True)
-                    with open(target, "xb") as file:
-                        file.write(data)
+                    _link_new(Path(target), data)
                 else:
                     self._fs.pipe_file(target, data, mode="create")
             except FileExistsError:
@@ -189,3 +188,14 @@ class Bucket:
             "Look at its address, its credentials and its state; until then all is as on one host",
             code="remote-unreachable",
         )
+
+
+def _link_new(target: Path, data: bytes) -> None:
+    """Make a file that nobody sees half written. Raises FileExistsError where there is one."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    temporary = target.with_name(f".{target.name}.{os.urandom(8).hex()}")
+    durable.write(temporary, data, 0o644)
+    try:
+        os.link(temporary, target)
+    finally:
+        temporary.unlink()

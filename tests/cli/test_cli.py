@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 from support_cli import answer, invoke
 
-from precompiled.cli import app
+from precompiled.cli import app, code
 from precompiled.core import config, words
 from precompiled.store import artifact_format as fmt
 from precompiled.store import package_format
@@ -324,6 +326,19 @@ def test_show(store: Store) -> None:
     assert "s0 > 4" in text and "artifact 1" in text and "2.13.0" in text
     assert answer("show", KEYS[2])["failure"]["reason"] == "compile-failed"
     assert "[red]it broke[/red]" in invoke("show", KEYS[2]).output
+
+
+class Deadly:
+    def __reduce__(self) -> tuple[Any, ...]:
+        return exit, (3,)
+
+
+def test_inductors_code_is_read_without_running_what_is_around_it(store: Store) -> None:
+    texts = ["# AOT ID: ['0_forward']\nimport torch\n", "# AOT ID: ['0_backward']\nimport torch\n"]
+    assert code.generated(pickle.dumps([Deadly(), texts, "other", texts])) == texts
+    assert "code" not in answer("show", KEYS[0])["variants"][0]
+    assert [item["code"] for item in answer("show", KEYS[0], "--code")["variants"]] == [[], []]
+    assert "artifact 1 has no code" in invoke("show", KEYS[0], "--code").output
 
 
 @pytest.mark.reason("no-such-key", "ambiguous-key")

@@ -52,7 +52,7 @@ def run(host: Host, program: str, **variables: str) -> dict[str, Any]:
         ("hidden.relu()", "hidden.tanh()", "graph", ["%1.relu() -> %1.tanh()"]),
         ("x = torch", "torch.use_deterministic_algorithms(True)\nx = torch", "modes",
          ["deterministic: False -> True", "torch.use_deterministic_algorithms"]),
-        ("(8, 16,", "(12, 16,", "inputs", ["input 0: shape [8, 16] -> [12, 16]", "L_x_"]),
+        ("(8, 16,", "(12, 16,", "inputs", ["input 0: shape [8, 16] -> [12, 16]", "new size: x: shape"]),
         ("dynamic=False", "dynamic=False, options={'max_fusion_size': 7}", "configs",
          ["inductor.max_fusion_size: 64 -> 7"]),
     ],
@@ -85,6 +85,14 @@ def test_show_has_the_lines(shared_host: Host, base: str) -> None:
     assert [Path(item["file"]).name for item in sources] == ["program.py"]
     kept = {path.name for path in (shared_host.store.artifacts / f"{base}.0").iterdir()}
     assert "program.json.gz" in kept
+
+
+def test_show_has_the_code_that_inductor_made(shared_host: Host, base: str) -> None:
+    (variant,) = json.loads(shared_host.command("show", base, "--code", "--json"))["variants"]
+    forward, backward = variant["code"]
+    assert "forward" in forward.splitlines()[0] and "backward" in backward.splitlines()[0]
+    assert all("def call(" in text for text in variant["code"])
+    assert forward.rstrip() in shared_host.command("show", base, "--code")
 
 
 @pytest.mark.reason("aliased-mutation")

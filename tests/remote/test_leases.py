@@ -14,7 +14,7 @@ from support_daemon import wait_until
 from support_remote import host, memory
 from support_store import KEY, OTHER, payload
 
-from precompiled.remote import claims, envelope, lease
+from precompiled.remote import bucket, claims, envelope, lease
 from precompiled.remote.bucket import Bucket
 from precompiled.remote.claims import Claims
 from precompiled.remote.errors import RemoteError
@@ -234,11 +234,11 @@ def test_a_lease_that_no_worker_uses_is_given_back(
     tmp_path: Path, failed: list[Exception], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(claims, "ANSWER_S", 0.0)
-    monkeypatch.setattr(claims, "UNCLAIMED_S", 0.05)
     there = host(tmp_path / "a", memory())
     mine = Claims(failed.append, may_hold=True, ttl_s=0.3)
     assert "again_s" in mine.ask(there, KEY)
     wait_until(lambda: names(there))
+    monkeypatch.setattr(claims, "UNCLAIMED_S", 0.05)
     wait_until(lambda: not names(there))
     assert mine.held == 0
 
@@ -285,3 +285,19 @@ def test_a_remote_that_fails_lets_everybody_compile(
     monkeypatch.setattr(there.bucket, "listed", fails)
     assert Claims(failed.append, may_hold=True).ask(there, KEY) == {"compile": True}
     assert isinstance(failed[0], RemoteError)
+
+
+def test_nobody_sees_a_lease_that_is_made_as_an_empty_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An empty one says that its holder could not compile."""
+    url = f"file://{tmp_path / 'bucket'}"
+    a, b = host(tmp_path / "a", url), host(tmp_path / "b", url)
+    write, seen = bucket.durable.write, []
+
+    def watched(path: Path, *rest: object) -> None:
+        seen.append(Claim(b, KEY, may_hold=False).look())
+        write(path, *rest)  # type: ignore[arg-type]
+        seen.append(names(b))
+
+    monkeypatch.setattr(bucket.durable, "write", watched)
+    assert Claim(a, KEY).look() is Found.MINE and seen == [Found.ALONE, []]
+    assert [item.name for item in (tmp_path / "bucket" / "artifacts" / KEY).iterdir()] == names(a)

@@ -17,8 +17,9 @@ from precompiled.service import budget
 from precompiled.service.channel import Channel
 from precompiled.service.devices import DeviceError, Devices, Gpu, parse_inventory
 from precompiled.service.events import KillWorker, StartWorker, WorkerGone
+from precompiled.service.launch import usable_variables
 from precompiled.service.metrics import Metrics
-from precompiled.service.pool import Pool, usable_variables
+from precompiled.service.pool import Pool
 from precompiled.service.processes import become_subreaper
 
 from precompiled import wire

@@ -178,7 +178,7 @@ def test_the_phase_of_a_job_and_what_the_last_ones_took(busy: Busy) -> None:
 def test_status_is_shown_again_and_again(busy: Busy) -> None:
     command = [sys.executable, "-m", "precompiled", "status", "--watch", "--interval", "0.2"]
     with on_terminal(command, busy.environment(), busy.daemon.directory) as terminal:
-        screen = terminal.wait_for(lambda text: "1 worker" in text and terminal.written.count("\x1b[H") > 2)
+        screen = terminal.wait_for(lambda text: "1 worker" in text and terminal.written.count("\x1b[2J") > 2)
         assert screen.startswith("running  yes, pid")
         terminal.press("\x03")
         assert terminal.ended() == 0

@@ -1,0 +1,88 @@
+"""1,000 simulated hosts start cold at once on 30 graphs: on a shared directory, over S3, with one in ten killed.
+
+`make bench-fleet` (`python -m benchmarks.fleet`). S3 is moto's server on this machine, one Python process, which
+answers about a hundred requests a second: most of the time is spent there. Exit status 1 when a host that lived lacks
+a graph in the end, or more than 0.1 % of what was wanted was compiled twice.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from benchmarks.fleet import bucket
+from benchmarks.fleet.simulate import HEADERS, TITLE, Outcome, Plan, row, run
+from benchmarks.harness.console import begin, chosen
+from benchmarks.harness.result import Table, machine, write_part
+from precompiled.remote import keys, trusting
+
+MAX_DUPLICATES = 0.001
+PLACES = ("shared directory", "S3")
+KILLED = (0.0, 0.1)
+
+
+@contextmanager
+def scratch() -> Iterator[Path]:
+    """For a thousand stores; in memory, where there is some."""
+    memory = Path("/dev/shm")
+    path = Path(tempfile.mkdtemp(prefix="pc-fleet-", dir=memory if os.access(memory, os.W_OK) else None))
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path)
+
+
+@contextmanager
+def remote(place: str) -> Iterator[str]:
+    """The URL of a place for remotes."""
+    if place == "S3":
+        with bucket.served() as port:
+            os.environ.update(bucket.variables(port))
+            yield f"s3://{bucket.NAME}"
+    else:
+        with scratch() as root:
+            yield f"file://{root}"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.fleet", description=__doc__)
+    parser.add_argument("--hosts", type=int, default=1000)
+    parser.add_argument("--graphs", type=int, default=30)
+    parser.add_argument("--only", action="append", help=f"one of {', '.join(PLACES)}")
+    parser.add_argument("--docs", action="store_true", help="put the table into docs/fleet.md")
+    arguments = parser.parse_args()
+    console, say = begin(180)
+    outcomes: list[tuple[str, Outcome]] = []
+    for place in chosen(parser, arguments.only, PLACES):
+        with remote(place) as url:
+            for killed in KILLED:
+                say(f"{place}, {killed:.0%} of the hosts killed")
+                with scratch() as root:
+                    os.environ["XDG_CONFIG_HOME"] = str(root / "config")
+                    keys.new()  # all hosts sign with the secret of their cluster
+                    plan = Plan(arguments.hosts, arguments.graphs, killed, seed=time.time_ns())
+                    found = run(plan, root / "stores", f"{url}/{killed}", trusting.trust(False), say)
+                outcomes.append((place, found))
+    table = Table(TITLE, HEADERS, [row(place, outcome) for place, outcome in outcomes])
+    print("\n" + table.text() + "\n")
+    if arguments.docs:
+        facts = machine()
+        about = f"On {facts['cores']} cores ({facts['cpu']}), load {facts['load']:.1f} at the end, {facts['commit']}:"
+        write_part("`make bench-fleet ARGS=--docs`", [about, table.text()], "fleet.md")
+    bad = [
+        place for place, outcome in outcomes
+        if outcome.lost or outcome.duplicates > MAX_DUPLICATES * outcome.wanted
+    ]  # fmt: skip
+    for place in bad:
+        console.print(f"{place}: graphs were lost, or too many compiled twice", style="bold red")
+    return int(bool(bad))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,44 @@
+"""The code that Inductor has generated, read out of an artifact without running anything of it: for `show --code`."""
+
+from __future__ import annotations
+
+import pickletools
+from collections.abc import Iterator
+
+import click
+
+from precompiled.core.errors import CorruptArtifact
+from precompiled.store import artifact_format as fmt
+from precompiled.store.artifacts import Artifact, Store
+
+# What Inductor's code begins with (torch/_inductor/codegen/wrapper.py), with the name of the graph that it is for:
+# "# AOT ID: ['0_forward']". Checked on 2.11.0, 2.13.0, 2.15.0.
+_BEGINS = "# AOT ID: "
+
+
+def of_artifact(store: Store, artifact: Artifact) -> list[str]:
+    """``generated`` of an artifact, as it was verified. Empty where there is none, or it was evicted or quarantined."""
+    try:
+        return generated(store.read_some(artifact, [fmt.BUNDLE])[fmt.BUNDLE])
+    except (FileNotFoundError, CorruptArtifact, ValueError):
+        return []
+
+
+def show(slot: int, texts: list[str]) -> None:
+    for text in texts:
+        click.echo(f"\ncode of artifact {slot}\n\n{text.rstrip()}")
+    if not texts:
+        click.echo(f"\nartifact {slot} has no code of Inductor's that can be read")
+
+
+def generated(bundle: bytes) -> list[str]:
+    """The texts of Inductor's code in a pickle, forward first. The pickle is read as data, never loaded: that runs
+    code. Raises ValueError where it is no pickle.
+    """
+    return list(dict.fromkeys(_texts(bundle)))
+
+
+def _texts(bundle: bytes) -> Iterator[str]:
+    for _opcode, argument, _position in pickletools.genops(bundle):
+        if isinstance(argument, str) and argument.startswith(_BEGINS):
+            yield argument
