@@ -6,6 +6,7 @@ trace is checked by the rules of its format (support_traces.py), and its sums ag
 
 from __future__ import annotations
 
+import base64
 import json
 import shutil
 import subprocess
@@ -17,6 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from google.protobuf import json_format
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from support_host import Host, new_host
 from support_traces import arrows, check, slices
 
@@ -200,6 +203,33 @@ def test_trace_looks_back_as_far_as_it_is_told(seen: Seen, tmp_path: Path) -> No
     # The hits were of the first run's job: an arrow leads to each.
     ways = arrows(json.loads(json.dumps(_document(seen, tmp_path))))
     assert sorted(len(way) for way in ways) == [2, 2, 4]
+
+
+@pytest.mark.slow
+def test_opentelemetrys_spans_are_of_its_format_and_one_graph_is_one_trace(seen: Seen, tmp_path: Path) -> None:
+    output = tmp_path / "spans.json"
+    seen.host.command("trace", "--format", "otlp", "-o", str(output))
+    document = json.loads(output.read_text())
+    spans = [span for resource in document["resourceSpans"] for span in resource["scopeSpans"][0]["spans"]]
+    # OTLP's JSON has ids in hexadecimal, where protobuf's has base64. Else it is protobuf's, which knows each field.
+    for item in [*spans, *(link for span in spans for link in span.get("links", ()))]:
+        for name in ("traceId", "spanId", "parentSpanId"):
+            if name in item:
+                item[name] = base64.b64encode(bytes.fromhex(item[name])).decode()
+    json_format.ParseDict(document, ExportTraceServiceRequest())
+    by_id = {(span["traceId"], span["spanId"]): span for span in spans}
+    assert len(by_id) == len(spans)
+    for span in spans:
+        assert int(span["startTimeUnixNano"]) <= int(span["endTimeUnixNano"])
+        assert "parentSpanId" not in span or (span["traceId"], span["parentSpanId"]) in by_id
+    roots = [span for span in spans if "parentSpanId" not in span]
+    (job,) = [span for span in spans if span["name"].startswith("job ")]
+    assert len(roots) == 3 and sum(span["traceId"] == job["traceId"] for span in roots) == 1
+    cold = [span["name"] for span in spans if span["traceId"] == job["traceId"]]
+    assert {"lookup", "submit", "queued", "load", "create_aot_dispatcher_function"} <= set(cold)
+    # The others run what its job has compiled, and say so.
+    links = [link for span in roots for link in span.get("links", ())]
+    assert [(link["traceId"], link["spanId"]) for link in links] == [(job["traceId"], job["spanId"])] * 2
 
 
 def _document(seen: Seen, folder: Path) -> Any:
