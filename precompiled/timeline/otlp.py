@@ -46,7 +46,7 @@ def _client(process: Process, facts: Facts) -> list[dict[str, Any]]:
     found = []
     for graph in process.graphs.values():
         spans = runs.spans_of(graph)
-        if not spans:
+        if max((span.ended for span in spans), default=0.0) < facts.began:
             continue
         end = known.swapped(graph) or known.end_of(process, facts.now)
         about = {f"precompiled.{name}": graph[name] for name in ("name", "key", "state", "source", "reason")
