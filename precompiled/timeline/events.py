@@ -39,11 +39,8 @@ def trace(facts: Facts) -> dict[str, Any]:
     for event in made.events:
         if event["ph"] != "M":
             event["ts"] -= first
-    return {
-        "traceEvents": made.events,
-        "displayTimeUnit": "ms",
-        "otherData": {"made by": f"precompiled {VERSION}", "ts 0 is, in seconds since the epoch": facts.began + first / 1e6},
-    }
+    about = {"made by": f"precompiled {VERSION}", "ts 0 is, in seconds since the epoch": facts.began + first / 1e6}
+    return {"traceEvents": made.events, "displayTimeUnit": "ms", "otherData": about}
 
 
 class _Trace:
@@ -73,8 +70,8 @@ class _Trace:
 
     def _slice(self, pid: int, tid: int, name: str, began: float, ended: float, args: dict[str, Any]) -> Event:
         event = {
-            "ph": "X", "name": name, "cat": "precompiled", "pid": pid, "tid": tid, "ts": (began - self._facts.began) * 1e6,
-            "dur": max(0.0, ended - began) * 1e6, "args": args,
+            "ph": "X", "name": name, "cat": "precompiled", "pid": pid, "tid": tid,
+            "ts": (began - self._facts.began) * 1e6, "dur": max(0.0, ended - began) * 1e6, "args": args,
         }  # fmt: skip
         self.events.append(event)
         return event

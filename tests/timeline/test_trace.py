@@ -26,7 +26,7 @@ from support_traces import arrows, check, slices
 from precompiled.core.spans import Span
 from precompiled.store import jobs, lines, runs
 from precompiled.timeline import facts as known
-from precompiled.timeline.events import nested
+from precompiled.timeline.events import nested, trace
 from precompiled.timeline.facts import gather
 from precompiled.timeline.picture import Bar, in_order, svg
 from precompiled.timeline.start import start
@@ -327,6 +327,23 @@ def test_old_workers_files_are_removed_and_a_file_has_a_limit(tmp_path: Path, mo
     assert len(list(folder.iterdir())) == jobs.KEPT
     (worker,) = jobs.workers(tmp_path)
     assert 0 < len(worker.jobs) < 20
+
+
+def test_what_was_over_before_the_time_that_is_asked_for_is_left_out() -> None:
+    """Of a process that runs for long, a trace has how its graphs run now, and not how they came to."""
+    graph = {"id": "1", "name": "f", "state": "compiled", "source": "swap", "at": 130.0,
+             "spans": [["lookup", 100.0, 1.0, 7], ["submit", 101.0, 1.0, 7], ["load", 120.0, 1.0, 8]]}  # fmt: skip
+    process = runs.Process(0, 1, 7, "", "serve.py", [], "", "", 100.0, {"1": graph}, ended=2000.0, launched=90.0,
+                           torch=(91.0, 95.0), frames=[("f", Span("trace", 99.0, 4.0, 7))])  # fmt: skip
+    late = trace(known.Facts(1000.0, 2000.0, [process], [], {}))
+    check(late)
+    (only,) = slices(late)
+    assert only["name"] == "compiled" and (only["ts"], only["dur"]) == (0.0, 1000e6)
+    whole = trace(known.Facts(0.0, 2000.0, [process], [], {}))
+    check(whole)
+    names = [event["name"] for event in slices(whole)]
+    assert sorted(names) == ["compiled", "eager", "import torch", "load", "lookup", "submit", "trace f"]
+    assert min(event["ts"] for event in slices(whole)) == 0.0
 
 
 def test_a_graph_without_a_job_of_its_own_has_the_last_one_of_its_key(tmp_path: Path) -> None:
