@@ -29,6 +29,8 @@ COMMANDS = {
     "status": "precompiled.cli.daemon",
     "stats": "precompiled.cli.daemon",
     "top": "precompiled.cli.top",
+    "cancel": "precompiled.cli.jobs",
+    "retry": "precompiled.cli.jobs",
     "metrics": "precompiled.cli.metrics",
     "trace": "precompiled.cli.timeline",
     "timeline": "precompiled.cli.timeline",

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 import os
+import statistics
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -22,6 +23,7 @@ from pathlib import Path
 from precompiled.core.errors import StoreError
 from precompiled.core.files import process_start
 from precompiled.core.spans import Span, ended
+from precompiled.core.words import human_seconds
 from precompiled.store import lines, trust
 from precompiled.store.runs import start_of
 
@@ -31,6 +33,7 @@ JOBS = "jobs"
 KEPT = 64
 MAX_SPANS = 80  # of a job: the longest ones. So a file has room for all jobs of a worker
 SHORT_S = 0.001  # a span below is not kept
+ESTIMATED_BY = 5  # jobs
 
 
 @dataclass
@@ -63,6 +66,30 @@ class Worker:
     @property
     def is_alive(self) -> bool:
         return start_of(self.pid) == self.started
+
+
+@dataclass(frozen=True)
+class UnderWay:
+    """A job that a worker is at. ``estimate_s``: what the last jobs of graphs of that name took, by their median; None
+    where none is known.
+    """
+
+    worker: int  # its pid
+    id: str
+    key: str
+    name: str
+    began: float
+    phase: str
+    phase_began: float
+    estimate_s: float | None
+
+    def said(self, now: float) -> str:
+        """``Inductor: forward for 3.0 s, 12.0 s of about 35.0 s``."""
+        text = f"{self.phase} for {human_seconds(max(0.0, now - self.phase_began))}" if self.phase else ""
+        if self.estimate_s is not None:
+            of = f"{human_seconds(max(0.0, now - self.began))} of about {human_seconds(self.estimate_s)}"
+            text = f"{text}, {of}" if text else of
+        return text
 
 
 class JobRecord:
@@ -123,6 +150,27 @@ class JobRecord:
         except OSError as error:
             self._lines = None
             log.info("this worker's jobs are not kept: %s", error)
+
+
+def under_way(root: Path) -> list[UnderWay]:
+    """The jobs that the store's workers are at."""
+    known = workers(root)
+    ended = sorted(
+        (job for worker in known for job in worker.jobs if job.outcome == "published"), key=lambda job: job.ended
+    )
+    took: dict[str, list[float]] = {}
+    for job in ended:
+        took.setdefault(job.name, []).append(job.ended - job.began)
+    found = []
+    for worker in known:
+        now = worker.jobs[-1] if worker.jobs else None
+        if now is None or now.ended or not worker.is_alive:
+            continue
+        phase, at = now.phases[-1] if now.phases else ("", now.began)
+        last = took.get(now.name, [])[-ESTIMATED_BY:]
+        found.append(UnderWay(worker.pid, now.id, now.key, now.name, now.began, phase, at,
+                              statistics.median(last) if last else None))  # fmt: skip
+    return found
 
 
 def workers(root: Path) -> list[Worker]:
