@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import signal
 import sys
 import time
 from collections.abc import Mapping
@@ -208,7 +209,11 @@ def stop_daemon(settings: Settings, timeout: float) -> int | None:
     except DaemonError as error:
         if error.code in _NOT_RUNNING:
             return None
-        raise
+        skewed = _own_listener(settings) if error.code == "protocol-version" else None
+        if skewed is None:
+            raise
+        pid = skewed
+        os.kill(pid, signal.SIGTERM)  # as systemd would: it has been upgraded in place, and understands no word of ours
     if not _wait_for_end(pid, timeout):
         raise DaemonError(
             f"the daemon (pid {pid}) was told to stop, but still runs after {timeout:g} s",
@@ -216,6 +221,22 @@ def stop_daemon(settings: Settings, timeout: float) -> int | None:
             code="stop-timed-out",
         )
     return pid
+
+
+def _own_listener(settings: Settings) -> int | None:
+    """The process that listens on the daemon's socket, where that is a daemon of this user's; else None."""
+    import psutil  # type: ignore[import-untyped, unused-ignore]
+
+    from precompiled.client.link import listener
+
+    found = listener(settings)
+    if found is None or found.uid != os.geteuid():
+        return None
+    try:  # where systemd listens for it, it is systemd
+        command = psutil.Process(found.pid).cmdline()
+    except psutil.Error:
+        return None
+    return found.pid if any("precompiled" in word for word in command) else None
 
 
 def _wait_for_end(pid: int, timeout: float) -> bool:
