@@ -157,6 +157,11 @@ lint: $(STAMP) ## ruff, mypy and the directions of imports
 install-systemd: $(STAMP) ## The systemd units, of this checkout (ARGS=--help)
 	@$(BIN)/python -m precompiled.systemd.install $(ARGS)
 
+.PHONY: dist
+dist: $(STAMP) ## The sdist and the wheel of the last commit, built twice to the same bytes (dist/)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check '.[dist]'
+	@$(BIN)/python tools/dist.py --check $(ARGS)
+
 .PHONY: clean
 clean: ## Remove what was made here, the virtual environment too
 	@rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache .import_linter_cache .hypothesis benchmarks/results

@@ -108,6 +108,20 @@ def entry_point(
     return mark if function is None else mark(function)
 
 
+def load_ipython_extension(shell: "Any") -> None:
+    """`%load_ext precompiled`, in IPython: the hook, a line below each cell that had graphs, and `%precompiled`."""
+    from precompiled import notebook
+
+    notebook.load(shell)
+
+
+def unload_ipython_extension(shell: "Any") -> None:
+    """`%unload_ext precompiled`: without the line and the command; the hook stays on."""
+    from precompiled import notebook
+
+    notebook.unload(shell)
+
+
 def _forget_settings() -> None:
     from precompiled.client.process import PROCESS
 

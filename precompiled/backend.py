@@ -30,7 +30,7 @@ from precompiled.client.submit import Submitter, as_required
 from precompiled.client.swap import Event, State, Swap
 from precompiled.core import config
 from precompiled.core.errors import COMPILE_ERROR, Bypass, NotServed, PrecompiledError, Refused, StoreError, code_of
-from precompiled.graph import capture, key
+from precompiled.graph import about, capture, key
 from precompiled.store import artifact_format as fmt
 from precompiled.store.artifacts import Artifact
 from precompiled.torch_internals import (
@@ -40,7 +40,6 @@ from precompiled.torch_internals import (
     inductor,
     late,
     lowering,
-    source_lines,
     stand_in,
     standalone,
     traced,
@@ -80,6 +79,8 @@ def compile_or_swap(
     if session.recorder is not None and not kept:
         # A watch's capture wants to know what a run would look up, and runs nothing compiled.
         in_process = functools.partial(_recorded, session.recorder, calls, module)
+    elif session.stays_eager and not kept:
+        in_process = functools.partial(stand_in.StandIn, module)
 
     def serve() -> Compiled:
         if kept:
@@ -161,7 +162,8 @@ def _served(session: Session, calls: GraphCalls, serve: Callable[[], Any], in_pr
         session.ledger.forget(calls)
         fixed_floats.trace_again(floats)
     except Bypass as reason:
-        session.ledger.count_reason("bypassed", reason.code)
+        if not session.requires:  # to be refused is no bypass
+            session.ledger.count_reason("bypassed", reason.code)
         log.info("graph %s bypassed (%s): %s", calls.report.name, reason.code, reason)
         cause = reason
         code, message = reason.code, str(reason)
@@ -171,13 +173,13 @@ def _served(session: Session, calls: GraphCalls, serve: Callable[[], Any], in_pr
         cause = error
         code = code_of(error, "internal-error")
         message = str(error) or type(error).__name__
-        session.ledger.count_reason("fallbacks", code)
         # People get one warning per code and process; the log gets every case, with its traceback.
         if not session.requires:
+            session.ledger.count_reason("fallbacks", code)
             session.warn_once(code, f"torch.compile compiles in process ({code}): {message}")
         log.info("graph %s is compiled in process (%s)", calls.report.name, code, exc_info=True)
     if session.requires:
-        calls.refused(code, message)
+        session.not_served(calls, code, message)
         session.note(calls.snapshot())
         raise NotServed(calls.report.name, code, message) from cause
     # Outside of the handlers: what torch raises here is the user's, with no error of ours as its context.
@@ -225,7 +227,7 @@ class _Graph:
     @property
     def submitter(self) -> Submitter:
         given = None if self.graph.traced else late.Given(self.calls.report.name, self.graph.as_given, self.options)
-        return Submitter(self.session, self.calls, lambda: source_lines.about(self.graph.module), given)
+        return Submitter(self.session, self.calls, lambda: about.text(self.graph.module, self.options), given)
 
     def serve(self) -> Compiled:
         if self.session.settings.mode != "lookup":
@@ -293,6 +295,8 @@ class _Graph:
     def _hit(self, program: capture.Program, artifact: Artifact) -> Compiled:
         started = time.perf_counter()
         function = self._load(program, artifact)
+        if self.session.stays_eager and not program.no_stand_in:
+            function = self.graph.eager()
         self.calls.loaded("hit", time.perf_counter() - started, artifact.manifest.compile_s)
         self.session.ledger.count(hits=1, saved_s=artifact.manifest.compile_s)
         self.session.loaded_from(artifact)
@@ -314,7 +318,8 @@ class _Graph:
         """
         if failure.reason != COMPILE_ERROR:
             return Bypass(failure.message, code=failure.reason)
-        self.session.ledger.count_reason("fallbacks", failure.reason)
+        if not self.session.requires:
+            self.session.ledger.count_reason("fallbacks", failure.reason)
         return Refused(failure.message, code=failure.reason)
 
     def _dispatch(self, program: capture.Program) -> Dispatch:
@@ -326,6 +331,7 @@ class _Graph:
             captures.is_capturing if program.device != "cpu" else None,
             self.safe_point,
             waits=bool(program.no_stand_in),
+            stays_eager=self.session.stays_eager and not program.no_stand_in,
             refuse=lambda: self.session.refuse_sizes(self.calls),
         )
         return dispatch

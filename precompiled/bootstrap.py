@@ -1,7 +1,8 @@
 """Site-time code: waits for `torch`, then hands over to `precompiled.routing`.
 
 Runs in every Python process of a host where the hook is on, most of which never import torch. So: nothing is imported
-here but `os`, `sys` and the built-in `_thread` and `time`, no file is read, and no error of ours is ever raised::
+here but `os`, `sys` and the built-in `_thread` and `time`, no file is read, and no error of ours is ever raised (but
+where a GPU is to be made up and cannot be, the process is ended)::
 
     install()        a finder at the front of sys.meta_path
     import torch     the finder asks the real finders, and shadows `exec_module` on the one loader they return
@@ -34,6 +35,8 @@ def install() -> None:
         return
     if _state != "off":
         return
+    if "CUDA_MADE_UP" in os.environ:
+        _make_up_devices()
     if "PRECOMPILED_CAPTURE" in os.environ:
         _record()
     if _torch_is_whole():
@@ -150,6 +153,13 @@ def _fire() -> None:
     if _claim():
         _state = "fired"
         _route()
+
+
+def _make_up_devices() -> None:
+    """For a process of `--target` (docs/targets.md). Ends it where there can be none: it would compile for the CPU."""
+    from precompiled.made_up_cuda import activate
+
+    activate.activate()
 
 
 def _record() -> None:

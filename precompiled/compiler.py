@@ -43,6 +43,7 @@ _records: dict[Path, JobRecord] = {}  # by store
 def warm_up() -> None:
     """Import what every compile needs, so that the first job does not pay for it."""
     global _ready  # noqa: PLW0603
+    activate.activate()  # before torch
     import precompiled.torch_internals.compile  # noqa: F401 - it imports Inductor
     from precompiled.torch_internals import collection
 
@@ -121,7 +122,7 @@ def _among_hosts(
             artifact = store.publish(payload)
             record.spent("publish", time.monotonic() - publishing)
     except Exception as error:
-        if not isinstance(error, StoreError) and not _is_of_the_host(error):
+        if not isinstance(error, StoreError) and not _is_of_the_host(error) and not _is_made_up(job):
             among_hosts.failed()  # at the graph, where the next host would fail too
         raise
     among_hosts.published(artifact.slot)
@@ -236,7 +237,7 @@ def _compile(
             "uid": str(os.getuid()),
             "pid": str(os.getpid()),
             "host": socket.gethostname(),
-            **({"device": "made up"} if job.device != "cpu" and activate.is_active() else {}),
+            **({"device": "made up"} if _is_made_up(job) else {}),
         },
         has_backward=result.has_backward,
         kernels=result.native.kernels,
@@ -295,6 +296,9 @@ def _publish_failure(store: Store, job: wire.Job, started: float, code: str, mes
     if job.device != "cpu" and (problem := _lost_device()):
         # Of the device, or of what an earlier compile did to this process's part of it: no word about this graph.
         return _failed(job, started, "device-lost", f"the worker's GPU cannot be used any more: {problem}")
+    if _is_made_up(job):
+        # A worker beside the real GPU may do better: no word about this graph to those who have one.
+        return _failed(job, started, code, message)
     seconds = time.monotonic() - started
     message = message[:MAX_MESSAGE_CHARS]
     try:
@@ -305,6 +309,10 @@ def _publish_failure(store: Store, job: wire.Job, started: float, code: str, mes
     except StoreError as error:
         return _failed(job, started, error.code, f"{error} (while recording: {message})")
     return wire.Finished(job.id, job.key, "failed", seconds, reason=code, message=message)
+
+
+def _is_made_up(job: wire.Job) -> bool:
+    return job.device != "cpu" and activate.is_active()
 
 
 def _lost_device() -> str:

@@ -80,6 +80,7 @@ class Tally(_Message, frozen=True):
     from_base: dict[str, int] = {}  # graphs whose artifact was loaded from a base store, by its path
     fallbacks: dict[str, int] = {}
     bypassed: dict[str, int] = {}
+    not_served: dict[str, int] = {}  # graphs that ``require`` let raise
 
 
 class Expect(_Message, frozen=True):
@@ -160,7 +161,7 @@ class Rejected(_Message, frozen=True):
 
     At once: "protocol-version", "bad-message", "too-large", "not-permitted", "no-such-device", "key-quarantined",
     "worker-cannot-start", "stopping". Later, as the end of an accepted job: "compile-failed", "device-lost",
-    "key-quarantined", "worker-cannot-start", "stopping". What each means: docs/protocol.md.
+    "made-up-device", "key-quarantined", "worker-cannot-start", "stopping". What each means: docs/protocol.md.
     """
 
     code: str
@@ -259,6 +260,7 @@ class StatsReply(_Message, frozen=True):
     traced: int = 0
     not_kept: dict[str, int] = {}
     from_base: dict[str, int] = {}
+    not_served: dict[str, int] = {}
 
 
 class Stopping(_Message, frozen=True):

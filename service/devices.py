@@ -12,6 +12,8 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from precompiled.made_up_cuda.kinds import UUID_PREFIX
+
 QUERY_TIMEOUT_S = 30.0  # without persistence mode the driver initialises every GPU first, which takes seconds
 
 
@@ -86,6 +88,8 @@ class Devices:
             return uuid  # slices of a GPU are not in the list of GPUs
         if not uuid.startswith("GPU-"):
             uuid = "GPU-" + uuid  # torch leaves the prefix out
+        if uuid.startswith(UUID_PREFIX):
+            return uuid  # made up by the worker, as its client's variables say (docs/targets.md); else it sees none
         self.begin()
         known = self._gpus
         if known is not None and uuid not in {gpu.uuid for gpu in known}:

@@ -51,7 +51,7 @@ from precompiled.service.job_queue import JobQueue
 from precompiled.service.jobs import Flight, Job, Seat, Worker
 
 from precompiled import wire
-from precompiled.core.errors import DEVICE_LOST
+from precompiled.core.errors import DEVICE_LOST, MADE_UP_DEVICE
 
 MAX_INTERESTED = 4096  # clients told about one job's end; more are accepted, and read the store like everybody
 MAX_QUARANTINED = 4096  # keys and seats; the oldest is forgotten first
@@ -60,6 +60,11 @@ MAX_DEATHS = 2  # workers that one key may kill
 MAX_START_FAILURES = 2  # in a row, before a seat is refused for a while
 EXPECTED_IN_VAIN_S = 24 * 3600.0  # for this long a seat gets no worker ahead of a graph, after one that got none
 FINISHED_KEPT = 64  # ended jobs whose stories are kept for diagnosis
+# Failures that say nothing of the graph, so that no record in the store does: clients are told which it was.
+_WITHOUT_A_RECORD = {
+    DEVICE_LOST: "It is compiled by the next process that asks",
+    MADE_UP_DEVICE: "It is compiled where the GPU is",
+}
 
 
 class Scheduler:
@@ -234,9 +239,8 @@ class Scheduler:
             out.append(job.move("fail", now, finished.reason))
             out.append(Count(job.uid, "failed"))
             why = finished.message or finished.reason
-            if finished.reason == DEVICE_LOST:
-                code, action = DEVICE_LOST, "It is compiled by the next process that asks"
-            else:
+            code, action = finished.reason, _WITHOUT_A_RECORD.get(finished.reason, "")
+            if not action:
                 code, action = "compile-failed", "It is compiled in process"
             self._end(job, out, wire.Rejected(code, why, action, key=job.submit.key))
         else:

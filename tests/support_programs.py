@@ -40,7 +40,7 @@ PROGRAM: dict[str, Any] = {
     "about": {
         "places": [["/home/me/model.py", 12, "forward", "return x * 2 + y"]],
         "nodes": [[-1, -1, 0, 0, -1]],
-        "inputs": ["L_x_", "L_y_"],
+        "inputs": ["x", "self.y"],
     },
 }  # fmt: skip
 

@@ -47,6 +47,7 @@ COMMANDS = {
     "gc": "precompiled.cli.store",
     "doctor": "precompiled.cli.doctor",
     "config": "precompiled.cli.settings",
+    "completion": "precompiled.cli.completion",
 }
 INTERRUPTED = 130  # what a shell reports for a command that Ctrl-C ended
 

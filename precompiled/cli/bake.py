@@ -8,13 +8,14 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import click
 
+from precompiled.cli import targets
 from precompiled.cli.app import command
 from precompiled.cli.daemon import ask_daemon, stop_daemon
 from precompiled.cli.output import Output
@@ -37,10 +38,12 @@ STOP_S = 30.0
               help="End the command after N calls of the graph that is called most (0: at its own end).")  # fmt: skip
 @click.option("--timeout", type=click.FloatRange(min=0.0), default=0.0, metavar="SECONDS",
               help="End the command after so long, and bake what there is (0: never).")  # fmt: skip
+@targets.option
 @click.argument("cmd", nargs=-1, type=click.UNPROCESSED, metavar="-- CMD...")
 def bake_command(
-    out: Output, settings: Settings, output: Path, steps: int, timeout: float, cmd: tuple[str, ...]
-) -> None:
+    out: Output, settings: Settings, output: Path, steps: int, timeout: float, target: targets.Devices | None,
+    cmd: tuple[str, ...],
+) -> None:  # fmt: skip
     """Run a command with an empty store in mode `wait`, and leave what it compiled in DIR, as a base store.
 
     Later processes of the same program, with `base = ["DIR"]` (PRECOMPILED_BASE=DIR), compile and trace nothing. The
@@ -48,22 +51,29 @@ def bake_command(
     """
     if not cmd:
         raise click.UsageError("there is no command to run; put it behind `--`, as in `precompiled bake -o DIR -- CMD`")
-    target = output.absolute()
-    baking.check_target(target)
+    place = output.absolute()
+    baking.check_target(place)
     # Beside the target: the same disk, which maps native code where /tmp may not. The socket's path must be short.
-    store = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+    store = Path(tempfile.mkdtemp(prefix=f".{place.name}.", dir=place.parent))
     runtime = Path(tempfile.mkdtemp(prefix="precompiled-"))
     try:
-        document = _bake(out, target, store, runtime, steps, timeout, cmd)
+        own = {}
+        if target is not None:
+            own = targets.variables(target, cmd, runtime / "caches")
+            out.note(targets.warning(target))
+        document = _bake(out, place, store, runtime, steps, timeout, cmd, own)
     finally:
         for directory in (store, runtime):
             shutil.rmtree(directory, ignore_errors=True)
     left = {**document["bypassed"], **document["fallbacks"], **document["not_kept"]}
     text = (
-        f"{target}: {counted(document['artifacts'], 'artifact')}, "
+        f"{place}: {counted(document['artifacts'], 'artifact')}, "
         f"{counted(document['packages'], 'entry of a package', 'entries of packages')}, "
         f"{human_bytes(document['bytes'])}."
     )
+    document["target"] = None if target is None else target.kind.name
+    if target is not None:
+        text += f"\nFor {target.kind.name}; nothing in it was chosen by a measured time (docs/targets.md)."
     if left:
         text += "\nNot in it, or not always: " + ", ".join(f"{code} {count}" for code, count in sorted(left.items()))
         text += " (`precompiled explain CODE` says what each means)."
@@ -71,8 +81,9 @@ def bake_command(
 
 
 def _bake(
-    out: Output, target: Path, root: Path, runtime: Path, steps: int, timeout: float, cmd: Sequence[str]
-) -> dict[str, Any]:
+    out: Output, place: Path, root: Path, runtime: Path, steps: int, timeout: float, cmd: Sequence[str],
+    given: Mapping[str, str],
+) -> dict[str, Any]:  # fmt: skip
     from precompiled import wire
     from precompiled.client.baking import VARIABLE
     from precompiled.client.start import start_daemon
@@ -92,6 +103,7 @@ def _bake(
             **({"PACKAGES": "program"} if here.packages == "off" else {}),
         }  # fmt: skip
         variables = {**python_path.with_hook(os.environ), **{ENV_PREFIX + name: value for name, value in own.items()}}
+        variables.update(given)
         variables.pop("PRECOMPILED", None)
         if steps:
             variables[VARIABLE] = f"{steps}:{told}"
@@ -105,9 +117,9 @@ def _bake(
             f"the command compiled nothing (it ended: {ended})",
             "Its Python needs precompiled and a call of torch.compile; give it more time or steps", code="bake-empty",
         )  # fmt: skip
-    baked = baking.bake(store, target)
+    baked = baking.bake(store, place)
     return {
-        "output": str(target), "ended": ended, "artifacts": baked.artifacts, "packages": baked.packages,
+        "output": str(place), "ended": ended, "artifacts": baked.artifacts, "packages": baked.packages,
         "bytes": baked.bytes, "bypassed": stats.bypassed, "fallbacks": stats.fallbacks, "not_kept": stats.not_kept,
     }  # fmt: skip
 

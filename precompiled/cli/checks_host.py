@@ -8,6 +8,7 @@ import sysconfig
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from precompiled.cli import targets as cli_targets
 from precompiled.cli.check import Check, ask_program
 from precompiled.core.config import Settings
 from precompiled.core.words import counted, human_bytes
@@ -22,6 +23,7 @@ def run(settings: Settings) -> Iterator[Check]:
     yield compiler(os.environ)
     yield headers(Path(sysconfig.get_path("include")) / "Python.h")
     yield gpus(os.environ)
+    yield targets()
     yield memory()
 
 
@@ -89,6 +91,12 @@ def judge_gpus(status: int, said: str, limited: str, device_files: bool) -> Chec
             "Check the driver; the daemon asks nvidia-smi for the GPUs",
         )  # fmt: skip
     return Check("gpus", "ok", f"none{limited}; graphs on the CPU are served")
+
+
+def targets() -> Check:
+    """Whether artifacts can be made for GPUs that are not here; whoever does not want that misses nothing."""
+    found, action = cli_targets.available()
+    return Check("targets", "ok", found, action)
 
 
 def memory() -> Check:

@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict
+from difflib import get_close_matches
 from typing import Any
 
 import click
 
 from precompiled.cli import functions, runs
 from precompiled.cli.app import command
-from precompiled.cli.graph import operations, program_of
-from precompiled.cli.output import SHOWN_DIGITS, Output, human_age, pairs
+from precompiled.cli.nearest import Explained, Kepts, named_sizes
+from precompiled.cli.output import Output, pairs
 from precompiled.cli.store import open_store, resolve
 from precompiled.core.config import Settings
 from precompiled.core.errors import StoreError
 from precompiled.core.reasons import REASONS, Reason, plain
-from precompiled.graph import difference, key, listing
-from precompiled.store import artifact_format as fmt
-from precompiled.store.artifacts import Artifact, Store
+from precompiled.graph import key, listing
+from precompiled.store.artifacts import Store
 
-# Programs are read of so many graphs, those with the most components in common: a store may hold ten thousand.
-MAX_COMPARED = 64
+_KEY = re.compile("[0-9a-fA-F]*")
 MAX_SHOWN = 20
 TITLES = {
     "graph": "the graph",
@@ -33,51 +32,13 @@ TITLES = {
 }
 
 
-@dataclass(frozen=True)
-class _Kept:
-    """An artifact or a failure record in the store."""
-
-    key: str
-    slot: int
-    name: str
-    device: str
-    created: float
-    state: str
-    components: dict[str, str]
-    store: str
-    is_own: bool
-    stored: Artifact | fmt.Failure
-
-    def program(self, store: Store) -> dict[str, Any] | None:
-        try:
-            return program_of(store, self.stored)
-        except StoreError:
-            return None  # it cannot be trusted, so it is not compared with
-
-    def equal(self, other: _Kept) -> list[str]:
-        return [name for name in key.SECTIONS if name in self.components
-                and self.components[name] == other.components.get(name)]  # fmt: skip
-
-    def document(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in ("key", "slot", "name", "device", "created", "state", "store")}
-
-    def __str__(self) -> str:
-        where = "" if self.is_own else f" in {self.store}"
-        what = f"artifact {self.slot}{where}" if self.state == "artifact" else "which failed to compile"
-        return f"{self.key[:SHOWN_DIGITS]} {self.name or '-'}, {what}, {human_age(self.created)} old"
-
-
-@dataclass(frozen=True)
-class _Nearest:
-    """The nearest graph that was there before, and what differs."""
-
-    kept: _Kept
-    distance: tuple[int, int]
-    changes: list[difference.Change]
+def _codes(_context: click.Context, _parameter: click.Parameter, begun: str) -> list[str]:
+    """For a shell that completes: keys and functions are in a store, which may be large."""
+    return [code for code in REASONS if code.startswith(begun)]
 
 
 @command("explain")
-@click.argument("prefix", required=False, metavar="[KEY|FUNCTION|CODE]")
+@click.argument("prefix", required=False, metavar="[KEY|FUNCTION|CODE]", shell_complete=_codes)
 @click.option("--last", is_flag=True, help="The graph that was published last.")
 @click.option("--run", metavar="NAME", help="What became of all graphs of a run, of each rank; `last` is the last one.")
 def explain_command(out: Output, settings: Settings, prefix: str | None, last: bool, run: str | None) -> None:
@@ -97,44 +58,57 @@ def explain_command(out: Output, settings: Settings, prefix: str | None, last: b
         out.result(_reason_document(reason), lambda: _show_reason(reason))
         return
     store = open_store(settings)
-    if prefix is not None and functions.is_function(prefix):
-        about = functions.explain_document(store, prefix)
-        out.result(about, lambda: functions.explain(about))
-        return
-    all_kept = sorted([*_artifacts(store), *_failures(store)], key=lambda item: item.created)
+    kepts = Kepts(store)
     if prefix is None:
-        if not all_kept:
+        if not kepts.all:
             raise StoreError(
                 f"there is nothing in {store.root}", "Run a program under `precompiled run` first", code="no-such-key"
             )
-        whole = all_kept[-1].key
+        whole = kepts.all[-1].key
+    elif _KEY.fullmatch(prefix) is None:
+        about = _function(store, prefix)
+        out.result(about, lambda: functions.explain(about))
+        return
     else:
-        whole = resolve(store, [prefix])[0]
-    mine = [item for item in all_kept if item.key == whole]
-    if not mine:
-        raise StoreError(
-            f"{whole[:SHOWN_DIGITS]} has nothing that can be read", "`precompiled doctor` says more", code="unreadable"
-        )
-    program = next((found for item in mine if (found := item.program(store)) is not None), None)
-    if program is None or operations(program) is None:
-        raise StoreError(
-            f"{whole[:SHOWN_DIGITS]} was kept without its graph, so it cannot be compared with others",
-            "`precompiled show` has the rest",
-            code="graph-not-kept",
-        )
-    first = mine[0]
-    nearest = _nearest(store, first, program, [item for item in all_kept if item.created < first.created])
-    variants = list(_variants(store, mine))
-    equal = [name for name in key.SECTIONS if name not in {change.section for change in nearest.changes}] \
-        if nearest else []  # fmt: skip
+        whole = _key(settings, store, prefix)
+    found = kepts.explain(whole)
+    nearest = found.nearest
     document = {
-        **mine[-1].document(),
+        **found.mine[-1].document(),
+        "causes": [{**asdict(cause), "advice": cause.advice} for cause in found.causes],
+        "calls": [asdict(call) for call in listing.calls(found.program)],
         "nearest": nearest.kept.document() if nearest else None,
-        "equal": equal,
+        "equal": found.equal,
         "changes": [asdict(change) for change in nearest.changes] if nearest else [],
-        "variants": variants,
+        "variants": found.variants,
     }
-    out.result(document, lambda: _show(mine, nearest, equal, variants))
+    out.result(document, lambda: _show(found))
+
+
+def _function(store: Store, name: str) -> dict[str, Any]:
+    """What is to be said of a function with a package. Raises StoreError where the name stands for nothing."""
+    try:
+        return functions.explain_document(store, name)
+    except StoreError as error:
+        if functions.is_function(name) or error.code != "no-such-function":
+            raise
+        alike = get_close_matches(name, REASONS, n=1)
+        raise StoreError(
+            f"{name!r} is no reason's code, no beginning of a key, and no function that has a package in {store.root}",
+            f"Did you mean {alike[0]}?" if alike else error.action,
+            code="no-such-function",
+        ) from None
+
+
+def _key(settings: Settings, store: Store, prefix: str) -> str:
+    """The whole key. Of a graph that is not in the store, a run may know why."""
+    try:
+        return resolve(store, [prefix])[0]
+    except StoreError as error:
+        known = runs.graph_of(settings, prefix) if error.code == "no-such-key" and prefix else None
+        if known is None:
+            raise
+        raise StoreError(f"{prefix} is not in {store.root}: {known}", error.action, code="no-such-key") from None
 
 
 # ---------------------------------------------------------------- a reason's code
@@ -157,115 +131,28 @@ def _show_reason(reason: Reason) -> None:
     pairs([(f"  {name}", text) for name, text in said if text])
 
 
-# ---------------------------------------------------------------- what is there
-
-
-def _artifacts(store: Store) -> Iterator[_Kept]:
-    for artifact in store.all_artifacts():
-        found, slot = artifact.manifest, artifact.slot
-        yield _Kept(
-            found.key, slot, found.name, found.device, found.created, "artifact", found.components, str(artifact.root),
-            store.is_own(artifact), artifact,
-        )  # fmt: skip
-
-
-def _failures(store: Store) -> Iterator[_Kept]:
-    for failure in store.failures():
-        device, components = "", {}
-        program = program_of(store, failure)
-        if program is not None:
-            components = key.components_of(program)
-            # A record does not name the device; its environment has a GPU's facts or none.
-            device = "cuda" if "gpu" in (program["environment"] or ()) else "cpu"
-        yield _Kept(
-            failure.key, 0, failure.name, device, failure.created, "failed", components, str(store.root), True, failure
-        )
-
-
-def _nearest(store: Store, target: _Kept, program: dict[str, Any], older: Sequence[_Kept]) -> _Nearest | None:
-    """The graph with the fewest components that differ, then the fewest fields in them; None where none is alike."""
-    candidates = {
-        item.key: item for item in older  # one of each key: variants differ in sizes only
-        if item.key != target.key and item.device == target.device and item.equal(target)
-    }  # fmt: skip
-    ranked = sorted(
-        candidates.values(),
-        # Graphs of the same function before others, then the youngest: only the first are compared.
-        key=lambda item: (-len(item.equal(target)), _function(item) != _function(target), -item.created),
-    )
-    found: _Nearest | None = None
-    for item in ranked[:MAX_COMPARED]:
-        if found is not None and len(item.equal(target)) < len(found.kept.equal(target)):
-            break
-        other = item.program(store)
-        if other is None:
-            continue
-        try:
-            distance = difference.distance(other, program)
-            if found is None or distance < found.distance:
-                found = _Nearest(item, distance, difference.compare(other, program))
-        except listing.NOT_A_PROGRAM:
-            continue  # a failure record whose program is none
-    return found
-
-
-def _function(item: _Kept) -> str:
-    """The name without Dynamo's numbers: of ``forward [0/1]``, ``forward``."""
-    return item.name.partition(" [")[0]
-
-
-# ---------------------------------------------------------------- variants
-
-
-def _variants(store: Store, mine: Sequence[_Kept]) -> Iterator[dict[str, Any]]:
-    """The artifacts of a key, oldest first: for which sizes each was compiled, and where it holds."""
-    for item in mine:
-        if isinstance(item.stored, Artifact):
-            program = item.program(store)
-            yield {
-                "slot": item.slot,
-                "created": item.created,
-                "sizes": {} if program is None else _sizes(program),
-                "guards": _readable(item.stored.manifest.guards, program),
-            }
-
-
-def _sizes(program: dict[str, Any]) -> dict[str, int]:
-    return {f"s{number}": hint for number, hint in enumerate(program.get("hints", []))}
-
-
-def _readable(guards: str, program: dict[str, Any] | None) -> str:
-    """Guards with the names of the sizes in place of the graph's size inputs (``L['t0']``)."""
-    if program is None:
-        return guards
-    try:
-        sizes = [listing.size(item["size"]) for item in program["inputs"]["args"] if isinstance(item.get("size"), dict)]
-        return re.sub(r"L\[['\"]t(\d+)['\"]\]", lambda match: sizes[int(match.group(1))], guards)
-    except listing.NOT_A_PROGRAM:
-        return guards
-
-
 # ---------------------------------------------------------------- shown
 
 
-def _show(
-    mine: Sequence[_Kept], nearest: _Nearest | None, equal: Sequence[str], variants: Sequence[dict[str, Any]]
-) -> None:
+def _show(found: Explained) -> None:
+    mine, nearest = found.mine, found.nearest
     click.echo(str(mine[-1]))
     if mine[-1].state == "failed":
         click.echo("Why it failed: `precompiled show` has the message.")
-    for number, variant in enumerate(variants):
+    for number, variant in enumerate(found.variants):
         if number:
-            _show_variant(variant, variants[:number])
+            _show_variant(found, variant, found.variants[:number])
     click.echo()
     if len(mine) > 1:
         click.echo("Why the key itself was new:")
+    for cause in found.causes:
+        runs.show_cause(cause, "")
     if nearest is None:
         click.echo("The store had nothing alike when it was compiled.")
         return
-    click.echo(f"nearest: {nearest.kept}")
-    if equal:
-        click.echo(f"the same: {', '.join(equal)}")
+    click.echo(f"\nnearest: {nearest.kept}")
+    if found.equal:
+        click.echo(f"the same: {', '.join(found.equal)}")
     for section in key.SECTIONS:
         changes = [change for change in nearest.changes if change.section == section]
         if changes:
@@ -278,8 +165,11 @@ def _show(
             click.echo(f"  and {len(changes) - MAX_SHOWN} more: --json has them all")
 
 
-def _show_variant(variant: dict[str, Any], earlier: Sequence[dict[str, Any]]) -> None:
-    sizes = ", ".join(f"{name} = {size}" for name, size in variant["sizes"].items())
+def _show_variant(found: Explained, variant: dict[str, Any], earlier: Sequence[dict[str, Any]]) -> None:
+    sizes = named_sizes(found.program, variant["sizes"])
     click.echo(f"\nartifact {variant['slot']}: no variant's guards accepted the sizes {sizes or '(not kept)'}")
     for other in earlier:
         click.echo(f"  artifact {other['slot']} holds where {other['guards'] or 'nothing is asked'}")
+    names = "; ".join(f"{symbol} is {name}" for symbol, name in listing.symbols(found.program).items())
+    if names:
+        click.echo(f"  {names}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from difflib import SequenceMatcher
 from typing import Any
 
@@ -13,7 +14,7 @@ from precompiled.core.errors import StoreError
 from precompiled.core.words import counted, human_bytes
 from precompiled.packages.describe import difference
 from precompiled.store.artifacts import Store
-from precompiled.store.package_format import About
+from precompiled.store.package_format import WRAPPER, About
 from precompiled.store.packages import Entry
 
 _DOTTED = re.compile(r"[^\W\d]\w*(\.(\w+|<\w+>))+")
@@ -213,6 +214,12 @@ def _tail(name: str) -> str:
 
 
 def _name(entry: Entry) -> str:
+    """As people call it: a module of torch's own (nn.Sequential) by its class, which the guards know."""
+    if entry.header.module == WRAPPER:
+        with suppress(StoreError, LookupError, TypeError):
+            kinds = (guard.fact[0] for guard in About.parse(entry.about).guards
+                     if (guard.source, guard.kind) == ("L['fn']", "TYPE_MATCH"))  # fmt: skip
+            return ".".join(next(kinds, ["", entry.header.module, entry.header.qualname])[1:3])
     return f"{entry.header.module}.{entry.header.qualname}"
 
 

@@ -9,15 +9,15 @@ from typing import Any
 
 import click
 
-from precompiled.cli.output import human_age, pairs, table
+from precompiled.cli import misses
+from precompiled.cli.output import SHOWN_DIGITS, human_age, pairs, table
 from precompiled.core.config import Settings
 from precompiled.core.errors import PrecompiledError
 from precompiled.core.words import counted, human_seconds
-from precompiled.store.runs import BY_DAEMON, Process, Run, runs, way
+from precompiled.graph.causes import Cause
+from precompiled.store.runs import BY_DAEMON, NOT_SERVED, Process, Run, runs, traces, way
 
 MAX_SHOWN = 10
-# The ways (store/runs.py) of graphs that no artifact serves, in words.
-_NOT_SERVED = {"eager": "eager", "in process": "compiled in process", "error": "not run, an error"}
 
 
 def live(settings: Settings) -> list[dict[str, Any]]:
@@ -35,7 +35,22 @@ def show_live(found: Sequence[dict[str, Any]]) -> None:
 def explain(settings: Settings, name: str) -> tuple[dict[str, Any], Callable[[], None]]:
     """What became of a run, ``name`` or "last": the document, and what shows it. Raises PrecompiledError."""
     run = _named(settings, name)
-    return _document(run, graphs=True), lambda: _show(run)
+    told = misses.summary(settings, run)
+    document = {
+        **_document(run, graphs=True), "summary": told.sentence(), "hits": told.hits, "edited": told.edited,
+        "misses": [miss.document() for miss in told.misses], "trace_s": told.trace_s,
+    }  # fmt: skip
+    return document, lambda: _show(run, told)
+
+
+def graph_of(settings: Settings, prefix: str) -> str | None:
+    """What the runs say of a graph that the store does not have; None where none had it."""
+    for run in runs(settings.cache_dir):
+        for graph in (graph for process in run.processes for graph in process.graphs.values()):
+            if graph.get("key", "").startswith(prefix.lower()):
+                said = "pending" if way(graph) == "pending" else _why(graph) or "it is no longer there"
+                return f"{graph.get('name', '')} of {run.processes[0].program} ({run.name}): {said}"
+    return None
 
 
 def stats(settings: Settings, name: str) -> tuple[dict[str, Any], Callable[[], None]]:
@@ -129,9 +144,9 @@ def _of_a_process(process: Process) -> str | None:
     """What is to be said of a process's graphs; None where all of them run as the daemon compiled them."""
     parts = []
     pending = [graph for graph in process.graphs.values() if way(graph) == "pending"]
-    reasons_of: dict[str, Counter[str]] = {name: Counter() for name in _NOT_SERVED}
+    reasons_of: dict[str, Counter[str]] = {name: Counter() for name in NOT_SERVED}
     for graph in process.graphs.values():
-        if (found := way(graph)) in _NOT_SERVED:
+        if (found := way(graph)) in NOT_SERVED:
             reasons_of[found][graph.get("reason") or "no reason"] += 1
     if pending:
         since = time.time() - min(graph["at"] for graph in pending)
@@ -140,7 +155,7 @@ def _of_a_process(process: Process) -> str | None:
     for name, reasons in reasons_of.items():
         if reasons:
             codes = ", ".join(code if number == 1 else f"{code} {number}" for code, number in reasons.most_common())
-            parts.append(f"{counted(sum(reasons.values()), 'graph')} {_NOT_SERVED[name]} ({codes})")
+            parts.append(f"{counted(sum(reasons.values()), 'graph')} {NOT_SERVED[name]} ({codes})")
     if not process.is_alive and not process.ended:
         parts.append("it ended without a word")
     return "; ".join(parts) or None
@@ -156,40 +171,60 @@ def _ranks(ranks: Iterable[int]) -> str:
     return f"{'rank' if len(numbers) == 1 else 'ranks'} {shown}"
 
 
-def _show(run: Run) -> None:
+def _show(run: Run, told: misses.Summary) -> None:
     graphs = [graph for process in run.processes for graph in process.graphs.values()]
-    sources = Counter(graph["source"] for graph in graphs if _is_served(graph))
-    functions = [item for process in run.processes for item in process.functions]
     end = "runs still" if run.is_alive else f"{human_seconds(_lasted(run))} long"
     click.echo(f"{run.processes[0].program}, {run.name}, began {human_age(run.began)} ago, {end}")
-    for line in said(run):
-        click.echo(f"  {line}")
+    for line in (told.sentence(), told.seconds(), *said(run)):
+        if line:
+            click.echo(f"  {line}")
+    if told.edited:
+        click.echo(f"  edited since the run before it: {', '.join(told.edited[:MAX_SHOWN])}")
     click.echo()
     pairs([
-        ("graphs", f"{len(graphs)}: {_counts(sources) or 'none by the daemon'}"),
-        ("not traced", f"{sources['package']} of them"),
         ("lookups and loads", human_seconds(sum(g.get("lookup_s", 0) + g.get("load_s", 0) for g in graphs))),
         ("compiles saved", human_seconds(sum(g.get("saved_s", 0) for g in graphs))),
     ])  # fmt: skip
-    _show_table("misses and what was not served", [
-        (graph.get("name", ""), graph.get("key", "")[:12], graph.get("source") or graph.get("state", ""), _why(graph))
-        for graph in graphs
-        if graph.get("source") not in ("hit", "package")
-    ])  # fmt: skip
+    for miss in told.misses[:MAX_SHOWN]:
+        _show_miss(miss, run)
+    if len(told.misses) > MAX_SHOWN:
+        click.echo(f"\nand {len(told.misses) - MAX_SHOWN} more: --json has them all")
+    seconds = {name: spent for process in run.processes for name, spent in traces(process)}
+    functions = [item for process in run.processes for item in process.functions]
     _show_table("functions that were traced", [
-        (item["name"], item["state"], item["reason"], "; ".join(dict.fromkeys(item["reasons"])) or item["message"])
+        (item["name"], human_seconds(seconds.get(item["name"], 0.0)), item["state"], item["reason"],
+         "; ".join(dict.fromkeys(item["reasons"])) or item["message"])
         for item in functions
     ])  # fmt: skip
 
 
+def _show_miss(miss: misses.Miss, run: Run) -> None:
+    ranks = f"  {_ranks(dict.fromkeys(miss.ranks))}" if run.ranks > 1 else ""
+    title = " ".join(filter(None, [miss.name, miss.key[:SHOWN_DIGITS], miss.became]))
+    click.echo(f"\n{title}{ranks}" + (f": {miss.cost}" if miss.cost else ""))
+    for cause in miss.causes:
+        show_cause(cause, "  ")
+    graphs = (graph for process in run.processes for graph in process.graphs.values())
+    said = next((_why(graph) for graph in graphs if graph.get("reason") and _is(graph, miss)), "")
+    if said:
+        click.echo(f"  {said}")
+    elif not miss.causes:
+        click.echo("  it is not compiled yet" if miss.became == "pending" else "  the store does not have it any more")
+
+
+def _is(graph: dict[str, Any], miss: misses.Miss) -> bool:
+    return (graph.get("key", ""), graph.get("name", "")) == (miss.key, miss.name)
+
+
 def _why(graph: dict[str, Any]) -> str:
-    if graph.get("reason"):
-        return f"{graph['reason']}: {graph['message'].partition(chr(10))[0]}"
-    return f"`precompiled explain {graph['key'][:12]}` says what was new" if graph.get("key") else ""
+    return f"{graph['reason']}: {graph['message'].partition(chr(10))[0]}" if graph.get("reason") else ""
 
 
-def _counts(counts: Counter[str]) -> str:
-    return ", ".join(f"{number} {what}" for what, number in counts.most_common())
+def show_cause(cause: Cause, indent: str) -> None:
+    """Why a graph was a miss: the values then and now, the line of the program, and what can be done."""
+    click.echo(f"{indent}{cause.what if cause.kind == 'new' else f'{cause.short}: {cause.what}'}")
+    for text in filter(None, (cause.line, cause.advice)):
+        click.echo(f"{indent}  {text}")
 
 
 def _show_table(title: str, rows: Sequence[tuple[str, ...]]) -> None:

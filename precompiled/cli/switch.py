@@ -8,11 +8,13 @@ import sys
 
 import click
 
+from precompiled.cli import targets
 from precompiled.cli.app import command
 from precompiled.cli.output import Output
 from precompiled.core import python_path
 from precompiled.core.config import ENV_PREFIX, MODES, Settings
 from precompiled.core.errors import PrecompiledError
+from precompiled.store import scratch
 
 # The statuses of env(1), nohup(1) and shells for a command that cannot be started.
 NOT_EXECUTABLE = 126
@@ -21,8 +23,11 @@ NOT_FOUND = 127
 
 @command("run", context_settings={"allow_interspersed_args": False})
 @click.option("--mode", type=click.Choice(MODES), help="PRECOMPILED_MODE for the command.")
+@targets.option
 @click.argument("cmd", nargs=-1, type=click.UNPROCESSED, metavar="-- CMD...")
-def run_command(out: Output, settings: Settings, mode: str | None, cmd: tuple[str, ...]) -> int:
+def run_command(
+    out: Output, settings: Settings, mode: str | None, target: targets.Devices | None, cmd: tuple[str, ...]
+) -> int:
     """Run a command with the hook on, in it and in all Python processes below it.
 
     The command takes this process's place, so its exit status and its signals are its own. Status 127: there is no
@@ -35,7 +40,14 @@ def run_command(out: Output, settings: Settings, mode: str | None, cmd: tuple[st
     if mode is not None:
         variables[ENV_PREFIX + "MODE"] = mode
     if variables.get("PRECOMPILED") == "0":
+        if target is not None:
+            raise click.UsageError("PRECOMPILED=0 is set: without the hook there is no made-up GPU")
         out.note("precompiled: PRECOMPILED=0 is set, so the command runs without the hook.")
+    if target is not None:
+        # Where workers keep theirs: it is taken away in time, and the user's own caches see nothing of it.
+        caches = scratch.directory(settings.cache_dir) / "targets" / target.kind.code
+        variables.update(targets.variables(target, cmd, caches))
+        out.note(targets.warning(target))
     for name in ("SIGPIPE", "SIGXFSZ"):
         # Python ignores these signals, and exec keeps that: `run -- yes | head` would never end.
         if hasattr(signal, name):

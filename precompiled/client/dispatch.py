@@ -52,13 +52,15 @@ class Dispatch:
         safe_point: SafePoint | None = None,
         *,
         waits: bool = False,
+        stays_eager: bool = False,
         refuse: Callable[[], None] = lambda: None,
     ) -> None:
         """``is_capturing``: whether a CUDA graph is being captured. Code that has not run yet must not run in it: its
         first run loads kernels, and measures them.
 
         ``safe_point``: that of the function whose graph this is. ``waits``: the graph must not run eager: a call that
-        no artifact serves waits for one. ``refuse``: called where such a call has waited in vain, before it runs eager
+        no artifact serves waits for one. ``stays_eager``: what is to serve calls is noted, and an eager run serves them
+        (session.py). ``refuse``: called where such a call has waited in vain, before it runs eager
         all the same; what it raises, the call raises.
         """
         self._calls = calls
@@ -67,6 +69,7 @@ class Dispatch:
         self._request_variant = request_variant
         self._safe_point = safe_point or SafePoint()
         self._waits = waits
+        self._stays_eager = stays_eager
         self._refuse = refuse
         self._is_capturing = is_capturing
         self._variants: list[tuple[Check, Compiled]] = []  # those that serve calls; only ever longer
@@ -116,6 +119,8 @@ class Dispatch:
         """Serve calls with ``function`` from the next one on, or from the next safe point on. ``check``: whether it
         serves given values of the size inputs; None: all.
         """
+        if self._stays_eager:
+            function = self._eager
         self._loaded = (*self._loaded, (check, function))
         self._safe_point.when_safe(functools.partial(self._serve, function, check), otherwise=self._say_that_it_awaits)
 

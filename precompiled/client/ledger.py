@@ -73,7 +73,7 @@ class Ledger:
                 self._counts[name] = self._counts.get(name, 0) + amount
 
     def count_reason(self, kind: str, code: str) -> None:
-        """Count a reason; ``kind``: "fallbacks", "bypassed" or "not_kept"."""
+        """Count a reason; ``kind``: "fallbacks", "bypassed", "not_served" or "not_kept"."""
         with self._lock:
             table = self._counts.setdefault(kind, {})
             table[code] = table.get(code, 0) + 1

@@ -60,6 +60,7 @@ class Session(Protocol):
     def note(self, report: GraphReport) -> None: ...
     def tell_used(self) -> None: ...
     def refuse(self, calls: GraphCalls, code: str, message: str) -> None: ...
+    def not_served(self, calls: GraphCalls, code: str, message: str) -> None: ...
     @property
     def requires(self) -> bool: ...
 
@@ -150,9 +151,11 @@ class Pending:
         with self._changed:
             self._closing = True
             thread = self._thread
+            left = len(self._awaited)
             self._changed.notify_all()
         if thread is not None and thread is not threading.current_thread():
             thread.join(timeout_s)
+        self._progress.ended(left)
 
     def after_fork(self) -> None:
         """A child awaits a graph when it first calls it, with its own thread and over its own connection.
@@ -375,8 +378,7 @@ class Pending:
         report, warn = item.calls.report, self._session.warn_once
         report.reason, report.message = code, message
         if self._session.requires:
-            item.calls.refused(code, message)  # whoever waits for it raises
-            self._session.ledger.count_reason("fallbacks", code)
+            self._session.not_served(item.calls, code, message)  # whoever waits for it raises
         elif outcome(code, runs=not item.program.no_stand_in) is Outcome.EAGER:
             item.swap.on(Event.FAILED)
             self._session.ledger.count_reason("fallbacks", code)

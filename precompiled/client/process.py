@@ -43,6 +43,9 @@ class Packages(Protocol):
     def name_graph(self, function: Callable[..., Any], report: GraphReport, program: Any, held: list[Any]) -> None:
         """Say on what Dynamo gets for a graph which artifact it runs with, and which tensors it gives that itself."""
 
+    def files(self) -> dict[str, str]:
+        """The program's own files: path -> digest of the text."""
+
     def flush(self, timeout_s: float | None = None) -> bool:
         """Until what was recorded is published; false when the time was not enough."""
 

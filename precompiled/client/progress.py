@@ -1,4 +1,5 @@
-"""Two quiet lines on the terminal of a first run: that it runs eager, and from when on it is compiled.
+"""Two quiet lines on the terminal of a first run: that it runs eager, and from when on it is compiled (or that it ended
+before).
 
 Said by the thread that awaits artifacts, so at no cost to the program; once each in a process, by rank 0 alone, only to
 a terminal or a notebook, and not with ``progress = false``. Raises nothing, and waits for no terminal.
@@ -68,6 +69,18 @@ class Progress:
                 self._over = True
                 _say(self._ends())
             self._graphs, self._since = [], 0.0
+
+    def ended(self, left: int) -> None:
+        """The program ends while ``left`` graphs are not compiled."""
+        if self._over or not left:
+            return
+        self._over = True
+        which = "1 graph was" if left == 1 else f"{left} graphs were"
+        try:
+            if self._said or _is_for_people():
+                _say(f"the program ended before {which} compiled; the daemon goes on, for the next run")
+        except Exception as error:  # noqa: BLE001 - as above
+            log.info("no progress is shown: %s", error)
 
     def _begins(self) -> str:
         pending = sum(calls.swap.state is State.PENDING for calls in self._graphs)

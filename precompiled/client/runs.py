@@ -28,6 +28,7 @@ log = logging.getLogger("precompiled")
 
 MAX_MESSAGE = 300  # characters
 MAX_FUNCTIONS = 200
+MAX_FILES = 500
 # Where whoever starts ranks says which one a process is, and of how many: torchrun, Slurm, Open MPI.
 _RANKS = (("RANK", "WORLD_SIZE"), ("SLURM_PROCID", "SLURM_NTASKS"), ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"))
 
@@ -76,7 +77,7 @@ class RunRecord:
         self._forked = forked
 
     def after_fork(self) -> None:
-        """A child has a file of its own, from its first graph on."""
+        """A child has a file of its own, from its first graph on: most have none (data loaders), and are no runs."""
         self._reset(forked=True)
 
     def note(self, report: GraphReport) -> None:
@@ -89,9 +90,11 @@ class RunRecord:
         """What Dynamo ("trace") or a package ("package") took for a frame."""
         self._write({"frame": name[:MAX_MESSAGE], "span": span})
 
-    def end(self, reports: Iterable[GraphReport], functions: Iterable[Any]) -> None:
-        """The process ends. ``functions``: the reports of what packages were looked for (packages/automatic.py)."""
-        if self._file is None:
+    def end(self, reports: Iterable[GraphReport], functions: Iterable[Any], files: Mapping[str, str]) -> None:
+        """The process ends; one that asked for compiles and had no graph is a run, too. ``functions``: the reports of
+        what packages were looked for (packages/automatic.py). ``files``: the program's own, path -> digest.
+        """
+        if self._file is None and self._forked:
             return
         calls = {report.id: [report.calls_eager, report.calls_compiled] for report in reports}
         traced = [
@@ -100,8 +103,11 @@ class RunRecord:
             for item in functions
             if item.state not in ("used", "skipped")
         ]  # fmt: skip
-        self._file.left = max(self._file.left, lines.MAX_BYTES // 2)  # whatever was left out before, the end is told
-        self._write({"ended": time.time(), "calls": calls, "functions": traced[:MAX_FUNCTIONS]})
+        if self._file is not None:
+            # Whatever was left out before, the end is told.
+            self._file.left = max(self._file.left, lines.MAX_BYTES // 2)
+        told = dict(list(files.items())[:MAX_FILES])
+        self._write({"ended": time.time(), "calls": calls, "functions": traced[:MAX_FUNCTIONS], "files": told})
 
     def _write(self, line: Mapping[str, Any]) -> None:
         if self._broken:
@@ -131,7 +137,9 @@ class RunRecord:
 
 
 def _program() -> str:
-    """How people call it: the script's name, or the module's where it was started by ``-m``."""
+    """How people call it: the script's name, or the module's where it was started by ``-m``; a notebook's."""
+    if "ipykernel" in sys.modules:
+        return os.path.basename(os.environ.get("JPY_SESSION_NAME", ""))[:100] or "notebook"  # Jupyter says the file
     spec = getattr(sys.modules.get("__main__"), "__spec__", None)
     if spec is not None:
         return str(spec.name).removesuffix(".__main__")[:100]

@@ -23,6 +23,7 @@ from precompiled.client.process import PROCESS, Recorder
 from precompiled.client.runs import RunRecord
 from precompiled.client.safe_points import SafePoints
 from precompiled.core.errors import COMPILE_ERROR, NotServed
+from precompiled.core.paths import TARGET_VARIABLE
 from precompiled.core.spans import Span
 from precompiled.store import runs
 from precompiled.store.artifacts import Artifact, Store
@@ -53,6 +54,9 @@ class Session:
         self.safe_points = SafePoints()
         # Set where this process is a watch's capture (docs/watch.md): graphs are captured, and not served.
         self.recorder: Recorder | None = PROCESS.recorder
+        # Set below `--target`: what is compiled is for a GPU that is not here. Kernels do not run there, but operators
+        # do, so calls run eager for ever: values are as near to real ones as they can be (docs/decisions/0046).
+        self.stays_eager = TARGET_VARIABLE in os.environ
         self._run = RunRecord(self.settings.cache_dir)
         self._starting: Starting | None = None
         self._without_daemon: str | None = None
@@ -73,6 +77,12 @@ class Session:
         if self.requires:
             report = calls.report
             raise NotServed(report.name, report.reason or code, report.message if report.reason else message)
+
+    def not_served(self, calls: GraphCalls, code: str, message: str) -> None:
+        """With ``require``: the graph is not run, and counts as that, once."""
+        if calls.report.source != "error":
+            self.ledger.count_reason("not_served", code)
+        calls.refused(code, message)
 
     def refuse_sizes(self, calls: GraphCalls) -> None:
         """The same for sizes for which no artifact was asked for."""
@@ -248,7 +258,9 @@ class Session:
         if self._left:
             return  # multiprocessing's finalizer has called this, and now atexit does
         self._left = True
-        self._run.end(self.reports(), PROCESS.packages.reports if PROCESS.packages is not None else ())
+        if self.settings.mode != "off" and self.recorder is None:
+            packages = PROCESS.packages
+            self._run.end(self.reports(), *((packages.reports, packages.files()) if packages is not None else ((), {})))
         self.tell_counts()
         self.tell_used()
         if self.flush(FLUSH_S) is False:

@@ -11,6 +11,8 @@ from __future__ import annotations
 COMPILE_ERROR = "compile-error"
 # A worker cannot use its GPU any more, whatever graph it had.
 DEVICE_LOST = "device-lost"
+# A worker's GPU is made up, and the compile asked it for what only a real one has.
+MADE_UP_DEVICE = "made-up-device"
 
 
 class PrecompiledError(Exception):

@@ -29,6 +29,8 @@ MAX_SOCKET_PATH = 107
 # The environment variable of a watch's capture and its children, which says where to report:
 # <token>:<steps, 0 for an entry point>:<the watcher's socket>
 CAPTURE_VARIABLE = "PRECOMPILED_CAPTURE"
+# That of a command below `--target`, whose GPU is made up: which kind. Its graphs run eager (client/session.py).
+TARGET_VARIABLE = "PRECOMPILED_TARGET"
 # That of the processes which `precompiled timeline` starts: a name, by which it finds what they have left.
 TIMELINE_VARIABLE = "PRECOMPILED_TIMELINE"
 

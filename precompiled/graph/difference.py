@@ -18,12 +18,15 @@ from typing import Any
 
 from precompiled.graph import listing
 from precompiled.graph.key import SECTIONS
+from precompiled.graph.mode_names import PARTS, SET_BY
 
 NOT_SET = "not set"
+RANGE = "range of the size"
 NONE = "none"
 # A text of two that differ somewhere far inside is cut on both sides of the place.
 _MAX_TEXT = 300
 _CONTEXT = 60
+_MAX_FLAGS = 12
 
 
 @dataclass(frozen=True)
@@ -89,8 +92,22 @@ def _graph(before: dict[str, Any], after: dict[str, Any]) -> Iterator[Change]:
         # A custom op is named with a digest of its module's sources.
         note = "; ".join(filter(None, ("the same operator, whose sources have changed", note)))
     where = f"operation %{node}" + (f" of graph {graph}" if graph else "")
-    place = listing.place(after, graph, node) or listing.place(before, graph, node)
-    yield Change("graph", where, texts[0], texts[1], note=note, source=str(place or ""))
+    yield Change("graph", where, texts[0], texts[1], note=note, source=_line(before, after, graph, node))
+
+
+def _line(before: dict[str, Any], after: dict[str, Any], graph: int, node: int) -> str:
+    """The line of code of an operation, and where it was another then, that one too."""
+    now, then = listing.place(after, graph, node), listing.place(before, graph, node)
+    if now is None:
+        return "" if then is None else f"in the other graph: {then}"
+    if then is None or then.code == now.code:
+        return str(now)
+    return f"{now}  (in the other graph: {then.code or then})"
+
+
+def first_differing(before: dict[str, Any], after: dict[str, Any]) -> tuple[int, int] | None:
+    """Graph and position of the first operation that differs; None where none does."""
+    return next(_differing_nodes(before["graph"], after["graph"]), None)
 
 
 def _differing_nodes(left: list[Any], right: list[Any]) -> Iterator[tuple[int, int]]:
@@ -133,7 +150,8 @@ def _inputs(before: dict[str, Any], after: dict[str, Any]) -> Iterator[Change]:
             yield Change("inputs", f"input {position}", was, now, field=field, note=note, source=name)
     for number, (was, now) in enumerate(zip_longest(left["ranges"], right["ranges"])):
         if was != now:
-            yield Change("inputs", f"range of the size s{number}", _range(was), _range(now))
+            name = listing.symbols(after).get(f"s{number}", "")
+            yield Change("inputs", f"{RANGE} s{number}", _range(was), _range(now), source=name)
     unbacked = zip_longest(left.get("unbacked", []), right.get("unbacked", []))
     for number, (was, now) in enumerate(unbacked):
         if was != now:
@@ -227,49 +245,16 @@ def _range(bounds: Any) -> str:
 
 # ---------------------------------------------------------------- modes
 
-# What sets a mode; torch_internals/modes.py captures them.
-_SET_BY = {
-    "grad": "torch.no_grad, torch.set_grad_enabled",
-    "inference": "torch.inference_mode",
-    "autocast": "torch.autocast",
-    "autocast_dtypes": "torch.set_autocast_dtype",
-    "autocast_cache": "torch.autocast(cache_enabled=)",
-    "deterministic": "torch.use_deterministic_algorithms",
-    "deterministic_warn_only": "torch.use_deterministic_algorithms(warn_only=)",
-    "fill_uninitialized_memory": "torch.utils.deterministic.fill_uninitialized_memory",
-    "default_dtype": "torch.set_default_dtype",
-    "default_device": "torch.set_default_device",
-    "float32_matmul_precision": "torch.set_float32_matmul_precision",
-    "fp32_precision": "torch.backends.*.fp32_precision",
-    "reduced_precision": "torch.backends.cuda.matmul",
-    "cudnn": "torch.backends.cudnn",
-    "mkldnn": "torch.backends.mkldnn",
-    "sdp": "torch.nn.attention.sdpa_kernel, torch.backends.cuda.enable_*_sdp",
-    "threads": "torch.set_num_threads, OMP_NUM_THREADS, the CPUs that the process may use",
-    "compiled_autograd": "compiled autograd",
-    "groups": "the process groups of the graph's collectives, and how many ranks they have",
-    "ranks": "this rank's place in its process groups",
-}
-# The items of those that are lists.
-_PARTS = {
-    "fp32_precision": ("generic.all", "cuda.all", "cuda.matmul", "cuda.conv", "cuda.rnn", "mkldnn.all",
-                       "mkldnn.matmul", "mkldnn.conv", "mkldnn.rnn"),
-    "reduced_precision": ("allow_fp16_reduced_precision_reduction", "allow_bf16_reduced_precision_reduction"),
-    "cudnn": ("enabled", "benchmark", "deterministic"),
-    "sdp": ("flash", "mem_efficient", "math", "cudnn"),
-}  # fmt: skip
-
-
 def _modes(before: dict[str, Any], after: dict[str, Any]) -> Iterator[Change]:
     left, right = (_flat_modes(program["modes"]) for program in (before, after))
     for name, was, now in _fields(left, right):
-        yield Change("modes", name, _mode(was), _mode(now), note=_SET_BY.get(name.partition(".")[0], ""))
+        yield Change("modes", name, _mode(was), _mode(now), note=SET_BY.get(name.partition(".")[0], ""))
 
 
 def _flat_modes(modes: dict[str, Any]) -> dict[str, Any]:
     flat = {}
     for name, value in modes.items():
-        parts = _PARTS.get(name, ())
+        parts = PARTS.get(name, ())
         if isinstance(value, list) and len(value) == len(parts):
             flat.update({f"{name}.{part}": item for part, item in zip(parts, value, strict=True)})
         else:
@@ -324,8 +309,18 @@ def _environment(before: dict[str, Any], after: dict[str, Any]) -> Iterator[Chan
         shown = [_fact(name, value) for value in (was, now)]
         if shown[0] == shown[1]:
             shown = [str(value) for value in (was, now)]
-        note = "the instruction sets differ: see flags in /proc/cpuinfo" if name == "cpu" else ""
+        note = _flags(before, after) if name == "cpu" else ""
         yield Change("environment", name, shown[0], shown[1], note=note)
+
+
+def _flags(before: dict[str, Any], after: dict[str, Any]) -> str:
+    """Which instruction sets two CPUs have not in common."""
+    then, now = listing.cpu_flags(before), listing.cpu_flags(after)
+    if not then or not now:
+        return "the instruction sets differ: see flags in /proc/cpuinfo"
+    parts = [f"{which}: {', '.join(sorted(flags)[:_MAX_FLAGS])}{' and more' * (len(flags) > _MAX_FLAGS)}"
+             for which, flags in (("only then", then - now), ("only now", now - then)) if flags]  # fmt: skip
+    return f"instruction sets {'; '.join(parts)}" if parts else "torch uses others of them (ATEN_CPU_CAPABILITY)"
 
 
 def _fact(name: str, value: Any) -> str:

@@ -49,6 +49,12 @@ _NOT_FOR_WORKERS_SUFFIX = "_CACHE_DIR"
 _KEYED_PREFIXES = ("TORCHINDUCTOR_", "TRITON_")
 _KEYED = ("LD_LIBRARY_PATH", "CPATH", "CPLUS_INCLUDE_PATH", "LIBRARY_PATH", "CUDA_HOME", "TORCH_CUDA_ARCH_LIST")
 _NOT_KEYED_SUFFIXES = ("_DIR", "_THREADS", "_START_METHOD", "_LIBCUDA_PATH")
+# What torch tells of a GPU and Inductor reads (triton_heuristics.py, choices.py, template_heuristics/triton.py). Not
+# the sizes of its memory and its cache, and not its clocks: see docs/decisions/0046.
+_GPU = (
+    "name", "major", "minor", "multi_processor_count", "max_threads_per_multi_processor", "regs_per_multiprocessor",
+    "shared_memory_per_block_optin", "warp_size",
+)  # fmt: skip
 
 
 def variables(with_path: bool = False) -> dict[str, str]:
@@ -100,7 +106,7 @@ def facts(device: str, *, of_a_worker: bool = False) -> dict[str, Any]:
     found["variables"] = _keyed_variables(of_a_worker)
     if device.startswith("cuda"):
         properties = torch.cuda.get_device_properties(device)
-        found["gpu"] = [properties.name, properties.major, properties.minor, properties.multi_processor_count]
+        found["gpu"] = [getattr(properties, name, None) for name in _GPU]
         found["cuda"] = torch.version.cuda
     return found
 
@@ -157,14 +163,38 @@ def triton_version() -> str:
 
 def _cpu() -> str:
     """Instruction sets: an artifact with AVX-512 code must not be loaded on a CPU without it."""
-    flags = ""
     try:
-        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
-            flags = next((line for line in file if line.startswith(("flags", "Features"))), "")
+        flags = _cpu_line("flags", "Features")
     except OSError:
         flags = platform.processor()
     digest = hashlib.sha256(" ".join(sorted(flags.split())).encode()).hexdigest()[:16]
     return f"{torch.backends.cpu.get_cpu_capability()} {digest}"
+
+
+def _cpu_line(*names: str) -> str:
+    """The first line of /proc/cpuinfo that begins so; "" where there is none. Raises OSError."""
+    with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
+        return next((line for line in file if line.startswith(names)), "")
+
+
+@cache
+def cpu_in_words() -> dict[str, str]:
+    """``model`` and ``flags`` of this CPU, for people: the facts have a digest of the flags."""
+    try:
+        model, flags = _cpu_line("model name"), _cpu_line("flags", "Features")
+    except OSError:
+        return {}
+    return {"model": model.partition(":")[2].strip(), "flags": " ".join(sorted(flags.partition(":")[2].split()))}
+
+
+def set_by_program() -> list[str]:
+    """Variables of the facts that are not what they were when this process was started; [] where that is unknown."""
+    try:
+        with open("/proc/self/environ", "rb") as file:
+            began = dict(os.fsdecode(item).partition("=")[::2] for item in file.read().split(b"\0") if item)
+    except OSError:
+        return []
+    return [name for name, value in _keyed_variables(of_a_worker=False).items() if began.get(name) != value]
 
 
 def _compiler() -> str:

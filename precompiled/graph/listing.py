@@ -19,12 +19,17 @@ _BITS = re.compile(r"\d+")
 
 @dataclass(frozen=True)
 class Place:
-    """Where an operation comes from: torch_internals/source_lines.py."""
+    """Where an operation comes from, or who called what was traced: torch_internals/source_lines.py."""
 
     file: str
     line: int
     function: str
     code: str
+
+    @property
+    def short(self) -> str:
+        """``train.py:31``."""
+        return f"{self.file.rpartition('/')[2]}:{self.line}"
 
     def __str__(self) -> str:
         where = f"{self.file}:{self.line}, in {self.function}"
@@ -72,8 +77,44 @@ def place(program: dict[str, Any], graph: int, node: int) -> Place | None:
         return None
 
 
+def calls(program: dict[str, Any]) -> list[Place]:
+    """The user's frames that led to the trace, the innermost first; [] where they were not sent."""
+    try:
+        return [Place(str(file), int(line), str(function), str(code))
+                for file, line, function, code in program["about"]["calls"]]  # fmt: skip
+    except NOT_A_PROGRAM:
+        return []
+
+
+def set_by(program: dict[str, Any], what: str) -> str:
+    """Who set a setting or a variable, by its name in graph/about.py: "options", "program", or "" for nobody known."""
+    try:
+        return str(program["about"]["set"].get(what, ""))
+    except NOT_A_PROGRAM:
+        return ""
+
+
+def cpu_flags(program: dict[str, Any]) -> set[str]:
+    """The CPU's instruction sets; empty where they were not sent."""
+    try:
+        return set(str(program["about"]["cpu"]["flags"]).split())
+    except NOT_A_PROGRAM:
+        return set()
+
+
+def symbols(program: dict[str, Any]) -> dict[str, str]:
+    """What each symbolic size is: ``s0`` -> ``x, dimension 1``, where an input has it by itself."""
+    found: dict[str, str] = {}
+    for position, item in enumerate(program["inputs"]["args"]):
+        name = input_name(program, position) or f"input {position}"
+        for dimension, value in enumerate(item.get("shape", ())):
+            if isinstance(value, dict) and list(value) == ["s"]:
+                found.setdefault(size(value), f"{name}, dimension {dimension}")
+    return found
+
+
 def input_name(program: dict[str, Any], position: int) -> str:
-    """Dynamo's name of an input; "" where it was not sent."""
+    """What the program calls an input (else Dynamo's name of it); "" where it was not sent."""
     try:
         return str(program["about"]["inputs"][position])
     except NOT_A_PROGRAM:

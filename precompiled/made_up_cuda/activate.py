@@ -1,4 +1,5 @@
-"""Brings the made-up device into this process, before torch: from a ``.pth`` file, so that workers have it as well.
+"""Brings the made-up device into this process, before torch: by the hook (bootstrap.py), in a worker before it imports
+torch (compiler.py), and in tests by a ``.pth`` file (host.py), since their clients have no hook.
 
 The library must be in the global scope when torch's libraries are loaded, or they are bound to CUDA's own.
 """
@@ -11,23 +12,30 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+_library: ctypes.CDLL | None = None
+
 
 def activate() -> None:
-    """Does nothing where no device is asked for. Ends the process where one is and cannot be had: never half of it."""
-    if not os.environ.get("CUDA_MADE_UP"):
+    """Does nothing where no device is asked for, where there is no torch that could use it, and the second time. Ends
+    the process where one is and cannot be had: never half of it.
+    """
+    global _library  # noqa: PLW0603
+    if not is_active() or _library is not None:
         return
     if "torch" in sys.modules:
         raise SystemExit("made-up CUDA: torch was imported before the made-up device")
-    from precompiled.made_up_cuda.build import CannotBuild, build
+    from precompiled.made_up_cuda.build import CannotBuild, NoTorch, build
 
     def say(text: str) -> None:
         print(f"precompiled: {text}", file=sys.stderr, flush=True)  # noqa: T201
 
     try:
         ready = build(say)
+    except NoTorch:
+        return
     except CannotBuild as error:
-        raise SystemExit(f"made-up CUDA: {error}") from None
-    ctypes.CDLL(str(ready / "libcuda.so.1"), mode=ctypes.RTLD_GLOBAL)
+        raise SystemExit(f"made-up CUDA: {error}. {error.action}") from None
+    _library = ctypes.CDLL(str(ready / "libcuda.so.1"), mode=ctypes.RTLD_GLOBAL)
     os.environ["TRITON_LIBCUDA_PATH"] = str(ready)  # where triton looks for the library to link its own launcher with
 
 

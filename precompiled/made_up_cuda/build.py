@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import json
 import os
 import re
 import shlex
@@ -29,7 +30,21 @@ _ASK = ("libc10_cuda.so", "libtorch_cuda.so", "libtorch_python.so", "libtorch_cu
 
 
 class CannotBuild(Exception):
-    """There is no CUDA build of torch here, or no compiler; the message says which, or what the compiler said."""
+    """There is no CUDA build of torch here, or no compiler; the message says which, or what the compiler said.
+
+    ``action``: what to do about it, in a sentence without its full stop.
+    """
+
+    def __init__(self, message: str, action: str) -> None:
+        super().__init__(message)
+        self.action = action
+
+
+class NoTorch(CannotBuild):
+    """There is no torch at all, and so nothing that would use a device."""
+
+
+_GET_A_COMPILER = "Install g++ and binutils (Debian: `apt install g++`), or set CXX to a compiler for C++20"
 
 
 @dataclass(frozen=True)
@@ -56,10 +71,26 @@ def installed() -> Torch:
     try:
         root = Path(str(metadata.distribution("torch").locate_file("torch")))
     except metadata.PackageNotFoundError:
-        raise CannotBuild("torch is not installed") from None
+        raise NoTorch(f"torch is not installed for {sys.executable}", "Install a CUDA build of it") from None
     if not (root / "lib" / "libtorch_cuda.so").exists():
-        raise CannotBuild(f"torch {metadata.version('torch')} is no CUDA build: it has no lib/libtorch_cuda.so")
+        raise CannotBuild(
+            f"torch {metadata.version('torch')} of {sys.executable} is no CUDA build: it has no lib/libtorch_cuda.so",
+            "Install one (its version ends in +cu...); it needs neither a GPU nor a driver",
+        )
     return Torch(root)
+
+
+def check(torch: Torch) -> None:
+    """Raise CannotBuild where it is seen at once that the device cannot be built: no compiler, no headers."""
+    for program in (shlex.split(os.environ.get("CXX") or "g++")[0], "nm"):
+        if shutil.which(program) is None:
+            raise CannotBuild(f"the made-up GPU cannot be built: {program} is not on PATH", _GET_A_COMPILER)
+    for header, where in (("cuda_runtime_api.h", "nvidia-cuda-runtime"), ("crt/host_defines.h", "triton")):
+        if not any((folder / header).exists() for folder in torch.headers):
+            raise CannotBuild(
+                f"the made-up GPU cannot be built: {header} is not in {torch.root.parent}",
+                f"Install torch from its wheels with their dependencies: {header} comes with {where}",
+            )
 
 
 def folder(torch: Torch) -> Path:
@@ -78,6 +109,7 @@ def build(say: Callable[[str], None] = lambda text: None) -> Path:
     ready = folder(torch)
     if ready.is_dir():
         return ready
+    check(torch)
     ready.parent.mkdir(parents=True, exist_ok=True)
     # Processes of a host start together: one of them builds, and the others wait for it.
     with open(ready.parent / f"{ready.name}.lock", "w") as lock:
@@ -159,14 +191,26 @@ def _run(command: list[str]) -> str:
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     except OSError as error:
-        raise CannotBuild(f"{command[0]} does not run: {error}") from error
+        raise CannotBuild(f"{command[0]} does not run: {error}", _GET_A_COMPILER) from error
     if done.returncode != 0:
-        raise CannotBuild(f"{shlex.join(command)}:\n{done.stderr[-3000:]}")
+        raise CannotBuild(
+            f"the made-up GPU cannot be built: {shlex.join(command)} says\n{done.stderr[-3000:]}", _GET_A_COMPILER
+        )
     return done.stdout
 
 
-if __name__ == "__main__":
+def main() -> int:
+    """Prints the folder, or with --json a document: {"folder"}, or {"problem", "action"} and status 1."""
     try:
-        print(build(lambda text: print(text, file=sys.stderr, flush=True)))  # noqa: T201
+        found = build(lambda text: print(text, file=sys.stderr, flush=True))  # noqa: T201
     except CannotBuild as error:
-        raise SystemExit(f"made-up CUDA: {error}") from None
+        if "--json" not in sys.argv:
+            raise SystemExit(f"made-up CUDA: {error}. {error.action}") from None
+        print(json.dumps({"problem": str(error), "action": error.action}))  # noqa: T201
+        return 1
+    print(json.dumps({"folder": str(found)}) if "--json" in sys.argv else found)  # noqa: T201
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -136,8 +136,8 @@ int attribute(const Device& device, int which) {
         case CU_DEVICE_ATTRIBUTE_WARP_SIZE: return 32;
         case CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE: return kind.l2;
         case CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH: return kind.bus_bits;
-        case CU_DEVICE_ATTRIBUTE_CLOCK_RATE:
-        case CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE: return 1000000;  // kHz: no rate that anybody measured
+        case CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE: return kind.memory_mhz * 1000;
+        case CU_DEVICE_ATTRIBUTE_CLOCK_RATE: return 1000000;  // kHz: no rate that anybody measured
         case CU_DEVICE_ATTRIBUTE_PCI_BUS_ID: return device.index + 1;
         case CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING:
         case CU_DEVICE_ATTRIBUTE_CONCURRENT_KERNELS:

@@ -15,7 +15,8 @@ namespace made_up {
 
 struct Kind {
     const char *code, *name;
-    unsigned long long major, minor, multiprocessors, memory, threads, shared_block, shared_multiprocessor, l2, bus_bits;
+    unsigned long long major, minor, multiprocessors, memory, threads, shared_block, shared_multiprocessor, l2, bus_bits,
+        memory_mhz;
 };
 
 struct Device {

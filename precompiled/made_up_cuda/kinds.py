@@ -2,7 +2,9 @@
 
 From NVIDIA's data sheets and the table of compute capabilities in the CUDA programming guide. Name, capability, number
 of multiprocessors and L2 size of H100 and H200 are as PyTorch reported them on such GPUs; the others were never
-compared with one. What a compile depends on is in the key, so a wrong number here costs a hit and no result.
+compared with one. What torch tells of a device and a compile depends on is in the key (graph/environment.py), so a
+wrong number here costs a hit and no result. But for the memory's rate, by which torch 2.15 decides some fusions
+(torch/_inductor/scheduler.py, _reindexing_regresses_memory_coalescing): a wrong one costs that choice.
 """
 
 from __future__ import annotations
@@ -27,19 +29,23 @@ class Kind:
     shared_multiprocessor: int
     l2: int
     bus_bits: int
+    memory_mhz: int  # two transfers each: 2 * memory_mhz * bus_bits / 8 is the data sheet's bandwidth
 
 
 KINDS = {
     kind.code: kind
     for kind in (
-        Kind("t4", "Tesla T4", 7, 5, 40, 15_360 * _MIB, 1024, 65_536, 65_536, 4 * _MIB, 256),
-        Kind("a100", "NVIDIA A100-SXM4-80GB", 8, 0, 108, 81_920 * _MIB, 2048, 166_912, 167_936, 40 * _MIB, 5120),
-        Kind("l4", "NVIDIA L4", 8, 9, 58, 23_034 * _MIB, 1536, 101_376, 102_400, 48 * _MIB, 192),
-        Kind("h100", "NVIDIA H100 80GB HBM3", 9, 0, 132, 81_559 * _MIB, 2048, 232_448, 233_472, 50 * _MIB, 5120),
-        Kind("h200", "NVIDIA H200", 9, 0, 132, 143_771 * _MIB, 2048, 232_448, 233_472, 60 * _MIB, 6144),
-        Kind("b200", "NVIDIA B200", 10, 0, 148, 183_359 * _MIB, 2048, 232_448, 233_472, 126 * _MIB, 8192),
+        Kind("t4", "Tesla T4", 7, 5, 40, 15_360 * _MIB, 1024, 65_536, 65_536, 4 * _MIB, 256, 5001),
+        Kind("a100", "NVIDIA A100-SXM4-80GB", 8, 0, 108, 81_920 * _MIB, 2048, 166_912, 167_936, 40 * _MIB, 5120, 1593),
+        Kind("l4", "NVIDIA L4", 8, 9, 58, 23_034 * _MIB, 1536, 101_376, 102_400, 48 * _MIB, 192, 6251),
+        Kind("h100", "NVIDIA H100 80GB HBM3", 9, 0, 132, 81_559 * _MIB, 2048, 232_448, 233_472, 50 * _MIB, 5120, 2619),
+        Kind("h200", "NVIDIA H200", 9, 0, 132, 143_771 * _MIB, 2048, 232_448, 233_472, 60 * _MIB, 6144, 3201),
+        Kind("b200", "NVIDIA B200", 10, 0, 148, 183_359 * _MIB, 2048, 232_448, 233_472, 126 * _MIB, 8192, 3996),
     )
 }
+
+# How the UUID of each begins: the letters "madeup" (device.cpp). No GPU of a host has it, and no driver lists it.
+UUID_PREFIX = "GPU-6d616465-7570-"
 
 
 def as_c() -> str:

@@ -60,7 +60,7 @@ class FunctionReport:
     packages/audit.py). ``reasons``: why each entry of the function was not used.
     """
 
-    name: str  # module.qualified name
+    name: str  # module.qualified name; of one of torch's own modules, its class's
     state: str
     reason: str = ""
     message: str = ""
@@ -130,6 +130,10 @@ class Automatic:
     def switch_off(self) -> None:
         dynamo_frames.remove()
 
+    def files(self) -> dict[str, str]:
+        """The program's own files as this process has them: path -> digest of the text."""
+        return self._source_files.digests()
+
     def flush(self, timeout_s: float | None = None) -> bool:
         return self.publisher.flush(timeout_s)
 
@@ -161,8 +165,8 @@ class Automatic:
             with collection.seldom():
                 looked.program = self._program(session)
                 looked.requires = requirements.requirements(frame.options)
-                if session.recorder is not None:
-                    return None  # a watch's capture always traces
+                if session.recorder is not None or session.stays_eager:
+                    return None  # a watch's capture always traces, and so does what must not run compiled
                 awaited = PROCESS.ahead is not None and PROCESS.ahead.under_way
                 found = self._find(session, frame, looked)
                 if found is None and awaited and looked.audited is None and session.came_ahead():
@@ -232,7 +236,7 @@ class Automatic:
                 dynamo_frames.entries_of(frame.owner).append((entry.header.function, entry.name))
                 self.used.add((entry.header.function, entry.name))
             state = "skipped" if entry.header.kind == "skipped" else "used"
-            return result, FunctionReport(f"{frame.module}.{frame.qualname}", state, guards=entry.header.guards)
+            return result, FunctionReport(_shown(frame), state, guards=entry.header.guards)
         return None
 
     def _entries(
@@ -327,7 +331,7 @@ class Automatic:
         """Publish the result of a trace, or compare it with the audited entry. Never raises."""
         # ``find`` was not called where nothing can be kept: under a torch function mode.
         looked = self._looked if self._looked.frame() is frame else _Looked()
-        report = FunctionReport(f"{frame.module}.{frame.qualname}", "recorded", reasons=tuple(looked.reasons))
+        report = FunctionReport(_shown(frame), "recorded", reasons=tuple(looked.reasons))
         try:
             session = sessions.current()
             if _is_off(session):
@@ -430,6 +434,14 @@ class Automatic:
 def _is_off(session: sessions.Session) -> bool:
     """Whether packages were switched off since the hook was installed: settings are read again."""
     return session.settings.mode == "off" or os.environ.get("PRECOMPILED") == "0"
+
+
+def _shown(frame: Frame) -> str:
+    """As people call it: a module of torch's own (nn.Sequential) by its class, and not by Dynamo's wrapper."""
+    wrapped = type(frame.local.get("fn"))
+    if frame.module == fmt.WRAPPER:
+        return f"{wrapped.__module__}.{wrapped.__qualname__}"
+    return f"{frame.module}.{frame.qualname}"
 
 
 def _place(entry: Entry, guard: int | None) -> str:

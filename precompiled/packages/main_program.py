@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import threading
 from types import FrameType, ModuleType
@@ -11,6 +12,9 @@ from precompiled.core import files
 from precompiled.packages.describe.codes import code_digest
 from precompiled.packages.describe.errors import NotPortable
 from precompiled.packages.program_text import Text
+
+# A cell of nothing but `%precompiled ...`, as IPython translates it.
+_ASKS = re.compile(r"(\s*get_ipython\(\)\.run_line_magic\('precompiled', '(?:[^'\\\\]|\\\\.)*'\)\s*)+")
 
 
 def texts() -> list[Text]:
@@ -39,11 +43,16 @@ def file_of(module: ModuleType | None) -> str | None:
 
 
 def _cells() -> list[Text] | None:
-    """All that was entered in this notebook so far, in its order: each cell may have changed what a later one meets."""
+    """All that was entered in this notebook so far, in its order: each cell may have changed what a later one meets.
+
+    Not what asks precompiled for a report: that changes nothing, and a look must not cost a trace.
+    """
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
     history = getattr(getattr(shell, "history_manager", None), "input_hist_parsed", None)
-    return [Text(str(cell).encode()) for cell in history] if history is not None else None
+    if history is None:
+        return None
+    return [Text(str(cell).encode()) for cell in history if not _ASKS.fullmatch(str(cell))]
 
 
 def _running() -> list[Text]:

@@ -7,6 +7,7 @@ import json
 from typing import Any
 
 from precompiled.graph import environment
+from precompiled.packages.describe import difference
 from precompiled.packages.describe.errors import Mismatch
 from precompiled.packages.dynamo import dynamo_state
 from precompiled.torch_internals import configs
@@ -34,7 +35,7 @@ def check(wanted: dict[str, str], here: dict[str, str]) -> None:
     """Raise Mismatch with the first that differs."""
     for name in sorted({*wanted, *here}):
         if wanted.get(name) != here.get(name):
-            raise Mismatch(f"{name}: {here.get(name)} here, {wanted.get(name)} when it was traced")
+            raise Mismatch(difference.requirement(name, here.get(name), wanted.get(name), "when it was traced"))
 
 
 def _shown(value: Any) -> str:

@@ -93,6 +93,10 @@ class SourceFiles:
         """Dynamo has traced functions of these names, or used a package in their place: as good as run."""
         self._met.update(qualnames)
 
+    def digests(self) -> dict[str, str]:
+        """The user's own files that were read: path -> digest of the text."""
+        return {path: text.digest for path, (_status, text) in sorted(self._own.items())}
+
     def _unrun(self) -> dict[str, dict[Place, CodeType]]:
         """By module, what of the program has not run."""
         found = {}

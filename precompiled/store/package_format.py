@@ -48,6 +48,9 @@ MAX_ENTRIES = 256
 # Entries that may differ in ``sources`` alone: a library's function is part of several programs.
 MAX_PROGRAMS = 32
 
+# The module of the function that Dynamo wraps around what is torch's own: one function for all such modules.
+WRAPPER = "torch._dynamo.external_utils"
+
 _NAME = re.compile(r"[0-9a-f]{64}\.entry")
 
 

@@ -26,6 +26,8 @@ from precompiled.store import lines, trust
 RUNS = "runs"
 KEPT = 64  # runs; older ones are removed
 BY_DAEMON = ("hit", "swap", "package")
+# The ways of graphs that no artifact serves, in words.
+NOT_SERVED = {"eager": "eager", "in process": "compiled in process", "error": "not run, an error"}
 
 
 def way(graph: Mapping[str, Any]) -> str:
@@ -62,6 +64,7 @@ class Process:
     torch: tuple[float, float] = (0.0, 0.0)  # when the import of torch began and ended; 0: not known
     timeline: str = ""  # of which `precompiled timeline` it is a process
     frames: list[tuple[str, Span]] = field(default_factory=list)  # names, and how long they took Dynamo or a package
+    files: dict[str, str] = field(default_factory=dict)  # the program's own: path -> digest of the text
 
     @property
     def is_alive(self) -> bool:
@@ -149,7 +152,7 @@ def _process(found: list[dict[str, Any]]) -> Process:
     for line in found[1:]:
         if "ended" in line:
             process.ended = line["ended"]
-            process.functions = line["functions"]
+            process.functions, process.files = line["functions"], line.get("files", {})
             for id, (eager, compiled) in line["calls"].items():
                 if id in process.graphs:
                     process.graphs[id] |= {"calls_eager": eager, "calls_compiled": compiled}
@@ -166,6 +169,27 @@ _TOLD = {item.name for item in fields(Process)}
 def spans_of(graph: Mapping[str, Any]) -> list[Span]:
     """What a process did for a graph: ``lookup``, ``submit``, ``wait``, ``load``, ``compile in process``."""
     return [Span(*span) for span in graph.get("spans", ())]
+
+
+def waited_s(graph: Mapping[str, Any]) -> float:
+    """Seconds that the program stood still for a graph that was a miss. Its load is another thread's, or in a wait."""
+    return sum(span.seconds for span in spans_of(graph) if span.what != "load")
+
+
+def traces(process: Process) -> list[tuple[str, float]]:
+    """The functions that Dynamo traced, and the seconds of it, without what was done for the graphs that came of it."""
+    done = [span for graph in process.graphs.values() for span in spans_of(graph)]
+    found = []
+    for name, trace in process.frames:
+        if trace.what == "trace":
+            inside = [span.seconds for span in done if span.thread == trace.thread
+                      and trace.began <= span.began and span.ended <= trace.ended + _CLOCK_S]  # fmt: skip
+            found.append((name, max(0.0, trace.seconds - sum(inside))))
+    return found
+
+
+# Ends are told by one clock, and lengths by another.
+_CLOCK_S = 0.01
 
 
 def begin(root: Path, run: str) -> Path:

@@ -1,7 +1,7 @@
 """Inductor's and functorch's configuration: what a compile depends on, as plain data, and back.
 
-Private names: torch._inductor.config.{save_config_portable, patch, _save_config_ignore, _config},
-torch._functorch.config.{save_config_portable, patch, _save_config_ignore, _config},
+Private names: torch._inductor.config.{save_config_portable, patch, _save_config_ignore, _config, _is_default},
+torch._functorch.config.{save_config_portable, patch, _save_config_ignore, _config, _is_default},
 torch._inductor.config_comms.{patch, _config}, torch.fx.experimental._config.{patch, _config}.
 Checked on 2.11.0, 2.13.0, 2.15.0. They are in torch/utils/_config_module.py.
 """
@@ -143,6 +143,13 @@ def snapshot(options: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         # What users change to make torch's caches miss makes this one miss.
         "tag": {"cache_key_tag": str(getattr(torch.compiler.config, "cache_key_tag", ""))},
     }
+
+
+def changed() -> list[str]:
+    """The settings that this process has changed since torch was imported, as ``inductor.NAME``. For people."""
+    modules = {"inductor": _inductor, "functorch": _functorch}
+    return [f"{name}.{setting}" for name, module in modules.items() for setting in module._config
+            if not module._is_default(setting)]  # fmt: skip
 
 
 def _set(module: Any) -> dict[str, Any]:

@@ -8,7 +8,7 @@ traced_code is missing, functions that leave no operation behind are known by th
 
 from __future__ import annotations
 
-import json
+import logging
 import os
 from types import CodeType
 
@@ -18,6 +18,8 @@ from torch._guards import TracingContext
 
 from precompiled.core.files import is_torchs
 from precompiled.torch_internals import source_lines
+
+log = logging.getLogger("precompiled.traced")
 
 
 def function() -> CodeType | None:
@@ -30,7 +32,8 @@ def files(module: torch.fx.GraphModule) -> set[str]:
     """Absolute paths of the files, without torch's own: the key has torch's version."""
     context = TracingContext.try_get()
     found = {code.co_filename for code in getattr(context, "traced_code", None) or ()}
-    about = source_lines.about(module)
-    if about:
-        found |= {place[0] for place in json.loads(about)["places"]}
+    try:
+        found |= {place[0] for place in source_lines.collect(module)["places"]}
+    except Exception:  # an odd stack trace: then the inlined code is what is known
+        log.debug("no source lines for a graph", exc_info=True)
     return {path for path in found if os.path.isabs(path) and not is_torchs(path)}

@@ -197,7 +197,7 @@ def test_an_empty_store(store: Store) -> None:
 
 
 def test_only_so_many_graphs_are_read(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("precompiled.cli.explain.MAX_COMPARED", 3)
+    monkeypatch.setattr("precompiled.cli.nearest.MAX_COMPARED", 3)
     for number in range(6):
         publish(store, str(number), changed(put(*NODES, 2, 2, 1, number + 10)), 50 - number, name="other [0/0]")
     publish(store, "namesake", changed(put(*NODES, 2, 2, 1, 99)), 90)
@@ -210,7 +210,7 @@ def test_show_has_the_lines_of_code_beside_the_operations(store: Store) -> None:
     publish(store, "target", PROGRAM, 10)
     text = invoke("show", key_of("target")).output
     assert "  # /home/me/model.py:12, in forward: return x * 2 + y\n  %2 = operator.mul(%0, 2)\n  %3 = %2.add(" in text
-    assert "%0 = input 0: float32 [8, 16]  L_x_" in text
+    assert "%0 = input 0: float32 [8, 16]  x" in text
     shown = answer("show", key_of("target"))["graph"]
     assert shown[2]["source"] == {"file": "/home/me/model.py", "line": 12, "function": "forward",
                                   "code": "return x * 2 + y"}  # fmt: skip

@@ -4,13 +4,24 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import click
 import pytest
+from click.testing import CliRunner
+from support_cli import answer
 from support_host import Host
 
+from precompiled.cli import misses
 from precompiled.cli import runs as shown
 from precompiled.client import runs as client_runs
+from precompiled.client.ledger import GraphReport
+from precompiled.core import config
+from precompiled.core.spans import Span
+from precompiled.graph.causes import Cause
 from precompiled.store import runs
 
 PROGRAM = """\
@@ -87,7 +98,7 @@ def test_a_process_is_told_while_it_runs_and_when_it_is_killed(served: Host) -> 
 
 def test_what_require_has_refused_is_not_said_to_run() -> None:
     graph = {"state": "failed", "source": "error", "reason": "not-in-time", "at": 1.0}
-    process = runs.Process(0, 1, 1, "", "train.py", [], "", "", 0.0, {"1": graph}, ended=2.0)
+    process = runs.Process(0, 1, 1, "", "train.py", [], "", "", 0.0, graphs={"1": graph}, ended=2.0)
     assert shown._of_a_process(process) == "1 graph not run, an error (not-in-time)"
 
 
@@ -112,11 +123,90 @@ def test_the_oldest_runs_are_removed_and_what_is_damaged_is_left_out(tmp_path: P
         os.utime(folder, (number, number))
     assert len(list((tmp_path / runs.RUNS).iterdir())) == runs.KEPT
     assert not (tmp_path / runs.RUNS / "run-0").exists()
-    record = client_runs.RunRecord(tmp_path)
-    record.end([], [])  # without a graph there is nothing to tell
-    assert runs.runs(tmp_path) == []
     (tmp_path / runs.RUNS / "run-9" / "0-1.jsonl").write_text("{}\n")
     assert runs.runs(tmp_path) == []
+
+
+def test_a_run_without_a_graph_is_a_run_and_a_forked_child_without_one_is_none(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    record = client_runs.RunRecord(tmp_path)
+    record.after_fork()
+    record.end([], [], {})
+    assert runs.runs(tmp_path) == []
+    client_runs.RunRecord(tmp_path).end([], [], {"/a/train.py": "digest"})
+    (run,) = runs.runs(tmp_path)
+    assert not run.is_alive and shown.said(run) == ["no graph yet"]
+    (process,) = run.processes
+    assert process.graphs == {} and process.files == {"/a/train.py": "digest"}
+
+
+def _command(show: Callable[[], None]) -> click.Command:
+    return click.Command("show", callback=show)
+
+
+def recorded(
+    root: Path, run: str, *graphs: GraphReport, files: dict[str, str], functions: Sequence[Any] = (),
+    trace: Span | None = None,
+) -> None:
+    """A run of this process, as it would be kept."""
+    record = client_runs.RunRecord(root)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(client_runs, "place", lambda variables: client_runs.Place(run, 0, 1))
+        for graph in graphs:
+            record.note(graph)
+        if trace is not None:
+            record.frame("m.g", trace)
+        record.end(graphs, functions, files)
+
+
+def test_a_run_is_summed_up(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    settings = config.load({"cache_dir": tmp_path})
+    hits = [GraphReport(f"h{number}", "f [0/0]", "aa", "compiled", source) for number, source in
+            enumerate(["hit", "hit", "package"])]  # fmt: skip
+    recorded(tmp_path, "before", *hits, files={"/a/train.py": "1", "/a/model.py": "1"})
+    submit, trace = Span("submit", 100.0, 0.5, 1), Span("trace", 99.0, 2.0, 1)
+    swap = GraphReport("s", "g [1/0]", "bb", "compiled", "swap", swapped_after_s=12.5, saved_s=9.0, spans=[submit])
+    compile_here = Span("compile in process", 200.0, 3.0, 1)
+    here = GraphReport("b", "h [2/0]", "", "bypassed", "inline", "freezing", "it freezes", spans=[compile_here])
+    left = GraphReport("p", "i [3/0]", "cc", "pending")
+    traced = SimpleNamespace(name="m.g", state="recorded", reason="", message="", reasons=("L['n']: 2 here",))
+    files = {"/a/train.py": "2", "/a/model.py": "1"}
+    recorded(tmp_path, "after", *hits, swap, here, left, files=files, functions=[traced], trace=trace)
+    document, show = shown.explain(settings, "after")
+    assert document["summary"] == (
+        "of 6 graphs: 3 hits (1 not traced), 1 graph no longer in the store, 1 graph compiled in process (freezing), "
+        "1 graph pending"
+    )
+    assert document["edited"] == ["/a/train.py"] and document["trace_s"] == 1.5
+    costs = {miss["name"]: (miss["eager_s"], miss["waited_s"], miss["compile_s"]) for miss in document["misses"]}
+    assert costs == {"g [1/0]": (12.0, 0.5, 9.0), "h [2/0]": (0, 3.0, 0), "i [3/0]": (0, 0, 0)}
+    text = CliRunner().invoke(_command(show)).output
+    assert "it cost 12.0 s eager until the last swap, 3.5 s waited for what was not there and 1.5 s of tracing" in text
+    assert "h [2/0] compiled in process (freezing): the program waited 3.0 s\n  freezing: it freezes\n" in text
+    assert "m.g  1.5 s  recorded  L['n']: 2 here" in text and "edited since the run before it: /a/train.py" in text
+
+
+def test_causes_are_counted() -> None:
+    def miss(*shorts: str, became: str = "") -> misses.Miss:
+        return misses.Miss("f", "", [Cause("new", short, "") for short in shorts], [0], became=became)
+
+    said = [miss(*shorts).counted(2) for shorts in (["new size"], ["edit at a.py:3", "grad mode"], ["variable CPATH"])]
+    assert said == ["2 new sizes", "2 edits at a.py:3 and grad mode", "2 by variable CPATH"]
+    assert miss("new graph").counted(1) == "1 new graph" and miss(became="pending").counted(2) == "2 graphs pending"
+    graphs = [miss("new size"), miss("new size"), miss(became="eager (key-quarantined)")]
+    summary = misses.Summary(graphs=4, hits=1, misses=graphs)
+    assert summary.sentence() == "of 4 graphs: 1 hit, 2 new sizes, 1 graph eager (key-quarantined)"
+
+
+@pytest.mark.reason("no-such-key")
+def test_a_graph_that_is_not_in_the_store_is_known_by_its_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tmp_path.chmod(0o700)
+    monkeypatch.setenv("PRECOMPILED_CACHE_DIR", str(tmp_path))
+    recorded(tmp_path, "a", GraphReport("p", "i [3/0]", "cc12", "pending"), files={})
+    error = answer("explain", "cc1", status=1)["error"]
+    assert "i [3/0] of " in error["message"] and error["message"].endswith("(a): pending")
+    assert error["code"] == "no-such-key"
 
 
 def test_a_store_that_a_run_makes_is_its_users_alone(tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ def wrong(text: str) -> list[str]:
     found = []
     for number, word, after in re.findall(NUMBER, re.sub(ADJECTIVES, "", text)):
         one = int(number) == 1
-        of_one = not word.endswith("s") and after not in ("files", "folders")
+        of_one = not word.endswith("s") and after not in ("files", "folders", "graphs", "sizes")
         is_noun = word not in NEITHER | OF_ONE | OF_MANY
         if {word, after} & (OF_MANY if one else OF_ONE) or (is_noun and of_one != one):
             found.append(f"{number} {word} {after}".strip())

@@ -90,7 +90,7 @@ def test_everything_counted_has_its_place_in_the_tally() -> None:
     counted = {str(keyword.arg) for call in calls if call.func.attr == "count" for keyword in call.keywords}
     kinds = {ast.literal_eval(call.args[0]) for call in calls if call.func.attr == "count_reason"}
     assert {"hits", "misses", "swapped", "saved_s"} <= counted and kinds == {
-        "fallbacks", "bypassed", "not_kept", "from_base",
+        "fallbacks", "bypassed", "not_kept", "from_base", "not_served",
     }  # fmt: skip
     fields = set(wire.Tally.__struct_fields__)
     assert counted | kinds == fields - {"pid"}

@@ -52,7 +52,7 @@ def run(host: Host, program: str, **variables: str) -> dict[str, Any]:
         ("hidden.relu()", "hidden.tanh()", "graph", ["%1.relu() -> %1.tanh()"]),
         ("x = torch", "torch.use_deterministic_algorithms(True)\nx = torch", "modes",
          ["deterministic: False -> True", "torch.use_deterministic_algorithms"]),
-        ("(8, 16,", "(12, 16,", "inputs", ["input 0: shape [8, 16] -> [12, 16]", "L_x_"]),
+        ("(8, 16,", "(12, 16,", "inputs", ["input 0: shape [8, 16] -> [12, 16]", "new size: x: shape"]),
         ("dynamic=False", "dynamic=False, options={'max_fusion_size': 7}", "configs",
          ["inductor.max_fusion_size: 64 -> 7"]),
     ],

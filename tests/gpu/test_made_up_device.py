@@ -36,10 +36,11 @@ def events(state: Path) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("code", list(KINDS))
 def test_a_device_says_what_its_kind_is(tmp_path: Path, code: str) -> None:
-    names = "p.name, p.major, p.minor, p.multi_processor_count, p.total_memory, p.L2_cache_size"
-    asked = f"import torch; p = torch.cuda.get_device_properties(0); print([{names}])"
+    names = ("name", "major", "minor", "multi_processor_count", "total_memory", "L2_cache_size",
+             "shared_memory_per_block_optin")  # fmt: skip
+    asked = f"import torch; p = torch.cuda.get_device_properties(0); print([getattr(p, name) for name in {names}])"
     kind = KINDS[code]
-    told = [kind.name, kind.major, kind.minor, kind.multiprocessors, kind.memory, kind.l2]
+    told = [kind.name, kind.major, kind.minor, kind.multiprocessors, kind.memory, kind.l2, kind.shared_block]
     assert run(asked, tmp_path, code).strip() == str(told)
 
 

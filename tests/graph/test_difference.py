@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from support_programs import ARGS, NODES, PROGRAM, TENSOR, changed, everything, put
 
-from precompiled.graph import difference, listing
+from precompiled.graph import difference, listing, mode_names
 from precompiled.graph.key import SECTIONS
 
 SUBCLASS = {"subclass": ["mine.tensors", "Twice", "d1"], "inner": [["a", TENSOR]], "context": {"t": [1]}, "shape": [8],
@@ -189,18 +189,18 @@ def test_every_mode_says_what_sets_it() -> None:
     from precompiled.torch_internals import modes
 
     captured = modes.read(uses_cpu=True)
-    assert {*captured, "groups", "ranks"} == set(difference._SET_BY)
+    assert {*captured, "groups", "ranks"} == set(mode_names.SET_BY)
     lists = {name: len(value) for name, value in captured.items() if isinstance(value, list)}
-    assert {name: len(parts) for name, parts in difference._PARTS.items()} == lists
+    assert {name: len(parts) for name, parts in mode_names.PARTS.items()} == lists
     places = tuple(".".join(place) for place in modes._PRECISION_PLACES)
-    assert difference._PARTS["fp32_precision"] == places
+    assert mode_names.PARTS["fp32_precision"] == places
 
 
 def test_a_change_is_shown_where_it_is_in_the_program() -> None:
     (constant,) = difference.compare(PROGRAM, changed(put(*NODES, 2, 2, 1, 3)))
     assert constant.source == "/home/me/model.py:12, in forward: return x * 2 + y"
     (shape,) = difference.compare(PROGRAM, changed(put(*ARGS, 1, "device", "meta")))
-    assert shape.source == "L_y_"
+    assert shape.source == "self.y"
 
 
 @pytest.mark.parametrize(
@@ -273,8 +273,8 @@ def test_nearer_is_fewer_sections_then_fewer_fields() -> None:
 def test_the_listing() -> None:
     texts = [item.text for item in listing.operations(PROGRAM)]
     assert texts == [
-        "%0 = input 0: float32 [8, 16]  L_x_",
-        "%1 = input 1: float32 [8, 16]  L_y_",
+        "%0 = input 0: float32 [8, 16]  x",
+        "%1 = input 1: float32 [8, 16]  self.y",
         "%2 = operator.mul(%0, 2)",
         "%3 = %2.add(%1, alpha=2)",
         "output((%3,))",

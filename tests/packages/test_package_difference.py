@@ -57,7 +57,10 @@ def test_a_fact(kind: str, here: Any, before: Any, said: str) -> None:
     assert len(found) < 2 * difference.MAX_CHARS + 100
 
 
-def entry(value: str = "2.0", size: Any = (4, 4), state: str = "on", code: str = "a", torch: str = "2.13.0") -> Any:
+ON = '{"grad_mode": true, "dtype": 1}'
+
+
+def entry(value: str = "2.0", size: Any = (4, 4), state: str = ON, code: str = "a", torch: str = "2.13.0") -> Any:
     header = Header("0" * 64, "m", "Net.forward", "a" * 64, False, "compiled", {"torch": torch})
     about = About(
         guards=[Told("L['self'].alpha", "EQUALS_MATCH", "", ["float", value], "/project/m.py:3, in forward"),
@@ -74,6 +77,7 @@ def entry(value: str = "2.0", size: Any = (4, 4), state: str = "on", code: str =
         (entry(size=(6, None)), ["L['x']: sizes [6, any] here, [4, 4] there"]),
         (entry(size=None), ["L['x']: sizes any here, [4, 4] there"]),
         (entry(state="off"), ["the global state (grad mode, autocast, precision, threads) is another"]),
+        (entry(state=ON.replace("true", "false")), ["global state: grad mode False here, True there"]),
         (entry(code="b"), ["the source of helpers.g is another"]),
         (entry(torch="2.15.0"), ["torch: 2.15.0 here, 2.13.0 there"]),
         (entry(), []),

@@ -11,8 +11,7 @@ import pytest
 import torch
 from support_graphs import captured
 
-from precompiled.graph import capture, key, listing
-from precompiled.torch_internals import source_lines
+from precompiled.graph import about, capture, key, listing
 
 X = torch.randn(4, 6)
 
@@ -32,7 +31,7 @@ def branches(x: torch.Tensor) -> torch.Tensor:
 
 
 def shown(found: Any) -> list[listing.Operation]:
-    program = capture.parse(found.program.to_bytes(about=source_lines.about(found.module)))
+    program = capture.parse(found.program.to_bytes(about=about.text(found.module, {})))
     return listing.operations(program)
 
 
@@ -50,21 +49,38 @@ def test_graphs_inside_of_operators_are_numbered_as_the_codec_does() -> None:
     found = captured(branches, X)
     lengths = [len(graph) for graph in json.loads(found.program.sections["graph"])]
     assert len(lengths) == 3
-    assert [len(nodes) for nodes in json.loads(source_lines.about(found.module))["nodes"]] == lengths
+    assert [len(nodes) for nodes in json.loads(about.text(found.module, {}))["nodes"]] == lengths
     inner = [item for item in shown(found) if item.graph and ("sin" in item.text or "cos" in item.text)]
     assert len(inner) == 2 and all(item.place and "torch.cond" in item.place.code for item in inner)
 
 
-def test_inputs_have_dynamos_names() -> None:
+def test_inputs_have_the_programs_names() -> None:
     program = capture.parse(captured(Net(), X).program.to_bytes())
     assert listing.input_name(program, 0) == ""
-    names = json.loads(source_lines.about(captured(Net(), X).module))["inputs"]
-    assert len(names) == 3 and any("weight" in name for name in names) and "L_x_" in names
+    names = json.loads(about.text(captured(Net(), X).module, {}))["inputs"]
+    assert sorted(names) == ["self.linear.bias", "self.linear.weight", "x"]
+    found = captured(Net(), X)
+    for node in found.module.graph.nodes:
+        vars(node).pop("_dynamo_source", None)
+    assert "L_x_" in json.loads(about.text(found.module, {}))["inputs"]  # Dynamo's, where it says no more
+
+
+def test_who_called_and_who_set_what_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRITON_EXPLAINED", "1")
+    found = captured(Net(), X)
+    with torch._inductor.config.patch(max_fusion_size=7):
+        program = json.loads(found.program.to_bytes(about=about.text(found.module, {"epilogue_fusion": True})))
+    innermost, *_others = listing.calls(program)
+    assert innermost.short.startswith("test_sources.py:") and "about.text" in innermost.code
+    who = {"variable TRITON_EXPLAINED": "program", "inductor.max_fusion_size": "program",
+           "inductor.epilogue_fusion": "options", "inductor.max_autotune": ""}  # fmt: skip
+    assert {name: listing.set_by(program, name) for name in who} == who
+    assert listing.cpu_flags(program) and not listing.cpu_flags({})
 
 
 def test_the_key_ignores_them() -> None:
     found = captured(Net(), X)
-    with_, without = found.program.to_bytes(about=source_lines.about(found.module)), found.program.to_bytes()
+    with_, without = found.program.to_bytes(about=about.text(found.module, {})), found.program.to_bytes()
     assert with_ != without and key.components(with_) == key.components(without)
     assert {**capture.parse(with_), "about": 0} == {**capture.parse(without), "about": 0}
 
@@ -74,7 +90,7 @@ def test_an_odd_trace_is_no_trouble(trace: Any) -> None:
     found = captured(Net(), X)
     for node in found.module.graph.nodes:
         node.meta["stack_trace"] = trace
-    text = source_lines.about(found.module)
+    text = about.text(found.module, {})
     assert text == "" or json.loads(text)
     capture.parse(found.program.to_bytes(about=text))
 
@@ -86,12 +102,12 @@ def test_whatever_is_raised_is_no_trouble(monkeypatch: pytest.MonkeyPatch) -> No
         raise RuntimeError("no such file system")
 
     monkeypatch.setattr(linecache, "getline", broken)
-    assert source_lines.about(found.module) == ""
+    assert about.text(found.module, {}) == ""
 
 
 def test_lines_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     found = captured(Net(), X)
     monkeypatch.setattr(linecache, "getline", lambda *arguments: "x" * 100_000)
-    assert len(source_lines.about(found.module)) < 10_000
-    monkeypatch.setattr(source_lines, "MAX_CHARS", 10)
-    assert source_lines.about(found.module) == ""
+    assert len(about.text(found.module, {})) < 10_000
+    monkeypatch.setattr(about, "MAX_CHARS", 10)
+    assert about.text(found.module, {}) == ""

@@ -151,6 +151,23 @@ def test_a_program_that_waits(terminal: Pty) -> None:
     assert second.startswith("precompiled: compiled after 1.")
 
 
+@pytest.mark.parametrize("was_told", [True, False])
+def test_a_program_that_ends_before_its_compile(terminal: Pty, was_told: bool) -> None:
+    progress, item = Progress(wanted=True, waits=False), pending()
+    if was_told:
+        progress.look([item])
+    for _ in range(2):
+        progress.ended(2)
+    said = "precompiled: the program ended before 2 graphs were compiled; the daemon goes on, for the next run"
+    assert terminal.said()[was_told:] == [said]
+
+
+def test_a_program_that_ends_without_pending_graphs_says_nothing(terminal: Pty) -> None:
+    Progress(wanted=True, waits=False).ended(0)
+    Progress(wanted=False, waits=False).ended(1)
+    assert terminal.said() == []
+
+
 def test_what_is_compiled_at_once_is_not_told(terminal: Pty) -> None:
     progress, item = Progress(wanted=True, waits=False), pending()
     item.since = time.monotonic() + 60

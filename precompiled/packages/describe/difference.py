@@ -6,6 +6,7 @@ by their package_format.About. Needs no torch, and runs no code of an entry.
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,7 +62,7 @@ def entries(one: tuple[Header, About], other: tuple[Header, About]) -> list[str]
     """
     (header, here), (other_header, there) = one, other
     found = [
-        f"{name}: {_both('', header.requires.get(name), other_header.requires.get(name)).said('there')}"
+        requirement(name, header.requires.get(name), other_header.requires.get(name), "there")
         for name in sorted({*header.requires, *other_header.requires})
         if header.requires.get(name) != other_header.requires.get(name)
     ]
@@ -86,8 +87,31 @@ def entries(one: tuple[Header, About], other: tuple[Header, About]) -> list[str]
         if source in there.sizes and there.sizes[source] != size
     ]
     if here.state != there.state:
-        found.append("the global state (grad mode, autocast, precision, threads) is another")
+        found.append(_state(here.state, there.state))
     return found
+
+
+# Requirements that are digests (packages/requirements.py), in words.
+_DIGESTS = {
+    "inductor": "Inductor's settings (torch._inductor.config, mode=, options=) are others; its graph's miss says which",
+    "dynamo": "Dynamo's settings (torch._dynamo.config, stances, torch.compiler.allow_in_graph) are others",
+}
+
+
+def requirement(name: str, here: str | None, before: str | None, when: str) -> str:
+    """That one of the requirements differs. ``when``: when or where the other was."""
+    return _DIGESTS.get(name) or f"{name}: {_both('', here, before).said(when)}"
+
+
+def _state(here: str, there: str) -> str:
+    """What of Dynamo's global state is another, where this torch tells it in a known form."""
+    try:
+        one, other = (dict(json.loads(state)) for state in (here, there))
+    except (ValueError, TypeError):
+        return "the global state (grad mode, autocast, precision, threads) is another"
+    differing = [name for name in {**one, **other} if one.get(name) != other.get(name)]
+    said = [_both(name.replace("_", " "), one.get(name), other.get(name)).said("there") for name in differing]
+    return f"global state: {', '.join(said)}"
 
 
 def of_sizes(here: Any, before: Any) -> Difference:

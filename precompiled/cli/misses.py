@@ -1,0 +1,188 @@
+"""What a run's misses and traces come to: of how many graphs how many were hits, what each other one was, what it cost.
+
+A miss is explained by what the store has by now (nearest.py); what is not there yet, or no more, by its report.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from precompiled.cli.nearest import Kepts, named_sizes
+from precompiled.cli.store import open_store
+from precompiled.core.config import Settings
+from precompiled.core.errors import StoreError
+from precompiled.core.words import counted, human_seconds, listed
+from precompiled.graph.causes import Cause
+from precompiled.store.runs import NOT_SERVED, Process, Run, runs, traces, waited_s, way
+
+# How the graphs that are no misses came to run.
+_HITS = ("hit", "package")
+# Of what causes are called (graph/causes.py), what can be counted.
+_NOUNS = ("size", "dtype", "edit", "value", "range", "input", "graph")
+
+
+@dataclass
+class Miss:
+    """A graph that no artifact served at once, in as many processes as have it. Seconds are those of the slowest."""
+
+    name: str
+    key: str
+    causes: list[Cause]
+    ranks: list[int]
+    waited_s: float = 0.0  # the program stood still
+    eager_s: float = 0.0  # it ran eager until the swap
+    compile_s: float = 0.0  # by a worker
+    became: str = ""  # what it runs as, where that is not what the daemon compiled
+
+    @property
+    def short(self) -> str:
+        return self.counted(1).partition(" ")[2]
+
+    def counted(self, number: int) -> str:
+        """``1 new size``, ``2 edits at train.py:31``, ``1 by variable CPATH and another torch``."""
+        first, *others = dict.fromkeys(cause.short for cause in self.causes) or [""]
+        if not first:
+            return f"{counted(number, 'graph')} {self.became or 'no longer in the store'}"
+        noun = next((noun for noun in _NOUNS if noun in first), None)
+        said = counted(number, first, first.replace(noun, f"{noun}s", 1)) if noun else f"{number} by {first}"
+        return " and ".join([said, *others])
+
+    @property
+    def cost(self) -> str:
+        parts = [f"{what} {human_seconds(seconds)}" for what, seconds in (
+            ("eager for", self.eager_s), ("the program waited", self.waited_s), ("compile", self.compile_s)
+        ) if seconds >= 0.05]  # fmt: skip
+        return ", ".join(parts)
+
+    def document(self) -> dict[str, Any]:
+        causes = [{**asdict(cause), "advice": cause.advice} for cause in self.causes]
+        return {**asdict(self), "causes": causes, "short": self.short}
+
+
+@dataclass
+class Summary:
+    """Of a run."""
+
+    graphs: int = 0
+    hits: int = 0
+    untraced: int = 0  # of the hits
+    misses: list[Miss] = field(default_factory=list)
+    traced: int = 0  # functions
+    trace_s: float = 0.0
+    edited: list[str] = field(default_factory=list)  # files that the run before had otherwise
+
+    def sentence(self) -> str:
+        """``of 14 graphs: 12 hits (10 not traced), 1 new size, 1 edit at train.py:31``."""
+        if not self.graphs:
+            return "no graph: torch.compile gave none, or nothing that it was asked for was called"
+        of_hits = f" ({self.untraced} not traced)" if self.untraced else ""
+        hits = f"{counted(self.hits, 'hit', zero='no')}{of_hits}"
+        numbers: Counter[str] = Counter()
+        for miss in self.misses:
+            numbers[miss.short] += len(miss.ranks)
+        by_short = {miss.short: miss for miss in self.misses}
+        told = [miss.counted(numbers[short]) for short, miss in by_short.items()]
+        return f"of {counted(self.graphs, 'graph')}: {', '.join([hits, *told])}"
+
+    def seconds(self) -> str:
+        """What the misses and traces cost; "" for nothing to speak of."""
+        parts = [f"{human_seconds(seconds)} {what}" for seconds, what in (
+            (max((miss.eager_s for miss in self.misses), default=0.0), "eager until the last swap"),
+            (sum(miss.waited_s for miss in self.misses), "waited for what was not there"),
+            (self.trace_s, f"of tracing {counted(self.traced, 'function')}"),
+        ) if seconds >= 0.1]  # fmt: skip
+        return f"it cost {listed(parts)}" if parts else ""
+
+
+def summary(settings: Settings, run: Run) -> Summary:
+    found = Summary()
+    kepts: Kepts | None = None
+    by_name: dict[tuple[str, str, str], Miss] = {}
+    for process in run.processes:
+        traced = traces(process)
+        found.traced += len(traced)
+        found.trace_s = max(found.trace_s, sum(seconds for _name, seconds in traced))
+        for graph in process.graphs.values():
+            found.graphs += 1
+            became = way(graph)
+            if became == "compiled" and graph.get("source") in _HITS:
+                found.hits += 1
+                found.untraced += graph["source"] == "package"
+                continue
+            name = graph.get("key", "") or graph.get("name", ""), became, graph.get("reason", "")
+            if name not in by_name:
+                if kepts is None and graph.get("key"):
+                    kepts = _kepts(settings)
+                causes = _causes(kepts, process, graph)
+                by_name[name] = Miss(graph.get("name", ""), graph.get("key", ""), causes, [], became=_became(graph))
+            _add(by_name[name], process, graph, kepts)
+    found.misses = list(by_name.values())
+    found.edited = _edited(settings, run)
+    return found
+
+
+def _kepts(settings: Settings) -> Kepts | None:
+    try:
+        return Kepts(open_store(settings))
+    except StoreError:
+        return None
+
+
+def _add(miss: Miss, process: Process, graph: dict[str, Any], kepts: Kepts | None) -> None:
+    miss.ranks.append(process.rank)
+    waited = waited_s(graph)
+    miss.waited_s = max(miss.waited_s, waited)
+    if graph.get("source") == "swap":
+        miss.eager_s = max(miss.eager_s, graph.get("swapped_after_s", 0.0) - waited)
+        miss.compile_s = max(miss.compile_s, graph.get("saved_s", 0.0))
+
+
+def _became(graph: dict[str, Any]) -> str:
+    became, reason = way(graph), graph.get("reason", "")
+    if became == "compiled":
+        return ""
+    said = NOT_SERVED.get(became, "pending")
+    return f"{said} ({reason})" if reason else said
+
+
+def _causes(kepts: Kepts | None, process: Process, graph: dict[str, Any]) -> list[Cause]:
+    key = graph.get("key", "")
+    if kepts is None or not key or not kepts.of(key):
+        return []
+    try:
+        found = kepts.explain(key, _files(process))
+    except StoreError:
+        return []
+    if found.mine[0].created >= process.began or not found.variants:
+        return found.causes
+    # The key was there, and its artifacts are for other sizes.
+    last = found.variants[-1]
+    others = " or ".join(variant["guards"] for variant in found.variants[:-1]) or "other sizes"
+    sizes = named_sizes(found.program, last["sizes"])
+    return [Cause("size", "new size", f"{sizes}; what was there holds where {others}")]
+
+
+def _files(process: Process) -> Sequence[str]:
+    """The program's own file, as far as its command says it."""
+    paths = (os.path.join(process.directory, word) for word in process.argv[1:] if word.endswith(".py"))
+    return [*list(paths)[:1], *process.files]
+
+
+def _edited(settings: Settings, run: Run) -> list[str]:
+    """Files of the program that are not as they were in the run of the same program before this one."""
+    files = run.processes[0].files
+    before = next(_before(settings, run), {}) if files else {}
+    return sorted(path for path, digest in files.items() if before.get(path, digest) != digest)
+
+
+def _before(settings: Settings, run: Run) -> Iterator[dict[str, str]]:
+    first = run.processes[0]
+    for other in runs(settings.cache_dir):
+        same = other.processes[0]
+        is_same = (same.program, same.directory) == (first.program, first.directory)
+        if other.began < run.began and is_same and same.files:
+            yield same.files

@@ -1,0 +1,228 @@
+"""Why a graph was a miss: the nearest graph that was in the store before it, and what differs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from precompiled.cli import setters
+from precompiled.cli.graph import operations, program_of
+from precompiled.cli.output import SHOWN_DIGITS, human_age
+from precompiled.core.errors import StoreError
+from precompiled.graph import causes, difference, key, listing
+from precompiled.graph.causes import Cause
+from precompiled.store import artifact_format as fmt
+from precompiled.store.artifacts import Artifact, Store
+
+# Programs are read of so many graphs, those with the most components in common: a store may hold ten thousand.
+MAX_COMPARED = 64
+
+
+@dataclass(frozen=True)
+class Kept:
+    """An artifact or a failure record in the store."""
+
+    key: str
+    slot: int
+    name: str
+    device: str
+    created: float
+    state: str
+    components: dict[str, str]
+    store: str
+    is_own: bool
+    stored: Artifact | fmt.Failure
+
+    def equal(self, other: Kept) -> list[str]:
+        return [name for name in key.SECTIONS if name in self.components
+                and self.components[name] == other.components.get(name)]  # fmt: skip
+
+    def document(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in ("key", "slot", "name", "device", "created", "state", "store")}
+
+    def __str__(self) -> str:
+        where = "" if self.is_own else f" in {self.store}"
+        what = f"artifact {self.slot}{where}" if self.state == "artifact" else "which failed to compile"
+        return f"{self.key[:SHOWN_DIGITS]} {self.name or '-'}, {what}, {human_age(self.created)} old"
+
+
+@dataclass(frozen=True)
+class Nearest:
+    """The nearest graph that was there before, and what differs."""
+
+    kept: Kept
+    program: dict[str, Any]
+    distance: tuple[int, ...]
+    changes: list[difference.Change]
+
+
+@dataclass(frozen=True)
+class Explained:
+    """A graph that was a miss. ``mine``: what is there of its key, the oldest first."""
+
+    mine: list[Kept]
+    program: dict[str, Any]
+    nearest: Nearest | None
+    causes: list[Cause]
+    variants: list[dict[str, Any]]
+
+    @property
+    def equal(self) -> list[str]:
+        """The sections in which the nearest is the same."""
+        if self.nearest is None:
+            return []
+        return [name for name in key.SECTIONS if name not in {change.section for change in self.nearest.changes}]
+
+
+class Kepts:
+    """All that a store and its bases keep; each program is read once."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._programs: dict[tuple[str, int], dict[str, Any] | None] = {}
+
+    @cached_property
+    def all(self) -> list[Kept]:
+        """The oldest first."""
+        return sorted([*_artifacts(self._store), *_failures(self._store)], key=lambda item: item.created)
+
+    def of(self, whole: str) -> list[Kept]:
+        return [item for item in self.all if item.key == whole]
+
+    def explain(self, whole: str, files: Sequence[str] = ()) -> Explained:
+        """Why a key was new. ``files``: of the program, beside those that the graph comes from. Raises StoreError."""
+        mine = self.of(whole)
+        if not mine:
+            said = f"{whole[:SHOWN_DIGITS]} has nothing that can be read"
+            raise StoreError(said, "`precompiled doctor` says more", code="unreadable")
+        program = next((found for item in mine if (found := self.program(item)) is not None), None)
+        if program is None or operations(program) is None:
+            raise StoreError(
+                f"{whole[:SHOWN_DIGITS]} was kept without its graph, so it cannot be compared with others",
+                "`precompiled show` has the rest",
+                code="graph-not-kept",
+            )
+        nearest = self._nearest(mine[0], program, [item for item in self.all if item.created < mine[0].created])
+        located = [_located(program, cause, files) for cause in self._causes(mine[0], program, nearest)]
+        return Explained(mine, program, nearest, located, list(self._variants(mine)))
+
+    def program(self, item: Kept) -> dict[str, Any] | None:
+        name = item.key, item.slot
+        if name not in self._programs:
+            try:
+                self._programs[name] = program_of(self._store, item.stored)
+            except StoreError:
+                self._programs[name] = None  # it cannot be trusted, so it is not compared with
+        return self._programs[name]
+
+    def _nearest(self, target: Kept, program: dict[str, Any], older: Sequence[Kept]) -> Nearest | None:
+        """The one with the fewest components that differ, then the fewest fields in them; None where none is alike."""
+        candidates = {
+            item.key: item for item in older  # one of each key: variants differ in sizes only
+            if item.key != target.key and item.device == target.device and item.equal(target)
+        }  # fmt: skip
+        ranked = sorted(
+            candidates.values(),
+            # Graphs of the same function before others, then the youngest: only the first are compared.
+            key=lambda item: (-len(item.equal(target)), _function(item) != _function(target), -item.created),
+        )
+        found: Nearest | None = None
+        for item in ranked[:MAX_COMPARED]:
+            if found is not None and len(item.equal(target)) < len(found.kept.equal(target)):
+                break
+            other = self.program(item)
+            if other is None:
+                continue
+            try:
+                # Of several that are as near: the one of the same frame of the same function.
+                distance = (*difference.distance(other, program), int(_frame(item) != _frame(target)))
+                if found is None or distance < found.distance:
+                    found = Nearest(item, other, distance, difference.compare(other, program))
+            except listing.NOT_A_PROGRAM:
+                continue  # a failure record whose program is none
+        return found
+
+    def _causes(self, target: Kept, program: dict[str, Any], nearest: Nearest | None) -> list[Cause]:
+        if nearest is None or not causes.is_version_of(target.name, program, nearest.kept.name, nearest.program):
+            return [causes.new(program)]
+        return causes.causes(nearest.program, program, nearest.changes)
+
+    def _variants(self, mine: Sequence[Kept]) -> Iterator[dict[str, Any]]:
+        """The artifacts of a key, oldest first: for which sizes each was compiled, and where it holds."""
+        for item in mine:
+            if isinstance(item.stored, Artifact):
+                program = self.program(item)
+                yield {
+                    "slot": item.slot,
+                    "created": item.created,
+                    "sizes": {} if program is None else _sizes(program),
+                    "guards": _readable(item.stored.manifest.guards, program),
+                }
+
+
+def _artifacts(store: Store) -> Iterator[Kept]:
+    for artifact in store.all_artifacts():
+        found, slot = artifact.manifest, artifact.slot
+        yield Kept(
+            found.key, slot, found.name, found.device, found.created, "artifact", found.components, str(artifact.root),
+            store.is_own(artifact), artifact,
+        )  # fmt: skip
+
+
+def _failures(store: Store) -> Iterator[Kept]:
+    for failure in store.failures():
+        device, components = "", {}
+        program = program_of(store, failure)
+        if program is not None:
+            components = key.components_of(program)
+            # A record does not name the device; its environment has a GPU's facts or none.
+            device = "cuda" if "gpu" in (program["environment"] or ()) else "cpu"
+        yield Kept(
+            failure.key, 0, failure.name, device, failure.created, "failed", components, str(store.root), True, failure
+        )
+
+
+def _function(item: Kept) -> str:
+    """The name without Dynamo's numbers: of ``forward [0/1]``, ``forward``."""
+    return item.name.partition(" [")[0]
+
+
+def _frame(item: Kept) -> str:
+    """The name with the number of the frame, without that of the trace: of ``forward [0/1]``, ``forward [0``."""
+    return item.name.partition("/")[0]
+
+
+def _located(program: dict[str, Any], cause: Cause, files: Sequence[str]) -> Cause:
+    """A cause with the line that set it, where one is found."""
+    found = setters.lines(program, cause, files)
+    return replace(cause, line=f"set at {' or '.join(map(str, found))}") if found else cause
+
+
+# ---------------------------------------------------------------- variants
+
+
+def _sizes(program: dict[str, Any]) -> dict[str, int]:
+    return {f"s{number}": hint for number, hint in enumerate(program.get("hints", []))}
+
+
+def named_sizes(program: dict[str, Any], sizes: dict[str, int]) -> str:
+    """``x, dimension 0 = 40``, where the program's name of a size is known; else ``s0 = 40``."""
+    try:
+        names = listing.symbols(program)
+    except listing.NOT_A_PROGRAM:
+        names = {}
+    return "; ".join(f"{names.get(name, name)} = {size}" for name, size in sizes.items())
+
+
+def _readable(guards: str, program: dict[str, Any] | None) -> str:
+    """Guards with the names of the sizes in place of the graph's size inputs (``L['t0']``)."""
+    if program is None:
+        return guards
+    try:
+        sizes = [listing.size(item["size"]) for item in program["inputs"]["args"] if isinstance(item.get("size"), dict)]
+        return re.sub(r"L\[['\"]t(\d+)['\"]\]", lambda match: sizes[int(match.group(1))], guards)
+    except listing.NOT_A_PROGRAM:
+        return guards

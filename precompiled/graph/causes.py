@@ -1,0 +1,183 @@
+"""Why a graph was a miss, in words of the user's program: what was changed, where, and what can be done.
+
+Pure: two programs as plain data (capture.py), and what difference.py says of them, in; causes out. What follows from
+another change (a constant of the graph from another size) is no cause of its own.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from precompiled.core.words import counted
+from precompiled.graph import difference, listing
+from precompiled.graph.difference import Change
+
+# Two graphs are versions of one, and not two, where they have so much of their operators in common.
+_ALIKE, _ALIKE_BY_ANOTHER_NAME = 0.6, 0.9
+
+_ADVICE = {
+    "size": "torch._dynamo.mark_dynamic, or dynamic=True, lets one artifact serve several sizes",
+    "range": "ask for the same range everywhere (torch._dynamo.mark_dynamic(min=, max=), torch._check)",
+    "dtype": "each dtype has an artifact of its own: cast before the call, where one is meant",
+    "input": "each kind of input has an artifact of its own: give it as before, where one is meant",
+    "edit": "nothing: the next run has it. `precompiled watch` compiles an edit when it is saved",
+    "value": "a tensor in the place of the number would let one artifact serve all values",
+    "operator": "nothing: the sources of an operator are part of the graph, and the next run has it",
+    "mode": "call it in the same mode everywhere, or let both be compiled once",
+    "setting": "set it alike in all runs",
+    "variable": "set it alike for all processes, or unset it",
+    "version": "nothing: each version has artifacts of its own, and they stay side by side",
+    "compiler": "use the same compiler everywhere (CXX, PATH)",
+    "cpu": "compile on a CPU like the one that it runs on",
+    "new": "",
+}
+
+
+@dataclass(frozen=True)
+class Cause:
+    """One. ``kind``: a name in _ADVICE. ``short``: for a list of many ("new size"). ``what``: with values then and now.
+    ``line``: of the program, "" where there is none.
+    """
+
+    kind: str
+    short: str
+    what: str
+    line: str = ""
+    set_by: str = ""  # of a mode, a setting or a variable: its name, for whoever looks for the line that sets it
+
+    @property
+    def advice(self) -> str:
+        return _ADVICE[self.kind]
+
+
+def new(program: dict[str, Any]) -> Cause:
+    """Of a graph that was compiled for the first time."""
+    first = next((operation.place for operation in listing.operations(program) if operation.place), None)
+    return Cause("new", "new graph", "nothing like it was in the store", str(first or ""))
+
+
+def is_version_of(name: str, program: dict[str, Any], other_name: str, other: dict[str, Any]) -> bool:
+    """Whether two graphs are versions of one. ``name``: as ``forward [0/1]`` (torch_internals/naming.py)."""
+    (function, _, numbers), (other_function, _, other_numbers) = name.partition(" ["), other_name.partition(" [")
+    share = _in_common(program, other)
+    if function != other_function:
+        return share >= _ALIKE_BY_ANOTHER_NAME
+    same_frame = numbers.partition("/")[0] == other_numbers.partition("/")[0] and _files(program) & _files(other)
+    return bool(same_frame) or share >= _ALIKE
+
+
+def causes(before: dict[str, Any], after: dict[str, Any], changes: Sequence[Change]) -> list[Cause]:
+    """Of what differs between the nearest graph and a miss, the most general first. ``changes``: by ``compare``."""
+    by_section: dict[str, list[Change]] = {}
+    for change in changes:
+        by_section.setdefault(change.section, []).append(change)
+    called = next(iter(listing.calls(after)), None)
+    at = f"called at {called}" if called else ""
+    found = [*_environment(by_section.get("environment", []), after), *_configs(by_section.get("configs", []), after)]
+    # Variables that torch reads into a setting: the setting follows.
+    if any(cause.kind == "variable" for cause in found):
+        found = [cause for cause in found if cause.kind != "setting"]
+    found += [
+        Cause("mode", _mode(change), f"{change.before} -> {change.after}", at, change.where)
+        for change in by_section.get("modes", [])
+    ]
+    of_graph = list(_graph(before, after, bool(by_section.get("graph"))))
+    if not any(cause.kind == "edit" for cause in of_graph):
+        of_inputs = list(_inputs(by_section.get("inputs", []), at, is_alone=not found))
+        found += of_inputs
+        if of_inputs:  # sizes and dtypes are constants of the graph, too
+            of_graph = [cause for cause in of_graph if cause.kind == "operator"]
+    return [*of_graph, *found] or [Cause("input", "other", "; ".join(map(str, changes)), at)]
+
+
+def _environment(changes: Sequence[Change], after: dict[str, Any]) -> Iterator[Cause]:
+    for change in changes:
+        what = f"{change.before} -> {change.after}"
+        if change.where.startswith("variable "):
+            by_program = listing.set_by(after, change.where) == "program"
+            who = "set by the program" if by_program else "as the process was started"
+            yield Cause("variable", change.where, f"{what} ({who})", set_by=change.where.partition(" ")[2])
+        elif change.where == "cpu":
+            yield Cause("cpu", "another CPU", f"{what}  ({change.note})")
+        elif change.where == "compiler":
+            yield Cause("compiler", "another C++ compiler", what)
+        else:
+            yield Cause("version", f"another {change.where}", what)
+
+
+def _configs(changes: Sequence[Change], after: dict[str, Any]) -> Iterator[Cause]:
+    who = {"options": "by mode= or options= of torch.compile", "program": "set by the program", "": "as torch has it"}
+    for change in changes:
+        said = who.get(listing.set_by(after, change.where), "")
+        what = f"{change.before} -> {change.after}"
+        yield Cause("setting", f"setting {change.where}", f"{what} ({said})" if said else what, set_by=change.where)
+
+
+def _mode(change: Change) -> str:
+    return {"grad": "grad mode", "inference": "inference mode"}.get(change.where, change.where.replace("_", " "))
+
+
+def _inputs(changes: Sequence[Change], at: str, *, is_alone: bool) -> Iterator[Cause]:
+    kinds: dict[str, list[Change]] = {}
+    for change in changes:
+        if change.where.startswith("the unbacked size") or change.field.endswith("shape"):
+            kind = "size"
+        elif change.where.startswith(difference.RANGE):
+            kind = "range"
+        elif change.field.endswith("dtype"):
+            kind = "dtype"
+        else:
+            kind = "input"
+        kinds.setdefault(kind, []).append(change)
+    if "size" in kinds:  # a size that is symbolic now has a range and an input of its own
+        kinds.pop("range", None)
+    if len(kinds) > 1 or not is_alone:
+        kinds.pop("input", None)
+    for kind, those in kinds.items():
+        first = those[0]
+        name = first.source or first.where
+        more = f", and {counted(len(those) - 1, 'more change')} of inputs" if len(those) > 1 else ""
+        field = {"range": "the range asked for, "}.get(kind, f"{first.field} " if first.field else "")
+        short = {"size": "new size", "range": "other range of a size", "dtype": "new dtype"}.get(kind, "other input")
+        yield Cause(kind, short, f"{name}: {field}{first.before} -> {first.after}{more}", at)
+
+
+def _graph(before: dict[str, Any], after: dict[str, Any], differs: bool) -> Iterator[Cause]:
+    place = difference.first_differing(before, after) if differs else None
+    if place is None:
+        return
+    now, then = listing.place(after, *place), listing.place(before, *place)
+    texts = [listing.operation(program["graph"][place[0]][place[1]]) if _has(program, place) else difference.NONE
+             for program in (before, after)]  # fmt: skip
+    line = now or then
+    if texts[0] == texts[1]:
+        operator = listing.operator(after["graph"][place[0]][place[1]])
+        yield Cause("operator", f"custom operator {operator}", "its sources have changed", str(line or ""))
+        return
+    operations = f"{texts[0]} -> {texts[1]}"
+    if line is None:
+        yield Cause("edit", "edit", operations)
+    elif now is not None and then is not None and now.code == then.code and now.code:
+        yield Cause("value", f"other value at {line.short}", operations, str(line))
+    else:
+        was = f"{then.code!r} -> {now.code!r}" if now and then and now.code and then.code else operations
+        yield Cause("edit", f"edit at {line.short}", was, str(line) if now else f"before the edit {line}")
+
+
+def _has(program: dict[str, Any], place: tuple[int, int]) -> bool:
+    graph, node = place
+    return graph < len(program["graph"]) and node < len(program["graph"][graph])
+
+
+def _in_common(program: dict[str, Any], other: dict[str, Any]) -> float:
+    counts = [Counter(listing.operator(node) for graph in found["graph"] for node in graph if node[0] not in "po")
+              for found in (program, other)]  # fmt: skip
+    most = max(sum(count.values()) for count in counts)
+    return sum((counts[0] & counts[1]).values()) / most if most else 1.0
+
+
+def _files(program: dict[str, Any]) -> set[str]:
+    return {operation.place.file for operation in listing.operations(program) if operation.place}

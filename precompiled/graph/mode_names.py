@@ -1,0 +1,33 @@
+"""What sets each mode of a program (torch_internals/modes.py captures them), and what those that are lists hold."""
+
+from __future__ import annotations
+
+SET_BY = {
+    "grad": "torch.no_grad, torch.set_grad_enabled, torch.enable_grad, torch.inference_mode",
+    "inference": "torch.inference_mode",
+    "autocast": "torch.autocast",
+    "autocast_dtypes": "torch.set_autocast_dtype",
+    "autocast_cache": "torch.autocast(cache_enabled=)",
+    "deterministic": "torch.use_deterministic_algorithms",
+    "deterministic_warn_only": "torch.use_deterministic_algorithms(warn_only=)",
+    "fill_uninitialized_memory": "torch.utils.deterministic.fill_uninitialized_memory",
+    "default_dtype": "torch.set_default_dtype",
+    "default_device": "torch.set_default_device",
+    "float32_matmul_precision": "torch.set_float32_matmul_precision",
+    "fp32_precision": "torch.backends.*.fp32_precision",
+    "reduced_precision": "torch.backends.cuda.matmul",
+    "cudnn": "torch.backends.cudnn",
+    "mkldnn": "torch.backends.mkldnn",
+    "sdp": "torch.nn.attention.sdpa_kernel, torch.backends.cuda.enable_*_sdp",
+    "threads": "torch.set_num_threads, OMP_NUM_THREADS, the CPUs that the process may use",
+    "compiled_autograd": "compiled autograd",
+    "groups": "the process groups of the graph's collectives, and how many ranks they have",
+    "ranks": "this rank's place in its process groups",
+}
+PARTS = {
+    "fp32_precision": ("generic.all", "cuda.all", "cuda.matmul", "cuda.conv", "cuda.rnn", "mkldnn.all",
+                       "mkldnn.matmul", "mkldnn.conv", "mkldnn.rnn"),
+    "reduced_precision": ("allow_fp16_reduced_precision_reduction", "allow_bf16_reduced_precision_reduction"),
+    "cudnn": ("enabled", "benchmark", "deterministic"),
+    "sdp": ("flash", "mem_efficient", "math", "cudnn"),
+}  # fmt: skip

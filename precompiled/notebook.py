@@ -1,0 +1,141 @@
+"""In a notebook, or IPython: `%load_ext precompiled` switches the hook on, says below a cell what became of its graphs,
+and has `%precompiled` for the report and for every command.
+
+`%precompiled` is the report of this process; `%precompiled explain` what became of its run, and why; `%precompiled
+COMMAND ...` is what the command line says. Cells have packages as files have: their source is the program
+(packages/main_program.py), so a notebook that is run again traces nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+import threading
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from precompiled import hook
+from precompiled.client.process import PROCESS
+from precompiled.client.runs import place
+from precompiled.core.words import counted, human_seconds
+
+if TYPE_CHECKING:
+    from precompiled.client.ledger import GraphReport
+
+_EXTENSION = "precompiled"
+
+
+def load(shell: Any) -> None:
+    """``shell``: IPython's. Idempotent."""
+    PROCESS.given.setdefault("progress", "0")  # the line below the cell says it
+    if not hook.enable():
+        click.echo("precompiled is off: PRECOMPILED=0, or PRECOMPILED_MODE=off, is set")
+        return
+    if not hasattr(shell, "_precompiled_lines"):
+        shell._precompiled_lines = lines = Lines(updates=type(shell).__module__.startswith("ipykernel"))
+        shell.events.register("post_run_cell", lines.after_cell)
+        shell.register_magic_function(magic, "line", _EXTENSION)
+
+
+def unload(shell: Any) -> None:
+    """The hook stays on: `precompiled.disable()` takes it back."""
+    lines = shell.__dict__.pop("_precompiled_lines", None)
+    if lines is not None:
+        shell.events.unregister("post_run_cell", lines.after_cell)
+        shell.magics_manager.magics["line"].pop(_EXTENSION, None)
+
+
+class Lines:
+    """The lines below cells: one for each cell in which graphs were met."""
+
+    def __init__(self, *, updates: bool) -> None:
+        """``updates``: a line that was shown can be shown anew, in its place."""
+        self._updates = updates
+        self._seen = len(_reports())
+        self._open: dict[Any, list[str]] = {}  # display -> ids of its graphs, of which some are pending
+        self._awaits = threading.Lock()
+
+    def after_cell(self, _result: Any = None) -> None:
+        from IPython.display import display
+
+        new = _reports(self._seen)
+        self._seen += len(new)
+        if not new:
+            return
+        handle = display(_text(new), raw=True, display_id=True)
+        if self._updates and any(graph.state == "pending" for graph in new):
+            self._open[handle] = [graph.id for graph in new]
+            threading.Thread(target=self._follow, name="precompiled-notebook", daemon=True).start()
+
+    def _follow(self) -> None:
+        """Show the lines anew once nothing is pending."""
+        with self._awaits:
+            if PROCESS.session is not None and self._open:
+                PROCESS.session.wait(None)
+                reports = {graph.id: graph for graph in _reports()}
+                for handle, ids in list(self._open.items()):
+                    handle.update(_text([reports[id] for id in ids if id in reports]), raw=True)
+                    del self._open[handle]
+
+
+def _reports(start: int = 0) -> list[GraphReport]:
+    return [] if PROCESS.session is None else PROCESS.session.reports(start)
+
+
+def _text(graphs: list[GraphReport]) -> dict[str, str]:
+    return {"text/plain": f"precompiled: {said(graphs)}"}
+
+
+def said(graphs: list[GraphReport]) -> str:
+    """``3 graphs: 2 found in the store (1 not traced), 1 compiles in the background (eager until then)``."""
+    ways = Counter(graph.source if graph.state == "compiled" else graph.state for graph in graphs)
+    found, pending = ways["hit"] + ways["package"], ways["pending"]
+    parts = []
+    if found:
+        parts.append(f"{found} found in the store" + (f" ({ways['package']} not traced)" if ways["package"] else ""))
+    if ways["swap"]:
+        after = max(graph.swapped_after_s for graph in graphs)
+        parts.append(f"{ways['swap']} compiled, after {human_seconds(after)}")
+    if pending:
+        parts.append(f"{pending} {'compiles' if pending == 1 else 'compile'} in the background (eager until then)")
+    for graph in graphs:
+        if graph.reason:
+            parts.append(f"{graph.name}: {graph.state} ({graph.reason})")
+    return f"{counted(len(graphs), 'graph')}: {', '.join(parts)}"
+
+
+def magic(line: str) -> None:
+    """`%precompiled`: this process's graphs; `%precompiled explain`: why; `%precompiled COMMAND ...`: any command."""
+    words = shlex.split(line)
+    if not words:
+        click.echo(report())
+        return
+    if words == ["explain"]:
+        words += ["--run", place(os.environ).run]
+    done = subprocess.run(
+        [sys.executable, "-m", "precompiled", *words], stdin=subprocess.DEVNULL, capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+    click.echo((done.stdout + done.stderr).rstrip("\n"))
+
+
+def report() -> str:
+    """The graphs of this process, and the functions that Dynamo has traced, with the reasons."""
+    graphs = _reports()
+    lines = [said(graphs) if graphs else "no graph yet: nothing that torch.compile gave was called"]
+    for graph in graphs:
+        calls = f"{counted(graph.calls_eager, 'call')} eager, {graph.calls_compiled} compiled"
+        why = f"  {graph.reason}: {graph.message.partition(chr(10))[0]}" if graph.reason else ""
+        lines.append(f"  {graph.name}  {graph.source or graph.state}  {calls}  {graph.key[:12]}{why}".rstrip())
+    traced = [item for item in (PROCESS.packages.reports if PROCESS.packages else []) if item.state not in _UNTRACED]
+    for item in traced:
+        reasons = "; ".join(dict.fromkeys(item.reasons)) or item.message
+        lines.append(f"  traced: {item.name}  {reasons}".rstrip())
+    return "\n".join(lines)
+
+
+_UNTRACED = ("used", "skipped")

@@ -1,0 +1,41 @@
+"""What a shell gets to complete with, and what it completes: by the real shell, where there is one."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support_cli import answer, invoke
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_script_for_each_shell(shell: str) -> None:
+    script = answer("completion", shell)["script"]
+    assert f"_PRECOMPILED_COMPLETE={shell}_complete" in script
+    assert invoke("completion", shell).output == script.rstrip() + "\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [(["expl"], "explain"), (["explain", "no-dae"], "no-daemon"), (["explain", "--la"], "--last"),
+     (["completion", "f"], "fish")],
+)  # fmt: skip
+@pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
+def test_bash_completes(words: list[str], found: str) -> None:
+    """The function that the script defines is called as bash calls it."""
+    folder = Path(sys.executable).parent
+    line = ["precompiled", *words]
+    script = (
+        'eval "$(precompiled completion bash)"; '
+        f"COMP_WORDS=({' '.join(line)}); COMP_CWORD={len(line) - 1}; "
+        f'_precompiled_completion precompiled; echo "${{COMPREPLY[@]}}"'
+    )
+    variables = {**os.environ, "PATH": f"{folder}{os.pathsep}{os.environ['PATH']}"}
+    done = subprocess.run(
+        ["bash", "-c", script], env=variables, capture_output=True, text=True, check=True, timeout=120
+    )
+    assert done.stdout.split() == [found], done

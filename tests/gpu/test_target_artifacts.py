@@ -1,0 +1,169 @@
+"""`--target`: what is compiled for a GPU that is not here is found by a process that has it, and is what it would make.
+
+No such GPU is at hand, so the process that has it is a plain client whose device is made up as well.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support_host import TIMEOUT_S
+
+from precompiled.made_up_cuda.kinds import KINDS
+from precompiled.store import scratch
+from precompiled.store.artifacts import Store
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.slow,  # each starts daemons, workers and clients of a CUDA build
+    pytest.mark.skipif(not os.environ.get("CUDA_MADE_UP"), reason="NOT TESTED: the device here is no made-up one"),
+]
+PROGRAM = Path(__file__).parent.parent / "programs" / "target_program.py"
+
+
+def environment(place: Path, **extra: str) -> dict[str, str]:
+    """Of a user who has nothing yet, on a host without a device."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PRECOMPILED", "CUDA_"))}
+    place.mkdir(exist_ok=True)
+    own = {"PRECOMPILED_CACHE_DIR": str(place / "store"), "PRECOMPILED_RUNTIME_DIR": str(place / "run"),
+           "PRECOMPILED_PACKAGE_AUDIT": "0", "TRITON_CACHE_DIR": str(place / "triton"),
+           "TORCHINDUCTOR_CACHE_DIR": str(place / "inductor")}  # fmt: skip
+    return {**kept, **own, "OMP_NUM_THREADS": "1", **extra}
+
+
+def run(*command: str, env: dict[str, str], status: int = 0) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run([sys.executable, *command], env=env, check=False, capture_output=True, text=True,
+                          timeout=TIMEOUT_S, cwd="/")  # fmt: skip
+    assert done.returncode == status, done.stdout + done.stderr[-5000:]
+    return done
+
+
+def client(place: Path, kind: str, base: Path | None, **extra: str) -> Any:
+    """What a plain client on a GPU of ``kind`` says after three steps; it may start no daemon."""
+    based = {} if base is None else {"PRECOMPILED_BASE": str(base), "PRECOMPILED_AUTOSTART": "0"}
+    env = environment(place, CUDA_MADE_UP=kind, CUBINS="1", **based, **extra)
+    done = run("-m", "precompiled", "run", "--", sys.executable, str(PROGRAM), "3", env=env)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def listing(root: Path) -> dict[str, tuple[int, int]]:
+    return {str(path): (path.lstat().st_mtime_ns, path.lstat().st_size) for path in sorted(root.rglob("*"))}
+
+
+@pytest.fixture(scope="module")
+def baked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Any]]:
+    """A base store for an H100, made without a device, that nobody may write to; and what `bake` said."""
+    place = tmp_path_factory.mktemp("baked")
+    base = place / "base"
+    done = run("-m", "precompiled", "bake", "--json", "--target", "h100", "--steps", "3", "-o", str(base), "--",
+               sys.executable, str(PROGRAM), "0", env=environment(place / "maker"))  # fmt: skip
+    assert "MADE-UP GPU" in done.stderr
+    subprocess.run(["chmod", "-R", "a-w", str(base)], check=True)
+    yield base, json.loads(done.stdout)
+    subprocess.run(["chmod", "-R", "u+w", str(base)], check=True)
+
+
+def test_a_process_that_has_the_gpu_compiles_and_traces_nothing(baked: tuple[Path, Any], tmp_path: Path) -> None:
+    base, told = baked
+    assert told["target"] == KINDS["h100"].name and told["ended"] == "steps"
+    assert told["artifacts"] >= 2 and told["packages"] >= 2, told
+    manifests = [artifact.manifest for artifact in Store(base).all_artifacts()]
+    assert {manifest.compiled_by["device"] for manifest in manifests} == {"made up"}
+    before = listing(base)
+    found = client(tmp_path / "theirs", "h100", base)
+    assert found["gpu"] == KINDS["h100"].name
+    assert {tuple(graph) for graph in found["graphs"]} == {("compiled", "package", "")}, found["graphs"]
+    assert (found["traced"], found["compiles"], found["started"]) == ({}, 0, [])
+    assert found["cubins"], "no kernel was loaded"
+    assert listing(base) == before
+    assert not (tmp_path / "theirs" / "store" / "artifacts").exists()
+
+
+def test_a_process_with_another_gpu_finds_nothing(baked: tuple[Path, Any], tmp_path: Path) -> None:
+    base, _told = baked
+    # The H200 has the same architecture and as many multiprocessors.
+    for kind in ("h200", "a100"):
+        found = client(tmp_path / kind, kind, base, PRECOMPILED_MODE="lookup")
+        assert {tuple(graph) for graph in found["graphs"]} == {("bypassed", "inline", "lookup-only")}, found["graphs"]
+
+
+def test_cubins_are_those_of_a_compile_beside_the_device(tmp_path: Path) -> None:
+    """Byte for byte, where their sources have one name: the line numbers in a cubin name the workers' folder."""
+    env = environment(tmp_path, CUBINS="1", PRECOMPILED_MODE="wait")
+    folder = scratch.directory(tmp_path / "store")
+
+    def made(*options: str, **extra: str) -> Any:
+        try:
+            done = run("-m", "precompiled", "run", *options, "--", sys.executable, str(PROGRAM), "3",
+                       env={**env, **extra})  # fmt: skip
+        finally:
+            run("-m", "precompiled", "stop", env=env)
+        for name in ("store", "triton", "inductor"):
+            shutil.rmtree(tmp_path / name, ignore_errors=True)
+        return json.loads(done.stdout.splitlines()[-1])
+
+    there, here = made("--target", "h100"), made(CUDA_MADE_UP="h100")
+    for found in (there, here):
+        assert {tuple(graph) for graph in found["graphs"]} == {("compiled", "swap", "")}, found["graphs"]
+    assert there["keys"] == here["keys"] and there["cubins"]
+    assert there["cubins"] == here["cubins"]
+    # Those of plain torch as well, which beside a device would measure whether to pad the products of odd sizes.
+    plain = {"PRECOMPILED_MODE": "off", "TORCHINDUCTOR_SHAPE_PADDING": "0", "TORCHINDUCTOR_CACHE_DIR": str(folder)}
+    found = made(CUDA_MADE_UP="h100", **plain)
+    assert found["graphs"] == [] and set(there["cubins"].items()) <= set(found["cubins"].items())
+
+
+def test_values_of_the_command_are_eager_ones(tmp_path: Path) -> None:
+    """It fills the user's own store, which was there before, and its calls never run compiled."""
+    place = tmp_path / "maker"
+    env = environment(place, PRECOMPILED_MODE="wait")
+    try:
+        losses = []
+        for _ in range(2):  # the second one finds artifacts and entries
+            done = run("-m", "precompiled", "run", "--target", "cuda:sm_80", "--", sys.executable, str(PROGRAM), "3",
+                       env=env)  # fmt: skip
+            assert "MADE-UP GPU" in done.stderr
+            found = json.loads(done.stdout.splitlines()[-1])
+            assert found["gpu"] == KINDS["a100"].name and {graph[0] for graph in found["graphs"]} == {"compiled"}
+            losses.append(found["losses"])
+        assert {graph[1] for graph in found["graphs"]} == {"hit"}, found["graphs"]
+    finally:
+        run("-m", "precompiled", "stop", env=env)
+    eager = client(tmp_path / "eager", "a100", None, PRECOMPILED_MODE="off", TORCHDYNAMO_DISABLE="1")
+    assert losses[0] == losses[1] and losses[0][0] == pytest.approx(eager["losses"][0], rel=1e-5)
+    assert not list(place.rglob("*.best_config")), "a made-up time was kept"
+    assert not (place / "triton").exists() and not (place / "inductor").exists(), "the user's own caches were used"
+
+
+def test_what_fails_without_the_gpu_is_not_kept_as_a_failure(tmp_path: Path) -> None:
+    """A client beside the GPU is to ask a worker there."""
+    text = """if 1:
+        import json, torch, precompiled
+        f = torch.compile(lambda x: (x.sin().sum(-1, keepdim=True) * x).cos(), options={"benchmark_fusion": True})
+        f(torch.randn(4096, 64, device="cuda"))
+        print(json.dumps([[graph.key, graph.state, graph.reason] for graph in precompiled.report()]))
+    """
+    env = environment(tmp_path / "maker", PRECOMPILED_MODE="wait")
+    try:
+        done = run("-m", "precompiled", "run", "--target", "h100", "--", sys.executable, "-c", text, env=env)
+    finally:
+        run("-m", "precompiled", "stop", env=env)
+    ((key, _state, reason),) = json.loads(done.stdout.splitlines()[-1])
+    assert reason == "made-up-device"
+    store = Store(tmp_path / "maker" / "store")
+    assert store.failure(key) is None and store.lookup(key) == []
+
+
+def test_several_devices(tmp_path: Path) -> None:
+    text = "import torch; print(torch.cuda.device_count(), torch.cuda.get_device_name(1))"
+    env = environment(tmp_path / "maker", CUDA_VISIBLE_DEVICES="7")
+    done = run("-m", "precompiled", "run", "--target", "h200x8", "--", sys.executable, "-c", text, env=env)
+    assert done.stdout.split(maxsplit=1) == ["8", KINDS["h200"].name + "\n"]

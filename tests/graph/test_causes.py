@@ -1,0 +1,112 @@
+"""Why a graph was a miss, in words: from two programs as plain data."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from support_programs import ARGS, NODES, PROGRAM, changed, everything, put
+
+from precompiled.graph import causes, difference
+from precompiled.graph.causes import Cause
+
+CALLS = put("about", "calls", [["/home/me/train.py", 31, "main", "model(x)"], ["/home/me/train.py", 40, "f", "main()"]])
+CALLED = "called at /home/me/train.py:31, in main: model(x)"
+EDITED = put("about", "places", [["/home/me/model.py", 13, "forward", "return x * 3 + y"]])
+
+
+def of(change: Callable[[dict[str, Any]], Any]) -> list[Cause]:
+    after = changed(everything(change, CALLS))
+    return causes.causes(PROGRAM, after, difference.compare(PROGRAM, after))
+
+
+@pytest.mark.parametrize(
+    ("change", "kind", "short", "what", "line"),
+    [
+        (put(*ARGS, 1, "shape", [12, 16]), "size", "new size", "self.y: shape [8, 16] -> [12, 16]", CALLED),
+        (put(*ARGS, 0, "dtype", "bfloat16"), "dtype", "new dtype", "x: dtype float32 -> bfloat16", CALLED),
+        (put(*ARGS, 0, "requires_grad", True), "input", "other input", "x: requires_grad False -> True", CALLED),
+        (put("inputs", "ranges", 0, [2, 64]), "range", "other range of a size",
+         "the range asked for, 2 to any -> 2 to 64", CALLED),
+        # A size is a constant of the graph as well: no cause of its own.
+        (everything(put(*ARGS, 0, "shape", [12, 16]), put(*NODES, 2, 2, 1, 12)), "size", "new size", "[12, 16]",
+         CALLED),
+        (everything(put(*NODES, 2, 2, 1, 3), EDITED), "edit", "edit at model.py:13",
+         "'return x * 2 + y' -> 'return x * 3 + y'", "/home/me/model.py:13, in forward: return x * 3 + y"),
+        (put(*NODES, 2, 2, 1, 3), "value", "other value at model.py:12",
+         "operator.mul(%0, 2) -> operator.mul(%0, 3)", "/home/me/model.py:12"),
+        (put("modes", "grad", False), "mode", "grad mode", "True -> False", CALLED),
+        (put("modes", "autocast", {"cpu": "bfloat16"}), "mode", "autocast", "none -> cpu bfloat16", CALLED),
+        (everything(put("configs", "inductor", "max_fusion_size", 7),
+                    put("about", "set", {"inductor.max_fusion_size": "options"})), "setting",
+         "setting inductor.max_fusion_size", "64 -> 7 (by mode= or options= of torch.compile)", ""),
+        (everything(put("environment", "variables", "TORCHINDUCTOR_X", "1"), put("configs", "inductor", "x", True)),
+         "variable", "variable TORCHINDUCTOR_X", "not set -> '1' (as the process was started)", ""),
+        (put("environment", "torch", "2.15.0+cpu fedcba9876543210"), "version", "another torch", "-> 2.15.0+cpu", ""),
+        (put("environment", "compiler", "clang++ /usr/bin/clang-17 99 1750000000"), "compiler", "another C++ compiler",
+         "clang++ (/usr/bin/clang-17", ""),
+        (put("environment", "cpu", "AVX512 fedcba9876543210"), "cpu", "another CPU", "AVX2 -> AVX512", ""),
+        (put("modes", dict(reversed(PROGRAM["modes"].items()))), "mode", "the order of its fields", "", CALLED),
+    ],
+)  # fmt: skip
+def test_one_cause(change: Callable[[dict[str, Any]], Any], kind: str, short: str, what: str, line: str) -> None:
+    (found,) = of(change)
+    assert (found.kind, found.short) == (kind, short) and what in found.what and line in found.line, found
+    assert bool(line) == bool(found.line) and found.advice
+
+
+def test_an_edit_of_unknown_place() -> None:
+    constant = put(*NODES, 2, 2, 1, 3)
+    one, other = (changed(everything(change, put("about", {}))) for change in (put("hints", [9]), constant))
+    (found,) = causes.causes(one, other, difference.compare(one, other))
+    assert (found.kind, found.short, found.line) == ("edit", "edit", "")
+
+
+def test_several_causes_are_all_named() -> None:
+    found = of(everything(put("modes", "grad", False), put(*ARGS, 0, "shape", [12, 16])))
+    assert [cause.short for cause in found] == ["grad mode", "new size"]
+
+
+def test_an_edit_explains_the_inputs_that_it_brings() -> None:
+    (found,) = of(everything(put(*NODES, 2, 2, 1, 3), EDITED, put(*ARGS, 1, "shape", [12, 16])))
+    assert found.kind == "edit"
+
+
+def test_an_operator_whose_sources_changed() -> None:
+    one, other = (changed(put(*NODES, 2, 1, ["cop", "mine", "op", "", "mine.ops", digest])) for digest in ("d1", "d2"))
+    (found,) = causes.causes(one, other, difference.compare(one, other))
+    assert (found.kind, found.short) == ("operator", "custom operator mine.op.default") and "model.py:12" in found.line
+
+
+def test_the_cpus_instruction_sets_are_named() -> None:
+    def flags(text: str) -> Callable[[dict[str, Any]], Any]:
+        return put("about", "cpu", {"model": "a CPU", "flags": text})
+
+    before = changed(flags("avx avx2 amx_tile"))
+    after = changed(everything(flags("avx avx2 avx512f"), put("environment", "cpu", "AVX512 1")))
+    (found,) = causes.causes(before, after, difference.compare(before, after))
+    assert "instruction sets only then: amx_tile; only now: avx512f" in found.what
+    same = changed(everything(flags("avx avx2 amx_tile"), put("environment", "cpu", "DEFAULT 0123456789abcdef")))
+    (found,) = causes.causes(before, same, difference.compare(before, same))
+    assert "ATEN_CPU_CAPABILITY" in found.what
+
+
+def test_another_graph_is_no_version() -> None:
+    other = changed(everything(
+        put("graph", [[["p"], ["m", "sin", [{"n": 0}], []], ["o", None, [{"n": 1}], []]]]),
+        put("about", {"places": [["/home/me/other.py", 3, "g", "x.sin()"]], "nodes": [[-1, 0, -1]]}),
+    ))  # fmt: skip
+    assert not causes.is_version_of("f [0/0]", PROGRAM, "g [0/0]", other)
+    assert not causes.is_version_of("f [0/0]", PROGRAM, "f [0/0]", other)  # of the same name in another file
+    assert not causes.is_version_of("f [0/0]", PROGRAM, "f [1/0]", other)
+    edited = changed(everything(put(*NODES, 2, ["m", "sin", [{"n": 0}], []]), EDITED))
+    assert causes.is_version_of("f [0/0]", PROGRAM, "f [0/1]", edited)
+    assert causes.is_version_of("f [0/0]", PROGRAM, "f [7/0]", PROGRAM)
+    assert causes.new(PROGRAM).line == "/home/me/model.py:12, in forward: return x * 2 + y"
+
+
+def test_a_cause_is_plain_data() -> None:
+    (found,) = of(put("modes", "grad", False))
+    assert json.loads(json.dumps(vars(found))) == vars(found)

@@ -1,0 +1,79 @@
+#!/usr/bin/env python3
+"""Make docs/api.md, what programs may call, from its docstrings: `PYTHON tools/api_page.py`."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs" / "api.md"
+sys.path.insert(0, str(ROOT))
+
+import precompiled  # noqa: E402 - below the path
+from precompiled.client.ledger import GraphReport  # noqa: E402
+from precompiled.core import errors  # noqa: E402
+from precompiled.packages.automatic import FunctionReport  # noqa: E402
+
+_HEAD = """\
+# What programs may call
+
+Made from the docstrings by `python tools/api_page.py`. What is named neither here nor in [cli.md](cli.md) may change
+with any version ([upgrading.md](upgrading.md)).
+
+`import precompiled` imports nothing else; torch is imported by none of these before the program does.
+"""
+_ERRORS = (errors.PrecompiledError, errors.ConfigError, errors.PackageError, errors.NotServed)
+
+
+def page() -> str:
+    return "\n".join(_page())
+
+
+def _page() -> Iterator[str]:
+    yield _HEAD
+    for name in precompiled.__all__:
+        function = getattr(precompiled, name)
+        if inspect.isfunction(function):
+            yield f"## `precompiled.{name}{_signature(function)}`\n"
+            yield _text(function)
+    yield "## `torch.compile(model, backend=\"precompiled\")`\n"
+    yield "The same for one call, without the hook. It takes torch.compile's own `mode=` and `options=`.\n"
+    for kind, gives in ((GraphReport, "report"), (FunctionReport, "package_report")):
+        yield f"## `{kind.__name__}`, of `precompiled.{gives}()`\n"
+        yield _text(kind)
+        yield "| field | type | |\n|---|---|---|"
+        comments = _comments(kind)
+        for item in dataclasses.fields(kind):
+            yield f"| `{item.name}` | `{str(item.type).replace('|', chr(92) + '|')}` | {comments.get(item.name, '')} |"
+        yield ""
+    yield "## Errors, in `precompiled.core.errors`\n"
+    yield "Each has `code` (stable: [reasons.md](reasons.md)), `message` and `action`.\n"
+    for error in _ERRORS:
+        bases = ", ".join(base.__name__ for base in error.__bases__)
+        yield f"### `{error.__name__}({bases})`\n"
+        yield _text(error)
+
+
+def _signature(function: Any) -> str:
+    # Annotations are texts, since the package imports nothing: their quotes say nothing to a reader.
+    return str(inspect.signature(function)).replace("'", "").replace('"', "")
+
+
+def _text(thing: Any) -> str:
+    return re.sub(r"``(.+?)``", r"`\1`", inspect.getdoc(thing) or "").replace("(docs/", "(") + "\n"
+
+
+def _comments(kind: type) -> dict[str, str]:
+    """What is said behind the fields of a dataclass."""
+    found = re.findall(r"^    (\w+): [^#\n]*#\s*(.+)$", inspect.getsource(kind), re.MULTILINE)
+    return {name: comment.replace("|", "\\|") for name, comment in found}
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())

@@ -1,0 +1,104 @@
+#!/usr/bin/env python3
+"""Make docs/precompiled.1, the manual page, from the command line's own help: `PYTHON tools/man_page.py`.
+
+`make dist` puts it into the wheel (share/man/man1), where `man` finds it beside an installed `precompiled`.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs" / "precompiled.1"
+sys.path.insert(0, str(ROOT))
+
+from precompiled.cli.app import cli  # noqa: E402 - below the path
+from precompiled.core import config  # noqa: E402
+from precompiled.version import VERSION  # noqa: E402
+
+# Each command has them: they are told once.
+_COMMON = ("as_json", "cache_dir", "runtime_dir", "help")
+
+
+def page() -> str:
+    return "\n".join([*_page(), ""])
+
+
+def _page() -> Iterator[str]:
+    yield f'.TH PRECOMPILED 1 "" "precompiled {VERSION}" "User Commands"'
+    yield ".SH NAME"
+    yield rf"precompiled \- {_roff((cli.help or '').strip().rstrip('.'))}"
+    yield ".SH SYNOPSIS"
+    yield r".B precompiled"
+    yield r".I COMMAND"
+    yield "[OPTIONS] [ARGUMENTS]"
+    yield ".SH DESCRIPTION"
+    yield _roff(
+        "A daemon, one per host, compiles the graphs of torch.compile, each once, in the background. Programs run "
+        "eager at once and are swapped over to compiled code between two calls; the next process starts compiled."
+    )
+    yield ".SH COMMANDS"
+    with click.Context(cli, info_name="precompiled") as context:
+        yield from _commands(cli, context)
+        yield ".SH OPTIONS OF ALL COMMANDS"
+        example = cli.get_command(context, "status")
+        assert example is not None
+        for parameter in example.params:
+            if parameter.name in _COMMON and isinstance(parameter, click.Option):
+                yield from _option(parameter, context)
+    yield ".SH EXIT STATUS"
+    for status, meaning in (("0", "done"), ("1", "it failed"), ("2", "wrong use"), ("130", "after Ctrl-C")):
+        yield from _tagged(status, meaning)
+    yield ".SH ENVIRONMENT"
+    yield from _tagged("PRECOMPILED=0", "switches everything off")
+    yield from _tagged(
+        "PRECOMPILED_NAME", f"a setting, for NAME one of {', '.join(config.NAMES)}; `precompiled config` shows all, "
+        "with where each comes from",
+    )  # fmt: skip
+    yield ".SH FILES"
+    yield from _tagged("$XDG_CONFIG_HOME/precompiled/config.toml, /etc/precompiled.toml", "settings")
+    yield from _tagged("$XDG_CACHE_HOME/precompiled", "the store")
+
+
+def _commands(group: click.Group, context: click.Context, before: str = "") -> Iterator[str]:
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
+        inner = click.Context(command, info_name=f"{before}{name}", parent=context)
+        if isinstance(command, click.Group):
+            yield from _commands(command, inner, f"{before}{name} ")
+            continue
+        usage = " ".join(piece for piece in command.collect_usage_pieces(inner) if piece != "[OPTIONS]")
+        yield f".SS {_roff(f'{before}{name} {usage}'.strip())}"
+        paragraphs = re.split(r"\n\s*\n", (command.help or "").strip())
+        yield "\n.PP\n".join(_roff(re.sub(r"\s+", " ", paragraph.strip())) for paragraph in paragraphs)
+        for parameter in command.params:
+            if isinstance(parameter, click.Option) and parameter.name not in _COMMON:
+                yield from _option(parameter, inner)
+
+
+def _option(option: click.Option, context: click.Context) -> Iterator[str]:
+    record = option.get_help_record(context)
+    if record is not None:
+        yield from _tagged(*record)
+
+
+def _tagged(tag: str, text: str) -> Iterator[str]:
+    yield ".TP"
+    yield rf"\fB{_roff(tag)}\fR"
+    yield _roff(text)
+
+
+def _roff(text: str) -> str:
+    """As roff reads it: a hyphen is one, and no line is taken for a request."""
+    escaped = text.replace("\\", r"\e").replace("-", r"\-").replace("`", r"\(ga").replace("~", r"\(ti")
+    return rf"\&{escaped}" if escaped.startswith((".", "'")) else escaped
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())
