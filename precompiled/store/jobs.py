@@ -83,13 +83,10 @@ class UnderWay:
     phase_began: float
     estimate_s: float | None
 
-    def said(self, now: float) -> str:
-        """``Inductor: forward for 3.0 s, 12.0 s of about 35.0 s``."""
-        text = f"{self.phase} for {human_seconds(max(0.0, now - self.phase_began))}" if self.phase else ""
-        if self.estimate_s is not None:
-            of = f"{human_seconds(max(0.0, now - self.began))} of about {human_seconds(self.estimate_s)}"
-            text = f"{text}, {of}" if text else of
-        return text
+    def said(self) -> str:
+        """Behind how long it has taken: `` of about 35.0 s, Inductor: forward``."""
+        of = f" of about {human_seconds(self.estimate_s)}" if self.estimate_s is not None else ""
+        return of + (f", {self.phase}" if self.phase else "")
 
 
 class JobRecord:
