@@ -177,11 +177,19 @@ def workers(root: Path) -> list[Worker]:
     return sorted(_workers(root), key=lambda worker: worker.launched)
 
 
+# What was read, for whoever looks again and again (`top`): most files are of workers that have ended.
+_read: dict[Path, tuple[tuple[int, int], Worker]] = {}
+
+
 def _workers(root: Path) -> Iterator[Worker]:
     with suppress(OSError, StoreError), trust.open_directory(root / JOBS) as fd:
         for file in os.listdir(fd):
             with suppress(OSError, StoreError, ValueError, TypeError, KeyError, AttributeError, IndexError):
-                yield _worker(lines.read(file, fd, shown=str(root / JOBS / file)))
+                found = os.stat(file, dir_fd=fd, follow_symlinks=False)
+                version, path = (found.st_mtime_ns, found.st_size), root / JOBS / file
+                if path not in _read or _read[path][0] != version:
+                    _read[path] = (version, _worker(lines.read(file, fd, shown=str(path))))
+                yield _read[path][1]
 
 
 def _worker(found: list[dict[str, object]]) -> Worker:
