@@ -42,6 +42,7 @@ COMMANDS = {
     "bake": "precompiled.cli.bake",
     "push": "precompiled.cli.remote",
     "pull": "precompiled.cli.remote",
+    "sync": "precompiled.cli.remote",
     "remote": "precompiled.cli.remote",
     "keys": "precompiled.cli.keys",
     "clear": "precompiled.cli.store",

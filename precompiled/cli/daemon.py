@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import signal
 import sys
 import time
+from collections.abc import Mapping
 from typing import Any
 
 import click
@@ -136,13 +138,23 @@ def stats_command(out: Output, settings: Settings, run: str | None, timeout: flo
             elif isinstance(value, dict):
                 rows.append((name, ", ".join(f"{reason} {count}" for reason, count in sorted(value.items())) or "-"))
             elif name.endswith("_s"):
-                rows.append((name.removesuffix("_s"), human_seconds(value)))
+                rows.append((name.removesuffix("_s"), human_seconds(value) + _mean(name, reply)))
             else:
-                rows.append((name, str(value)))
+                rows.append((name, f"{value}{_share(name, reply)}"))
         pairs(rows)
 
     out.result(reply, show)
     return 0
+
+
+def _share(name: str, reply: Mapping[str, Any]) -> str:
+    lookups = reply["hits"] + reply["misses"]
+    return f" ({reply['hits'] / lookups:.0%} of {counted(lookups, 'lookup')})" if name == "hits" and lookups else ""
+
+
+def _mean(name: str, reply: Mapping[str, Any]) -> str:
+    compiled = reply["compiled"]
+    return f" ({human_seconds(reply[name] / compiled)} a graph)" if name == "compile_s" and compiled else ""
 
 
 # ---------------------------------------------------------------- inside
@@ -197,7 +209,11 @@ def stop_daemon(settings: Settings, timeout: float) -> int | None:
     except DaemonError as error:
         if error.code in _NOT_RUNNING:
             return None
-        raise
+        skewed = _own_listener(settings) if error.code == "protocol-version" else None
+        if skewed is None:
+            raise
+        pid = skewed
+        os.kill(pid, signal.SIGTERM)  # as systemd would: it has been upgraded in place, and understands no word of ours
     if not _wait_for_end(pid, timeout):
         raise DaemonError(
             f"the daemon (pid {pid}) was told to stop, but still runs after {timeout:g} s",
@@ -205,6 +221,22 @@ def stop_daemon(settings: Settings, timeout: float) -> int | None:
             code="stop-timed-out",
         )
     return pid
+
+
+def _own_listener(settings: Settings) -> int | None:
+    """The process that listens on the daemon's socket, where that is a daemon of this user's; else None."""
+    import psutil  # type: ignore[import-untyped, unused-ignore]
+
+    from precompiled.client.link import listener
+
+    found = listener(settings)
+    if found is None or found.uid != os.geteuid():
+        return None
+    try:  # where systemd listens for it, it is systemd
+        command = psutil.Process(found.pid).cmdline()
+    except psutil.Error:
+        return None
+    return found.pid if any("precompiled" in word for word in command) else None
 
 
 def _wait_for_end(pid: int, timeout: float) -> bool:

@@ -243,4 +243,4 @@ def _show_table(title: str, rows: Sequence[tuple[str, ...]]) -> None:
 def _lasted(run: Run) -> float:
     ends = [process.ended or max((graph["at"] for graph in process.graphs.values()), default=process.began)
             for process in run.processes]  # fmt: skip
-    return max(ends) - min(process.began for process in run.processes)
+    return max(ends) - min(process.launched or process.began for process in run.processes)

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import errno
 import socket
+import struct
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from precompiled.core import forking, paths
 from precompiled.core.config import Settings
@@ -37,6 +38,23 @@ def daemon_reachable(settings: Settings) -> bool:
         # A full backlog is a busy daemon, not an absent one.
         return error.errno in (errno.EAGAIN, errno.ETIMEDOUT)
     return True
+
+
+class Listener(NamedTuple):
+    pid: int
+    uid: int
+
+
+def listener(settings: Settings) -> Listener | None:
+    """Who listens on the daemon's socket, as the kernel says; None where nobody does."""
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as sock:
+            sock.settimeout(CONNECT_TIMEOUT_S)
+            sock.connect(str(paths.socket_path(settings.runtime_dir)))
+            pid, uid, _gid = struct.unpack("iII", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    except (OSError, ConfigError):
+        return None
+    return Listener(pid, uid)
 
 
 def import_zmq() -> Any:

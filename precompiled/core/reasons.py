@@ -226,6 +226,10 @@ _TABLE = (
     _failure(_IN_PROCESS, "made-up-device",
         "the worker's GPU is a [made-up one](made-up-cuda.md), and the compile asked it for a time, or to run a kernel",
         "Compile it where the GPU is"),
+    _failure(_IN_PROCESS, "hidden-cpu-kernels",
+        "the compile of a graph that has values on a GPU alone made kernels for the CPU (a backward that a custom op "
+        "computes there): its key says nothing of the CPU",
+        "Compute it on the GPU"),
     _failure(_IN_PROCESS, "not-serializable", "torch's result cannot be kept, or not pickled"),
     _failure(_IN_PROCESS, "undecodable-graph",
         "the graph's bytes do not decode in the worker, or an operator of yours has other kernels there",

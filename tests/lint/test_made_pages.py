@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import runpy
 import shutil
 import subprocess
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+PAGE = ROOT / "docs" / "upgrading.md"
 
 
 @pytest.mark.parametrize(("tool", "page"), [("man_page.py", "precompiled.1"), ("api_page.py", "api.md")])
@@ -18,11 +20,26 @@ def test_the_page_is_what_its_tool_makes(tool: str, page: str) -> None:
     assert (ROOT / "docs" / page).read_text() == made, f"run `python tools/{tool}`"
 
 
+def test_the_numbers_of_formats_are_told_as_they_are() -> None:
+    from precompiled import wire
+    from precompiled.graph import key
+    from precompiled.packages import portable_format
+    from precompiled.remote import envelope
+    from precompiled.store import artifact_format, package_format
+
+    here = [wire.PROTOCOL, artifact_format.FORMAT, key.SCHEMA, package_format.FORMAT, portable_format.FORMAT,
+            envelope.FORMAT]  # fmt: skip
+    rows = re.findall(r"^\|[^|]+\| `\w+\.(?:PROTOCOL|FORMAT|SCHEMA)` \| (\d+) \|", PAGE.read_text(), re.MULTILINE)
+    assert [int(number) for number in rows] == here, "docs/upgrading.md and CHANGELOG.md tell the numbers"
+    said = "Protocol {}, artifacts {}, keys {}, entries of packages {}, package files {}, objects of a remote {}."
+    assert said.format(*here) in (ROOT / "CHANGELOG.md").read_text()
+
+
 @pytest.mark.skipif(shutil.which("groff") is None, reason="there is no groff to read a manual page")
 def test_the_manual_page_is_one() -> None:
     command = ["groff", "-man", "-ww", "-Tascii", str(ROOT / "docs" / "precompiled.1")]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
-    assert done.stderr == "" and "explain" in done.stdout
+    assert done.stderr == "" and "PRECOMPILED(1)" in done.stdout
 
 
 def test_all_commands_are_in_the_manual_page() -> None:

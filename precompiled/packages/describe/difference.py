@@ -100,7 +100,7 @@ _DIGESTS = {
 
 def requirement(name: str, here: str | None, before: str | None, when: str) -> str:
     """That one of the requirements differs. ``when``: when or where the other was."""
-    return _DIGESTS.get(name) or f"{name}: {_both('', here, before).said(when)}"
+    return _DIGESTS.get(name) or f"{name}: {_both('', here or 'none', before or 'none').said(when)}"
 
 
 def _state(here: str, there: str) -> str:

@@ -1,0 +1,40 @@
+"""A daemon of another protocol version, as after an upgrade in place: its own user's commands can end it."""
+
+from __future__ import annotations
+
+import os
+
+import psutil
+import pytest
+from support_host import TIMEOUT_S, Host
+
+from precompiled import wire
+from precompiled.cli import daemon
+from precompiled.client import link
+from precompiled.core.errors import DaemonError
+
+
+@pytest.mark.reason("protocol-version")
+def test_stop_ends_a_daemon_that_speaks_another_protocol(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    pid = host.start_daemon()
+    assert link.listener(host.settings) == (pid, os.geteuid())
+    process = psutil.Process(pid)
+    with monkeypatch.context() as patch:
+        patch.setattr(wire, "PREAMBLE", b"precompiled/99")
+        with pytest.raises(DaemonError) as caught:
+            daemon.ask_daemon(host.settings, wire.Status(), TIMEOUT_S)
+        assert caught.value.code == "protocol-version"
+        assert daemon.stop_daemon(host.settings, TIMEOUT_S) == pid
+        assert not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+        assert daemon.stop_daemon(host.settings, TIMEOUT_S) is None and link.listener(host.settings) is None
+
+
+def test_what_listens_and_is_no_daemon_of_ours_is_left_alone(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As systemd, where it listens for the daemon; or another user's daemon."""
+    pid = host.start_daemon()
+    monkeypatch.setattr(psutil.Process, "cmdline", lambda self: ["/usr/lib/systemd/systemd", "--user"])
+    assert daemon._own_listener(host.settings) is None
+    monkeypatch.undo()
+    assert daemon._own_listener(host.settings) == pid
+    monkeypatch.setattr(daemon.os, "geteuid", lambda: os.getuid() + 1)
+    assert daemon._own_listener(host.settings) is None
