@@ -52,6 +52,10 @@ $(FLEET): $(STAMP)
 demo: $(STAMP) ## A model trains without waiting for its compile, beside plain torch.compile (under 4 minutes)
 	@$(BIN)/python examples/demo/demo.py
 
+.PHONY: demo-fleet
+demo-fleet: $(FLEET) ## Three hosts and a bucket on this machine: each graph compiled once (under 4 minutes)
+	@$(BIN)/python examples/demo/fleet.py
+
 .PHONY: bench bench-quick bench-full bench-scale bench-fleet bench-watch bench-packages
 bench: $(STAMP) ## All measures against their goals, side by side with torch.compile (about 40 minutes; ARGS=--help)
 	@$(BIN)/python -m benchmarks $(ARGS)

@@ -121,8 +121,9 @@ def _among_hosts(
             publishing = time.monotonic()
             artifact = store.publish(payload)
             record.spent("publish", time.monotonic() - publishing)
-    except Exception:
-        among_hosts.failed()
+    except Exception as error:
+        if not isinstance(error, StoreError) and not _is_of_the_host(error) and not _is_made_up(job):
+            among_hosts.failed()  # at the graph, where the next host would fail too
         raise
     among_hosts.published(artifact.slot)
     for key, program in others.items():
@@ -195,7 +196,8 @@ def _compile(
     program = capture.parse(job.graph)
     if job.device == "cpu" and job.compile_threads > 1:
         vector_units.begin()
-    here = environment.facts("cuda:0" if job.device != "cpu" else "cpu", of_a_worker=True)
+    uses_cpu = "cpu" in program["environment"]
+    here = environment.facts("cuda:0" if job.device != "cpu" else "cpu", uses_cpu=uses_cpu, of_a_worker=True)
     _check_environment(program["environment"], here)
     graph, inputs, settings = program["graph"], program["inputs"], program["configs"]
     try:
@@ -217,6 +219,9 @@ def _compile(
         result: CompileResult = compile_graph(
             module, inputs, program["hints"], program["floats"], frozen, told, record.phase
         )
+    if result.native.files and not uses_cpu:
+        # For this CPU, by this compiler, and the key has neither: hosts that have others would find it.
+        raise CompileFailed("the graph has kernels for the CPU, which nothing of it shows", code="hidden-cpu-kernels")
     manifest = fmt.Manifest(
         key=job.key,
         name=job.name,

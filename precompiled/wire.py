@@ -133,7 +133,19 @@ class Watches(_Message, frozen=True):
     """Ask for WatchesReply."""
 
 
-ClientMessage = Submit | Tally | Expect | Status | Stats | Stop | Watch | Unwatch | Watches
+class GiveUp(_Message, frozen=True):
+    """Give up the asking user's jobs of the keys that begin so, whoever asked for them; answered with Changed."""
+
+    keys: list[str]
+
+
+class Retry(_Message, frozen=True):
+    """Take what begins so out of quarantine: the next submit is compiled again; answered with Changed."""
+
+    keys: list[str]
+
+
+ClientMessage = Submit | Tally | Expect | Status | Stats | Stop | Watch | Unwatch | Watches | GiveUp | Retry
 
 
 # ---------------------------------------------------------------- daemon -> client
@@ -161,7 +173,8 @@ class Rejected(_Message, frozen=True):
 
     At once: "protocol-version", "bad-message", "too-large", "not-permitted", "no-such-device", "key-quarantined",
     "worker-cannot-start", "stopping". Later, as the end of an accepted job: "compile-failed", "device-lost",
-    "made-up-device", "key-quarantined", "worker-cannot-start", "stopping". What each means: docs/protocol.md.
+    "made-up-device", "key-quarantined", "worker-cannot-start", "job-cancelled", "stopping". What each means:
+    docs/protocol.md.
     """
 
     code: str
@@ -269,6 +282,12 @@ class Stopping(_Message, frozen=True):
     pid: int
 
 
+class Changed(_Message, frozen=True):
+    """The keys of which a job was given up (answer to GiveUp), or a quarantine ended (to Retry)."""
+
+    keys: list[str]
+
+
 class Watching(_Message, frozen=True):
     """The watches that are registered now (answer to Watch), or were (to Unwatch)."""
 
@@ -282,7 +301,7 @@ class WatchesReply(_Message, frozen=True):
     degraded: list[str] = []
 
 
-DaemonMessage = Accepted | Busy | Rejected | StatusReply | StatsReply | Stopping | Watching | WatchesReply
+DaemonMessage = Accepted | Busy | Rejected | StatusReply | StatsReply | Stopping | Watching | WatchesReply | Changed
 
 
 # ---------------------------------------------------------------- daemon -> worker

@@ -25,6 +25,7 @@ import psutil
 from precompiled.service import budget
 from precompiled.service.devices import DeviceError, Devices
 from precompiled.service.events import (
+    Asked,
     Cancelled,
     Count,
     Event,
@@ -308,6 +309,8 @@ class Daemon:
                 self._server.send(peer.routing_id, self._metrics.reply(self._seen_by(peer)))
             case wire.Watch() | wire.Unwatch() | wire.Watches():
                 self._asked_to_watch(peer, message)
+            case wire.GiveUp() | wire.Retry():
+                self._do(Asked(peer.routing_id, self._seen_by(peer), message))
             case wire.Stop():
                 self._server.send(peer.routing_id, wire.Stopping(os.getpid()))
                 self._stop_reason = self._stop_reason or f"asked by uid {peer.uid}, pid {peer.pid}"

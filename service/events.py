@@ -85,6 +85,15 @@ class Cancelled:
 
 
 @dataclass(frozen=True)
+class Asked:
+    """A peer wants jobs given up, or keys out of quarantine. ``uid``: whose; None: anybody's."""
+
+    client: bytes
+    uid: int | None
+    message: wire.GiveUp | wire.Retry
+
+
+@dataclass(frozen=True)
 class Tick:
     """The time may have passed a limit."""
 
@@ -94,7 +103,7 @@ class ShutDown:
     """Refuse new submits, give up all jobs, end all workers."""
 
 
-Event = Submitted | Expected | WorkerReady | WorkerDone | WorkerGone | Cancelled | Tick | ShutDown
+Event = Submitted | Expected | WorkerReady | WorkerDone | WorkerGone | Cancelled | Asked | Tick | ShutDown
 
 # ---------------------------------------------------------------- instructions
 

@@ -28,6 +28,7 @@ from __future__ import annotations
 from collections import Counter, deque
 
 from precompiled.service.events import (
+    Asked,
     Cancelled,
     Count,
     Event,
@@ -134,6 +135,8 @@ class Scheduler:
                 self._gone(event, now, out)
             case Cancelled(uid, ids):
                 self._cancelled(uid, set(ids), now, out)
+            case Asked():
+                self._asked(event, now, out)
             case Tick():
                 self._tick(now, out)
             case ShutDown():
@@ -323,19 +326,39 @@ class Scheduler:
         for job in [job for job in self.jobs.values() if job.uid == uid and ids & job.interested.keys()]:
             for name in ids & job.interested.keys():
                 del job.interested[name]
-            if job.interested:
-                continue
-            if job.state == "queued":
-                self._queue.remove(job)
-            else:
-                assert job.worker is not None
-                worker = self.workers[job.worker]
-                worker.job = None
-                if worker.state == "busy":  # else it is being ended already, for its time or its memory
-                    self._kill(worker, "cancelled", now, out)
-            out.append(job.move("cancel", now))
-            self._end(job, out, _CANCELLED)
+            if not job.interested:
+                self._give_up(job, _CANCELLED, now, out)
         self._assign_jobs(now, out)
+
+    def _give_up(self, job: Job, told: wire.Rejected, now: float, out: list[Instruction]) -> None:
+        if job.state == "queued":
+            self._queue.remove(job)
+        else:
+            assert job.worker is not None
+            worker = self.workers[job.worker]
+            worker.job = None
+            if worker.state == "busy":  # else it is being ended already, for its time or its memory
+                self._kill(worker, "cancelled", now, out)
+        out.append(job.move("cancel", now))
+        self._end(job, out, told)
+
+    def _asked(self, event: Asked, now: float, out: list[Instruction]) -> None:
+        """Somebody's word on keys, by their beginnings: his own jobs, or anybody's where ``uid`` is None."""
+        beginnings = tuple(event.message.keys)
+
+        def meant(flight: Flight) -> bool:
+            return event.uid in (None, flight[0]) and flight[2].startswith(beginnings)
+
+        if isinstance(event.message, wire.GiveUp):
+            found = [flight for flight in self.jobs if meant(flight)]
+            for flight in found:
+                self._give_up(self.jobs[flight], _GIVEN_UP, now, out)
+            self._assign_jobs(now, out)
+        else:
+            found = [flight for flight in self._quarantined if meant(flight)]
+            for flight in found:
+                del self._quarantined[flight]
+        out.append(Reply(event.client, wire.Changed(sorted({key for _, _, key in found}))))
 
     def _tick(self, now: float, out: list[Instruction]) -> None:
         limits = self.limits
@@ -503,6 +526,7 @@ _STOPPING = wire.Rejected("stopping", "The daemon is stopping", "Submit again wh
 
 
 _CANCELLED = wire.Rejected("cancelled", "The watch that asked for it has newer sources", "")
+_GIVEN_UP = wire.Rejected("job-cancelled", "Somebody has cancelled its compile", "The next process asks again")
 
 
 def _rejected(event: Submitted, code: str, message: str, action: str) -> Reply:

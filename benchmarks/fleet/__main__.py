@@ -1,8 +1,8 @@
-"""1,000 simulated hosts start cold at once on 30 graphs: on a shared directory, over S3, with one in ten killed.
+"""1,000 simulated hosts start cold at once on 30 graphs: over a shared directory and S3, and with one in ten killed.
 
-`make bench-fleet` (`python -m benchmarks.fleet`). S3 is moto's server on this machine, one Python process, which
-answers about a hundred requests a second: most of the time is spent there. Exit status 1 when a host that lived lacks
-a graph in the end, or more than 0.1 % of what was wanted was compiled twice.
+`make bench-fleet` (`python -m benchmarks.fleet`). S3 is moto's server on this machine, one Python process: most of the
+time is spent there. Exit status 1 when a host that lived lacks a graph in the end, or more than 0.1 % of what was
+wanted was compiled twice.
 """
 
 from __future__ import annotations
@@ -55,13 +55,14 @@ def main() -> int:
     parser.add_argument("--hosts", type=int, default=1000)
     parser.add_argument("--graphs", type=int, default=30)
     parser.add_argument("--only", action="append", help=f"one of {', '.join(PLACES)}")
+    parser.add_argument("--killed", type=float, action="append", help=f"by default {' and '.join(map(str, KILLED))}")
     parser.add_argument("--docs", action="store_true", help="put the table into docs/fleet.md")
     arguments = parser.parse_args()
     console, say = begin(180)
     outcomes: list[tuple[str, Outcome]] = []
     for place in chosen(parser, arguments.only, PLACES):
         with remote(place) as url:
-            for killed in KILLED:
+            for killed in arguments.killed or KILLED:
                 say(f"{place}, {killed:.0%} of the hosts killed")
                 with scratch() as root:
                     os.environ["XDG_CONFIG_HOME"] = str(root / "config")
@@ -69,6 +70,7 @@ def main() -> int:
                     plan = Plan(arguments.hosts, arguments.graphs, killed, seed=time.time_ns())
                     found = run(plan, root / "stores", f"{url}/{killed}", trusting.trust(False), say)
                 outcomes.append((place, found))
+                say(" | ".join(row(place, found)))
     table = Table(TITLE, HEADERS, [row(place, outcome) for place, outcome in outcomes])
     print("\n" + table.text() + "\n")
     if arguments.docs:

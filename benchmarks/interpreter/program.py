@@ -52,10 +52,10 @@ def _use_the_same_keys() -> None:
     """
     facts = environment.facts
 
-    def without(device: str, *, of_a_worker: bool = False) -> dict[str, Any]:
+    def without(device: str, *, uses_cpu: bool = True, of_a_worker: bool = False) -> dict[str, Any]:
         value = os.environ.pop(INTERPRET)
         try:
-            return facts(device, of_a_worker=of_a_worker)
+            return facts(device, uses_cpu=uses_cpu, of_a_worker=of_a_worker)
         finally:
             os.environ[INTERPRET] = value
 

@@ -15,46 +15,29 @@ All files lie in a temporary directory, with a daemon of its own; both are remov
 from __future__ import annotations
 
 import json
-import os
-import shutil
-import signal
 import statistics
-import subprocess
 import sys
-import tempfile
-import threading
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import timeline
-from rich.console import Console, Group
-from rich.live import Live
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 from run import Run
-
-HERE = Path(__file__).resolve().parent
-# Compiled steps that each process makes at least, to have a steady step time.
-COMPILED_STEPS = 20
-# Eager and compiled code round differently, and the difference grows from step to step.
-TOLERANCE = 1e-3
-# A bound on the silence of one process, far above what a step takes: the demo ends with an error instead of hanging.
-# Not on the whole process, whose length is up to what else the machine does.
-SILENCE_S = 240.0
-PLAIN_LINE_S = 5.0  # between two lines of progress where there is no terminal
+from show import COMPILED_STEPS, TOLERANCE, Show, main
 
 
-class DemoError(Exception):
-    """The demo cannot go on; the text says why."""
+class Demo(Show):
+    title = "precompiled: the demo"
+    about = (
+        "Four processes train the same small GPT-2 (examples/demo/train.py), one after the other: two with plain\n"
+        "torch.compile, two below `precompiled run`. This takes two to four minutes on two cores.\n"
+    )
+    try_it = "Your own program, the same way: [bold]precompiled run -- python train.py[/]"
 
-
-class Demo:
     def __init__(self, console: Console, directory: Path) -> None:
-        self.console = console
-        self.directory = directory
+        super().__init__(console, directory)
         self.eager = Run("eager", "not compiled", hook=False, extra={"TORCH_COMPILE_DISABLE": "1"})
         self.runs = [
             Run("plain, cold", "nothing cached", hook=False),
@@ -66,74 +49,16 @@ class Demo:
     # ------------------------------------------------------------------ the processes
 
     def variables(self, run: Run) -> dict[str, str]:
-        kept = {name: value for name, value in os.environ.items() if not name.startswith("PRECOMPILED")}
         return {
-            **kept,
-            "HF_HUB_OFFLINE": "1",
+            **self.plain_variables(),
             "PRECOMPILED_CACHE_DIR": str(self.directory / "store"),
             "PRECOMPILED_RUNTIME_DIR": str(self.directory / "run"),
-            "PRECOMPILED_PACKAGE_AUDIT": "0",  # one process in fifty traces to compare: not in a demo
             # Plain torch.compile fills one cache; the runs of ours have another, which stays empty.
             "TORCHINDUCTOR_CACHE_DIR": str(self.directory / ("inductor-ours" if run.hook else "inductor-plain")),
             # The hook may be on for good here: plain torch.compile must stay plain.
             **({} if run.hook else {"PRECOMPILED": "0"}),
             **run.extra,
         }
-
-    def train(self, run: Run, min_steps: int) -> None:
-        command = [sys.executable, str(HERE / "observed.py"), str(min_steps), str(COMPILED_STEPS)]
-        if run.hook:
-            command = [sys.executable, "-m", "precompiled", "run", "--", *command]
-        with open(self.directory / f"{run.label}.log", "w+") as log:
-            run.launched = run.heard = time.monotonic()
-            run.process = subprocess.Popen(
-                command, env=self.variables(run), stdout=subprocess.PIPE, stderr=log, text=True
-            )
-            ended = threading.Event()
-            threading.Thread(target=self._end_silence, args=(run, ended), daemon=True).start()
-            try:
-                assert run.process.stdout is not None
-                for line in run.process.stdout:
-                    run.heard = time.monotonic()
-                    self._take(run, json.loads(line))
-                status = run.process.wait()
-            finally:
-                ended.set()
-            if status != 0 or not run.end:
-                log.seek(0)
-                raise DemoError(self._explain(run, status, log.read()))
-        run.finished = True
-
-    def _end_silence(self, run: Run, ended: threading.Event) -> None:
-        assert run.process is not None
-        while not ended.wait(1.0):
-            if time.monotonic() - run.heard > SILENCE_S:
-                run.process.kill()
-                return
-
-    def _explain(self, run: Run, status: int, errors: str) -> str:
-        silent = time.monotonic() - run.heard >= SILENCE_S
-        text = f"The process {run.label!r} " + (
-            f"made no step for {SILENCE_S:.0f} s, after {len(run.steps)} steps" if silent else f"ended: {status}"
-        )
-        daemon_log = self.directory / "run" / "daemon.log"
-        daemon = daemon_log.read_text() if daemon_log.exists() else ""
-        return "\n".join([text, *errors.splitlines()[-30:], *daemon.splitlines()[-10:]])
-
-    def _take(self, run: Run, event: dict[str, Any]) -> None:
-        kind = event.pop("event")
-        if kind == "begin":
-            run.began = event["at"]
-        elif kind == "step":
-            run.steps.append(event)
-        elif kind == "end":
-            run.end = event
-
-    def precompiled(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "precompiled", *arguments],
-            env=self.variables(self.runs[1]), capture_output=True, text=True, check=False, timeout=60,
-        )  # fmt: skip
 
     def run_all(self) -> None:
         with self.progress():
@@ -144,61 +69,11 @@ class Demo:
             # As many steps as A made, so that each loss of A has one to be compared with.
             self.train(b, len(a.steps))
             self.train(plain_warm, 2 * COMPILED_STEPS)
-        self.stats = json.loads(self.precompiled("stats", "--json").stdout)
+        self.stats = json.loads(self.precompiled(self.runs[1], "stats", "--json").stdout)
 
     def close(self) -> None:
-        for run in (self.eager, *self.runs):
-            if run.process is not None and run.process.poll() is None:
-                run.process.kill()
-                run.process.wait()
-        stopped = self.precompiled("stop")
-        if stopped.returncode != 0:
-            self.console.print(f"The demo's daemon could not be stopped: {stopped.stderr}", style="bold red")
-
-    # ------------------------------------------------------------------ progress
-
-    @contextmanager
-    def progress(self) -> Iterator[None]:
-        """Shows the progress: the growing timeline in a terminal, a line every few seconds elsewhere."""
-        if self.console.is_terminal:
-            with Live(get_renderable=self._live, console=self.console, refresh_per_second=5, transient=True):
-                yield
-            return
-        done = threading.Event()
-        thread = threading.Thread(target=self._lines, args=(done,), daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            done.set()
-            thread.join()
-
-    def _live(self) -> Group:
-        return Group(self.drawing(), Text(self._now(), "bold"))
-
-    def _lines(self, done: threading.Event) -> None:
-        while not done.wait(PLAIN_LINE_S):
-            if line := self._now():
-                self.console.print(line, highlight=False)
-
-    def _now(self) -> str:
-        run = next((run for run in self.runs if run.launched and not run.finished), None)
-        if run is None:
-            return ""
-        seconds = time.monotonic() - run.launched
-        if not run.began:
-            doing = "starts Python, imports torch"
-        elif not run.steps:
-            doing = "in its first call of the compiled model"
-        else:
-            last = run.steps[-1]
-            how = "compiled" if last["compiled"] else "eager, while its graph is compiled elsewhere"
-            doing = f"step {len(run.steps)}, {last['seconds'] * 1000:.0f} ms ({how})"
-        number = self.runs.index(run) + 1
-        return f"{number}/{len(self.runs)}  {run.label} ({run.title})  {seconds:.0f} s: {doing}"
-
-    def drawing(self) -> Text:
-        return timeline.draw([run.row() for run in self.runs], min(self.console.width, 120))
+        self.end((self.eager, *self.runs))
+        self.stop(self.runs[1])
 
     # ------------------------------------------------------------------ what it shows
 
@@ -292,71 +167,19 @@ class Demo:
         yield self.equal_losses()
 
     def equal_losses(self) -> tuple[bool, str]:
-        a = self.runs[1]
-        worst = 0.0
-        for run in self.runs:
-            for left, right in zip(a.losses, run.losses, strict=False):
-                worst = max(worst, abs(left - right) / abs(right))
+        a, worst = self.runs[1], self.worst_difference(self.runs[1])
         return worst <= TOLERANCE, (
             f"all trained the same: the losses of A and B over {len(a.steps)} steps, and of plain torch.compile over "
             f"its {len(self.runs[-1].steps)}, differ by {worst:.1e} at most (tolerance {TOLERANCE:g}: eager and "
             "compiled code round differently)"
         )
 
-    def conclude(self) -> bool:
-        self.console.print(self.drawing())
-        self.console.print(self.table())
-        self.console.print()
-        self.console.print(self.swap(), soft_wrap=True)
-        self.console.print(self.pace(), soft_wrap=True)
-        self.console.print()
-        claims = list(self.claims())
-        for holds, sentence in claims:
-            mark = Text("✓ ", "bold green") if holds else Text("✗ ", "bold red")
-            self.console.print(mark + Text(sentence), soft_wrap=True)
-        return all(holds for holds, _ in claims)
-
-
-def _terminated(_signal: int, _frame: Any) -> None:
-    raise KeyboardInterrupt
-
-
-def main() -> int:
-    signal.signal(signal.SIGTERM, _terminated)
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=120)
-    started = time.monotonic()
-    console.print(Text("precompiled: the demo", "bold"))
-    console.print(
-        "Four processes train the same small GPT-2 (examples/demo/train.py), one after the other: two with plain\n"
-        "torch.compile, two below `precompiled run`. This takes two to four minutes on two cores.\n",
-        highlight=False,
-    )
-    directory = Path(tempfile.mkdtemp(prefix="pc-demo-"))
-    demo = Demo(console, directory)
-    try:
-        demo.run_all()
-        shown = demo.conclude()
-    except KeyboardInterrupt:
-        console.print("Interrupted; cleaning up.")
-        return 130
-    except DemoError as error:
-        console.print(str(error), style="bold red", markup=False, highlight=False)
-        return 1
-    finally:
-        demo.close()
-        shutil.rmtree(directory)
-    console.print(
-        f"\nIt took {time.monotonic() - started:.0f} s; its daemon and its files are gone. Your own program, the same "
-        "way: [bold]precompiled run -- python train.py[/]",
-        highlight=False,
-        soft_wrap=True,
-    )
-    if not shown:
-        console.print("The demo did not show what it should: see the lines with ✗.", style="bold red")
-    return 0 if shown else 1
+    def shown(self) -> Iterator[Any]:
+        yield self.table()
+        yield ""
+        yield self.swap()
+        yield self.pace()
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(Demo))

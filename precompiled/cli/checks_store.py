@@ -11,6 +11,7 @@ from pathlib import Path
 
 from precompiled.cli.check import Check
 from precompiled.cli.checks_daemon import existing_parent
+from precompiled.core import filesystems
 from precompiled.core.config import Settings
 from precompiled.core.errors import UntrustedStore
 from precompiled.core.words import counted, human_bytes
@@ -33,6 +34,13 @@ def run(settings: Settings) -> Iterator[Check]:
     free = os.statvfs(place)
     yield space(store.root, shutil.disk_usage(place).free, free.f_favail if free.f_files else None)
     yield mappable(store.root, bool(free.f_flag & os.ST_NOEXEC))
+    if filesystems.is_shared(store.root):
+        yield Check(
+            "store shared", "warn",
+            f"{store.root} is on {filesystems.kind_of(store.root)}: no event tells of what other hosts publish, and "
+            "the workers' own cache is slow there",
+            "Set PRECOMPILED_CACHE_DIR to a local disk; share what `precompiled bake` makes, as PRECOMPILED_BASE",
+        )  # fmt: skip
     yield from run_bases(store)
     build = Path(os.environ.get("TORCHINDUCTOR_CACHE_DIR") or tempfile.gettempdir())
     noexec = os.statvfs(build if build.exists() else existing_parent(build)).f_flag & os.ST_NOEXEC

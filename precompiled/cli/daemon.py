@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal
 import sys
+import time
+from collections.abc import Mapping
 from typing import Any
 
 import click
@@ -16,6 +19,7 @@ from precompiled.core import paths
 from precompiled.core.config import NAMES, Settings
 from precompiled.core.errors import DaemonError
 from precompiled.core.words import counted, human_bytes, human_seconds
+from precompiled.store.jobs import UnderWay, under_way
 
 ANSWER_TIMEOUT_S = 5.0
 START_TIMEOUT_S = 30.0
@@ -69,9 +73,30 @@ def serve_command(out: Output, settings: Settings, system: bool) -> int:
 
 
 @command("status")
+@click.option("--watch", is_flag=True, help="Show it again and again, until Ctrl-C.")
+@click.option("--interval", type=click.FloatRange(min=0.1), default=2.0, show_default=True, metavar="SECONDS",
+              help="With --watch: between two looks.")  # fmt: skip
 @_timeout_option(ANSWER_TIMEOUT_S)
-def status_command(out: Output, settings: Settings, timeout: float) -> int:
-    """Show the daemon and its workers. Exit status 1 when no daemon runs."""
+def status_command(out: Output, settings: Settings, watch: bool, interval: float, timeout: float) -> int:
+    """Show the daemon and its workers. Exit status 1 when no daemon runs; with --watch 0."""
+    if not watch:
+        return _status(out, settings, timeout)
+    try:
+        while True:
+            if sys.stdout.isatty():
+                click.clear()
+            elif not out.as_json:
+                click.echo(time.strftime("%H:%M:%S"))
+            _status(out, settings, timeout)
+            if not sys.stdout.isatty() and not out.as_json:
+                click.echo()
+            sys.stdout.flush()
+            time.sleep(interval)
+    except KeyboardInterrupt:
+        return 0
+
+
+def _status(out: Output, settings: Settings, timeout: float) -> int:
     from precompiled import wire
 
     try:
@@ -82,11 +107,12 @@ def status_command(out: Output, settings: Settings, timeout: float) -> int:
         document: dict[str, Any] = {
             "running": False, "pid": None, "version": None, "socket": _socket(settings),
             "cache_dir": str(settings.cache_dir), "uptime_s": None, "queue_depth": 0, "workers": [],
-            "watches": [], "runs": [], "remote": remote.told(settings),
+            "watches": [], "runs": [], "jobs": [], "remote": remote.told(settings),
         }  # fmt: skip
         out.result(document, f"No daemon runs at {document['socket']}. `precompiled start` starts one.")
         return 1
     reply["runs"], reply["remote"] = runs.live(settings), remote.told(settings)
+    reply["jobs"] = [dataclasses.asdict(job) for job in under_way(settings.cache_dir)]
     out.result(reply, lambda: _show_status(reply))
     return 0
 
@@ -112,13 +138,23 @@ def stats_command(out: Output, settings: Settings, run: str | None, timeout: flo
             elif isinstance(value, dict):
                 rows.append((name, ", ".join(f"{reason} {count}" for reason, count in sorted(value.items())) or "-"))
             elif name.endswith("_s"):
-                rows.append((name.removesuffix("_s"), human_seconds(value)))
+                rows.append((name.removesuffix("_s"), human_seconds(value) + _mean(name, reply)))
             else:
-                rows.append((name, str(value)))
+                rows.append((name, f"{value}{_share(name, reply)}"))
         pairs(rows)
 
     out.result(reply, show)
     return 0
+
+
+def _share(name: str, reply: Mapping[str, Any]) -> str:
+    lookups = reply["hits"] + reply["misses"]
+    return f" ({reply['hits'] / lookups:.0%} of {counted(lookups, 'lookup')})" if name == "hits" and lookups else ""
+
+
+def _mean(name: str, reply: Mapping[str, Any]) -> str:
+    compiled = reply["compiled"]
+    return f" ({human_seconds(reply[name] / compiled)} a graph)" if name == "compile_s" and compiled else ""
 
 
 # ---------------------------------------------------------------- inside
@@ -248,6 +284,15 @@ def _show_status(reply: dict[str, Any]) -> None:
         show_watches(reply["watches"])
 
 
+def _now(worker: dict[str, Any], jobs: list[dict[str, Any]]) -> str:
+    """What a worker is at."""
+    if not worker["job"]:
+        return ""
+    found = next((UnderWay(**job) for job in jobs if job["worker"] == worker["pid"]), None)
+    said = found.said() if found is not None and found.key == worker["job"] else ""
+    return f"{worker['job'][:12]} for {human_seconds(worker['job_s'])}{said}"
+
+
 def _show_workers(reply: dict[str, Any]) -> None:
     if not reply["workers"]:
         click.echo("no workers (they are started when the first graph comes)")
@@ -259,7 +304,7 @@ def _show_workers(reply: dict[str, Any]) -> None:
             (
                 str(worker["pid"]), worker["device"], worker["python"], worker["torch"], worker["state"],
                 human_bytes(worker["rss_bytes"]), str(worker["jobs_done"]),
-                f"{worker['job'][:12]} for {human_seconds(worker['job_s'])}" if worker["job"] else "",
+                _now(worker, reply["jobs"]),
             )
             for worker in reply["workers"]
         ],

@@ -1,50 +1,127 @@
-"""push, pull, remote ls: the remote behind the store, without its helper."""
+"""push, pull, sync, remote ls, remote gc: the remote behind the store, without its helper."""
 
 from __future__ import annotations
 
+import os
+import time
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import click
 
 from precompiled.cli.app import command
 from precompiled.cli.output import SHOWN_DIGITS, Output, table
+from precompiled.client import ahead
 from precompiled.core.config import Settings
 from precompiled.core.errors import PrecompiledError
 from precompiled.core.words import counted, human_bytes
-from precompiled.remote import transfer, trusting
+from precompiled.remote import expiry, lists, transfer, trusting
 from precompiled.remote.errors import RemoteError
+from precompiled.store import runs
 
 NOT_SET = "no remote is set"
+DAY_S = 86_400.0
+
+
+def _choice(function: Callable[..., Any]) -> Callable[..., Any]:
+    """What push, pull and sync take."""
+    for option in (
+        click.option("--days", type=float, metavar="N", help="Only what was made in the last N days."),
+        click.option("--program", metavar="FILE", help="Only what a program used, packages too: its main file."),
+        click.argument("keys", nargs=-1, metavar="[KEY]..."),
+    ):
+        function = option(function)
+    return function
 
 
 @command("push", overrides=True)
-@click.argument("keys", nargs=-1, metavar="[KEY]...")
-def push_command(out: Output, settings: Settings, keys: tuple[str, ...]) -> int:
+@_choice
+def push_command(
+    out: Output, settings: Settings, keys: tuple[str, ...], program: str | None, days: float | None
+) -> int:
     """Put what is in the store into the remote: everything, or the artifacts of the KEYs (beginnings are enough)."""
     there = opened(settings)
-    return _done(out, there, there.push([key.lower() for key in keys]), "put")
+    return _done(out, there, {"put": _push(there, settings, keys, program, days)})
 
 
 @command("pull", overrides=True)
-@click.argument("keys", nargs=-1, metavar="[KEY]...")
-def pull_command(out: Output, settings: Settings, keys: tuple[str, ...]) -> int:
+@_choice
+def pull_command(
+    out: Output, settings: Settings, keys: tuple[str, ...], program: str | None, days: float | None
+) -> int:
     """Fetch what is in the remote into the store: everything, packages too, or the artifacts of the KEYs.
 
     Exit status 1 when an object was refused; what is believed and whole was fetched all the same.
     """
     there = opened(settings)
-    return _done(out, there, there.pull([key.lower() for key in keys]), "fetched")
+    return _done(out, there, {"fetched": _pull(there, keys, program, days)})
 
 
-def _done(out: Output, there: transfer.Transfer, count: int, verb: str) -> int:
+@command("sync", overrides=True)
+@_choice
+def sync_command(
+    out: Output, settings: Settings, keys: tuple[str, ...], program: str | None, days: float | None
+) -> int:
+    """Pull, then push: afterwards store and remote have the same, or the same of what is chosen."""
+    there = opened(settings)
+    fetched = _pull(there, keys, program, days)
+    return _done(out, there, {"fetched": fetched, "put": _push(there, settings, keys, program, days)})
+
+
+def _since(days: float | None) -> float:
+    return 0.0 if days is None else time.time() - days * DAY_S
+
+
+def _pull(there: transfer.Transfer, keys: Sequence[str], program: str | None, days: float | None) -> int:
+    if program is None:
+        return there.pull([key.lower() for key in keys], _since(days))
+    _no_keys(keys)
+    _lists, objects = lists.listed(there, ahead.identity(_existing(program)))
+    if days is not None:  # a list says no times
+        times = {item.path: item.written or 0.0 for item in there.everything()}
+        objects = [item for item in objects if times.get(item.path, 0.0) >= _since(days)]
+    return there.bring(objects)
+
+
+def _push(
+    there: transfer.Transfer, settings: Settings, keys: Sequence[str], program: str | None, days: float | None
+) -> int:
+    if program is None:
+        return there.push([key.lower() for key in keys], _since(days))
+    _no_keys(keys)
+    name = os.path.basename(_existing(program))
+    used = {
+        str(graph["key"])
+        for run in runs.runs(settings.cache_dir)
+        for process in run.processes if process.program == name
+        for graph in process.graphs.values() if graph.get("key")
+    }  # fmt: skip
+    return there.push(sorted(used), _since(days), packages=True) if used else 0
+
+
+def _no_keys(keys: Sequence[str]) -> None:
+    if keys:
+        raise click.UsageError("give KEYs, or --program")
+
+
+def _existing(program: str) -> str:
+    if not os.path.isfile(program):
+        raise click.UsageError(f"--program takes a program's main file, and {program} is none")
+    return program
+
+
+def _done(out: Output, there: transfer.Transfer, done: dict[str, int]) -> int:
     counts = there.counts
     refused = sum(counts.refused.values())
-    size = counts.bytes_put if verb == "put" else counts.bytes_fetched
-    text = f"{counted(count, 'object')} {verb}, {human_bytes(size)} ({there.bucket.url})."
+    sizes = {"put": counts.bytes_put, "fetched": counts.bytes_fetched}
+    said = ", ".join(f"{counted(count, 'object')} {verb}, {human_bytes(sizes[verb])}" for verb, count in done.items())
     if refused:
         reasons = ", ".join(f"{code} {number}" for code, number in sorted(counts.refused.items()))
         out.note(f"precompiled: {counted(refused, 'object')} refused ({reasons}); the last: {counts.last}.")
-    out.result({"remote": there.bucket.url, verb: count, "bytes": size, "refused": dict(counts.refused)}, text)
+    document = {
+        "remote": there.bucket.url, **done, "bytes": sum(sizes[verb] for verb in done), "refused": dict(counts.refused)
+    }  # fmt: skip
+    out.result(document, f"{said} ({there.bucket.url}).")
     return int(refused > 0)
 
 
@@ -79,7 +156,30 @@ def ls_command(out: Output, settings: Settings) -> None:
     out.result({"remote": there.bucket.url, "objects": rows}, show)
 
 
-remote_command.add_command(ls_command)
+@command("gc", overrides=True)
+@click.option("--days", type=float, metavar="N", help="Remove what was written more than N days ago.")
+@click.option("--max-bytes", type=click.IntRange(min=0), metavar="N", help="Then the oldest, until N bytes are left.")
+@click.option("--dry-run", is_flag=True, help="Say what would be removed.")
+def gc_command(out: Output, settings: Settings, days: float | None, max_bytes: int | None, dry_run: bool) -> None:
+    """Remove old objects from the remote, and leases that nobody holds. Ages count from when an object was written."""
+    if days is None and max_bytes is None:
+        raise click.UsageError("give --days, --max-bytes, or both")
+    bucket = opened(settings).bucket
+    items = expiry.ours(bucket)
+    gone = expiry.expired(items, time.time(), None if days is None else days * DAY_S, max_bytes)
+    if not dry_run:
+        expiry.remove(bucket, gone)
+    size, left = sum(item.size for item in gone), sum(item.size for item in items) - sum(item.size for item in gone)
+    verb = "would be removed" if dry_run else "removed"
+    text = f"{counted(len(gone), 'object')} {verb}, {human_bytes(size)}; {human_bytes(left)} left in {bucket.url}."
+    out.result(
+        {"remote": bucket.url, "removed": [item.path for item in gone], "bytes": size, "bytes_left": left,
+         "dry_run": dry_run}, text,
+    )  # fmt: skip
+
+
+for one in (ls_command, gc_command):
+    remote_command.add_command(one)
 
 
 def opened(settings: Settings) -> transfer.Transfer:
@@ -115,9 +215,10 @@ def line(state: dict[str, Any]) -> str:
         text += f" ({state['code']}: {state['reason']})"
     if "fetched" in state:
         text += f"; {state['fetched']} fetched, {state['put']} put, {state['absent']} not there"
-        refused = state.get("refused") or {}
-        if refused:
-            text += f", refused: {', '.join(f'{code} {count}' for code, count in sorted(refused.items()))}"
+        for what in ("refused", "failed"):
+            if told := state.get(what):
+                text += f", {what}: {', '.join(f'{code} {count}' for code, count in sorted(told.items()))}"
+        if state.get("last"):
             text += f" (the last: {state['last']})"
     return text
 

@@ -26,6 +26,11 @@ from precompiled.timeline.facts import Facts, gather
 _UNITS = {"s": 1, "min": 60, "h": 3600, "d": 86400}
 _SINCE = re.compile(r"(\d+(?:\.\d+)?)\s*(s|min|h|d)")
 LAST = "last"
+# And what to do with each.
+FORMATS = {
+    "chrome": "Open it in ui.perfetto.dev or chrome://tracing.",
+    "otlp": "Post it, as application/json, to a collector's /v1/traces.",
+}
 # What begins a little before a graph belongs to it: the start of the daemon, and of its worker.
 BEFORE_S = 1.0
 
@@ -33,12 +38,15 @@ BEFORE_S = 1.0
 @command("trace")
 @click.option("--output", "-o", default="precompiled-trace.json", show_default=True, metavar="FILE",
               type=click.Path(path_type=Path), help="Where the trace is written.")  # fmt: skip
+@click.option("--format", "form", type=click.Choice(list(FORMATS)), default="chrome", show_default=True,
+              help="chrome: for ui.perfetto.dev and chrome://tracing; otlp: OpenTelemetry's spans.")  # fmt: skip
 @click.option("--since", default="1h", show_default=True, metavar="TIME",
               help="How far back: 30s, 10min, 2h or 1d; or `last`, the last run.")  # fmt: skip
-def trace_command(out: Output, settings: Settings, output: Path, since: str) -> int:
+def trace_command(out: Output, settings: Settings, output: Path, form: str, since: str) -> int:
     """Write what clients, the daemon's queue and workers did as a trace.
 
-    Open it in ui.perfetto.dev or chrome://tracing. It is read from the store; no daemon is asked.
+    Open it in ui.perfetto.dev or chrome://tracing, or send it to a collector of OpenTelemetry's. It is read from the
+    store; no daemon is asked.
     """
     now = time.time()
     if since == LAST:
@@ -51,8 +59,8 @@ def trace_command(out: Output, settings: Settings, output: Path, since: str) -> 
     else:
         began = now - _seconds(since)
     facts = gather(settings.cache_dir, began, now)
-    document = _write(facts, output)
-    out.result(document, f"{_said(document)} Open it in ui.perfetto.dev or chrome://tracing.")
+    document = _write(facts, output, form)
+    out.result(document, f"{_said(document)} {FORMATS[form]}")
     return 0
 
 
@@ -109,10 +117,11 @@ def _seconds(text: str) -> float:
     return float(found[1]) * _UNITS[found[2]]
 
 
-def _write(facts: Facts, output: Path) -> dict[str, Any]:
-    from precompiled.timeline.events import trace
+def _write(facts: Facts, output: Path, form: str = "chrome") -> dict[str, Any]:
+    from precompiled.timeline import events, otlp
 
-    text = json.dumps(trace(facts), separators=(",", ":"))
+    made = otlp.request(facts) if form == "otlp" else events.trace(facts)
+    text = json.dumps(made, separators=(",", ":"))
     _save(output, text)
     return {
         "trace": str(output), "bytes": len(text), "began": facts.began,

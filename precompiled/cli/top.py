@@ -17,9 +17,11 @@ import click
 from precompiled.cli import top_view as view
 from precompiled.cli.app import command
 from precompiled.cli.daemon import ask_daemon, fields
+from precompiled.cli.jobs import act
 from precompiled.cli.output import Output
 from precompiled.core.config import Settings
 from precompiled.core.errors import DaemonError
+from precompiled.store.jobs import under_way
 from precompiled.store.runs import runs
 
 ANSWER_TIMEOUT_S = 2.0
@@ -33,7 +35,8 @@ _SEQUENCES = re.compile(r"\x1b[\[O][0-9;]*[A-Za-z~]")  # arrows, function keys: 
 def top_command(out: Output, settings: Settings, interval: float, once: bool) -> int:
     """Show live what compiles on this host: clients by program and rank, graphs by state, workers, queue.
 
-    Keys: q quits, s sorts, f filters by state, / by a program's name. Without a terminal: a line for each change.
+    Keys: q quits, s sorts, f filters by state, / by a program's name; c cancels a graph's job, r retries it. Without a
+    terminal: a line for each change.
     """
     rates = view.Rates()
     if out.as_json or once:
@@ -63,7 +66,8 @@ def look(settings: Settings, rates: view.Rates) -> view.Look:
     except DaemonError as error:
         problem = "the first graph that is missed starts one" if error.code == "no-daemon" else error.message
     rates.add(time.monotonic(), stats)
-    return view.look(time.time(), runs(settings.cache_dir), status, stats, problem)
+    root = settings.cache_dir
+    return view.look(time.time(), runs(root), status, stats, problem, under_way(root))
 
 
 def _lines(settings: Settings, rates: view.Rates, interval: float) -> None:
@@ -104,6 +108,9 @@ def _live(settings: Settings, rates: view.Rates, interval: float) -> None:
                     if key in ("q", "\x04") and not choices.typing:
                         return
                     choices = choices.key(key)
+                    if choices.asked:
+                        said = act(settings, choices.asked, choices.typed)
+                        choices, next_look = dataclasses.replace(choices, asked="", typed="", said=said), 0.0
             if time.monotonic() >= next_look:
                 seen, next_look = look(settings, rates), time.monotonic() + interval
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from precompiled.cli.output import SHOWN_DIGITS
 from precompiled.core.words import counted, human_bytes, human_seconds
+from precompiled.store.jobs import UnderWay
 from precompiled.store.runs import Run, way
 
 SORTS = ("state", "age", "program")
@@ -20,7 +21,8 @@ RATE_S = 60.0  # hits and misses a minute are those of the last one
 # In the order in which they are worth a look.
 STATES = ("compiling", "queued", "error", "eager", "in process", "compiled")
 STYLES = {"compiling": "33", "queued": "36", "error": "31", "eager": "31", "in process": "35", "compiled": "32"}
-KEYS = "q quit  s sort  f filter  / program"
+KEYS = "q quit s sort f filter / name c cancel r retry"
+ASKED = {"c": "cancel", "r": "retry"}  # for the beginning of a key
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,7 @@ class Look:
     problem: str
     clients: list[Client]
     graphs: list[Graph]
+    jobs: list[UnderWay] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -61,24 +64,36 @@ class Choices:
     sort: str = SORTS[0]
     shown: str = FILTERS[0]
     program: str = ""
-    typing: bool = False  # the program's name is being typed
+    typing: str = ""  # what is being typed: "program", or the beginning of a key to "cancel" or "retry"
+    typed: str = ""
+    asked: str = ""  # what is to be done with ``typed``
+    said: str = ""  # what has come of it
 
     def key(self, key: str) -> Choices:
         if self.typing:
-            if key in ("\r", "\n"):
-                return replace(self, typing=False)
-            if key == "\x1b":
-                return replace(self, typing=False, program="")
+            typed = self.typed
+            if key in ("\r", "\n", "\x1b"):
+                done = replace(self, typing="", typed="")
+                if key == "\x1b":
+                    return replace(done, program="") if self.typing == "program" else done
+                return done if self.typing == "program" else replace(done, asked=self.typing, typed=typed)
             if key in ("\x7f", "\b"):
-                return replace(self, program=self.program[:-1])
-            return replace(self, program=self.program + key) if key.isprintable() else self
+                typed = typed[:-1]
+            elif key.isprintable():
+                typed += key
+            return replace(self, typed=typed, program=typed if self.typing == "program" else self.program)
+        return self._pressed(key) if not self.said else replace(self, said="")._pressed(key)
+
+    def _pressed(self, key: str) -> Choices:
         match key:
+            case "c" | "r":
+                return replace(self, typing=ASKED[key], typed="")
             case "s":
                 return replace(self, sort=_after(SORTS, self.sort))
             case "f":
                 return replace(self, shown=_after(FILTERS, self.shown))
             case "/":
-                return replace(self, typing=True, program="")
+                return replace(self, typing="program", typed="", program="")
         return self
 
 
@@ -110,8 +125,9 @@ class Rates:
 
 
 def look(
-    now: float, runs: Iterable[Run], status: dict[str, Any] | None, stats: dict[str, Any] | None, problem: str
-) -> Look:
+    now: float, runs: Iterable[Run], status: dict[str, Any] | None, stats: dict[str, Any] | None, problem: str,
+    jobs: Iterable[UnderWay] = (),
+) -> Look:  # fmt: skip
     compiling = {worker["job"] for worker in (status or {}).get("workers", ()) if worker["job"]}
     clients, graphs = [], []
     for run in runs:
@@ -128,7 +144,7 @@ def look(
             states = {state: sum(graph.state == state for graph in mine) for state in STATES}
             saved = sum(graph.get("saved_s", 0.0) for graph in process.graphs.values())
             clients.append(Client(process.program, rank, process.pid, process.began, states, saved))
-    return Look(now, status, stats, problem, clients, graphs)
+    return Look(now, status, stats, problem, clients, graphs, list(jobs))
 
 
 def _state(graph: dict[str, Any], compiling: set[str]) -> str:
@@ -198,10 +214,14 @@ def screen(seen: Look, rates: Rates, choices: Choices, columns: int, rows: int, 
     # Names come from programs: what they hold must not steer the terminal.
     lines = ["".join(char if char.isprintable() else "?" for char in line)[:columns] for line in lines]
     lines = lines[: rows - 1] + [""] * max(0, rows - 1 - len(lines))
-    if choices.typing:
+    if choices.typing == "program":
         foot = f"program: {choices.program}_  (Enter: only these, Esc: all)"
+    elif choices.typing:
+        foot = f"{choices.typing} key: {choices.typed}_  (Enter: do it, Esc: not)"
+    elif choices.said:
+        foot = choices.said
     else:
-        foot = f"{KEYS}   sort: {choices.sort}, shown: {choices.shown}"
+        foot = f"{KEYS}  sort: {choices.sort}, shown: {choices.shown}"
         if choices.program:
             foot += f", of {choices.program}"
     lines.append(foot[:columns])
@@ -234,6 +254,7 @@ def _workers(seen: Look) -> list[str]:
     if seen.status is None:
         return []
     names = {graph.key: graph.name for graph in seen.graphs if graph.key}
+    jobs = {job.worker: job for job in seen.jobs}
     lines = []
     for worker in seen.status["workers"]:
         now = ""
@@ -242,6 +263,8 @@ def _workers(seen: Look) -> list[str]:
             key = worker["job"][: SHOWN_DIGITS // 2]
             what = f"{known} {key}" if known else key
             now = f", {what} for {human_seconds(worker['job_s'])}"
+            if (job := jobs.get(worker["pid"])) is not None and job.key == worker["job"]:
+                now += job.said()
         done = counted(worker["jobs_done"], "job")
         # What it is at first: in a narrow window the rest is cut off.
         lines.append(f"worker {worker['pid']}, {worker['device']}: {worker['state']}{now} ({done} done, "

@@ -8,6 +8,7 @@ last graph is swapped, and at its end.
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import os
 import platform
 import sys
@@ -125,11 +126,12 @@ def begin(settings: Settings) -> Ahead | None:
     return found
 
 
-def identity() -> str:
-    """Which program this is, as far as can be told before torch is imported: the text of its main file, Python, torch,
-    and the machine. Not its arguments, nor the modules that it imports: a list is a hint.
+def identity(file: str | None = None) -> str:
+    """Which program this is (or that of a main file, here), as far as can be told before torch is imported: the text
+    of its main file, Python, torch, and the machine. Not its arguments, nor what it imports: a list is a hint.
     """
-    facts = [_main(), sys.implementation.cache_tag, _torch(), platform.machine(), *_processors()]
+    main = _main() if file is None else _text(file)
+    facts = [main, sys.implementation.cache_tag, _torch(), platform.machine(), *_processors()]
     return hashlib.sha256(repr(facts).encode()).hexdigest()
 
 
@@ -138,19 +140,25 @@ def _main() -> tuple[str, str]:
     if path in ("", "-c") or not os.path.isfile(path):
         path = getattr(sys.modules.get("__main__"), "__file__", None) or ""
     with suppress(OSError):
-        text = Path(path).read_bytes() if path else b""
-        if text.startswith(b"#!"):  # where its Python lies
-            text = text.partition(b"\n")[2]
-        if text:
-            return os.path.basename(path), hashlib.sha256(text).hexdigest()
+        if path:
+            return _text(path)
     given = list(getattr(sys, "orig_argv", []))
     return "", given[given.index("-c") + 1] if "-c" in given[:-1] else ""
 
 
+def _text(path: str) -> tuple[str, str]:
+    text = Path(path).read_bytes()
+    if text.startswith(b"#!"):  # where its Python lies
+        text = text.partition(b"\n")[2]
+    return os.path.basename(path), hashlib.sha256(text).hexdigest()
+
+
 def _torch() -> str:
-    spec = getattr(sys.modules.get("torch"), "__spec__", None)
-    with suppress(OSError, TypeError, AttributeError):
-        return (Path(spec.origin).parent / "version.py").read_text()  # type: ignore[union-attr]
+    torch = sys.modules.get("torch")
+    spec = importlib.util.find_spec("torch") if torch is None else getattr(torch, "__spec__", None)
+    if spec is not None and spec.origin is not None:
+        with suppress(OSError):
+            return (Path(spec.origin).parent / "version.py").read_text()
     return ""
 
 

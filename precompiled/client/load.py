@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
+from precompiled.client import native
 from precompiled.core.errors import Bypass, CorruptArtifact, StoreError
 from precompiled.store import artifact_format as fmt
 from precompiled.store.artifacts import Artifact, Store
@@ -43,12 +44,11 @@ def load(
     from precompiled.torch_internals.load import load_bundle
 
     manifest = artifact.manifest
-    native = {kernel: (artifact.path / fmt.native(digest), digest) for kernel, digest in manifest.kernels.items()}
     name = f"{manifest.key[:12]}.{artifact.slot}"
     try:
-        with profiling.load(f"{manifest.name} {name}"):
+        with profiling.load(f"{manifest.name} {name}"), native.files(artifact, contents) as mapped:
             function = load_bundle(
-                contents[fmt.BUNDLE], native, modes, cudagraphs=cudagraphs, name=name, classes=classes, frozen=frozen,
+                contents[fmt.BUNDLE], mapped, modes, cudagraphs=cudagraphs, name=name, classes=classes, frozen=frozen,
                 device=device, groups=groups,
             )  # fmt: skip
     except Bypass:

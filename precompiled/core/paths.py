@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from precompiled.core import filesystems
 from precompiled.core.errors import ConfigError
 
 SYSTEM_RUNTIME_DIR = Path("/run/precompiled")
@@ -74,8 +75,13 @@ def user_runtime_dir() -> Path:
     if runtime and os.path.isdir(runtime):
         return Path(runtime) / "precompiled"
     # Without a login session there is no XDG_RUNTIME_DIR, and what is left is /tmp, where somebody
-    # else could have made the directory first. The cache directory is on a local disk and the user's own.
-    return user_cache_dir() / "run"
+    # else could have made the directory first. The cache directory is the user's own.
+    return of_this_host(user_cache_dir() / "run")
+
+
+def of_this_host(directory: Path) -> Path:
+    """Where this host has sockets and locks: nobody listens here on those of another host that shares ``directory``."""
+    return directory / os.uname().nodename if filesystems.is_shared(directory) else directory
 
 
 def default_cache_dir() -> Path:

@@ -121,6 +121,7 @@ def capture(
         groups.setdefault(name, process_groups.size(name))
         numbers.setdefault(name, group_names.numbered(len(numbers)))
     device = devices.device_of(module, graph, inputs.args)
+    facts = environment.facts(device, uses_cpu=device == "cpu" or devices.uses_cpu(module, inputs.args))
     state = {**modes.read(uses_cpu=device == "cpu"), "groups": {numbers[name]: size for name, size in groups.items()}}
     settings = configs.snapshot(options)
     configs.refuse_device(settings, device)
@@ -137,7 +138,7 @@ def capture(
         "inputs": _dump(described),
         "modes": _dump(known),
         "configs": _dump(settings),
-        "environment": _dump(environment.facts(device)),
+        "environment": _dump(facts),
     }
     return Program(
         sections,

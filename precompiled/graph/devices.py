@@ -47,6 +47,12 @@ def device_of(module: torch.fx.GraphModule, graph: list[list[Any]], inputs: list
     return device
 
 
+def uses_cpu(module: torch.fx.GraphModule, inputs: list[dict[str, Any]]) -> bool:
+    """Whether a tensor of the graph is on the CPU, if it is only a scalar beside a GPU's."""
+    values = (value for node in _nodes(module) for value in _tensors(_value(node)))
+    return any(item.get("device") == "cpu" for item in inputs) or any(value.device.type == "cpu" for value in values)
+
+
 def for_a_worker(plain: Any, device: str) -> Any:
     """Plain data of a graph on ``device``, as a program has it."""
     return plain if device == "cpu" else _renamed(plain, device, IN_A_WORKER)

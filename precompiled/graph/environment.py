@@ -97,12 +97,15 @@ def _is_set_by_torch(name: str) -> bool:
     return name == "TRITON_PTXAS_PATH" and os.environ[name] == own
 
 
-def facts(device: str, *, of_a_worker: bool = False) -> dict[str, Any]:
-    """The facts for graphs on ``device``, as plain data. ``of_a_worker``: this process has no variables but those that
-    a client gave it.
+def facts(device: str, *, uses_cpu: bool = True, of_a_worker: bool = False) -> dict[str, Any]:
+    """The facts for graphs on ``device``, as plain data. ``uses_cpu``: whether such a graph has values on the CPU.
+    ``of_a_worker``: this process has no variables but those that a client gave it.
     """
     found = dict(_host_facts())
-    found["compiler"] = _compiler()
+    if uses_cpu:
+        found["compiler"] = _compiler()
+    else:
+        del found["cpu"]
     found["variables"] = _keyed_variables(of_a_worker)
     if device.startswith("cuda"):
         properties = torch.cuda.get_device_properties(device)

@@ -6,6 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -83,17 +84,20 @@ class Bucket:
 
         return self._within(self.reading, call)
 
-    def everything(self, folder: str = "") -> dict[str, int]:
-        """Sizes by path, below the URL, of all objects."""
-        root = f"{self._root}/{folder}".rstrip("/")
+    def everything(self) -> dict[str, tuple[int, float | None]]:
+        """By path, below the URL, of all objects: the size, and when it was written (seconds since the epoch, by the
+        place's clock), where that is known.
+        """
 
-        def call() -> dict[str, int]:
+        def call() -> dict[str, tuple[int, float | None]]:
             self._fs.invalidate_cache()
-            found = self._fs.find(root, detail=True)
+            found = self._fs.find(self._root, detail=True)
             # The file system's own form of the root: a local one is absolute.
             start = self._fs._strip_protocol(self._root).rstrip("/") + "/"
             return {
-                name[len(start) :]: int(item["size"] or 0) for name, item in found.items() if name.startswith(start)
+                name[len(start) :]: (int(item["size"] or 0), _written(item))
+                for name, item in found.items()
+                if name.startswith(start)
             }
 
         return self._within(self.reading, call, 10 * self._timeout_s)
@@ -188,6 +192,22 @@ class Bucket:
             "Look at its address, its credentials and its state; until then all is as on one host",
             code="remote-unreachable",
         )
+
+
+def _written(item: dict[str, Any]) -> float | None:
+    """When an object was written, as S3, a file system, Azure, Google or a process's memory say it."""
+    for name in ("LastModified", "mtime", "last_modified", "updated", "created"):
+        value = item.get(name)
+        if isinstance(value, str):
+            try:
+                value = datetime.fromisoformat(value.replace("Z", "+00:00"))
+            except ValueError:
+                continue
+        if isinstance(value, datetime):
+            return value.timestamp()
+        if isinstance(value, (int, float)):
+            return float(value)
+    return None
 
 
 def _link_new(target: Path, data: bytes) -> None:

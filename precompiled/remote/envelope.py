@@ -22,7 +22,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from precompiled.core.errors import CorruptArtifact
 from precompiled.remote.errors import Refused
@@ -67,6 +67,7 @@ class Object:
     by: str
     digest: str
     size: int
+    written: float | None = field(default=None, compare=False)  # by the remote's clock, where a listing says it
 
     @property
     def path(self) -> str:
@@ -78,7 +79,7 @@ class Object:
         return f"{self.group}/{self.label}.entry" if self.kind == ENTRY else self.group
 
 
-def object_at(path: str, size: int) -> Object | None:
+def object_at(path: str, size: int, written: float | None = None) -> Object | None:
     """The object of a path below the remote's URL; None where it is none."""
     folder, _, rest = path.partition("/")
     group, _, file = rest.partition("/")
@@ -87,7 +88,7 @@ def object_at(path: str, size: int) -> Object | None:
     if kind is None or found is None or not fmt.is_key(group):
         return None
     label, by, digest = found.groups()
-    return Object(kind, group, label, by, digest, size)
+    return Object(kind, group, label, by, digest, size, written)
 
 
 def variant_label(manifest: fmt.Manifest) -> str:

@@ -11,6 +11,7 @@ import argparse
 import dataclasses
 import fcntl
 import json
+import math
 import os
 import queue
 import select
@@ -32,6 +33,7 @@ from precompiled.store import artifact_format as fmt
 from precompiled.store import package_format, trust
 
 LOOK_S = 1.0
+STREAM_KEPT_S = 10.0  # what came ahead for one process of a program has come for those that start with it
 MAX_WAITING = 10_000  # what is to be put
 
 
@@ -41,6 +43,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--remote", required=True)
     parser.add_argument("--timeout-s", type=float, default=10.0)
     parser.add_argument("--idle-s", type=float, default=600.0)
+    parser.add_argument("--base", type=Path, action="append", default=[], help="what it has is not fetched")
     parser.add_argument("--unsigned", action="store_true")
     parser.add_argument("--no-put", action="store_true")
     return parser
@@ -53,6 +56,7 @@ class _Stream:
         self._there, self._program = there, program
         self.begun, self.ended = threading.Event(), threading.Event()
         self.listed = self.fetched = 0
+        self.ended_at = math.inf
 
     def run(self) -> None:
         _lists, objects = lists.listed(self._there, self._program)
@@ -177,7 +181,7 @@ class Helper:
             return
         with self._lock:
             stream = self._streams.get(program)
-            if stream is None or stream.ended.is_set():
+            if stream is None or time.monotonic() - stream.ended_at > STREAM_KEPT_S:
                 stream = self._streams[program] = _Stream(self._transfer, program)
                 threading.Thread(target=self._stream, args=(stream,), daemon=True).start()
         if stream.begun.wait(self._wait_s):
@@ -191,6 +195,7 @@ class Helper:
         except (RemoteError, StoreError) as error:
             self._failed(error)
         finally:
+            stream.ended_at = time.monotonic()
             stream.begun.set()
             stream.ended.set()
             self._tell()
@@ -226,7 +231,7 @@ class Helper:
             return
         try:
             for artifact in there.store.lookup(what["key"]):
-                if artifact.slot == what["slot"]:
+                if artifact.slot == what["slot"] and there.store.is_own(artifact):
                     there.put_artifact(artifact)
         finally:
             self._claims.ended(what["key"], "put")
@@ -237,7 +242,7 @@ class Helper:
         options = self._options
         try:
             self._transfer = transfer.opened(
-                options.store, options.remote, options.timeout_s, trusting.trust(options.unsigned)
+                options.store, options.remote, options.timeout_s, trusting.trust(options.unsigned), options.base
             )
         except PrecompiledError as error:
             self._problem = error
@@ -246,6 +251,8 @@ class Helper:
             self._tell()
 
     def _failed(self, error: Exception) -> None:
+        if isinstance(error, RemoteError) and self._transfer is not None:
+            self._transfer.failed(error)
         sys.stderr.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {type(error).__name__}: {error}\n")
         sys.stderr.flush()
 

@@ -31,6 +31,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from precompiled.core import paths
+
 FOLDER = "remote"
 SOCKET = "socket"
 STATE = "state.json"
@@ -44,7 +46,7 @@ MAX_LINE = 1 << 20
 
 
 def folder(root: Path) -> Path:
-    return root / FOLDER
+    return paths.of_this_host(root / FOLDER)
 
 
 def ask(root: Path, question: dict[str, Any], *, wait_s: float | None = None) -> dict[str, Any] | None:

@@ -9,8 +9,9 @@ from __future__ import annotations
 import dataclasses
 import threading
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,11 +19,12 @@ from precompiled.core.errors import CorruptArtifact, StoreError
 from precompiled.remote import envelope as form
 from precompiled.remote.bucket import Bucket
 from precompiled.remote.envelope import ARTIFACT, ENTRY, LIST, Envelope, Object
-from precompiled.remote.errors import Refused
+from precompiled.remote.errors import Refused, RemoteError
 from precompiled.remote.trusting import Trust
 from precompiled.store import artifact_format as fmt
 from precompiled.store import package_format
 from precompiled.store.artifacts import Store
+from precompiled.store.packages import Entry
 from precompiled.store.reading import Artifact
 
 MAX_TRIED = 4  # objects for the same variant
@@ -31,7 +33,9 @@ PARALLEL = 16  # requests at a time, where many objects are wanted
 
 @dataclass
 class Counts:
-    """What was done. ``refused``: objects, by code; ``last``: the last refusal in a sentence."""
+    """What was done. ``refused``: objects, by code; ``failed``: requests that gave nothing, by code; ``last``: the last
+    of both in a sentence.
+    """
 
     fetched: int = 0
     put: int = 0
@@ -39,6 +43,7 @@ class Counts:
     bytes_fetched: int = 0
     bytes_put: int = 0
     refused: Counter[str] = field(default_factory=Counter)
+    failed: Counter[str] = field(default_factory=Counter)
     last: str = ""
 
 
@@ -63,11 +68,12 @@ class Transfer:
         wanted = [item for item in self.objects(ENTRY, function) if f"{item.label}.entry" not in here]
         return self._take(wanted, self._publish_entry)
 
-    def pull(self, keys: Collection[str] = ()) -> int:
-        """Fetch all, or what is there of these keys (beginnings are enough); how many objects."""
+    def pull(self, keys: Collection[str] = (), since: float = 0.0) -> int:
+        """Fetch all, or what is there of these keys (beginnings are enough), or was written since; how many objects."""
         return self.bring(
             item for item in self.everything()
-            if item.kind != LIST and (not keys or (item.kind == ARTIFACT and item.group.startswith(tuple(keys))))
+            if item.kind != LIST and (item.written is None or item.written >= since)
+            and (not keys or (item.kind == ARTIFACT and item.group.startswith(tuple(keys))))
         )  # fmt: skip
 
     def bring(self, objects: Iterable[Object]) -> int:
@@ -89,7 +95,7 @@ class Transfer:
 
     def everything(self) -> list[Object]:
         """All objects that are there, by name."""
-        found = (form.object_at(path, size) for path, size in sorted(self.bucket.everything().items()))
+        found = (form.object_at(path, *about) for path, about in sorted(self.bucket.everything().items()))
         return [item for item in found if item is not None]
 
     def objects(self, kind: str, group: str) -> list[Object]:
@@ -149,6 +155,12 @@ class Transfer:
     def is_refused(self, item: Object) -> bool:
         return item.path in self._bad
 
+    def failed(self, error: RemoteError) -> None:
+        """Count a request that gave nothing: its reason is told when the remote answers again, too."""
+        with self._lock:
+            self.counts.failed[error.code] += 1
+            self.counts.last = error.message
+
     def refuse(self, item: Object, error: Refused | CorruptArtifact) -> None:
         """Count an object that is not as it should be, and do not look at it again."""
         code = error.code if isinstance(error, Refused) else "remote-corrupt"
@@ -184,14 +196,22 @@ class Transfer:
             ENTRY, function, label, lambda: package_format.seal(entry.header, entry.about, entry.body)[1]
         )
 
-    def push(self, keys: Collection[str] = ()) -> int:
-        """Put all that is here, or the artifacts of these keys (beginnings are enough); how many objects were new."""
-        found = 0
+    def push(self, keys: Collection[str] = (), since: float = 0.0, *, packages: bool | None = None) -> int:
+        """Put what is here: all, or the artifacts of these keys (beginnings are enough), or what was made since; how
+        many objects were new. ``packages``: the entries too, of keys those that need no others; without keys they are.
+        """
+        found, chosen = 0, tuple(keys)
         for artifact in list(self.store.every()):
-            if not keys or artifact.manifest.key.startswith(tuple(keys)):
+            manifest = artifact.manifest
+            if (not chosen or manifest.key.startswith(chosen)) and manifest.created >= since:
                 found += self._kept(lambda artifact=artifact: self.put_artifact(artifact))  # type: ignore[misc]
-        for entry in [] if keys else list(self._own_entries()):
-            found += self._kept(lambda entry=entry: self.put_entry(*entry))  # type: ignore[misc]
+        for entry in list(self._own_entries()) if (not chosen if packages is None else packages) else []:
+            needs = entry.header.artifacts
+            of_keys = not chosen or (needs and all(key.startswith(chosen) for key in needs))
+            with suppress(FileNotFoundError):
+                if of_keys and entry.path.stat().st_mtime >= since:
+                    name = (entry.header.function, entry.name)
+                    found += self._kept(lambda name=name: self.put_entry(*name))  # type: ignore[misc]
         return found
 
     def _kept(self, put: Callable[[], bool]) -> bool:
@@ -201,10 +221,10 @@ class Transfer:
             self.counts.last = str(error)
             return False
 
-    def _own_entries(self) -> Iterator[tuple[str, str]]:
+    def _own_entries(self) -> Iterator[Entry]:
         for entry in self.store.packages.entries():
             if entry.root == self.store.root and self.store.packages.refused(entry.header.function) is None:
-                yield entry.header.function, entry.name
+                yield entry
 
     def put(self, kind: str, group: str, label: str, body: Callable[[], bytes]) -> bool:
         """Put an object there, unless one of its label is that we believe; whether it was put."""
@@ -234,7 +254,7 @@ class Transfer:
     def document(self) -> dict[str, object]:
         """What ``status``, ``stats`` and ``doctor`` show; field names are public."""
         told = dataclasses.asdict(self.counts)
-        told["refused"] = dict(self.counts.refused)
+        told["refused"], told["failed"] = dict(self.counts.refused), dict(self.counts.failed)
         reasons = [breaker.reason for breaker in (self.bucket.reading, self.bucket.writing) if breaker.reason]
         state = "rests" if self.bucket.reading.rests else "failing" if reasons else "ok"
         return {
@@ -243,6 +263,6 @@ class Transfer:
         }  # fmt: skip
 
 
-def opened(root: Path, url: str, timeout_s: float, trust: Trust) -> Transfer:
-    """A transfer between the store at ``root`` and a remote. Raises RemoteError."""
-    return Transfer(Store(root), Bucket(url, timeout_s), trust)
+def opened(root: Path, url: str, timeout_s: float, trust: Trust, base: Sequence[Path] = ()) -> Transfer:
+    """A transfer between the store at ``root`` and a remote. ``base``: its base stores. Raises RemoteError."""
+    return Transfer(Store(root, base), Bucket(url, timeout_s), trust)

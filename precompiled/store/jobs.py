@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 import os
+import statistics
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -22,6 +23,7 @@ from pathlib import Path
 from precompiled.core.errors import StoreError
 from precompiled.core.files import process_start
 from precompiled.core.spans import Span, ended
+from precompiled.core.words import human_seconds
 from precompiled.store import lines, trust
 from precompiled.store.runs import start_of
 
@@ -31,6 +33,7 @@ JOBS = "jobs"
 KEPT = 64
 MAX_SPANS = 80  # of a job: the longest ones. So a file has room for all jobs of a worker
 SHORT_S = 0.001  # a span below is not kept
+ESTIMATED_BY = 5  # jobs
 
 
 @dataclass
@@ -63,6 +66,27 @@ class Worker:
     @property
     def is_alive(self) -> bool:
         return start_of(self.pid) == self.started
+
+
+@dataclass(frozen=True)
+class UnderWay:
+    """A job that a worker is at. ``estimate_s``: what the last jobs of graphs of that name took, by their median; None
+    where none is known.
+    """
+
+    worker: int  # its pid
+    id: str
+    key: str
+    name: str
+    began: float
+    phase: str
+    phase_began: float
+    estimate_s: float | None
+
+    def said(self) -> str:
+        """Behind how long it has taken: `` of about 35.0 s, Inductor: forward``."""
+        of = f" of about {human_seconds(self.estimate_s)}" if self.estimate_s is not None else ""
+        return of + (f", {self.phase}" if self.phase else "")
 
 
 class JobRecord:
@@ -125,6 +149,27 @@ class JobRecord:
             log.info("this worker's jobs are not kept: %s", error)
 
 
+def under_way(root: Path) -> list[UnderWay]:
+    """The jobs that the store's workers are at."""
+    known = workers(root)
+    ended = sorted(
+        (job for worker in known for job in worker.jobs if job.outcome == "published"), key=lambda job: job.ended
+    )
+    took: dict[str, list[float]] = {}
+    for job in ended:
+        took.setdefault(job.name, []).append(job.ended - job.began)
+    found = []
+    for worker in known:
+        now = worker.jobs[-1] if worker.jobs else None
+        if now is None or now.ended or not worker.is_alive:
+            continue
+        phase, at = now.phases[-1] if now.phases else ("", now.began)
+        last = took.get(now.name, [])[-ESTIMATED_BY:]
+        found.append(UnderWay(worker.pid, now.id, now.key, now.name, now.began, phase, at,
+                              statistics.median(last) if last else None))  # fmt: skip
+    return found
+
+
 def workers(root: Path) -> list[Worker]:
     """The workers of the store at ``root`` that are known, in the order of their starts. What cannot be trusted or
     read is left out.
@@ -132,11 +177,19 @@ def workers(root: Path) -> list[Worker]:
     return sorted(_workers(root), key=lambda worker: worker.launched)
 
 
+# What was read, for whoever looks again and again (`top`): most files are of workers that have ended.
+_read: dict[Path, tuple[tuple[int, int], Worker]] = {}
+
+
 def _workers(root: Path) -> Iterator[Worker]:
     with suppress(OSError, StoreError), trust.open_directory(root / JOBS) as fd:
         for file in os.listdir(fd):
             with suppress(OSError, StoreError, ValueError, TypeError, KeyError, AttributeError, IndexError):
-                yield _worker(lines.read(file, fd, shown=str(root / JOBS / file)))
+                found = os.stat(file, dir_fd=fd, follow_symlinks=False)
+                version, path = (found.st_mtime_ns, found.st_size), root / JOBS / file
+                if path not in _read or _read[path][0] != version:
+                    _read[path] = (version, _worker(lines.read(file, fd, shown=str(path))))
+                yield _read[path][1]
 
 
 def _worker(found: list[dict[str, object]]) -> Worker:

@@ -5,6 +5,7 @@ Every directory from the root down is opened relative to the last, and checked, 
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -125,6 +126,8 @@ def reading(root: Path) -> Iterator[None]:
     except FileNotFoundError:
         raise
     except OSError as error:
+        if error.errno == errno.ESTALE:  # of NFS: another host has removed what is open here
+            raise FileNotFoundError(errno.ENOENT, f"removed by another host: {error}") from error
         raise StoreError(
             f"the store {root} cannot be read: {error}",
             "Make it readable, or set PRECOMPILED_CACHE_DIR to a directory that is",

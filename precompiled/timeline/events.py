@@ -34,20 +34,19 @@ def trace(facts: Facts) -> dict[str, Any]:
         made.worker(worker)
     made.queue()
     made.arrows()
-    return {
-        "traceEvents": made.events,
-        "displayTimeUnit": "ms",
-        "otherData": {"made by": f"precompiled {VERSION}", "ts 0 is, in seconds since the epoch": made.origin},
-    }
+    # From the first slice on: what was under way when the stretch began has begun before.
+    first = min((event["ts"] for event in made.events if event["ph"] == "X"), default=0.0)
+    for event in made.events:
+        if event["ph"] != "M":
+            event["ts"] -= first
+    about = {"made by": f"precompiled {VERSION}", "ts 0 is, in seconds since the epoch": facts.began + first / 1e6}
+    return {"traceEvents": made.events, "displayTimeUnit": "ms", "otherData": about}
 
 
 class _Trace:
     def __init__(self, facts: Facts) -> None:
         self.events: list[Event] = []
         self._facts = facts
-        first = [process.launched or process.began for process in facts.processes]
-        first += [worker.launched for worker in facts.workers if worker.ready > facts.began]
-        self.origin = min([facts.began, *first])
         self._pids: set[int] = set()
         self._rows: dict[tuple[int, int], list[tuple[float, float]]] = {}
         # Where arrows begin and end: of a graph (by id) what its client did for it, of a job its slices.
@@ -71,8 +70,8 @@ class _Trace:
 
     def _slice(self, pid: int, tid: int, name: str, began: float, ended: float, args: dict[str, Any]) -> Event:
         event = {
-            "ph": "X", "name": name, "cat": "precompiled", "pid": pid, "tid": tid, "ts": (began - self.origin) * 1e6,
-            "dur": max(0.0, ended - began) * 1e6, "args": args,
+            "ph": "X", "name": name, "cat": "precompiled", "pid": pid, "tid": tid,
+            "ts": (began - self._facts.began) * 1e6, "dur": max(0.0, ended - began) * 1e6, "args": args,
         }  # fmt: skip
         self.events.append(event)
         return event
@@ -95,8 +94,8 @@ class _Trace:
         mine: list[tuple[Span, dict[str, Any]]] = [
             (span, {"frame": name, "seconds": span.seconds}) for name, span in process.frames
         ]
-        for graph, span in known.graph_spans(process):
-            mine.append((span, {**_about(graph), "seconds": span.seconds}))
+        mine += [(span, {**_about(graph), "seconds": span.seconds}) for graph, span in known.graph_spans(process)]
+        mine = [(span, args) for span, args in mine if span.ended >= self._facts.began]
         threads = {span.thread for span, _ in mine}
         first = min((span for span, _ in mine), key=lambda span: span.began, default=None)
         program = first.thread if first is not None else process.pid
@@ -104,7 +103,7 @@ class _Trace:
             named = "the program" if thread == program else "precompiled-swap"
             self._say("thread_name", pid, thread, name=named)
         torch_began, torch_ended = process.torch
-        if torch_began:
+        if torch_began and torch_ended >= self._facts.began:
             self._slice(pid, program, "import torch", torch_began, torch_ended, {})
         for (span, args), (began, ended) in zip(mine, nested([span for span, _ in mine]), strict=True):
             name = f"{span.what} {args['frame']}" if "frame" in args else span.what
@@ -122,6 +121,10 @@ class _Trace:
         missed, swapped = known.missed(graph), known.swapped(graph)
         if missed is None and swapped is None:
             return
+        if missed is not None and swapped is not None and swapped < self._facts.began:
+            missed = None
+        if swapped is not None:
+            swapped = max(swapped, self._facts.began)
         self._say("thread_name", pid, tid, name=f"graph {graph.get('name', '')}")
         args = _about(graph)
         if missed is not None:

@@ -45,7 +45,7 @@ def gather(root: Path, since: float, now: float, chosen: Callable[[Process], boo
     """What happened in the store at ``root`` from ``since`` to ``now``, in the processes that are ``chosen``."""
     known = runs.processes(root)
     traces = {name: span.seconds for process in known for name, span in process.frames if span.what == "trace"}
-    processes = [process for process in known if chosen(process) and _last(process, now) >= since]
+    processes = [process for process in known if chosen(process) and end_of(process, now) >= since]
     workers = []
     for worker in jobs.workers(root):
         mine = [job for job in worker.jobs if (job.ended or now) >= since]
@@ -54,15 +54,11 @@ def gather(root: Path, since: float, now: float, chosen: Callable[[Process], boo
     return Facts(since, now, processes, workers, traces)
 
 
-def _last(process: Process, now: float) -> float:
+def end_of(process: Process, now: float) -> float:
+    """When it ended, or was last heard of; now where it runs."""
     if process.is_alive:
         return now
     return process.ended or max((graph["at"] for graph in process.graphs.values()), default=process.began)
-
-
-def end_of(process: Process, now: float) -> float:
-    """When it ended, or was last heard of; now where it runs."""
-    return _last(process, now)
 
 
 def graph_spans(process: Process) -> Iterator[tuple[dict[str, Any], Span]]:

@@ -154,7 +154,7 @@ def worker_sections(worker: Worker, began: float, now: float) -> list[Section]:
 
 
 def queue_sections(facts: Facts, began: float) -> list[Section]:
-    """When a job was queued and none had begun that was queued before: where the daemon's queue held up a start."""
+    """The daemon's queue, from a job's submit until a worker takes it; times in which several waited are one."""
     found: list[Section] = []
     for job in sorted((job for worker in facts.workers for job in worker.jobs), key=lambda job: job.queued):
         at = max([job.queued, began, *(at + seconds + began for _, at, seconds in found[-1:])])

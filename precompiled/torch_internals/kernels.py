@@ -24,6 +24,7 @@ CppPythonBindingsCodeCache).
 from __future__ import annotations
 
 import hashlib
+import importlib.machinery
 import importlib.util
 import json
 import os
@@ -172,12 +173,12 @@ def load_kernel(name: str, path: Path, digest: str) -> Any:
     os.environ[_VARIABLE] = str(getattr(torch._C._dynamo.guards, _SLOT))
     # The import system derives the name of the init function from the last part of the module's. A file with several
     # modules is mapped once: the loader knows it by its inode.
-    spec = importlib.util.spec_from_file_location(f"precompiled.native_{digest}.{module_name(name)}", path)
-    if spec is None or spec.loader is None:
-        raise CorruptArtifact(f"{path} is no extension module")
+    module_path = f"precompiled.native_{digest}.{module_name(name)}"
+    loader = importlib.machinery.ExtensionFileLoader(module_path, str(path))  # a file in memory has no suffix
+    spec = importlib.machinery.ModuleSpec(module_path, loader, origin=str(path))
     try:
         module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
+        loader.exec_module(module)
     except ImportError as error:
         raise CorruptArtifact(f"{path} cannot be loaded: {error}") from error
     sys.modules[spec.name] = module

@@ -12,10 +12,10 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-import psutil
 from watchdog.events import FileSystemEvent, FileSystemEventHandler
 from watchdog.observers import Observer
 
+from precompiled.core import filesystems
 from precompiled.core.words import counted
 
 log = logging.getLogger("precompiled.watch")
@@ -23,9 +23,6 @@ log = logging.getLogger("precompiled.watch")
 SWEEP_S = 1.0
 POLL_S = 0.5
 RETRY_S = 10.0  # between two tries to have inotify back
-# File systems whose files change on other machines, without an event here.
-REMOTE = frozenset({"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "lustre", "gpfs", "beegfs",
-                    "fuse.sshfs", "fuse.rclone", "fuse.s3fs", "virtiofs", "vboxsf"})  # fmt: skip
 
 
 class Hints:
@@ -38,7 +35,6 @@ class Hints:
         self._paths: frozenset[str] = frozenset()
         self._gone: set[str] = set()  # directories that were deleted or moved; their inodes may be used again
         self._retry_at = 0.0
-        self._remote: dict[str, bool] = {}
         self.problem = ""  # why files are polled; "": events come
         _Overflow(self._on_hint).install()
 
@@ -57,7 +53,7 @@ class Hints:
                 status = os.stat(directory)
             except OSError:
                 continue  # it is gone: until it is back, only looks find changes in it
-            if self._is_remote(directory):
+            if filesystems.is_shared(directory):
                 problem = f"{directory} is on a network file system"
                 continue
             wanted[directory] = (status.st_dev, status.st_ino)
@@ -112,12 +108,6 @@ class Hints:
         except (KeyError, OSError):
             pass  # the inotify watch has ended with its directory
 
-    def _is_remote(self, directory: str) -> bool:
-        found = self._remote.get(directory)
-        if found is None:
-            found = self._remote[directory] = file_system(directory) in REMOTE
-        return found
-
     def _saw(self, event: FileSystemEvent) -> None:
         """Take an event, in a thread of watchdog's."""
         if event.event_type in ("opened", "closed_no_write"):
@@ -149,14 +139,3 @@ class _Overflow(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         if "overflow" in record.getMessage().lower():
             self._on_hint()
-
-
-def file_system(directory: str) -> str:
-    """The type of the file system that holds a directory, as /proc/mounts names it."""
-    best, kind = "", ""
-    for part in psutil.disk_partitions(all=True):
-        mount = part.mountpoint
-        inside = directory == mount or directory.startswith(mount.rstrip("/") + "/")
-        if inside and len(mount) >= len(best):
-            best, kind = mount, part.fstype
-    return kind

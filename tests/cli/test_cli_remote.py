@@ -1,19 +1,24 @@
-"""keys, push, pull and remote ls."""
+"""keys, push, pull, sync, remote ls and remote gc."""
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import os
 from pathlib import Path
 
 import pytest
 from support_cli import answer, invoke
 
-from precompiled.cli import checks_remote
+from precompiled.cli import checks_remote, remote
+from precompiled.client import ahead
 from precompiled.core import config
+from precompiled.remote import lists
 from precompiled.store import artifact_format as fmt
+from precompiled.store import runs
 from precompiled.store.artifacts import Store
 
-KEY = fmt.digest(b"a graph")
+KEY, OTHER = fmt.digest(b"a graph"), fmt.digest(b"another graph")
 
 
 @pytest.fixture
@@ -61,6 +66,55 @@ def test_what_is_pushed_is_listed_and_pulled(hosts: dict[str, list[str]], tmp_pa
     answer("keys", "new")
     refused = answer("pull", "--cache-dir", str(tmp_path / "c"), status=1)
     assert (refused["fetched"], refused["refused"]) == (0, {"remote-untrusted": 1})
+
+
+def test_what_is_chosen_by_age_or_program_goes_to_and_fro(hosts: dict[str, list[str]], tmp_path: Path) -> None:
+    answer("keys", "new")
+    # The artifact was made in 2001.
+    assert answer("push", "--days", "30", *hosts["a"])["put"] == 0
+    program = tmp_path / "train.py"
+    program.write_text("import torch\n")
+    run = runs.begin(tmp_path / "a", "one") / "0-1.jsonl"
+    process = {"rank": 0, "ranks": 1, "pid": 1, "started": "", "program": "train.py", "argv": [], "executable": "",
+               "directory": "", "began": 1.0}  # fmt: skip
+    run.write_text("".join(json.dumps(line) + "\n" for line in (process, {"id": "x", "key": KEY})))
+    run.chmod(0o600)
+    assert answer("push", "--program", str(tmp_path / "other.py"), *hosts["a"], status=2)["error"]["code"] == "usage"
+    assert answer("push", "--program", str(program), KEY, *hosts["a"], status=2)["error"]["code"] == "usage"
+    assert answer("push", "--program", str(program), *hosts["a"])["put"] == 1
+    assert answer("pull", "--program", str(program), *hosts["b"])["fetched"] == 0  # no process has told of it
+    there = remote.opened(config.load({"cache_dir": tmp_path / "a"}))
+    assert lists.note(there, ahead.identity(str(program)), [KEY], [], [])
+    assert answer("pull", "--program", str(program), "--days", "1", *hosts["b"])["fetched"] == 1
+    done = answer("sync", "--cache-dir", str(tmp_path / "c"))
+    assert (done["fetched"], done["put"]) == (1, 0)
+    (tmp_path / "d").mkdir()
+    os.utime(next((tmp_path / "bucket" / "artifacts" / KEY).iterdir()), (1, 1))
+    assert answer("pull", "--days", "1", "--cache-dir", str(tmp_path / "d"))["fetched"] == 0
+
+
+def test_what_is_old_or_too_much_is_removed_from_the_remote(hosts: dict[str, list[str]], tmp_path: Path) -> None:
+    answer("keys", "new")
+    store = Store(tmp_path / "a")
+    [artifact] = store.lookup(KEY)
+    other = dataclasses.replace(artifact.manifest, key=OTHER)
+    store.publish(fmt.Payload(other, {fmt.BUNDLE: b"y" * 50}))
+    answer("push", *hosts["a"])
+    folder = tmp_path / "bucket" / "artifacts"
+    [old], [new] = (list((folder / key).iterdir()) for key in (KEY, OTHER))
+    lease, mine = folder / KEY / "lease-unsigned-00000001", tmp_path / "bucket" / "README"
+    for path in (lease, mine):
+        path.write_text("x")
+    for path in (old, lease, mine):
+        os.utime(path, (1e9, 1e9))
+    assert answer("remote", "gc", *hosts["a"], status=2)["error"]["code"] == "usage"
+    told = answer("remote", "gc", "--days", "30", "--dry-run", *hosts["a"])
+    assert len(told["removed"]) == 2 and old.exists()
+    told = answer("remote", "gc", "--days", "30", *hosts["a"])
+    assert {path.rpartition("/")[2] for path in told["removed"]} == {old.name, lease.name}
+    assert (old.exists(), lease.exists(), mine.exists(), told["bytes_left"]) == (False, False, True, new.stat().st_size)
+    assert answer("remote", "gc", "--max-bytes", "100000", *hosts["a"])["removed"] == []
+    assert len(answer("remote", "gc", "--max-bytes", "1", *hosts["a"])["removed"]) == 1 and not new.exists()
 
 
 def test_doctor_and_status_tell_of_the_remote(hosts: dict[str, list[str]], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -78,6 +78,10 @@ def test_ranks_that_differ_are_told_by_number_and_reason(served: Host) -> None:
     ]  # fmt: skip
     assert all(rank["hit"] + rank["swap"] == 1 - rank["not_served"] for rank in numbers)
     assert "not served" in served.command("stats", "--run", "slurm-7_a.0")
+    counted = json.loads(served.command("stats", "--json"))
+    lookups = counted["hits"] + counted["misses"]
+    text = served.command("stats")
+    assert f"({counted['hits'] / lookups:.0%} of {lookups} lookups)" in text and " a graph)" in text
     assert "no-such-run" in served.command("explain", "--run", "another", "--json", status=1)
 
 

@@ -87,6 +87,21 @@ def test_a_process_that_has_the_gpu_compiles_and_traces_nothing(baked: tuple[Pat
     assert not (tmp_path / "theirs" / "store" / "artifacts").exists()
 
 
+def test_a_host_of_another_cpu_and_compiler_compiles_nothing(baked: tuple[Path, Any], tmp_path: Path) -> None:
+    """As where it was made there is another one than where the GPU is. It traces: what a trace asks of a CPU is a
+    constant in it.
+    """
+    base, _told = baked
+    other = tmp_path / "bin" / "g++"
+    other.parent.mkdir()
+    other.write_text(f'#!/bin/sh\nexec {shutil.which("g++")} "$@"\n')
+    other.chmod(0o755)
+    path = f"{other.parent}:{os.environ['PATH']}"
+    found = client(tmp_path / "theirs", "h100", base, ATEN_CPU_CAPABILITY="default", PATH=path)
+    assert {tuple(graph) for graph in found["graphs"]} == {("compiled", "hit", "")}, found["graphs"]
+    assert (found["compiles"], found["started"]) == (0, []) and found["traced"]
+
+
 def test_a_process_with_another_gpu_finds_nothing(baked: tuple[Path, Any], tmp_path: Path) -> None:
     base, _told = baked
     # The H200 has the same architecture and as many multiprocessors.

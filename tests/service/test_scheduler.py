@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, precondition, rule
 from precompiled.service import jobs as module
 from precompiled.service.events import (
+    Asked,
     Cancelled,
     Count,
     Expected,
@@ -684,6 +685,15 @@ class AnyHistory(RuleBasedStateMachine):
         self.open -= {id for id in ids if self.uid_of_id[id] == uid}
         self.carry_out(Cancelled(uid, tuple(ids)))
 
+    @rule(keys=st.lists(st.sampled_from("abcdefgh"), unique=True), uid=st.sampled_from([1, 2, 3, None]))
+    def give_up(self, keys: list[str], uid: int | None) -> None:
+        self.carry_out(Asked(b"c", uid, wire.GiveUp(keys)))
+        assert not [flight for flight in self.scheduler.jobs if flight[2] in keys and uid in (None, flight[0])]
+
+    @rule(keys=st.lists(st.sampled_from("abcdefgh"), unique=True), uid=st.sampled_from([1, 2, 3, None]))
+    def retry(self, keys: list[str], uid: int | None) -> None:
+        self.carry_out(Asked(b"c", uid, wire.Retry(keys)))
+
     @precondition(lambda self: self.starting)
     @rule(data=st.data())
     def ready(self, data: st.DataObject) -> None:
@@ -751,6 +761,9 @@ class AnyHistory(RuleBasedStateMachine):
                 job = self.running.pop(worker)
                 self.flights.pop(worker, None)
                 self.carry_out(WorkerDone(worker, wire.Finished(job.id, job.key, "published", 1.0)))
+            if not (self.doomed or self.starting or self.running):  # what is parked comes by itself, in its time
+                self.now += self.scheduler.next_wake(self.now) or 0.0
+                self.carry_out(Tick())
         assert not self.scheduler.jobs, "lost jobs"
         assert not self.open
 
@@ -759,3 +772,46 @@ AnyHistory.TestCase.settings = settings(
     max_examples=150, stateful_step_count=60, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 test_any_history = AnyHistory.TestCase
+
+
+def asked(host: Host, message: wire.GiveUp | wire.Retry, uid: int | None = 1) -> list[str]:
+    """The keys that the answer names."""
+    (reply,) = [item for item in host.tell(Asked(b"cli", uid, message))
+                if isinstance(item, Reply) and item.client == b"cli"]  # fmt: skip
+    assert isinstance(reply.message, wire.Changed)
+    return reply.message.keys
+
+
+@pytest.mark.reason("job-cancelled")
+def test_a_user_gives_up_jobs_by_the_beginnings_of_their_keys_and_all_who_asked_are_told() -> None:
+    host = Host()
+    worker = host.warm()
+    host.submit("ab12-running", id="r")
+    host.submit("ab12-queued", id="q")
+    host.submit("cd34", id="other")
+    assert asked(host, wire.GiveUp(["ab12", "nothing"])) == ["ab12-queued", "ab12-running"]
+    refusals = {item.message.id: item.message.code for item in host.said
+                if isinstance(item, Reply) and isinstance(item.message, wire.Rejected)}  # fmt: skip
+    assert refusals == {"r": "job-cancelled", "q": "job-cancelled"}
+    assert host.all(KillWorker) == [KillWorker(worker, "cancelled")]
+    assert {job.submit.key for job in host.scheduler.jobs.values()} == {"cd34"}
+    host.tell(WorkerGone(worker, "cancelled"))
+    assert asked(host, wire.GiveUp(["cd34"]), uid=2) == [], "another user's word counts for his own jobs"
+    assert asked(host, wire.GiveUp(["cd34"]), uid=None) == ["cd34"], "and root's for all"
+    host.submit("ab12-running", id="again")
+    assert host.scheduler.jobs, "it is not held against the key"
+
+
+def test_a_retry_ends_a_quarantine() -> None:
+    host = Host(job_timeout_s=100)
+    worker = host.warm()
+    host.submit("k1", id="first")
+    host.now += 101
+    host.tell(Tick())
+    host.tell(WorkerGone(worker, "timeout"))
+    host.submit("k1", id="second")
+    assert host.all(Reply)[-1].message.code == "key-quarantined"
+    assert asked(host, wire.Retry(["k1"]), uid=2) == []
+    assert asked(host, wire.Retry(["k1"])) == ["k1"] and asked(host, wire.Retry(["k1"])) == []
+    host.submit("k1", id="third")
+    assert [job.submit.id for job in host.scheduler.jobs.values()] == ["third"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import multiprocessing
 import os
 import shutil
@@ -18,7 +19,7 @@ from support_store import KEY, LIBRARY, OTHER, failure, payload
 from precompiled.core.errors import CorruptArtifact, PrecompiledError, StoreError
 from precompiled.store import artifact_format as fmt
 from precompiled.store import artifacts as store_module
-from precompiled.store import scratch
+from precompiled.store import scratch, trust
 from precompiled.store.artifacts import Artifact, Store
 
 spawn = multiprocessing.get_context("spawn")
@@ -319,6 +320,21 @@ def test_quarantine_works_where_its_directory_is_gone(store: Store) -> None:
     _flip(store.publish(payload()).path / fmt.MANIFEST, 5)
     store.quarantined.rmdir()
     _refused(store)
+
+
+def test_a_stale_handle_is_a_miss(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """NFS says so of what another host has removed, in the midst of a read as well."""
+    artifact = store.publish(payload())
+
+    def stale(*_: object, **__: object) -> bytes:
+        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+
+    monkeypatch.setattr(trust, "read_file", stale)
+    assert store.lookup(KEY) == [] and store.failure(KEY) is None
+    with pytest.raises(FileNotFoundError):
+        store.read_files(artifact)
+    monkeypatch.undo()
+    assert store.lookup(KEY) == [artifact], "nothing was put into quarantine"
 
 
 def test_evicted_between_lookup_and_read_is_a_miss(store: Store) -> None:

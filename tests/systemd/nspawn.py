@@ -169,7 +169,8 @@ def _copy_of_project(target: Path) -> None:
     """What a wheel is built from. A copy, because setuptools writes build/ and *.egg-info beside pyproject.toml."""
     for name in ("precompiled", "service", "systemd"):
         shutil.copytree(REPO / name, target / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("pyproject.toml", "README.md"):
+    for name in ("pyproject.toml", "README.md", "docs/precompiled.1"):
+        (target / name).parent.mkdir(exist_ok=True)
         shutil.copy(REPO / name, target / name)
 
 

@@ -6,6 +6,7 @@ trace is checked by the rules of its format (support_traces.py), and its sums ag
 
 from __future__ import annotations
 
+import base64
 import json
 import shutil
 import subprocess
@@ -17,13 +18,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from google.protobuf import json_format
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from support_host import Host, new_host
 from support_traces import arrows, check, slices
 
 from precompiled.core.spans import Span
 from precompiled.store import jobs, lines, runs
 from precompiled.timeline import facts as known
-from precompiled.timeline.events import nested
+from precompiled.timeline.events import nested, trace
 from precompiled.timeline.facts import gather
 from precompiled.timeline.picture import Bar, in_order, svg
 from precompiled.timeline.start import start
@@ -202,6 +205,33 @@ def test_trace_looks_back_as_far_as_it_is_told(seen: Seen, tmp_path: Path) -> No
     assert sorted(len(way) for way in ways) == [2, 2, 4]
 
 
+@pytest.mark.slow
+def test_opentelemetrys_spans_are_of_its_format_and_one_graph_is_one_trace(seen: Seen, tmp_path: Path) -> None:
+    output = tmp_path / "spans.json"
+    seen.host.command("trace", "--format", "otlp", "-o", str(output))
+    document = json.loads(output.read_text())
+    spans = [span for resource in document["resourceSpans"] for span in resource["scopeSpans"][0]["spans"]]
+    # OTLP's JSON has ids in hexadecimal, where protobuf's has base64. Else it is protobuf's, which knows each field.
+    for item in [*spans, *(link for span in spans for link in span.get("links", ()))]:
+        for name in ("traceId", "spanId", "parentSpanId"):
+            if name in item:
+                item[name] = base64.b64encode(bytes.fromhex(item[name])).decode()
+    json_format.ParseDict(document, ExportTraceServiceRequest())
+    by_id = {(span["traceId"], span["spanId"]): span for span in spans}
+    assert len(by_id) == len(spans)
+    for span in spans:
+        assert int(span["startTimeUnixNano"]) <= int(span["endTimeUnixNano"])
+        assert "parentSpanId" not in span or (span["traceId"], span["parentSpanId"]) in by_id
+    roots = [span for span in spans if "parentSpanId" not in span]
+    (job,) = [span for span in spans if span["name"].startswith("job ")]
+    assert len(roots) == 3 and sum(span["traceId"] == job["traceId"] for span in roots) == 1
+    cold = [span["name"] for span in spans if span["traceId"] == job["traceId"]]
+    assert {"lookup", "submit", "queued", "load", "create_aot_dispatcher_function"} <= set(cold)
+    # The others run what its job has compiled, and say so.
+    links = [link for span in roots for link in span.get("links", ())]
+    assert [(link["traceId"], link["spanId"]) for link in links] == [(job["traceId"], job["spanId"])] * 2
+
+
 def _document(seen: Seen, folder: Path) -> Any:
     seen.host.command("trace", "-o", str(folder / "whole.json"))
     return json.loads((folder / "whole.json").read_text())
@@ -275,6 +305,24 @@ def test_a_job_whose_worker_died_has_no_end(tmp_path: Path) -> None:
     assert first.outcome == "published" and first.spans == [Span("long", 1.0, 2.0, 3)] and not second.ended
 
 
+def test_looking_again_reads_what_has_changed_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tmp_path.chmod(0o700)
+    read: list[str] = []
+    reading = lines.read
+    monkeypatch.setattr(lines, "read", lambda name, fd, shown: (read.append(name), reading(name, fd, shown=shown))[1])
+    record = jobs.JobRecord(tmp_path, 0.0)
+    record.begin("1", "ab" * 32, "f", 1, 0.0)
+    assert [job.id for job in jobs.workers(tmp_path)[0].jobs] == [job.id for job in jobs.workers(tmp_path)[0].jobs]
+    assert len(read) == 1
+    record.phase("AOTAutograd")
+    (job,) = jobs.under_way(tmp_path)
+    assert len(read) == 2 and job.phase == "AOTAutograd" and job.estimate_s is None
+    record.end("published", "")
+    record.begin("2", "cd" * 32, "f", 1, 0.0)
+    (job,) = jobs.under_way(tmp_path)
+    assert job.id == "2" and job.estimate_s is not None and job.said().startswith(" of about ")
+
+
 def test_a_worker_begins_a_file_anew_where_the_store_was_emptied(tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
     record = jobs.JobRecord(tmp_path, 0.0)
@@ -297,6 +345,23 @@ def test_old_workers_files_are_removed_and_a_file_has_a_limit(tmp_path: Path, mo
     assert len(list(folder.iterdir())) == jobs.KEPT
     (worker,) = jobs.workers(tmp_path)
     assert 0 < len(worker.jobs) < 20
+
+
+def test_what_was_over_before_the_time_that_is_asked_for_is_left_out() -> None:
+    """Of a process that runs for long, a trace has how its graphs run now, and not how they came to."""
+    graph = {"id": "1", "name": "f", "state": "compiled", "source": "swap", "at": 130.0,
+             "spans": [["lookup", 100.0, 1.0, 7], ["submit", 101.0, 1.0, 7], ["load", 120.0, 1.0, 8]]}  # fmt: skip
+    process = runs.Process(0, 1, 7, "", "serve.py", [], "", "", 100.0, {"1": graph}, ended=2000.0, launched=90.0,
+                           torch=(91.0, 95.0), frames=[("f", Span("trace", 99.0, 4.0, 7))])  # fmt: skip
+    late = trace(known.Facts(1000.0, 2000.0, [process], [], {}))
+    check(late)
+    (only,) = slices(late)
+    assert only["name"] == "compiled" and (only["ts"], only["dur"]) == (0.0, 1000e6)
+    whole = trace(known.Facts(0.0, 2000.0, [process], [], {}))
+    check(whole)
+    names = [event["name"] for event in slices(whole)]
+    assert sorted(names) == ["compiled", "eager", "import torch", "load", "lookup", "submit", "trace f"]
+    assert min(event["ts"] for event in slices(whole)) == 0.0
 
 
 def test_a_graph_without_a_job_of_its_own_has_the_last_one_of_its_key(tmp_path: Path) -> None:

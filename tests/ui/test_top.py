@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support_daemon import DaemonUnderTest, graph, raw_client, running_daemon, wait_until
@@ -24,7 +25,10 @@ from support_terminal import Screen, Terminal, on_terminal
 
 from precompiled import wire
 from precompiled.cli import top_view as view
-from precompiled.store import runs
+from precompiled.store import jobs, runs
+from precompiled.store.artifact_format import Failure
+from precompiled.store.artifacts import Store
+from precompiled.store.lines import folder
 
 GOLDENS = Path(__file__).parent / "goldens"
 COMPILING, QUEUED, SERVED = "ab12" * 16, "cd34" * 16, "ef56" * 16
@@ -141,6 +145,51 @@ def test_keys(busy: Busy) -> None:
         assert terminal.ended() == 0
 
 
+def test_the_phase_of_a_job_and_what_the_last_ones_took(busy: Busy) -> None:
+    """A worker's own record, as store/jobs.py writes it; of a graph of that name two jobs have ended."""
+    (worker,) = busy.daemon.status().workers
+    root = busy.daemon.settings.cache_dir
+    now = time.time()
+    lines: list[dict[str, object]] = [
+        {"pid": worker.pid, "started": runs.start_of(worker.pid), "launched": now - 200, "ready": now - 199}
+    ]
+    for number, seconds in enumerate((30, 40, 0)):
+        began = now - 150 + 50 * number
+        lines.append({"job": f"{number}", "key": COMPILING, "name": "forward [0/0]", "attempt": 1, "queued": began,
+                      "began": began})  # fmt: skip
+        if seconds:
+            lines.append({"job": f"{number}", "ended": began + seconds, "outcome": "published", "reason": "",
+                          "spans": []})  # fmt: skip
+    lines.append({"job": "2", "phase": "AOTAutograd", "at": now - 40})
+    lines.append({"job": "2", "phase": "Inductor: forward", "at": now - 20})
+    file = folder(root, jobs.JOBS) / "1-1.jsonl"
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    file.chmod(0o600)
+    try:
+        said = r"for (\d+\.\d s|\d min) of about 35\.0 s, Inductor: f"
+        for command in (["top", "--once"], ["status"]):
+            done = subprocess.run([sys.executable, "-m", "precompiled", *command], env=busy.environment(),
+                                  capture_output=True, text=True, check=True)  # fmt: skip
+            assert re.search(said, done.stdout), done.stdout
+    finally:
+        file.unlink()
+
+
+def test_status_is_shown_again_and_again(busy: Busy) -> None:
+    command = [sys.executable, "-m", "precompiled", "status", "--watch", "--interval", "0.2"]
+    with on_terminal(command, busy.environment(), busy.daemon.directory) as terminal:
+        screen = terminal.wait_for(lambda text: "1 worker" in text and terminal.written.count("\x1b[2J") > 2)
+        assert screen.startswith("running  yes, pid")
+        terminal.press("\x03")
+        assert terminal.ended() == 0
+    with subprocess.Popen(command, env=busy.environment(), stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        for _ in range(2):
+            assert next((line for line in process.stdout if line.startswith("running")), None) is not None
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 0
+
+
 def test_a_window_that_becomes_smaller(busy: Busy) -> None:
     with busy.top(columns=120, rows=30) as terminal:
         terminal.wait_for(whole)
@@ -178,6 +227,77 @@ def test_once_and_json(busy: Busy) -> None:
     assert {item["program"] for item in document["clients"]} == {"train.py", "a_server_with_a_long_name.py"}
     assert {item["state"] for item in document["graphs"]} == {*view.STATES} - {"error"}
     assert document["status"]["queue_depth"] == 1 and document["stats"]["hits"] == 3
+
+
+@pytest.mark.reason("no-such-job")
+def test_cancel_and_retry(tmp_path: Path) -> None:
+    """By keys pressed, and by commands; the job's worker is killed, and its client is told."""
+    go_on = tmp_path / "go-on"
+    with running_daemon(tmp_path / "d", workers=1) as daemon, raw_client(daemon.settings) as client:
+        host = Busy(daemon, go_on)
+
+        def command(*arguments: str, status: int = 0) -> dict[str, Any]:
+            done = subprocess.run([sys.executable, "-m", "precompiled", *arguments, "--json"], env=host.environment(),
+                                  capture_output=True, text=True, check=False)  # fmt: skip
+            assert done.returncode == status, done
+            found: dict[str, Any] = json.loads(done.stdout)
+            return found
+
+        def compiling(key: str) -> wire.Submit:
+            message = daemon.submit(key)
+            client.submit(message, graph("wait-for", path=str(go_on)))
+            wait_until(lambda: [worker.job for worker in daemon.status().workers] == [key], "the worker is busy")
+            return message
+
+        first = compiling(COMPILING)
+        with host.top() as terminal:
+            terminal.wait_for(whole)
+            terminal.press("c12345\r")
+            terminal.wait_for("is no beginning of a key")
+            terminal.press("cffffff\r")
+            terminal.wait_for("no job is queued or running of ffffff")
+            terminal.press("c")
+            terminal.wait_for("cancel key: _")
+            terminal.press("ab12ab\r")
+            terminal.wait_for("cancelled: ab12ab12ab12")
+            terminal.press("r")
+            terminal.wait_for("retry key: _")
+            terminal.press("\x1b")
+            terminal.wait_for("q quit")
+            terminal.press("q")
+            assert terminal.ended() == 0
+        assert client.ended(first.id).code == "job-cancelled"
+        second = compiling(QUEUED)
+        assert command("cancel", QUEUED[:12]) == {"cancelled": [QUEUED]}
+        assert client.ended(second.id).code == "job-cancelled"
+        assert command("cancel", QUEUED[:12], status=1)["error"]["code"] == "no-such-job"
+        assert command("cancel", "short", status=2)["error"]["code"] == "usage"
+        # It is not held against the key: whoever asks gets it.
+        go_on.touch()
+        again = daemon.submit(QUEUED)
+        client.submit(again, graph())
+        assert client.ended(again.id).state == "published"
+        # Two deaths put a key into quarantine, of which a retry knows no more.
+        for expected in ("key-quarantined", "key-quarantined"):
+            message = daemon.submit(SERVED)
+            client.submit(message, graph("die"))
+            assert client.ended(message.id).code == expected
+        assert command("retry", SERVED[:6]) == {"retried": [SERVED]}
+        message = daemon.submit(SERVED)
+        client.submit(message, graph())
+        assert client.ended(message.id).state == "published"
+        assert command("retry", SERVED[:6], status=1)["error"]["code"] == "no-such-job"
+
+
+def test_retry_forgets_a_failure_record_without_a_daemon(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    tmp_path.chmod(0o700)
+    store.prepare()
+    store.publish_failure(Failure(SERVED, "f", "compile-error", "no", time.time(), 3600.0))
+    environment = {**os.environ, "PRECOMPILED_CACHE_DIR": str(tmp_path), "PRECOMPILED_RUNTIME_DIR": str(tmp_path / "r")}
+    command = [sys.executable, "-m", "precompiled", "retry", SERVED[:8]]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert SERVED[:12] in done.stdout and store.failure(SERVED) is None
 
 
 def test_without_a_daemon(tmp_path: Path) -> None:

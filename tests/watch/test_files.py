@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from precompiled.service.watch.files import ABSENT, Files
-from precompiled.service.watch.hints import Hints, file_system
+from precompiled.service.watch.hints import Hints
 
 TIMEOUT_S = 30.0
 
@@ -120,10 +120,6 @@ def test_a_directory_that_is_replaced_is_watched_again(listener: Listener, tmp_p
         if listener.hinted.wait(0.2):
             break
         assert time.monotonic() < deadline, "no hint from the new directory"
-
-
-def test_the_file_system_of_a_path_is_found() -> None:
-    assert file_system("/proc/self") == "proc"
 
 
 LIMITED = """

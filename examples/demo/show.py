@@ -1,0 +1,244 @@
+"""What the demos have in common: training processes that are observed, their progress, and what is claimed of them.
+
+All files lie in a temporary directory, which is removed at the end, also after Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import timeline
+from rich.console import Console, Group
+from rich.live import Live
+from rich.text import Text
+from run import Run
+
+HERE = Path(__file__).resolve().parent
+# Compiled steps that each process makes at least, to have a steady step time.
+COMPILED_STEPS = 20
+# Eager and compiled code round differently, and the difference grows from step to step.
+TOLERANCE = 1e-3
+# A bound on the silence of one process, far above what a step takes: the demo ends with an error instead of hanging.
+# Not on the whole process, whose length is up to what else the machine does.
+SILENCE_S = 240.0
+PLAIN_LINE_S = 5.0  # between two lines of progress where there is no terminal
+
+
+class DemoError(Exception):
+    """The demo cannot go on; the text says why."""
+
+
+class Show:
+    """A demo: makes its ``runs``, then shows something of them, and claims what it must have shown."""
+
+    title = about = try_it = ""
+
+    def __init__(self, console: Console, directory: Path) -> None:
+        self.console = console
+        self.directory = directory
+        self.runs: list[Run] = []
+
+    def variables(self, run: Run) -> Mapping[str, str]:
+        raise NotImplementedError
+
+    def run_all(self) -> None:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        raise NotImplementedError
+
+    def shown(self) -> Iterable[Any]:
+        raise NotImplementedError
+
+    def claims(self) -> Iterable[tuple[bool, str]]:
+        raise NotImplementedError
+
+    # ------------------------------------------------------------------ the processes
+
+    @staticmethod
+    def plain_variables() -> dict[str, str]:
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("PRECOMPILED")}
+        # One process in fifty traces to compare: not in a demo.
+        return {**kept, "HF_HUB_OFFLINE": "1", "PRECOMPILED_PACKAGE_AUDIT": "0"}
+
+    def train(self, run: Run, min_steps: int) -> None:
+        command = [sys.executable, str(HERE / "observed.py"), str(min_steps), str(COMPILED_STEPS)]
+        if run.hook:
+            command = [sys.executable, "-m", "precompiled", "run", "--", *command]
+        with open(self.directory / f"{run.label}.log", "w+") as log:
+            run.launched = run.heard = time.monotonic()
+            run.process = subprocess.Popen(
+                command, env=self.variables(run), stdout=subprocess.PIPE, stderr=log, text=True
+            )
+            ended = threading.Event()
+            threading.Thread(target=self._end_silence, args=(run, ended), daemon=True).start()
+            try:
+                assert run.process.stdout is not None
+                for line in run.process.stdout:
+                    run.heard = time.monotonic()
+                    self._take(run, json.loads(line))
+                status = run.process.wait()
+            finally:
+                ended.set()
+            if status != 0 or not run.end:
+                log.seek(0)
+                raise DemoError(self._explain(run, status, log.read()))
+        run.finished = True
+
+    def _end_silence(self, run: Run, ended: threading.Event) -> None:
+        assert run.process is not None
+        while not ended.wait(1.0):
+            if time.monotonic() - run.heard > SILENCE_S:
+                run.process.kill()
+                return
+
+    def _explain(self, run: Run, status: int, errors: str) -> str:
+        silent = time.monotonic() - run.heard >= SILENCE_S
+        text = f"The process {run.label!r} " + (
+            f"made no step for {SILENCE_S:.0f} s, after {len(run.steps)} steps" if silent else f"ended: {status}"
+        )
+        daemon_log = Path(self.variables(run).get("PRECOMPILED_RUNTIME_DIR", "/")) / "daemon.log"
+        daemon = daemon_log.read_text() if daemon_log.exists() else ""
+        return "\n".join([text, *errors.splitlines()[-30:], *daemon.splitlines()[-10:]])
+
+    def _take(self, run: Run, event: dict[str, Any]) -> None:
+        kind = event.pop("event")
+        if kind == "begin":
+            run.began = event["at"]
+        elif kind == "step":
+            run.steps.append(event)
+        elif kind == "end":
+            run.end = event
+
+    def precompiled(self, run: Run, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """A command, on the host of a run."""
+        return subprocess.run(
+            [sys.executable, "-m", "precompiled", *arguments],
+            env=self.variables(run), capture_output=True, text=True, check=False, timeout=60,
+        )  # fmt: skip
+
+    @staticmethod
+    def end(runs: Iterable[Run]) -> None:
+        for run in runs:
+            if run.process is not None and run.process.poll() is None:
+                run.process.kill()
+                run.process.wait()
+
+    def stop(self, run: Run) -> None:
+        stopped = self.precompiled(run, "stop")
+        if stopped.returncode != 0:
+            self.console.print(f"The demo's daemon could not be stopped: {stopped.stderr}", style="bold red")
+
+    # ------------------------------------------------------------------ progress
+
+    @contextmanager
+    def progress(self) -> Iterator[None]:
+        """Shows the progress: the growing timeline in a terminal, a line every few seconds elsewhere."""
+        if self.console.is_terminal:
+            with Live(get_renderable=self._live, console=self.console, refresh_per_second=5, transient=True):
+                yield
+            return
+        done = threading.Event()
+        thread = threading.Thread(target=self._lines, args=(done,), daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            done.set()
+            thread.join()
+
+    def _live(self) -> Group:
+        return Group(self.drawing(), Text(self._now(), "bold"))
+
+    def _lines(self, done: threading.Event) -> None:
+        while not done.wait(PLAIN_LINE_S):
+            if line := self._now():
+                self.console.print(line, highlight=False)
+
+    def _now(self) -> str:
+        run = next((run for run in self.runs if run.launched and not run.finished), None)
+        if run is None:
+            return ""
+        seconds = time.monotonic() - run.launched
+        if not run.began:
+            doing = "starts Python, imports torch"
+        elif not run.steps:
+            doing = "in its first call of the compiled model"
+        else:
+            last = run.steps[-1]
+            how = "compiled" if last["compiled"] else "eager, while its graph is compiled elsewhere"
+            doing = f"step {len(run.steps)}, {last['seconds'] * 1000:.0f} ms ({how})"
+        number = self.runs.index(run) + 1
+        return f"{number}/{len(self.runs)}  {run.label} ({run.title})  {seconds:.0f} s: {doing}"
+
+    def drawing(self) -> Text:
+        return timeline.draw([run.row() for run in self.runs], min(self.console.width, 120))
+
+    # ------------------------------------------------------------------ what it shows
+
+    def worst_difference(self, reference: Run) -> float:
+        """Between the losses of a run and those of all, as far as both go."""
+        worst = 0.0
+        for run in self.runs:
+            for left, right in zip(reference.losses, run.losses, strict=False):
+                worst = max(worst, abs(left - right) / abs(right))
+        return worst
+
+    def conclude(self) -> bool:
+        self.console.print(self.drawing())
+        for item in self.shown():
+            self.console.print(item, soft_wrap=True)
+        self.console.print()
+        claims = list(self.claims())
+        for holds, sentence in claims:
+            mark = Text("✓ ", "bold green") if holds else Text("✗ ", "bold red")
+            self.console.print(mark + Text(sentence), soft_wrap=True)
+        return all(holds for holds, _ in claims)
+
+
+def _terminated(_signal: int, _frame: Any) -> None:
+    raise KeyboardInterrupt
+
+
+def main(kind: type[Show]) -> int:
+    signal.signal(signal.SIGTERM, _terminated)
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=120)
+    started = time.monotonic()
+    console.print(Text(kind.title, "bold"))
+    console.print(kind.about, highlight=False)
+    directory = Path(tempfile.mkdtemp(prefix="pc-demo-"))
+    demo = kind(console, directory)
+    try:
+        demo.run_all()
+        shown = demo.conclude()
+    except KeyboardInterrupt:
+        console.print("Interrupted; cleaning up.")
+        return 130
+    except DemoError as error:
+        console.print(str(error), style="bold red", markup=False, highlight=False)
+        return 1
+    finally:
+        demo.close()
+        shutil.rmtree(directory)
+    console.print(
+        f"\nIt took {time.monotonic() - started:.0f} s; all that it started and wrote is gone. {kind.try_it}",
+        highlight=False,
+        soft_wrap=True,
+    )
+    if not shown:
+        console.print("The demo did not show what it should: see the lines with ✗.", style="bold red")
+    return 0 if shown else 1

@@ -1,0 +1,46 @@
+"""The files that the native code of an artifact is mapped from."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from precompiled.core import filesystems
+from precompiled.store import artifact_format as fmt
+from precompiled.store.artifacts import Artifact
+
+log = logging.getLogger("precompiled")
+
+
+@contextmanager
+def files(artifact: Artifact, contents: Mapping[str, bytes]) -> Iterator[dict[str, tuple[Path, str]]]:
+    """Of each kernel its file, and that file's SHA-256; to be mapped within the block. ``contents``: what was verified.
+
+    On a file system that other hosts share, one of them may remove a file of an artifact at any time, and whoever has
+    it mapped would be ended by SIGBUS. There the code is mapped from a copy in memory.
+    """
+    kernels = artifact.manifest.kernels
+    with ExitStack() as held:
+        paths = {digest: artifact.path / fmt.native(digest) for digest in kernels.values()}
+        if filesystems.is_shared(artifact.root):
+            for digest in paths:
+                try:
+                    paths[digest] = held.enter_context(_in_memory(digest, contents[fmt.native(digest)]))
+                except OSError as error:  # no such call, or forbidden (vm.memfd_noexec)
+                    log.info("native code is mapped from %s, which other hosts share: %s", artifact.root, error)
+                    break
+        yield {kernel: (paths[digest], digest) for kernel, digest in kernels.items()}
+
+
+@contextmanager
+def _in_memory(name: str, content: bytes) -> Iterator[Path]:
+    fd = os.memfd_create(f"precompiled-{name[:12]}", os.MFD_CLOEXEC)
+    try:
+        with open(fd, "wb", closefd=False) as file:
+            file.write(content)
+        yield Path(f"/proc/self/fd/{fd}")
+    finally:
+        os.close(fd)  # what is mapped stays mapped

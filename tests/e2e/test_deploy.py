@@ -1,0 +1,113 @@
+"""examples/deploy: what of the recipes can run, runs; what cannot is held against its schema (docs/deploying.md)."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tarfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support_host import TIMEOUT_S, Host, new_host
+
+from precompiled.remote import link
+
+RECIPES = Path(__file__).parents[2] / "examples" / "deploy"
+PROGRAM = Path(__file__).parent.parent / "programs" / "baked_program.py"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["kubernetes-validate", "--strict", "kubernetes/deployment.yaml"],
+        ["check-jsonschema", "--builtin-schema", "vendor.github-workflows", "github-actions/test.yml"],
+    ],
+    ids=lambda command: command[0],
+)
+def test_manifests_are_what_their_schemas_say(command: list[str]) -> None:
+    tool = Path(sys.executable).with_name(command[0])
+    done = subprocess.run([tool, *command[1:]], cwd=RECIPES, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def settings_of(task: dict[str, str]) -> dict[str, str]:
+    """What Slurm would take from the prolog into a task's environment."""
+    done = subprocess.run(["sh", RECIPES / "slurm" / "task_prolog.sh"], env={**os.environ, **task}, check=True,
+                          capture_output=True, text=True, timeout=60)  # fmt: skip
+    lines = [line.removeprefix("export ").partition("=") for line in done.stdout.splitlines()]
+    return {name: value for name, _, value in lines}
+
+
+def run(host: Host, env: dict[str, str], *arguments: str) -> Any:
+    done = subprocess.run([sys.executable, "-m", "precompiled", *arguments], env=host.environment(env), check=False,
+                          capture_output=True, text=True, timeout=TIMEOUT_S)  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    return json.loads(done.stdout if arguments[-1] == "--json" else done.stdout.splitlines()[-1])
+
+
+@contextmanager
+def node(host: Host, env: dict[str, str]) -> Iterator[dict[str, str]]:
+    """A node's tasks start a daemon of their own, which ends with the block."""
+    env = {**env, "PRECOMPILED_AUTOSTART": "1", "PRECOMPILED_MODE": "wait", "PRECOMPILED_PACKAGES": "program",
+           "OMP_NUM_THREADS": "1"}  # fmt: skip
+    try:
+        yield env
+    finally:
+        run(host, env, "stop", "--json")
+
+
+@pytest.mark.slow
+def test_nodes_of_a_cluster_share_what_one_has_compiled(tmp_path: Path) -> None:
+    (tmp_path / "shared" / "remote").mkdir(parents=True)
+    home = {"PRECOMPILED_SHARED": str(tmp_path / "shared"), "XDG_CONFIG_HOME": str(tmp_path / "home")}
+    train = ["run", "--", sys.executable, str(PROGRAM), "3"]
+    with new_host() as host:
+        for name in ("first", "second"):
+            task = {**home, "PRECOMPILED_LOCAL": str(tmp_path / name), "SLURM_JOB_USER": "ann"}
+            exported = settings_of(task)
+            store = tmp_path / name / "precompiled-ann"
+            assert exported == {
+                "PRECOMPILED_CACHE_DIR": str(store), "PRECOMPILED_RUNTIME_DIR": str(store / "run"),
+                "PRECOMPILED_REMOTE": f"file://{tmp_path}/shared/remote",
+            }  # fmt: skip
+            assert store.stat().st_mode & 0o777 == 0o700
+            with node(host, {**exported, **home, "PRECOMPILED_REMOTE_AHEAD_S": "60"}) as env:
+                if name == "first":
+                    run(host, env, "keys", "new", "--json")
+                found = run(host, env, *train)
+                assert {graph for graph, _source, _ in found["graphs"]} == {"compiled"}
+                if name == "first":
+                    assert link.ask(store, {"do": "flush"}, wait_s=TIMEOUT_S) == {}
+                else:
+                    assert (found["traced"], found["compiles"]) == ({}, 0)
+                    assert run(host, env, "stats", "--json")["compiled"] == 0
+
+
+def test_a_node_whose_local_directory_is_somebody_elses_has_no_store(tmp_path: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can make a directory somebody else's")
+    store = tmp_path / "precompiled-ann"
+    store.mkdir()
+    os.chown(store, 12345, 12345)
+    assert settings_of({"PRECOMPILED_LOCAL": str(tmp_path), "SLURM_JOB_USER": "ann"}) == {}
+
+
+@pytest.mark.slow
+def test_a_store_that_ci_has_kept_serves_another_home(served: Host, tmp_path: Path) -> None:
+    env = {"PRECOMPILED_PACKAGES": "program", "PRECOMPILED_MODE": "wait", "OMP_NUM_THREADS": "1"}
+    train = ["-m", "precompiled", "run", "--", sys.executable, str(PROGRAM), "3"]
+    served.program(*train, env=env, forked=False).result()
+    archive = tmp_path / "cache.tar"
+    with tarfile.open(archive, "w") as file:
+        for kept in ("artifacts", "packages"):  # the paths of github-actions/test.yml
+            file.add(served.store.root / kept, kept)
+    with new_host(served) as other, tarfile.open(archive) as file:
+        file.extractall(other.store.root, filter="fully_trusted")
+        found = other.program(*train, env=env, forked=False).result()
+        assert {source for _graph, source, _ in found["graphs"]} == {"package"}
+        assert (found["traced"], found["compiles"]) == ({}, 0)

@@ -1,0 +1,61 @@
+"""A graph whose values are on a GPU alone has one key on hosts of all CPUs and C++ compilers; no other graph has."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from support_cpu_backward import with_a_backward_on_the_cpu
+from support_graphs import captured
+
+from precompiled import compiler, wire
+from precompiled.graph.environment import device_of_a_worker
+from precompiled.store.artifacts import Store
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="NOT TESTED ON A GPU: torch.cuda.is_available() is False"),
+]
+OF_THE_HOST = {"cpu", "compiler"}
+
+
+def facts(function: Callable[..., Any], *inputs: torch.Tensor) -> set[str]:
+    return set(json.loads(captured(function, *inputs).program.sections["environment"]))
+
+
+def test_the_cpu_is_in_the_key_where_a_value_is_on_it() -> None:
+    x = torch.randn(8, device="cuda")
+    assert not OF_THE_HOST & facts(lambda x: x.softmax(-1) + 1, x)
+    assert facts(lambda x, y: x * y, x, torch.tensor(2.0)) >= OF_THE_HOST
+    assert facts(lambda x: x + torch.arange(8).to("cuda"), x) >= OF_THE_HOST
+    assert facts(lambda x: x + torch.tensor(0.5), x) >= OF_THE_HOST
+    assert facts(lambda x: x.cpu(), x) >= OF_THE_HOST
+    assert facts(lambda x: x * 2, x.cpu()) >= OF_THE_HOST
+
+
+@pytest.mark.reason("hidden-cpu-kernels")
+@pytest.mark.parametrize("shown", [False, True], ids=["hidden", "shown"])
+def test_kernels_for_the_cpu_that_the_graph_does_not_show_are_not_published(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shown: bool
+) -> None:
+    for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"):
+        monkeypatch.setenv(name, str(tmp_path / name))  # a job sets them: they must not outlive the test
+    x = torch.randn(8, device="cuda", requires_grad=True)
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        y = with_a_backward_on_the_cpu(x)
+        return y * torch.tensor(0.5) if shown else y
+
+    program = captured(function, x).program
+    key = uuid.uuid4().hex * 2
+    job = wire.Job(id=key[:32], key=key, store=str(tmp_path / "store"), device=device_of_a_worker("cuda:0"),
+                   graph=program.to_bytes(), compile_threads=1, failure_ttl_s=60.0, name="graph")  # fmt: skip
+    finished = compiler.run_job(job)
+    assert (finished.outcome, finished.reason) == (("published", "") if shown else ("failed", "hidden-cpu-kernels"))
+    (artifact,) = Store(tmp_path / "store").lookup(key) or [None]
+    assert (artifact is not None and bool(artifact.manifest.kernels)) == shown, "the backward has no kernel for the CPU"

@@ -1,0 +1,174 @@
+"""Each fault of a remote: the program computes what it computes without one, and the reason is told."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import support_line
+from support_daemon import wait_until
+from support_host import TIMEOUT_S, Host, new_host
+
+from benchmarks.fleet import bucket
+from precompiled.remote import link
+
+PROGRAM = Path(__file__).parent.parent / "programs" / "baked_program.py"
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
+
+
+class Filled:
+    """A bucket that a host has filled: its server's port, and the losses of the program."""
+
+    def __init__(self, port: int, folder: Path) -> None:
+        self.port, self.folder = port, folder
+        self.losses: list[float] = []
+
+    def env(self, name: str, port: int, **more: str) -> dict[str, str]:
+        return {
+            "PRECOMPILED_REMOTE": f"s3://{bucket.NAME}/prefix", "PRECOMPILED_PACKAGES": "off",
+            "PRECOMPILED_REMOTE_TIMEOUT_S": "3", "PRECOMPILED_PROGRESS": "0", "OMP_NUM_THREADS": "1",
+            "XDG_CONFIG_HOME": str(self.folder / name), **bucket.variables(port), **more,
+        }  # fmt: skip
+
+
+def command(host: Host, env: dict[str, str], *arguments: str) -> str:
+    return host.program("-m", "precompiled", *arguments, env=env, forked=False).ended()
+
+
+def trained(host: Host, env: dict[str, str]) -> Any:
+    command = ("-m", "precompiled", "run", "--", sys.executable, str(PROGRAM), "until-compiled")
+    return host.program(*command, env=env, forked=False).result()
+
+
+@pytest.fixture(scope="module")
+def filled(with_daemon: Host, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Filled]:
+    pytest.importorskip("moto.server", reason="pip install precompiled[test-s3]")
+    pytest.importorskip("s3fs")
+    with bucket.served() as port, new_host(with_daemon) as a:
+        found = Filled(port, tmp_path_factory.mktemp("config"))
+        env = found.env("a", port)
+        command(a, env, "keys", "new")
+        found.losses = trained(a, env)["losses"]
+        assert link.ask(a.store.root, {"do": "flush"}, wait_s=TIMEOUT_S) == {}
+        yield found
+
+
+@contextmanager
+def other_host(filled: Filled, with_daemon: Host, tmp_path: Path) -> Iterator[Host]:
+    """An empty host, with the same key, as hosts of one cluster have it."""
+    keys = filled.folder / "a" / "precompiled" / "keys"
+    mine = tmp_path / "precompiled" / "keys"
+    mine.mkdir(parents=True, mode=0o700)
+    for file in keys.iterdir():
+        (mine / file.name).write_bytes(file.read_bytes())
+        (mine / file.name).chmod(0o600)
+    with new_host(with_daemon) as found:
+        yield found
+
+
+def state(host: Host) -> dict[str, Any]:
+    return link.state(host.store.root) or {}
+
+
+def codes(host: Host) -> set[str]:
+    told = state(host)
+    return {*told.get("failed", {}), *told.get("refused", {})}
+
+
+@pytest.mark.parametrize(
+    ("fault", "told"),
+    [
+        pytest.param(support_line.slow(5.0), {"remote-timeout"}, id="5 s of latency"),
+        pytest.param(
+            support_line.truncated, {"remote-corrupt", "remote-unreachable", "remote-timeout"}, id="truncated body"
+        ),
+        pytest.param(support_line.altered, {"remote-corrupt"}, id="altered byte"),
+        pytest.param(support_line.another_clock, {"remote-unreachable"}, id="clock off by an hour"),
+        pytest.param(support_line.revoked_after(1), {"remote-unreachable"}, id="credentials revoked"),
+    ],
+)
+def test_a_fault_costs_nothing_but_a_reason(
+    fault: support_line.Fault, told: set[str], filled: Filled, with_daemon: Host, tmp_path: Path
+) -> None:
+    """What the bucket has is compiled here, as on one host, and the losses are those without a fault."""
+    with support_line.to(filled.port, fault) as port, other_host(filled, with_daemon, tmp_path) as b:
+        env = {**filled.env("b", port), "XDG_CONFIG_HOME": str(tmp_path)}
+        found = trained(b, env)
+        assert {(graph, source) for graph, source, _ in found["graphs"]} == {("compiled", "swap")}
+        assert found["losses"] == pytest.approx(filled.losses) and found["compiles"] == 0
+        assert b.stats().fallbacks == {}
+        assert b.stats().compiled == 2
+        wait_until(lambda: codes(b) & told, f"{told}: {state(b)}")
+        assert state(b)["last"]
+
+
+def test_a_remote_that_is_away_for_a_while_is_used_when_it_is_back(
+    filled: Filled, with_daemon: Host, tmp_path: Path
+) -> None:
+    """503 for 30 s: what is asked for meanwhile is compiled here, and then all is as before."""
+    fault = support_line.unavailable_for(30.0)
+    with support_line.to(filled.port, fault) as port, other_host(filled, with_daemon, tmp_path) as b:
+        env = {**filled.env("b", port), "XDG_CONFIG_HOME": str(tmp_path)}
+        found = trained(b, env)
+        assert found["losses"] == pytest.approx(filled.losses)
+        assert (b.stats().fallbacks, found["compiles"]) == ({}, 0)
+        assert codes(b) <= {"remote-unreachable", "remote-timeout"} and codes(b), state(b)
+        # Its breaker rests for half a minute; one request then finds it.
+        other = "0" * 64
+        wait_until(lambda: not _asked(b, other) and state(b)["state"] == "ok", str(state(b)), timeout_s=120.0)
+
+
+def _asked(host: Host, key: str) -> bool:
+    with link.turn(host.store.root, key) as turn:
+        return turn.again_s > 0
+
+
+def test_what_another_signed_is_not_used(filled: Filled, with_daemon: Host, tmp_path: Path) -> None:
+    with new_host(with_daemon) as b:
+        env = {**filled.env("b", filled.port), "XDG_CONFIG_HOME": str(tmp_path)}
+        command(b, env, "keys", "new")
+        found = trained(b, env)
+        assert found["losses"] == pytest.approx(filled.losses)
+        assert (b.stats().compiled, b.stats().fallbacks) == (2, {})
+        wait_until(lambda: codes(b) == {"remote-untrusted"}, str(state(b)))
+        assert "believes" in state(b)["last"]
+
+
+def test_an_older_object_that_is_put_back_computes_the_same(
+    filled: Filled, with_daemon: Host, tmp_path: Path
+) -> None:
+    """By whoever writes the bucket: it is signed, for this very key."""
+    with other_host(filled, with_daemon, tmp_path) as b:
+        env = {**filled.env("b", filled.port), "XDG_CONFIG_HOME": str(tmp_path)}
+        replay = tmp_path / "replay.py"
+        replay.write_text(REPLAY)
+        assert b.program(str(replay), env=env, forked=False).ended().split()[-1] == "2"
+        found = trained(b, env)
+        assert found["losses"] == pytest.approx(filled.losses)
+        assert (b.stats().compiled, b.stats().fallbacks, codes(b)) == (0, {}, set())
+
+
+# In place of each artifact's object one that was made, and signed, a year before.
+REPLAY = """
+import dataclasses, sys
+from pathlib import Path
+from precompiled.core import config
+from precompiled.remote import envelope as form, transfer, trusting
+from precompiled.store import artifact_format as fmt
+
+settings = config.load()
+there = transfer.opened(Path(settings.cache_dir), settings.remote, 30.0, trusting.trust(False))
+replayed = 0
+for item in there.everything():
+    if item.kind == form.ARTIFACT:
+        payload = form.unpack_artifact(there.body(item), item.group)
+        older = dataclasses.replace(payload.manifest, created=payload.manifest.created - 365 * 86400)
+        there.write(item.kind, item.group, item.label, form.pack_artifact(older, payload.files))
+        there.bucket.remove(item.path)
+        replayed += 1
+print(replayed)
+"""
