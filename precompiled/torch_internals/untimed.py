@@ -18,7 +18,7 @@ from typing import Any
 
 import torch._inductor.config as inductor
 
-from precompiled.core.errors import MADE_UP_DEVICE, CompileFailed
+from precompiled.core.errors import CompileFailed
 from precompiled.made_up_cuda import activate
 
 
@@ -47,4 +47,4 @@ def choices() -> Iterator[None]:
 
 
 def _not_here(what: str) -> CompileFailed:
-    return CompileFailed(f"the compile asked a made-up device for {what}", code=MADE_UP_DEVICE)
+    return CompileFailed(f"the compile asked a made-up device for {what}", code="made-up-device")

@@ -309,7 +309,7 @@ def test_all_checks_on_this_host() -> None:
     checks = {item["check"]: item for item in json.loads(done.stdout)}
     expected = {"switch", "pth", "hook", "run", "torch", "route", "runtime directory", "daemon", "systemd", "store",
                 "store path", "entries", "quarantine", "space", "store noexec", "build noexec", "inotify", "compiler",
-                "headers", "gpus", "memory", "packages"}  # fmt: skip
+                "headers", "gpus", "targets", "memory", "packages"}  # fmt: skip
     assert set(checks) == expected
     assert not [item for item in checks.values() if "the check broke" in item["message"]]
     assert all(checks[name]["state"] == "ok" for name in ("run", "torch", "route", "daemon", "store")), checks
