@@ -176,7 +176,7 @@ def _show(run: Run, told: misses.Summary) -> None:
     graphs = [graph for process in run.processes for graph in process.graphs.values()]
     end = "runs still" if run.is_alive else f"{human_seconds(_lasted(run))} long"
     click.echo(f"{run.processes[0].program}, {run.name}, began {human_age(run.began)} ago, {end}")
-    for line in (told.sentence(), told.seconds(), *said(run)):
+    for line in (told.sentence(), told.seconds(), *(said(run) if told.graphs else ())):
         if line:
             click.echo(f"  {line}")
     if told.edited:
@@ -194,7 +194,7 @@ def _show(run: Run, told: misses.Summary) -> None:
     functions = [item for process in run.processes for item in process.functions]
     _show_table("functions that were traced", [
         (item["name"], human_seconds(seconds.get(item["name"], 0.0)), item["state"], item["reason"],
-         in_words("; ".join(dict.fromkeys(item["reasons"])) or item["message"]))
+         in_words("; ".join(dict.fromkeys(item["reasons"])) or item["message"].partition("\n")[0]))
         for item in functions
     ])  # fmt: skip
 
