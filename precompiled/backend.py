@@ -249,11 +249,18 @@ class _Graph:
         if failure is not None:
             raise self._known_to_fail(failure)
         if self.session.settings.mode == "lookup":
+            self._keep(program)
             raise Bypass("there is no artifact for this graph, and the mode is lookup", code="lookup-only")
         problem = self.session.daemon_problem()
         if problem is not None:
+            self._keep(program)
             raise PrecompiledError(problem, "Run `precompiled doctor`", code="no-daemon")
         return self._miss(program)
+
+    def _keep(self, program: capture.Program) -> None:
+        """A miss that is not sent: what it was is kept with the run, so that `explain` can say why."""
+        told = about.text(self.graph.module, self.options)
+        self.session.keep(self.calls.report.key, lambda: program.to_bytes(about=told))
 
     def record(self, recorder: Recorder) -> Compiled:
         """For a watch: tell the recorder what ``serve`` would find, submit what it would miss; the graph runs eager."""

@@ -122,7 +122,7 @@ def _among_hosts(
             artifact = store.publish(payload)
             record.spent("publish", time.monotonic() - publishing)
     except Exception as error:
-        if not isinstance(error, StoreError) and not _is_of_the_host(error):
+        if not isinstance(error, StoreError) and not _is_of_the_host(error) and not _is_made_up(job):
             among_hosts.failed()  # at the graph, where the next host would fail too
         raise
     among_hosts.published(artifact.slot)

@@ -23,7 +23,7 @@ def run(settings: Settings) -> Iterator[Check]:
             "Sign what is put there, and leave `remote_unsigned` out",
         )  # fmt: skip
     state = remote.told(settings)
-    refused = (state or {}).get("refused")
-    if state is not None and (state.get("reason") or refused):
-        code = state.get("code") or next(iter(refused or {}))
+    wrong = {**((state or {}).get("refused") or {}), **((state or {}).get("failed") or {})}
+    if state is not None and (state.get("reason") or wrong):
+        code = state.get("code") or next(iter(wrong))
         yield Check("remote helper", "warn", remote.line(state), f"`precompiled explain {code}`")

@@ -288,10 +288,9 @@ def _now(worker: dict[str, Any], jobs: list[dict[str, Any]]) -> str:
     """What a worker is at."""
     if not worker["job"]:
         return ""
-    text = f"{worker['job'][:12]} for {human_seconds(worker['job_s'])}"
     found = next((UnderWay(**job) for job in jobs if job["worker"] == worker["pid"]), None)
-    said = found.said(time.time()) if found is not None and found.key == worker["job"] else ""
-    return f"{text}, {said}" if said else text
+    said = found.said() if found is not None and found.key == worker["job"] else ""
+    return f"{worker['job'][:12]} for {human_seconds(worker['job_s'])}{said}"
 
 
 def _show_workers(reply: dict[str, Any]) -> None:

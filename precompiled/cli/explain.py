@@ -12,7 +12,7 @@ import click
 
 from precompiled.cli import functions, runs
 from precompiled.cli.app import command
-from precompiled.cli.nearest import Explained, Kepts, named_sizes
+from precompiled.cli.nearest import NOT_SENT, Explained, Kepts, named_sizes
 from precompiled.cli.output import Output, pairs
 from precompiled.cli.store import open_store, resolve
 from precompiled.core.config import Settings
@@ -70,7 +70,7 @@ def explain_command(out: Output, settings: Settings, prefix: str | None, last: b
         out.result(about, lambda: functions.explain(about))
         return
     else:
-        whole = _key(settings, store, prefix)
+        whole = _key(settings, store, kepts, prefix)
     found = kepts.explain(whole)
     nearest = found.nearest
     document = {
@@ -100,8 +100,11 @@ def _function(store: Store, name: str) -> dict[str, Any]:
         ) from None
 
 
-def _key(settings: Settings, store: Store, prefix: str) -> str:
+def _key(settings: Settings, store: Store, kepts: Kepts, prefix: str) -> str:
     """The whole key. Of a graph that is not in the store, a run may know why."""
+    not_sent = [item.key for item in kepts.all if item.state == NOT_SENT and item.key.startswith(prefix.lower())]
+    if len(not_sent) == 1 and not any(known.startswith(prefix.lower()) for known in store.names()):
+        return not_sent[0]
     try:
         return resolve(store, [prefix])[0]
     except StoreError as error:

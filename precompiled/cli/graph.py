@@ -21,9 +21,17 @@ def program_of(store: Store, kept: Artifact | fmt.Failure) -> dict[str, Any] | N
     """The program of an artifact or a failure record; None where it was not kept, or cannot be read."""
     try:
         data = store.read_program(kept) if isinstance(kept, Artifact) else fmt.program_of_failure(kept)
-        program = None if data is None else json.loads(data)
-    except (CorruptArtifact, FileNotFoundError, ValueError, RecursionError):
-        return None  # quarantined or evicted by now, or a failure record of bytes that are no program
+    except (CorruptArtifact, FileNotFoundError, ValueError):
+        return None  # quarantined or evicted by now
+    return None if data is None else read_program(data)
+
+
+def read_program(data: bytes) -> dict[str, Any] | None:
+    """A program's bytes, decoded; None for what is none, as a failure record may have it."""
+    try:
+        program = json.loads(data)
+    except (ValueError, RecursionError):
+        return None
     return program if isinstance(program, dict) and set(SECTIONS) <= set(program) else None
 
 

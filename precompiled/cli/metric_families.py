@@ -45,6 +45,7 @@ STATS = (
     Told("saved_seconds", "seconds of compiles that clients did not wait for", "saved_s"),
     Told("fallbacks", "graphs that were to be served and were not, by reason", "fallbacks", "reason"),
     Told("bypassed", "graphs that are not served, by reason", "bypassed", "reason"),
+    Told("not_served", "graphs whose calls raised, since an artifact is required, by reason", "not_served", "reason"),
     Told("rejected", "requests that the daemon rejected, by reason", "rejected", "reason"),
     Told("not_kept_frames", "frames that no package can hold, by reason", "not_kept", "reason"),
     Told("from_base", "graphs whose artifact a base store had", "from_base", "base"),

@@ -21,8 +21,9 @@ from precompiled.store.runs import NOT_SERVED, Process, Run, runs, traces, waite
 
 # How the graphs that are no misses came to run.
 _HITS = ("hit", "package")
-# Of what causes are called (graph/causes.py), what can be counted.
-_NOUNS = ("size", "dtype", "edit", "value", "range", "input", "graph")
+# Of what causes are called (graph/causes.py), by their kind, what can be counted.
+_NOUNS = {"size": "size", "range": "range", "dtype": "dtype", "input": "input", "edit": "edit", "way": "way",
+          "value": "value", "new": "graph"}  # fmt: skip
 
 
 @dataclass
@@ -44,10 +45,10 @@ class Miss:
 
     def counted(self, number: int) -> str:
         """``1 new size``, ``2 edits at train.py:31``, ``1 by variable CPATH and another torch``."""
-        first, *others = dict.fromkeys(cause.short for cause in self.causes) or [""]
-        if not first:
+        if not self.causes:
             return f"{counted(number, 'graph')} {self.became or 'no longer in the store'}"
-        noun = next((noun for noun in _NOUNS if noun in first), None)
+        first, *others = dict.fromkeys(cause.short for cause in self.causes)
+        noun = _NOUNS.get(self.causes[0].kind)
         said = counted(number, first, first.replace(noun, f"{noun}s", 1)) if noun else f"{number} by {first}"
         return " and ".join([said, *others])
 

@@ -9,21 +9,24 @@ from functools import cached_property
 from typing import Any
 
 from precompiled.cli import setters
-from precompiled.cli.graph import operations, program_of
+from precompiled.cli.graph import operations, program_of, read_program
 from precompiled.cli.output import SHOWN_DIGITS, human_age
 from precompiled.core.errors import StoreError
 from precompiled.graph import causes, difference, key, listing
 from precompiled.graph.causes import Cause
 from precompiled.store import artifact_format as fmt
+from precompiled.store import runs
 from precompiled.store.artifacts import Artifact, Store
 
 # Programs are read of so many graphs, those with the most components in common: a store may hold ten thousand.
 MAX_COMPARED = 64
+# The state of a miss that was sent to nobody.
+NOT_SENT = "not sent"
 
 
 @dataclass(frozen=True)
 class Kept:
-    """An artifact or a failure record in the store."""
+    """An artifact or a failure record in the store, or the program of a miss that was sent to nobody."""
 
     key: str
     slot: int
@@ -34,7 +37,7 @@ class Kept:
     components: dict[str, str]
     store: str
     is_own: bool
-    stored: Artifact | fmt.Failure
+    stored: Artifact | fmt.Failure | str  # the name of the run that has kept it
 
     def equal(self, other: Kept) -> list[str]:
         return [name for name in key.SECTIONS if name in self.components
@@ -45,7 +48,8 @@ class Kept:
 
     def __str__(self) -> str:
         where = "" if self.is_own else f" in {self.store}"
-        what = f"artifact {self.slot}{where}" if self.state == "artifact" else "which failed to compile"
+        others = {"failed": "which failed to compile", NOT_SENT: "which was not there, and was not sent"}
+        what = others.get(self.state, f"artifact {self.slot}{where}")
         return f"{self.key[:SHOWN_DIGITS]} {self.name or '-'}, {what}, {human_age(self.created)} old"
 
 
@@ -87,7 +91,10 @@ class Kepts:
     @cached_property
     def all(self) -> list[Kept]:
         """The oldest first."""
-        return sorted([*_artifacts(self._store), *_failures(self._store)], key=lambda item: item.created)
+        found = [*_artifacts(self._store), *_failures(self._store)]
+        known = {item.key for item in found}
+        found += (item for item in _not_sent(self._store) if item.key not in known)
+        return sorted(found, key=lambda item: item.created)
 
     def of(self, whole: str) -> list[Kept]:
         return [item for item in self.all if item.key == whole]
@@ -105,6 +112,9 @@ class Kepts:
                 "`precompiled show` has the rest",
                 code="graph-not-kept",
             )
+        if mine[0].state == NOT_SENT:
+            components, device = key.components_of(program), _device(program)
+            mine = [replace(mine[0], components=components, device=device)]
         nearest = self._nearest(mine[0], program, [item for item in self.all if item.created < mine[0].created])
         located = [_located(program, cause, files) for cause in self._causes(mine[0], program, nearest)]
         return Explained(mine, program, nearest, located, list(self._variants(mine)))
@@ -113,8 +123,11 @@ class Kepts:
         name = item.key, item.slot
         if name not in self._programs:
             try:
-                self._programs[name] = program_of(self._store, item.stored)
-            except StoreError:
+                if isinstance(item.stored, str):
+                    self._programs[name] = read_program(runs.read_program(self._store.root, item.stored, item.key))
+                else:
+                    self._programs[name] = program_of(self._store, item.stored)
+            except (StoreError, OSError):
                 self._programs[name] = None  # it cannot be trusted, so it is not compared with
         return self._programs[name]
 
@@ -122,7 +135,7 @@ class Kepts:
         """The one with the fewest components that differ, then the fewest fields in them; None where none is alike."""
         candidates = {
             item.key: item for item in older  # one of each key: variants differ in sizes only
-            if item.key != target.key and item.device == target.device and item.equal(target)
+            if item.state != NOT_SENT and item.key != target.key and item.device == target.device and item.equal(target)
         }  # fmt: skip
         ranked = sorted(
             candidates.values(),
@@ -178,11 +191,23 @@ def _failures(store: Store) -> Iterator[Kept]:
         program = program_of(store, failure)
         if program is not None:
             components = key.components_of(program)
-            # A record does not name the device; its environment has a GPU's facts or none.
-            device = "cuda" if "gpu" in (program["environment"] or ()) else "cpu"
+            device = _device(program)
         yield Kept(
             failure.key, 0, failure.name, device, failure.created, "failed", components, str(store.root), True, failure
         )
+
+
+def _not_sent(store: Store) -> Iterator[Kept]:
+    kept = runs.programs(store.root)
+    names = {graph.get("key"): graph.get("name", "") for run in runs.runs(store.root) for process in run.processes
+             for graph in process.graphs.values()} if kept else {}  # fmt: skip
+    for whole, (created, run) in kept.items():
+        yield Kept(whole, 0, names.get(whole, ""), "", created, NOT_SENT, {}, str(store.root), True, run)
+
+
+def _device(program: dict[str, Any]) -> str:
+    """A program does not name it; its environment has a GPU's facts or none."""
+    return "cuda" if "gpu" in (program["environment"] or ()) else "cpu"
 
 
 def _function(item: Kept) -> str:

@@ -215,9 +215,10 @@ def line(state: dict[str, Any]) -> str:
         text += f" ({state['code']}: {state['reason']})"
     if "fetched" in state:
         text += f"; {state['fetched']} fetched, {state['put']} put, {state['absent']} not there"
-        refused = state.get("refused") or {}
-        if refused:
-            text += f", refused: {', '.join(f'{code} {count}' for code, count in sorted(refused.items()))}"
+        for what in ("refused", "failed"):
+            if told := state.get(what):
+                text += f", {what}: {', '.join(f'{code} {count}' for code, count in sorted(told.items()))}"
+        if state.get("last"):
             text += f" (the last: {state['last']})"
     return text
 

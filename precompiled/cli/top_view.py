@@ -264,7 +264,7 @@ def _workers(seen: Look) -> list[str]:
             what = f"{known} {key}" if known else key
             now = f", {what} for {human_seconds(worker['job_s'])}"
             if (job := jobs.get(worker["pid"])) is not None and job.key == worker["job"]:
-                now += f", {job.said(seen.now)}"
+                now += job.said()
         done = counted(worker["jobs_done"], "job")
         # What it is at first: in a narrow window the rest is cut off.
         lines.append(f"worker {worker['pid']}, {worker['device']}: {worker['state']}{now} ({done} done, "

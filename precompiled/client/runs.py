@@ -12,7 +12,7 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ log = logging.getLogger("precompiled")
 MAX_MESSAGE = 300  # characters
 MAX_FUNCTIONS = 200
 MAX_FILES = 500
+MAX_KEPT = 16  # programs
 # Where whoever starts ranks says which one a process is, and of how many: torchrun, Slurm, Open MPI.
 _RANKS = (("RANK", "WORLD_SIZE"), ("SLURM_PROCID", "SLURM_NTASKS"), ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"))
 
@@ -74,6 +75,7 @@ class RunRecord:
         self._lock = threading.Lock()
         self._file: lines.Lines | None = None
         self._broken = False
+        self._kept = 0
         self._forked = forked
 
     def after_fork(self) -> None:
@@ -89,6 +91,19 @@ class RunRecord:
     def frame(self, name: str, span: Span) -> None:
         """What Dynamo ("trace") or a package ("package") took for a frame."""
         self._write({"frame": name[:MAX_MESSAGE], "span": span})
+
+    def keep(self, key: str, program: Callable[[], bytes]) -> None:
+        """The program of a graph that was a miss, and is sent to nobody. ``program`` gives its bytes, where wanted."""
+        if self._broken or self._kept >= MAX_KEPT:
+            return
+        self._kept += 1
+        try:
+            with self._lock:
+                if self._file is None:
+                    self._file = self._begin()
+                runs.keep_program(self._file.file.parent, key, program())
+        except OSError as error:
+            log.info("the program of %s is not kept: %s", key[:12], error)
 
     def end(self, reports: Iterable[GraphReport], functions: Iterable[Any], files: Mapping[str, str]) -> None:
         """The process ends; one that asked for compiles and had no graph is a run, too. ``functions``: the reports of

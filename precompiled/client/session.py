@@ -30,6 +30,8 @@ from precompiled.store.artifacts import Artifact, Store
 from precompiled.torch_internals import structured
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from precompiled.client.start import Starting
     from precompiled.core.config import Settings
 
@@ -215,6 +217,11 @@ class Session:
                  report.load_s, report.key[:12] or "-")  # fmt: skip
         if structured.is_on():
             structured.graph(_way(report), vars(report))
+
+    def keep(self, key: str, program: Callable[[], bytes]) -> None:
+        """Keep, for people, the program of a graph that was a miss, and is sent to nobody."""
+        if self.recorder is None:
+            self._run.keep(key, program)
 
     def note_frame(self, name: str, span: Span) -> None:
         """Keep, for people, what a frame took Dynamo or a package."""

@@ -24,6 +24,7 @@ _ADVICE = {
     "dtype": "each dtype has an artifact of its own: cast before the call, where one is meant",
     "input": "each kind of input has an artifact of its own: give it as before, where one is meant",
     "edit": "nothing: the next run has it. `precompiled watch` compiles an edit when it is saved",
+    "way": "nothing, after an edit; else see what makes the program take another way through its code",
     "value": "a tensor in the place of the number would let one artifact serve all values",
     "operator": "nothing: the sources of an operator are part of the graph, and the next run has it",
     "mode": "call it in the same mode everywhere, or let both be compiled once",
@@ -162,9 +163,18 @@ def _graph(before: dict[str, Any], after: dict[str, Any], differs: bool) -> Iter
         yield Cause("edit", "edit", operations)
     elif now is not None and then is not None and now.code == then.code and now.code:
         yield Cause("value", f"other value at {line.short}", operations, str(line))
+    elif now is not None and then is not None and not _edited(before, after):
+        yield Cause("way", f"other way at {now.short}", f"from {then.short}: {then.code!r} -> {now.code!r}", str(now))
     else:
         was = f"{then.code!r} -> {now.code!r}" if now and then and now.code and then.code else operations
         yield Cause("edit", f"edit at {line.short}", was, str(line) if now else f"before the edit {line}")
+
+
+def _edited(before: dict[str, Any], after: dict[str, Any]) -> bool:
+    """Whether a line of a file has another text now."""
+    texts = [{(place.file, place.line): place.code for operation in listing.operations(program)
+              if (place := operation.place) is not None} for program in (before, after)]  # fmt: skip
+    return any(texts[1].get(line, code) != code for line, code in texts[0].items())
 
 
 def _has(program: dict[str, Any], place: tuple[int, int]) -> bool:

@@ -251,6 +251,8 @@ class Helper:
             self._tell()
 
     def _failed(self, error: Exception) -> None:
+        if isinstance(error, RemoteError) and self._transfer is not None:
+            self._transfer.failed(error)
         sys.stderr.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {type(error).__name__}: {error}\n")
         sys.stderr.flush()
 

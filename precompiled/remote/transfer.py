@@ -19,7 +19,7 @@ from precompiled.core.errors import CorruptArtifact, StoreError
 from precompiled.remote import envelope as form
 from precompiled.remote.bucket import Bucket
 from precompiled.remote.envelope import ARTIFACT, ENTRY, LIST, Envelope, Object
-from precompiled.remote.errors import Refused
+from precompiled.remote.errors import Refused, RemoteError
 from precompiled.remote.trusting import Trust
 from precompiled.store import artifact_format as fmt
 from precompiled.store import package_format
@@ -33,7 +33,9 @@ PARALLEL = 16  # requests at a time, where many objects are wanted
 
 @dataclass
 class Counts:
-    """What was done. ``refused``: objects, by code; ``last``: the last refusal in a sentence."""
+    """What was done. ``refused``: objects, by code; ``failed``: requests that gave nothing, by code; ``last``: the last
+    of both in a sentence.
+    """
 
     fetched: int = 0
     put: int = 0
@@ -41,6 +43,7 @@ class Counts:
     bytes_fetched: int = 0
     bytes_put: int = 0
     refused: Counter[str] = field(default_factory=Counter)
+    failed: Counter[str] = field(default_factory=Counter)
     last: str = ""
 
 
@@ -152,6 +155,12 @@ class Transfer:
     def is_refused(self, item: Object) -> bool:
         return item.path in self._bad
 
+    def failed(self, error: RemoteError) -> None:
+        """Count a request that gave nothing: its reason is told when the remote answers again, too."""
+        with self._lock:
+            self.counts.failed[error.code] += 1
+            self.counts.last = error.message
+
     def refuse(self, item: Object, error: Refused | CorruptArtifact) -> None:
         """Count an object that is not as it should be, and do not look at it again."""
         code = error.code if isinstance(error, Refused) else "remote-corrupt"
@@ -245,7 +254,7 @@ class Transfer:
     def document(self) -> dict[str, object]:
         """What ``status``, ``stats`` and ``doctor`` show; field names are public."""
         told = dataclasses.asdict(self.counts)
-        told["refused"] = dict(self.counts.refused)
+        told["refused"], told["failed"] = dict(self.counts.refused), dict(self.counts.failed)
         reasons = [breaker.reason for breaker in (self.bucket.reading, self.bucket.writing) if breaker.reason]
         state = "rests" if self.bucket.reading.rests else "failing" if reasons else "ok"
         return {

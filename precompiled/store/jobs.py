@@ -83,13 +83,10 @@ class UnderWay:
     phase_began: float
     estimate_s: float | None
 
-    def said(self, now: float) -> str:
-        """``Inductor: forward for 3.0 s, 12.0 s of about 35.0 s``."""
-        text = f"{self.phase} for {human_seconds(max(0.0, now - self.phase_began))}" if self.phase else ""
-        if self.estimate_s is not None:
-            of = f"{human_seconds(max(0.0, now - self.began))} of about {human_seconds(self.estimate_s)}"
-            text = f"{text}, {of}" if text else of
-        return text
+    def said(self) -> str:
+        """Behind how long it has taken: `` of about 35.0 s, Inductor: forward``."""
+        of = f" of about {human_seconds(self.estimate_s)}" if self.estimate_s is not None else ""
+        return of + (f", {self.phase}" if self.phase else "")
 
 
 class JobRecord:
@@ -180,11 +177,19 @@ def workers(root: Path) -> list[Worker]:
     return sorted(_workers(root), key=lambda worker: worker.launched)
 
 
+# What was read, for whoever looks again and again (`top`): most files are of workers that have ended.
+_read: dict[Path, tuple[tuple[int, int], Worker]] = {}
+
+
 def _workers(root: Path) -> Iterator[Worker]:
     with suppress(OSError, StoreError), trust.open_directory(root / JOBS) as fd:
         for file in os.listdir(fd):
             with suppress(OSError, StoreError, ValueError, TypeError, KeyError, AttributeError, IndexError):
-                yield _worker(lines.read(file, fd, shown=str(root / JOBS / file)))
+                found = os.stat(file, dir_fd=fd, follow_symlinks=False)
+                version, path = (found.st_mtime_ns, found.st_size), root / JOBS / file
+                if path not in _read or _read[path][0] != version:
+                    _read[path] = (version, _worker(lines.read(file, fd, shown=str(path))))
+                yield _read[path][1]
 
 
 def _worker(found: list[dict[str, object]]) -> Worker:

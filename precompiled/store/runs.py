@@ -3,11 +3,12 @@
 ::
 
     runs/<run>/<rank>-<pid>.jsonl
+    runs/<run>/<key>.program.gz
 
 A run is what was started together: the ranks of a job, or a process alone (client/runs.py). Each line of a file is a
 JSON object. The first one says which process it is; each other what became of a graph by then, or how long Dynamo or a
 package took for a frame; the last one, at the process's end, how often each graph was called, and which functions
-Dynamo had to trace.
+Dynamo had to trace. A program is that of a graph which was a miss and was sent to nobody (mode "lookup", no daemon).
 """
 
 from __future__ import annotations
@@ -21,10 +22,13 @@ from typing import Any
 
 from precompiled.core.errors import PrecompiledError, StoreError
 from precompiled.core.spans import Span
+from precompiled.store import artifact_format as fmt
 from precompiled.store import lines, trust
 
 RUNS = "runs"
 KEPT = 64  # runs; older ones are removed
+_PROGRAM = ".program.gz"
+MAX_PROGRAM_BYTES = 1 << 20
 BY_DAEMON = ("hit", "swap", "package")
 # The ways of graphs that no artifact serves, in words.
 NOT_SERVED = {"eager": "eager", "in process": "compiled in process", "error": "not run, an error"}
@@ -141,7 +145,7 @@ def _processes(root: Path, name: str) -> Iterator[Process]:
 
 def _all(root: Path, name: str) -> Iterator[Process]:
     with suppress(OSError, StoreError), trust.open_directory(root / RUNS / name) as fd:
-        for file in os.listdir(fd):
+        for file in (name for name in os.listdir(fd) if name.endswith(".jsonl")):
             with suppress(OSError, StoreError, ValueError, TypeError, KeyError, AttributeError, IndexError):
                 yield _process(lines.read(file, fd, shown=str(root / RUNS / name / file)))
 
@@ -190,6 +194,38 @@ def traces(process: Process) -> list[tuple[str, float]]:
 
 # Ends are told by one clock, and lengths by another.
 _CLOCK_S = 0.01
+
+
+def keep_program(folder: Path, key: str, program: bytes) -> None:
+    """Raises OSError."""
+    data = fmt.pack_program(program)
+    if len(data) > MAX_PROGRAM_BYTES:
+        return
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    fd = os.open(folder / f"{key}{_PROGRAM}", flags, 0o600)
+    try:
+        os.write(fd, data)
+    finally:
+        os.close(fd)
+
+
+def programs(root: Path) -> dict[str, tuple[float, str]]:
+    """The programs that runs have kept, by key: when the last one was kept, in seconds since the epoch, and its run."""
+    found: dict[str, tuple[float, str]] = {}
+    for run in _names(root):
+        with suppress(OSError, StoreError), trust.open_directory(root / RUNS / run) as fd:
+            for name in (name for name in os.listdir(fd) if name.endswith(_PROGRAM)):
+                key = name.removesuffix(_PROGRAM)
+                at = os.stat(name, dir_fd=fd, follow_symlinks=False).st_mtime
+                if fmt.is_key(key) and at > found.get(key, (0.0, ""))[0]:
+                    found[key] = at, run
+    return found
+
+
+def read_program(root: Path, run: str, key: str) -> bytes:
+    """Raises OSError, StoreError."""
+    with trust.open_directory(root / RUNS / run) as fd:
+        return fmt.unpack_program(trust.read_file(f"{key}{_PROGRAM}", fd, MAX_PROGRAM_BYTES))
 
 
 def begin(root: Path, run: str) -> Path:

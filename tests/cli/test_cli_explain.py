@@ -14,6 +14,8 @@ import pytest
 from support_cli import answer, invoke
 from support_programs import ARGS, NODES, PROGRAM, changed, everything, put
 
+from precompiled.client.ledger import GraphReport
+from precompiled.client.runs import MAX_KEPT, RunRecord
 from precompiled.graph import key
 from precompiled.store import artifact_format as fmt
 from precompiled.store import package_format
@@ -252,3 +254,35 @@ def test_a_function_whose_packages_are_out_of_use_says_so_by_any_of_its_names(st
     PackageStore(store.root).refuse(publish_package(store, "__main__", "Net.forward"), "it was not right")
     error = answer("explain", "pkg.model.Net.forward", status=1)["error"]
     assert (error["code"], error["message"]) == ("package-audit", "it was not right")
+
+
+def test_a_miss_that_was_sent_to_nobody_is_explained_by_what_its_run_has_kept(store: Store) -> None:
+    publish(store, "before", PROGRAM, 20)
+    missed = changed(put(*ARGS, 0, "shape", [12, 16]))
+    whole = key.key({name: json.dumps(missed[name], separators=(",", ":")) for name in key.SECTIONS})
+    record = RunRecord(store.root)
+    for _ in range(2):  # the second graph of that key is the same
+        record.keep(whole, lambda: json.dumps(missed).encode())
+    record.note(GraphReport("1", "forward [0/1]", whole, "failed", "error", "lookup-only", "it is not there"))
+    record.end([], [], {})
+    for arguments in ((whole[:10],), ("--last",)):
+        found = answer("explain", *arguments)
+        assert found["state"] == "not sent" and found["nearest"]["key"] == key_of("before")
+        assert [cause["short"] for cause in found["causes"]] == ["new size"] and not found["variants"]
+    assert "forward [0/1], which was not there, and was not sent" in invoke("explain", whole).output
+    run = invoke("explain", "--run", "last").output
+    assert "of 1 graph: no hits, 1 new size" in run and "x: shape [8, 16] -> [12, 16]" in run
+    assert "lookup-only: it is not there" in run
+    # Nothing is compared with what nobody has compiled; and once it is there, it counts as such.
+    publish(store, "target", changed(put(*ARGS, 0, "shape", [13, 16])), -3600)
+    assert answer("explain", "--last")["nearest"]["key"] == key_of("before")
+    (run_file,) = store.root.glob("runs/*/*.program.gz")
+    run_file.chmod(0o666)
+    assert answer("explain", whole, status=1)["error"]["code"] == "graph-not-kept"
+
+
+def test_so_many_programs_of_a_run_are_kept(store: Store) -> None:
+    record = RunRecord(store.root)
+    for number in range(MAX_KEPT + 1):
+        record.keep(key_of(str(number)), lambda: b"{}")
+    assert len(list(store.root.glob("runs/*/*.program.gz"))) == MAX_KEPT

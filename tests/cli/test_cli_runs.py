@@ -192,13 +192,15 @@ def test_a_run_is_summed_up(tmp_path: Path) -> None:
 
 
 def test_causes_are_counted() -> None:
-    def miss(*shorts: str, became: str = "") -> misses.Miss:
-        return misses.Miss("f", "", [Cause("new", short, "") for short in shorts], [0], became=became)
+    def miss(*causes: tuple[str, str], became: str = "") -> misses.Miss:
+        return misses.Miss("f", "", [Cause(kind, short, "") for kind, short in causes], [0], became=became)
 
-    said = [miss(*shorts).counted(2) for shorts in (["new size"], ["edit at a.py:3", "grad mode"], ["variable CPATH"])]
-    assert said == ["2 new sizes", "2 edits at a.py:3 and grad mode", "2 by variable CPATH"]
-    assert miss("new graph").counted(1) == "1 new graph" and miss(became="pending").counted(2) == "2 graphs pending"
-    graphs = [miss("new size"), miss("new size"), miss(became="eager (key-quarantined)")]
+    edit, size = ("edit", "edit at size.py:3"), ("size", "new size")
+    said = [miss(*item).counted(2) for item in ([size], [edit, ("mode", "grad mode")], [("setting", "setting x.size")])]
+    assert said == ["2 new sizes", "2 edits at size.py:3 and grad mode", "2 by setting x.size"]
+    assert miss(("new", "new graph")).counted(1) == "1 new graph"
+    assert miss(became="pending").counted(2) == "2 graphs pending"
+    graphs = [miss(size), miss(size), miss(became="eager (key-quarantined)")]
     summary = misses.Summary(graphs=4, hits=1, misses=graphs)
     assert summary.sentence() == "of 4 graphs: 1 hit, 2 new sizes, 1 graph eager (key-quarantined)"
 

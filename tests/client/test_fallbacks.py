@@ -34,6 +34,7 @@ from precompiled.core.errors import ConfigError, NotServed, PrecompiledError
 from precompiled.core.reasons import REASONS
 from precompiled.graph import environment
 from precompiled.store import artifact_format as fmt
+from precompiled.store import runs
 from precompiled.store.artifacts import Store
 from precompiled.torch_internals import compile as compiling
 from precompiled.torch_internals import inductor, route
@@ -580,6 +581,8 @@ def test_require_raises_a_bypass() -> None:
 def test_require_in_lookup_mode_raises_a_miss() -> None:
     with this_process({"PRECOMPILED_REQUIRE": "1"}) as here:
         says_what_to_do(raised(here), "lookup-only")
+        (kept,) = runs.programs(here.session.store.root)
+        assert kept == only(here).key
 
 
 def test_require_raises_a_fallback() -> None:

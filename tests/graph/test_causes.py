@@ -14,7 +14,8 @@ from precompiled.graph.causes import Cause
 
 CALLS = put("about", "calls", [["/home/me/train.py", 31, "main", "model(x)"], ["/home/me/train.py", 40, "f", "main()"]])
 CALLED = "called at /home/me/train.py:31, in main: model(x)"
-EDITED = put("about", "places", [["/home/me/model.py", 13, "forward", "return x * 3 + y"]])
+EDITED = put("about", "places", [["/home/me/model.py", 12, "forward", "return x * 3 + y"]])
+BRANCH = put("about", "places", [["/home/me/model.py", 14, "forward", "return x * 3"]])
 
 
 def of(change: Callable[[dict[str, Any]], Any]) -> list[Cause]:
@@ -33,8 +34,11 @@ def of(change: Callable[[dict[str, Any]], Any]) -> list[Cause]:
         # A size is a constant of the graph as well: no cause of its own.
         (everything(put(*ARGS, 0, "shape", [12, 16]), put(*NODES, 2, 2, 1, 12)), "size", "new size", "[12, 16]",
          CALLED),
-        (everything(put(*NODES, 2, 2, 1, 3), EDITED), "edit", "edit at model.py:13",
-         "'return x * 2 + y' -> 'return x * 3 + y'", "/home/me/model.py:13, in forward: return x * 3 + y"),
+        (everything(put(*NODES, 2, 2, 1, 3), EDITED), "edit", "edit at model.py:12",
+         "'return x * 2 + y' -> 'return x * 3 + y'", "/home/me/model.py:12, in forward: return x * 3 + y"),
+        # No line has another text: it may be one that was not run before.
+        (everything(put(*NODES, 2, 2, 1, 3), BRANCH), "way", "other way at model.py:14",
+         "from model.py:12: 'return x * 2 + y' -> 'return x * 3'", "/home/me/model.py:14, in forward: return x * 3"),
         (put(*NODES, 2, 2, 1, 3), "value", "other value at model.py:12",
          "operator.mul(%0, 2) -> operator.mul(%0, 3)", "/home/me/model.py:12"),
         (put("modes", "grad", False), "mode", "grad mode", "True -> False", CALLED),

@@ -76,7 +76,7 @@ def state(host: Host) -> dict[str, Any]:
 
 def codes(host: Host) -> set[str]:
     told = state(host)
-    return {told.get("code", ""), *told.get("refused", {})} - {""}
+    return {*told.get("failed", {}), *told.get("refused", {})}
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_a_fault_costs_nothing_but_a_reason(
         assert b.stats().fallbacks == {}
         assert b.stats().compiled == 2
         wait_until(lambda: codes(b) & told, f"{told}: {state(b)}")
-        assert state(b)["reason"] or state(b)["last"]
+        assert state(b)["last"]
 
 
 def test_a_remote_that_is_away_for_a_while_is_used_when_it_is_back(
@@ -116,7 +116,7 @@ def test_a_remote_that_is_away_for_a_while_is_used_when_it_is_back(
         found = trained(b, env)
         assert found["losses"] == pytest.approx(filled.losses)
         assert (b.stats().fallbacks, found["compiles"]) == ({}, 0)
-        assert "RemoteError" in (link.folder(b.store.root) / "helper.log").read_text()
+        assert codes(b) <= {"remote-unreachable", "remote-timeout"} and codes(b), state(b)
         # Its breaker rests for half a minute; one request then finds it.
         other = "0" * 64
         wait_until(lambda: not _asked(b, other) and state(b)["state"] == "ok", str(state(b)), timeout_s=120.0)

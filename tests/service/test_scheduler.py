@@ -761,6 +761,9 @@ class AnyHistory(RuleBasedStateMachine):
                 job = self.running.pop(worker)
                 self.flights.pop(worker, None)
                 self.carry_out(WorkerDone(worker, wire.Finished(job.id, job.key, "published", 1.0)))
+            if not (self.doomed or self.starting or self.running):  # what is parked comes by itself, in its time
+                self.now += self.scheduler.next_wake(self.now) or 0.0
+                self.carry_out(Tick())
         assert not self.scheduler.jobs, "lost jobs"
         assert not self.open
 

@@ -305,6 +305,24 @@ def test_a_job_whose_worker_died_has_no_end(tmp_path: Path) -> None:
     assert first.outcome == "published" and first.spans == [Span("long", 1.0, 2.0, 3)] and not second.ended
 
 
+def test_looking_again_reads_what_has_changed_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tmp_path.chmod(0o700)
+    read: list[str] = []
+    reading = lines.read
+    monkeypatch.setattr(lines, "read", lambda name, fd, shown: (read.append(name), reading(name, fd, shown=shown))[1])
+    record = jobs.JobRecord(tmp_path, 0.0)
+    record.begin("1", "ab" * 32, "f", 1, 0.0)
+    assert [job.id for job in jobs.workers(tmp_path)[0].jobs] == [job.id for job in jobs.workers(tmp_path)[0].jobs]
+    assert len(read) == 1
+    record.phase("AOTAutograd")
+    (job,) = jobs.under_way(tmp_path)
+    assert len(read) == 2 and job.phase == "AOTAutograd" and job.estimate_s is None
+    record.end("published", "")
+    record.begin("2", "cd" * 32, "f", 1, 0.0)
+    (job,) = jobs.under_way(tmp_path)
+    assert job.id == "2" and job.estimate_s is not None and job.said().startswith(" of about ")
+
+
 def test_a_worker_begins_a_file_anew_where_the_store_was_emptied(tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
     record = jobs.JobRecord(tmp_path, 0.0)
