@@ -60,10 +60,11 @@ STATUS = (
 REMOTE = (
     Told("remote_fetched", "objects that the helper fetched", "fetched"),
     Told("remote_put", "objects that the helper put there", "put"),
-    Told("remote_absent", "objects that were asked for and not there", "absent"),
+    Told("remote_absent", "keys that were asked for, not there, and compiled here", "absent"),
     Told("remote_fetched_bytes", "bytes that the helper fetched", "bytes_fetched"),
     Told("remote_put_bytes", "bytes that the helper put there", "bytes_put"),
     Told("remote_refused", "objects that the helper refused, by reason", "refused", "reason"),
+    Told("remote_failed", "requests that the remote did not answer, by reason", "failed", "reason"),
     Told("remote_waiting", "objects that are still to be put there", "waiting", counts=False),
 )
 # What is counted here.

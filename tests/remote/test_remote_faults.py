@@ -164,7 +164,7 @@ settings = config.load()
 there = transfer.opened(Path(settings.cache_dir), settings.remote, 30.0, trusting.trust(False))
 replayed = 0
 for item in there.everything():
-    if item.kind == form.ARTIFACT:
+    if item.kind == form.ARTIFACT and there.trust.believes(item.by):
         payload = form.unpack_artifact(there.body(item), item.group)
         older = dataclasses.replace(payload.manifest, created=payload.manifest.created - 365 * 86400)
         there.write(item.kind, item.group, item.label, form.pack_artifact(older, payload.files))
