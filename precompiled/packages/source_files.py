@@ -9,7 +9,8 @@ The user's own Python files count by their content, wherever they lie: a fresh c
 program, and so is one in which an edit has changed nothing (program_text.py). What runs without a file of its own (a
 notebook's cells, ``python -c``, a pipe, a script below cProfile) counts by its text or code, and so does a module that
 a library generates in a temporary file. Installed files count by place, size and time, as for Python's own bytecode.
-Python's library, torch and precompiled are not counted: an entry requires their versions.
+Python's library and torch are not counted: an entry requires their versions. Nor is precompiled: what an entry says
+changes with the version of its format.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from precompiled.packages.program import Program, digest_of
 from precompiled.packages.program_text import Text
 
 LOOK_S = 1.0  # between two looks whether files were saved
-# Not counted, since a trace or a compile loads more of their modules: torch and precompiled, whose versions are in an
+# Not counted, since a trace or a compile loads more of their modules: torch, whose version is in an
 # entry's requirements, and what these import for it.
 _NOT_THE_PROGRAMS = frozenset(
     {"torch", "torchgen", "functorch", "triton", "sympy", "mpmath", "networkx", "jinja2", "markupsafe",

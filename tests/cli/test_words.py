@@ -100,7 +100,7 @@ def test_every_screen_with_0_1_and_2(directory: Path, number: int) -> None:
 def test_what_needs_a_daemon_or_packages(number: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     worker = {"pid": 7, "device": "cpu", "python": "3.11", "torch": "2.13.0", "state": "idle", "rss_bytes": 5 << 20,
               "jobs_done": number, "job": "", "job_s": 0.0}  # fmt: skip
-    daemon._show_workers({"workers": [worker] * number})
+    daemon._show_workers({"workers": [worker] * number, "jobs": []})
     package = {"function": "model.f", "entries": number + 1, "skipped": number, "bytes": 2048, "used": 0.0}
     for skipped in (0, 1):
         functions.show_rows([package] * number + [{**package, "skipped": number + 1}] * number * skipped, [])
