@@ -21,6 +21,7 @@ import click
 from precompiled import hook
 from precompiled.client.process import PROCESS
 from precompiled.client.runs import place
+from precompiled.core.names import in_words
 from precompiled.core.words import counted, human_seconds
 
 if TYPE_CHECKING:
@@ -133,7 +134,7 @@ def report() -> str:
         lines.append(f"  {graph.name}  {graph.source or graph.state}  {calls}  {graph.key[:12]}{why}".rstrip())
     traced = [item for item in (PROCESS.packages.reports if PROCESS.packages else []) if item.state not in _UNTRACED]
     for item in traced:
-        reasons = "; ".join(dict.fromkeys(item.reasons)) or item.message
+        reasons = in_words("; ".join(dict.fromkeys(item.reasons)) or item.message)
         lines.append(f"  traced: {item.name}  {reasons}".rstrip())
     return "\n".join(lines)
 

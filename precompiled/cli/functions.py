@@ -11,6 +11,7 @@ import click
 
 from precompiled.cli.output import SHOWN_DIGITS, human_age, pairs, table
 from precompiled.core.errors import StoreError
+from precompiled.core.names import in_words
 from precompiled.core.words import counted, human_bytes
 from precompiled.packages.describe import difference
 from precompiled.store.artifacts import Store
@@ -160,7 +161,7 @@ def explain(document: dict[str, Any]) -> None:
             age = human_age(other["used"])
             click.echo(f"\nWhy it was not served by the nearest other, entry {digits}, used {age} ago:")
             for change in other["changes"][:MAX_SHOWN]:
-                click.echo(f"  {change}")
+                click.echo(f"  {in_words(change)}")
             if len(other["changes"]) > MAX_SHOWN:
                 click.echo(f"  and {len(other['changes']) - MAX_SHOWN} more: --json has them all")
             if not other["changes"]:
@@ -168,7 +169,7 @@ def explain(document: dict[str, Any]) -> None:
         else:
             first = other["changes"][0] if other["changes"] else "no guard that both have"
             more = f", and {len(other['changes']) - 1} more" if len(other["changes"]) > 1 else ""
-            click.echo(f"entry {digits}: {first}{more}")
+            click.echo(f"entry {digits}: {in_words(first)}{more}")
 
 
 # ---------------------------------------------------------------- inside

@@ -17,7 +17,7 @@ from precompiled.core.config import Settings
 from precompiled.core.errors import StoreError
 from precompiled.core.words import counted, human_seconds, listed
 from precompiled.graph.causes import Cause
-from precompiled.store.runs import NOT_SERVED, Process, Run, runs, traces, waited_s, way
+from precompiled.store.runs import NOT_SERVED, Process, Run, runs, spans_of, traces, waited_s, way
 
 # How the graphs that are no misses came to run.
 _HITS = ("hit", "package")
@@ -120,7 +120,7 @@ def summary(settings: Settings, run: Run) -> Summary:
                     kepts = _kepts(settings)
                 causes = _causes(kepts, process, graph)
                 by_name[name] = Miss(graph.get("name", ""), graph.get("key", ""), causes, [], became=_became(graph))
-            _add(by_name[name], process, graph, kepts)
+            _add(by_name[name], process, graph)
     found.misses = list(by_name.values())
     found.edited = _edited(settings, run)
     return found
@@ -133,7 +133,7 @@ def _kepts(settings: Settings) -> Kepts | None:
         return None
 
 
-def _add(miss: Miss, process: Process, graph: dict[str, Any], kepts: Kepts | None) -> None:
+def _add(miss: Miss, process: Process, graph: dict[str, Any]) -> None:
     miss.ranks.append(process.rank)
     waited = waited_s(graph)
     miss.waited_s = max(miss.waited_s, waited)
@@ -158,7 +158,8 @@ def _causes(kepts: Kepts | None, process: Process, graph: dict[str, Any]) -> lis
         found = kepts.explain(key, _files(process))
     except StoreError:
         return []
-    if found.mine[0].created >= process.began or not found.variants:
+    looked_up = min((span.began for span in spans_of(graph)), default=process.began)
+    if found.mine[0].created >= looked_up or not found.variants:
         return found.causes
     # The key was there, and its artifacts are for other sizes.
     last = found.variants[-1]

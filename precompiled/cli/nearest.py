@@ -159,9 +159,12 @@ class Kepts:
         return found
 
     def _causes(self, target: Kept, program: dict[str, Any], nearest: Nearest | None) -> list[Cause]:
-        if nearest is None or not causes.is_version_of(target.name, program, nearest.kept.name, nearest.program):
-            return [causes.new(program)]
-        return causes.causes(nearest.program, program, nearest.changes)
+        try:
+            if nearest is None or not causes.is_version_of(target.name, program, nearest.kept.name, nearest.program):
+                return [causes.new(program)]
+            return causes.causes(nearest.program, program, nearest.changes)
+        except listing.NOT_A_PROGRAM:  # some of it can be compared, and not all
+            return []
 
     def _variants(self, mine: Sequence[Kept]) -> Iterator[dict[str, Any]]:
         """The artifacts of a key, oldest first: for which sizes each was compiled, and where it holds."""

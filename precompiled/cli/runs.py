@@ -13,6 +13,7 @@ from precompiled.cli import misses
 from precompiled.cli.output import SHOWN_DIGITS, human_age, pairs, table
 from precompiled.core.config import Settings
 from precompiled.core.errors import PrecompiledError
+from precompiled.core.names import in_words
 from precompiled.core.words import counted, human_seconds
 from precompiled.graph.causes import Cause
 from precompiled.store.runs import BY_DAEMON, NOT_SERVED, Process, Run, runs, traces, way
@@ -193,7 +194,7 @@ def _show(run: Run, told: misses.Summary) -> None:
     functions = [item for process in run.processes for item in process.functions]
     _show_table("functions that were traced", [
         (item["name"], human_seconds(seconds.get(item["name"], 0.0)), item["state"], item["reason"],
-         "; ".join(dict.fromkeys(item["reasons"])) or item["message"])
+         in_words("; ".join(dict.fromkeys(item["reasons"])) or item["message"]))
         for item in functions
     ])  # fmt: skip
 

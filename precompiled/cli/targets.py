@@ -97,6 +97,7 @@ def variables(target: Devices, cmd: Sequence[str], caches: Path) -> dict[str, st
         # Those of the host, if it has some, are not meant, and NVML would count them.
         "CUDA_VISIBLE_DEVICES": ",".join(map(str, numbers)),
         TARGET_VARIABLE: target.kind.code,
+        "PRECOMPILED_PROGRESS": "0",  # it never runs compiled
         "TORCHINDUCTOR_CACHE_DIR": str(caches / "inductor"),
         "TRITON_CACHE_DIR": str(caches / "triton"),
     }

@@ -1,10 +1,23 @@
-"""Dotted names of attributes, and what they lead to. Where nothing there is an error: ``operator.attrgetter``."""
+"""Dotted names of attributes, and what they lead to. Where nothing there is an error: ``operator.attrgetter``.
+
+And Dynamo's names of what it reads, as the program says them.
+"""
 
 from __future__ import annotations
 
+import re
 import sys
 from operator import attrgetter
 from typing import Any
+
+# ``L['self']._modules['fc']._parameters['weight']``: what Dynamo adds to what the program says.
+_ROOT = re.compile(r"\b[LG]\['(\w+)'\]")
+_MEMBER = re.compile(r"\._(?:modules|parameters|buffers)\['(\w+)'\]")
+
+
+def in_words(text: str) -> str:
+    """``self.fc.weight``, in place of each of Dynamo's names in a text."""
+    return _MEMBER.sub(r".\1", _ROOT.sub(r"\1", text))
 
 
 def attribute_at(holder: Any, qualname: str) -> Any:

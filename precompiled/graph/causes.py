@@ -163,15 +163,18 @@ def _graph(before: dict[str, Any], after: dict[str, Any], differs: bool) -> Iter
         yield Cause("edit", "edit", operations)
     elif now is not None and then is not None and now.code == then.code and now.code:
         yield Cause("value", f"other value at {line.short}", operations, str(line))
-    elif now is not None and then is not None and not _edited(before, after):
+    elif now is not None and then is not None and not _edited(before, after, then, now):
         yield Cause("way", f"other way at {now.short}", f"from {then.short}: {then.code!r} -> {now.code!r}", str(now))
     else:
         was = f"{then.code!r} -> {now.code!r}" if now and then and now.code and then.code else operations
         yield Cause("edit", f"edit at {line.short}", was, str(line) if now else f"before the edit {line}")
 
 
-def _edited(before: dict[str, Any], after: dict[str, Any]) -> bool:
-    """Whether a line of a file has another text now."""
+def _edited(before: dict[str, Any], after: dict[str, Any], then: listing.Place, now: listing.Place) -> bool:
+    """Whether a line of a file has another text now, or the function is in another file: a cell's is named by its text.
+    """
+    if then.function == now.function and then.file != now.file:
+        return True
     texts = [{(place.file, place.line): place.code for operation in listing.operations(program)
               if (place := operation.place) is not None} for program in (before, after)]  # fmt: skip
     return any(texts[1].get(line, code) != code for line, code in texts[0].items())

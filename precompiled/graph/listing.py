@@ -28,7 +28,9 @@ class Place:
 
     @property
     def short(self) -> str:
-        """``train.py:31``."""
+        """``train.py:31``; in a notebook, where a file is named by the cell's text, ``line 4 of a cell``."""
+        if "/ipykernel_" in self.file:
+            return f"line {self.line} of a cell"
         return f"{self.file.rpartition('/')[2]}:{self.line}"
 
     def __str__(self) -> str:

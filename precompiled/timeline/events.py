@@ -10,7 +10,7 @@ Slices of a row must nest. Format: the document "Trace Event Format" of Chromium
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from precompiled.core.spans import Span
@@ -32,6 +32,7 @@ def trace(facts: Facts) -> dict[str, Any]:
         made.client(process)
     for worker in facts.workers:
         made.worker(worker)
+    made.remote()
     made.queue()
     made.arrows()
     # From the first slice on: what was under way when the stretch began has begun before.
@@ -48,7 +49,7 @@ class _Trace:
         self.events: list[Event] = []
         self._facts = facts
         self._pids: set[int] = set()
-        self._rows: dict[tuple[int, int], list[tuple[float, float]]] = {}
+        self._fetches: list[tuple[Job, Span]] = []
         # Where arrows begin and end: of a graph (by id) what its client did for it, of a job its slices.
         self._sent: dict[str, Event] = {}
         self._loaded: dict[str, list[Event]] = {}
@@ -76,15 +77,19 @@ class _Trace:
         self.events.append(event)
         return event
 
-    def _lane(self, pid: int, name: str, began: float, ended: float) -> int:
-        """The first row of a process on which nothing else is at that time."""
-        tid = 1
-        while any(at < ended and began < until for at, until in self._rows.get((pid, tid), ())):
-            tid += 1
-        if (pid, tid) not in self._rows:
-            self._say("thread_name", pid, tid, name=name if tid == 1 else f"{name} ({tid})")
-        self._rows.setdefault((pid, tid), []).append((began, ended))
-        return tid
+    def _rows(self, pid: int, name: str, times: Sequence[tuple[float, float]]) -> list[int]:
+        """A row for each of these times: the first one that is free then."""
+        until: list[float] = []
+        found = [0] * len(times)
+        for at in sorted(range(len(times)), key=lambda at: times[at]):
+            began, ended = times[at]
+            row = next((row for row, free in enumerate(until) if free <= began), len(until))
+            if row == len(until):
+                until.append(ended)
+                self._say("thread_name", pid, row + 1, name=name if row == 0 else f"{name} ({row + 1})")
+            until[row] = ended
+            found[at] = row + 1
+        return found
 
     # ------------------------------------------------ who did what
 
@@ -151,14 +156,16 @@ class _Trace:
                 self._say("thread_name", pid, thread, name="compilers")
             for span in job.spans:
                 if span.what == "remote":
-                    self._remote(job, span)
+                    self._fetches.append((job, span))
 
-    def _remote(self, job: Job, span: Span) -> None:
-        if REMOTE not in self._pids:
-            self._process(REMOTE, "remote", 2000)
-        tid = self._lane(REMOTE, "asked", span.began, span.ended)
-        found = {"exists": "found", "parked": "another host compiles it"}.get(job.outcome, "not there")
-        self._slice(REMOTE, tid, f"fetch {job.name}", span.began, span.ended, {"id": job.id, "answer": found})
+    def remote(self) -> None:
+        if not self._fetches:
+            return
+        self._process(REMOTE, "remote", 2000)
+        spans = [(span.began, span.ended) for _, span in self._fetches]
+        for (job, span), tid in zip(self._fetches, self._rows(REMOTE, "asked", spans), strict=True):
+            found = {"exists": "found", "parked": "another host compiles it"}.get(job.outcome, "not there")
+            self._slice(REMOTE, tid, f"fetch {job.name}", span.began, span.ended, {"id": job.id, "answer": found})
 
     def queue(self) -> None:
         found = [job for worker in self._facts.workers for job in worker.jobs]
@@ -166,13 +173,14 @@ class _Trace:
             return
         self._process(DAEMON, "daemon", 500)
         ended: dict[str, float] = {}  # of a job that is run again, its last end
-        for job in sorted(found, key=lambda job: job.began):
-            queued = max(job.queued, ended.get(job.id, 0.0))
+        times = []
+        found.sort(key=lambda job: job.began)
+        for job in found:
+            times.append((max(job.queued, ended.get(job.id, 0.0)), job.began))
             ended[job.id] = job.ended or job.began
-            tid = self._lane(DAEMON, "queue", queued, job.began)
+        for job, (queued, began), tid in zip(found, times, self._rows(DAEMON, "queue", times), strict=True):
             args = {"id": job.id, "key": job.key[:12]}
-            event = self._slice(DAEMON, tid, f"queued {job.name}", queued, job.began, args)
-            self._jobs[id(job)].insert(0, event)
+            self._jobs[id(job)].insert(0, self._slice(DAEMON, tid, f"queued {job.name}", queued, began, args))
 
     def arrows(self) -> None:
         """From the client that sent a graph over the queue and the job to the loads of its artifact."""

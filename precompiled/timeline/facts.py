@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -31,14 +32,23 @@ class Facts:
     def job_of(self, graph: dict[str, Any]) -> Job | None:
         """The job whose artifact a graph runs: the one that it asked for, else the last of its key before its load."""
         loaded = max((span.began for span in runs.spans_of(graph) if span.what == LOAD), default=self.now)
-        all_jobs = [job for worker in self.workers for job in worker.jobs]
         # More than one of an id: its worker died, or another host was at it.
-        own = [job for job in all_jobs if job.id == graph["id"]]
+        own = self._jobs.get(graph["id"])
         same = [
-            job for job in all_jobs
-            if job.key == graph.get("key") and job.outcome not in ("failed", "parked") and job.began <= loaded
+            job for job in self._jobs.get(graph.get("key", ""), ())
+            if job.outcome not in ("failed", "parked") and job.began <= loaded
         ]  # fmt: skip
         return max(own or same, key=lambda job: job.began, default=None)
+
+    @cached_property
+    def _jobs(self) -> dict[str, list[Job]]:
+        """By their ids and by their keys, of which neither has the form of the other."""
+        found: dict[str, list[Job]] = {}
+        for worker in self.workers:
+            for job in worker.jobs:
+                for name in (job.id, job.key):
+                    found.setdefault(name, []).append(job)
+        return found
 
 
 def gather(root: Path, since: float, now: float, chosen: Callable[[Process], bool] = lambda process: True) -> Facts:

@@ -95,15 +95,23 @@ def _covered(
     """What was done from ``first`` to ``end``: the innermost span at each moment, else steps. One after the other."""
     edges = sorted({first, end, *(edge for span in spans for edge in (span.began, span.ended)),
                     *(edge for both in eager for edge in both)})  # fmt: skip
+    coming = sorted(spans, key=lambda span: (span.began, -span.seconds), reverse=True)
+    eager_coming = sorted(eager, reverse=True)
+    inside: list[Span] = []  # in the order of their beginnings: the innermost one is the last
+    eager_until = first
     found: list[tuple[str, float, float]] = []
     for at, until in pairwise(edges):
+        while coming and coming[-1].began <= at:
+            inside.append(coming.pop())
+        inside = [span for span in inside if span.ended > at]
+        while eager_coming and eager_coming[-1][0] <= at:
+            eager_until = max(eager_until, eager_coming.pop()[1])
         if not first <= at < until <= end:
             continue
-        inside = [span for span in spans if span.began <= at and until <= span.ended]
         if inside:
-            name = _NAMES.get(max(inside, key=lambda span: (span.began, -span.seconds)).what, "the program")
+            name = _NAMES.get(inside[-1].what, "the program")
         else:
-            name = "eager steps" if any(a <= at and until <= b for a, b in eager) else "compiled steps"
+            name = "eager steps" if until <= eager_until else "compiled steps"
         if found and found[-1][0] == name:
             found[-1] = (name, found[-1][1], until - found[-1][1])
         else:

@@ -25,6 +25,7 @@ import torch
 import torch.fx
 
 from precompiled.core.files import innermost_users, is_users
+from precompiled.core.names import in_words
 
 # A line of generated code can be of any length.
 MAX_CODE_CHARS = 160
@@ -36,9 +37,6 @@ _FRAME = re.compile(r'^  File "(.+)", line (\d+), in (.+)$', re.MULTILINE)
 Place = tuple[str, int, str, str]
 
 
-# Of a source's name (``L['self']._modules['fc']._parameters['weight']``): what Dynamo adds to what the program says.
-_ROOT = re.compile(r"^[LG]\['(\w+)'\]")
-_MEMBER = re.compile(r"\._(?:modules|parameters|buffers)\['(\w+)'\]")
 
 
 def collect(module: torch.fx.GraphModule) -> dict[str, Any]:
@@ -76,10 +74,7 @@ def _name(node: torch.fx.Node) -> str:
     """An input's, in the program's words; Dynamo's where its source has none."""
     name = getattr(getattr(node, "_dynamo_source", None), "name", None)
     source = name() if callable(name) else name
-    if not isinstance(source, str) or not _ROOT.match(source):
-        return str(node.target)
-    root = _ROOT.sub(r"\1", source)
-    return _MEMBER.sub(r".\1", root)
+    return in_words(source) if isinstance(source, str) else str(node.target)
 
 
 def _graphs(module: torch.fx.GraphModule) -> list[torch.fx.GraphModule]:

@@ -14,6 +14,7 @@ import pytest
 from click.testing import CliRunner
 from support_cli import answer
 from support_host import Host
+from support_programs import ARGS, changed, everything, put
 
 from precompiled.cli import misses
 from precompiled.cli import runs as shown
@@ -21,8 +22,11 @@ from precompiled.client import runs as client_runs
 from precompiled.client.ledger import GraphReport
 from precompiled.core import config
 from precompiled.core.spans import Span
+from precompiled.graph import key
 from precompiled.graph.causes import Cause
+from precompiled.store import artifact_format as fmt
 from precompiled.store import runs
+from precompiled.store.artifacts import Store
 
 PROGRAM = """\
 import json, os
@@ -188,7 +192,7 @@ def test_a_run_is_summed_up(tmp_path: Path) -> None:
     text = CliRunner().invoke(_command(show)).output
     assert "it cost 12.0 s eager until the last swap, 3.5 s waited for what was not there and 1.5 s of tracing" in text
     assert "h [2/0] compiled in process (freezing): the program waited 3.0 s\n  freezing: it freezes\n" in text
-    assert "m.g  1.5 s  recorded  L['n']: 2 here" in text and "edited since the run before it: /a/train.py" in text
+    assert "m.g  1.5 s  recorded  n: 2 here" in text and "edited since the run before it: /a/train.py" in text
 
 
 def test_causes_are_counted() -> None:
@@ -223,3 +227,27 @@ def test_a_store_that_a_run_makes_is_its_users_alone(tmp_path: Path) -> None:
         os.umask(before)
     made = (folder, folder.parent, tmp_path / "store")
     assert [path.stat().st_mode & 0o777 for path in made] == [0o700] * 3
+
+
+def test_a_key_that_was_there_is_a_miss_for_its_sizes(tmp_path: Path) -> None:
+    """By when it was looked up: in mode "wait" a process's record begins after its first compile."""
+    tmp_path.chmod(0o700)
+    settings = config.load({"cache_dir": tmp_path})
+    store = Store(tmp_path)
+    program = changed(everything(put(*ARGS, 0, {"size": {"s": 0}}), put("hints", [8])))
+    data = json.dumps(program, separators=(",", ":")).encode()
+    whole = "a" * 64
+    for created, guards, hint in ((100.0, "L['t0'] < 9", 8), (300.0, "L['t0'] >= 9", 40)):
+        manifest = fmt.Manifest(
+            key=whole, name="forward [0/0]", components=key.components(data), environment={}, device="cpu",
+            guards=guards, files={}, compile_s=1.0, created=created, compiled_by={},
+        )  # fmt: skip
+        packed = fmt.pack_program(json.dumps({**program, "hints": [hint]}).encode())
+        store.publish(fmt.Payload(manifest, {fmt.BUNDLE: b"x", fmt.PROGRAM: packed}))
+    for run, looked_up, short in (("first", 50.0, "new graph"), ("second", 200.0, "new size")):
+        graph = GraphReport("g", "forward [0/0]", whole, "compiled", "swap", spans=[Span("lookup", looked_up, 0.1, 1)])
+        recorded(tmp_path, run, graph, files={})
+        document, _show = shown.explain(settings, run)
+        (miss,) = document["misses"]
+        assert [cause["short"] for cause in miss["causes"]] == [short]
+    assert "s0 = 40; what was there holds where s0 < 9" in miss["causes"][0]["what"]

@@ -100,6 +100,7 @@ def asked(host: Host, *arguments: str) -> tuple[str, float]:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)  # a dozen processes and compiles, one after the other
 def test_ten_misses_are_explained(served: Host, capsys: pytest.CaptureFixture[str]) -> None:
     folder = served.project(program=PROGRAM, explained_ops=OPERATOR)
     (served.root / "libraries" / "triton-3.99.0.dist-info").mkdir(parents=True)

@@ -60,7 +60,7 @@ def test_a_notebook_that_is_run_again_traces_nothing(served: Host, monkeypatch: 
     assert again[7].strip() == "used ['package']" and "traced:" not in again[5]
 
     edited = run(served, [cell.replace("2.0", "3.0") for cell in CELLS])
-    assert "edit at " in edited[6] and "x * 2.0" in edited[6] and "x * 3.0" in edited[6], edited[6]
+    assert "1 edit at line 4 of a cell" in edited[6] and "x * 2.0" in edited[6] and "x * 3.0" in edited[6], edited[6]
     assert edited[8].strip() == "recorded ['swap']"
 
 

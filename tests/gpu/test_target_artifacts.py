@@ -177,6 +177,30 @@ def test_what_fails_without_the_gpu_is_not_kept_as_a_failure(tmp_path: Path) -> 
     assert store.failure(key) is None and store.lookup(key) == []
 
 
+@pytest.mark.reason("package-made-up-device")
+def test_code_that_asks_the_device_for_its_memory_gets_no_package(tmp_path: Path) -> None:
+    """A trace takes it for a constant, and the real device's is another one."""
+    program = tmp_path / "asks.py"
+    program.write_text("""if 1:
+        import json, torch, precompiled
+        @torch.compile
+        def asks(x):
+            return x * torch.cuda.get_device_properties(0).total_memory
+        @torch.compile
+        def asks_not(x):
+            return x * 2
+        x = torch.randn(8, device="cuda")
+        asks(x), asks_not(x)
+        print(json.dumps({frame.name.rpartition(".")[2]: frame.reason for frame in precompiled.package_report()}))
+    """)
+    env = environment(tmp_path / "maker", PRECOMPILED_MODE="wait")
+    try:
+        done = run("-m", "precompiled", "run", "--target", "h100", "--", sys.executable, str(program), env=env)
+    finally:
+        run("-m", "precompiled", "stop", env=env)
+    assert json.loads(done.stdout.splitlines()[-1]) == {"asks": "package-made-up-device", "asks_not": ""}
+
+
 def test_several_devices(tmp_path: Path) -> None:
     text = "import torch; print(torch.cuda.device_count(), torch.cuda.get_device_name(1))"
     env = environment(tmp_path / "maker", CUDA_VISIBLE_DEVICES="7")

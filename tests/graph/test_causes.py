@@ -68,6 +68,16 @@ def test_an_edit_of_unknown_place() -> None:
     assert (found.kind, found.short, found.line) == ("edit", "edit", "")
 
 
+def test_an_edited_cell_is_an_edit_and_its_file_has_no_name() -> None:
+    def cell(number: int, code: str) -> Callable[[dict[str, Any]], Any]:
+        return put("about", "places", [[f"/tmp/ipykernel_7/{number}.py", 4, "scaled", code]])
+
+    before = changed(cell(123, "return x * 2"))
+    after = changed(everything(cell(456, "return x * 3"), put(*NODES, 2, 2, 1, 3)))
+    (found,) = causes.causes(before, after, difference.compare(before, after))
+    assert found.short == "edit at line 4 of a cell" and found.what == "'return x * 2' -> 'return x * 3'"
+
+
 def test_several_causes_are_all_named() -> None:
     found = of(everything(put("modes", "grad", False), put(*ARGS, 0, "shape", [12, 16])))
     assert [cause.short for cause in found] == ["grad mode", "new size"]

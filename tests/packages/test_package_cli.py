@@ -39,7 +39,7 @@ def test_the_process_says_which_guard_failed_and_where(traced_twice: Any) -> Non
 def test_explain_says_the_same_later(traced_twice: Any) -> None:
     host, _found = traced_twice
     text = host.command("explain", FUNCTION)
-    assert "L['self'].alpha: 3.0 here, 2.0 there" in text and f"{NAME}.py:" in text
+    assert "  self.alpha: 3.0 here, 2.0 there" in text and f"{NAME}.py:" in text
     document = json.loads(host.command("explain", FUNCTION, "--json"))
     assert len(document["others"]) == 1 and len(document["others"][0]["changes"]) == 1
 

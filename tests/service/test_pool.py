@@ -25,6 +25,7 @@ from precompiled.service.processes import become_subreaper
 from precompiled import wire
 from precompiled.core.config import Settings
 from precompiled.core.errors import WireError
+from precompiled.made_up_cuda.kinds import UUID_PREFIX
 
 INVENTORY = """\
 0, GPU-11111111-aaaa-bbbb-cccc-000000000000, NVIDIA H200
@@ -65,6 +66,12 @@ def test_an_unknown_gpu_is_told_which_there_are() -> None:
         known(parse_inventory(INVENTORY)).visible("cuda:GPU-9")
     with pytest.raises(DeviceError, match="it has: none"):
         known([]).visible("cuda:GPU-9")
+
+
+def test_a_made_up_gpu_is_in_no_inventory() -> None:
+    made_up = f"{UUID_PREFIX}0000-0000-000000000001"
+    for inventory in (INVENTORY, ""):
+        assert known(parse_inventory(inventory)).visible(f"cuda:{made_up}") == made_up
 
 
 def test_before_the_inventory_is_known_a_uuid_is_believed() -> None:

@@ -29,7 +29,7 @@ from precompiled.timeline import facts as known
 from precompiled.timeline.events import nested, trace
 from precompiled.timeline.facts import gather
 from precompiled.timeline.picture import Bar, in_order, svg
-from precompiled.timeline.start import start
+from precompiled.timeline.start import by_name, start
 
 PROGRAM = """\
 import json
@@ -362,6 +362,33 @@ def test_what_was_over_before_the_time_that_is_asked_for_is_left_out() -> None:
     names = [event["name"] for event in slices(whole)]
     assert sorted(names) == ["compiled", "eager", "import torch", "load", "lookup", "submit", "trace f"]
     assert min(event["ts"] for event in slices(whole)) == 0.0
+
+
+@pytest.mark.timeout(60)  # seconds, where each with each would take minutes
+def test_a_start_and_a_queue_of_thousands() -> None:
+    """What nests and what overlaps: the innermost span counts, and rows of a queue hold one job at a time."""
+    count = 4000
+    graphs = {
+        f"{number}": {"id": f"{number}", "key": f"k{number}", "name": "f", "state": "compiled", "source": "swap",
+                      "at": 9e4, "saved_s": 1.0, "load_s": 0.5,
+                      "spans": [["lookup", number + 0.1, 0.2, 7], ["submit", number + 0.4, 0.1, 7],
+                                ["load", number + 10.0, 0.5, 8]]}
+        for number in range(count)
+    }  # fmt: skip
+    frames = [("f", Span("trace", float(number), 0.9, 7)) for number in range(count)]
+    process = runs.Process(0, 1, 7, "", "many.py", [], "", "", 0.0, graphs, ended=9e4, frames=frames)
+    mine = [jobs.Job(f"{number}", f"k{number}", "f", 1, number + 0.5, number + 5.0, number + 5.9, "published")
+            for number in range(count)]  # fmt: skip
+    facts = known.Facts(0.0, 9e4, [process], [jobs.Worker(9, "1", 0.0, 0.0, mine)], {})
+    item = start(process, facts)
+    document = trace(facts)
+    queue = slices(document, "queued")
+    assert len(queue) == count and len({event["tid"] for event in queue}) == 5
+    assert len([event for event in document["traceEvents"] if event["ph"] == "s"]) == count
+    sums = by_name(item.sections)
+    assert sums["capture, key, lookup"] == pytest.approx(0.2 * count, rel=1e-6)
+    assert sums["Dynamo: tracing and guards"] == pytest.approx(0.6 * count, rel=1e-6)
+    assert item.seconds == pytest.approx(count + 9.5)
 
 
 def test_a_graph_without_a_job_of_its_own_has_the_last_one_of_its_key(tmp_path: Path) -> None:

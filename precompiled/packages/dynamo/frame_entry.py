@@ -181,6 +181,16 @@ def qualnames(traced: Traced) -> set[str]:
     return {outermost(code) for attempt in traced.attempts for code in attempt.code}
 
 
+# They give numbers of a device, which a trace takes for constants: of a made-up one, a data sheet's.
+_DEVICE_NUMBERS = frozenset({"get_device_properties", "mem_get_info"})
+
+
+def device_numbers(traced: Traced) -> list[str]:
+    """The functions by which code that a trace met may ask a device for its numbers."""
+    named = {name for attempt in traced.attempts for code in attempt.code for name in code.co_names}
+    return sorted(_DEVICE_NUMBERS & named)
+
+
 def bytecode_digest(body: Body, names: Mapping[str, str]) -> str:
     """Digest of an entry's bytecode, and of what Dynamo put into its globals; graphs count by their keys.
 

@@ -1,0 +1,37 @@
+"""Below `--target` a process's graphs are compiled for others, and its own calls run eager (docs/decisions/0046)."""
+
+from __future__ import annotations
+
+import pytest
+from support_host import Host
+
+# Eager and compiled code draw dropout's numbers differently, so the same numbers tell how a call ran.
+TEXT = """if 1:
+    import json, sys, torch, precompiled
+    def function(x):
+        return torch.nn.functional.dropout(x, 0.5) + x.sum()
+    def drawn(called, x):
+        torch.manual_seed(1)
+        return called(x).tolist()
+    compiled = torch.compile(function, dynamic=True)
+    precompiled.enable()
+    same = []
+    for size in (64, 65):
+        x = torch.ones(size)
+        same.append(drawn(compiled, x) == drawn(function, x))
+    precompiled.wait(300)
+    same.append(drawn(compiled, x) == drawn(function, x))
+    print(json.dumps([same, [[graph.state, graph.source] for graph in precompiled.report()]]))
+"""
+
+
+@pytest.mark.slow  # a compile for the CPU
+def test_calls_run_eager_after_a_swap_and_a_hit(shared_host: Host) -> None:
+    def run(**variables: str) -> object:
+        return shared_host.program("-c", TEXT, env={"PRECOMPILED_MODE": "wait", **variables}).result()
+
+    target = {"PRECOMPILED_TARGET": "h100"}
+    assert run(**target) == [[True, True, True], [["compiled", "swap"]]]
+    assert run(**target) == [[True, True, True], [["compiled", "hit"]]]
+    # Without the variable a hit serves it: the numbers do tell.
+    assert run() in ([[False, False, False], [["compiled", how]]] for how in ("hit", "package"))
