@@ -2,9 +2,10 @@
 
 What NVIDIA's data sheets and the CUDA programming guide's table of compute capabilities say, written from memory. Name,
 capability, number of multiprocessors and L2 size of H100 and H200 are as PyTorch reported them on such GPUs; the others
-were never compared with one, clocks of memory least of all. What torch tells of a device and a compile depends on is in the key (graph/environment.py), so a
-wrong number here costs a hit and no result. But for the memory's rate, by which torch 2.15 decides some fusions
-(torch/_inductor/scheduler.py, _reindexing_regresses_memory_coalescing): a wrong one costs that choice.
+were never compared with one, clocks of memory least of all. What torch tells of a device and a compile depends on is in
+the key (graph/environment.py), so a wrong number here costs a hit and no result. But for the memory's rate, by which
+torch 2.15 decides some fusions (torch/_inductor/scheduler.py, _reindexing_regresses_memory_coalescing): a wrong one
+costs that choice.
 """
 
 from __future__ import annotations
