@@ -40,7 +40,7 @@ class Ahead:
         self._settings = settings
         self._program = ""
         self._answered, self._ended = threading.Event(), threading.Event()
-        self._fetched = 0
+        self._listed = self._fetched = 0
         self._left_s = settings.remote_ahead_s
         self._told: set[object] = set()
         self._lock = threading.Lock()
@@ -56,6 +56,7 @@ class Ahead:
             remote_helper.ensure(self._settings)
             self._program = identity()
             for answer in link.answers(self._settings.cache_dir, {"do": "ahead", "program": self._program}):
+                self._listed = int(answer.get("listed", self._listed))
                 self._fetched = int(answer.get("fetched", 0))
                 self._answered.set()
         except Exception as error:  # noqa: BLE001 - the program goes on as on one host
@@ -93,7 +94,7 @@ class Ahead:
         return not self._ended.is_set()
 
     def wait(self) -> bool:
-        """Whether something has come that was not here; waits for it while there is time left (of the process)."""
+        """Whether something may have come that was not here; waits for it while there is time left (of the process)."""
         with self._lock:
             began, left = time.monotonic(), self._left_s
             if not self._answered.wait(left * QUIET):
@@ -101,7 +102,8 @@ class Ahead:
                 return False
             self._ended.wait(max(0.0, left - (time.monotonic() - began)))
             self._left_s = max(0.0, left - (time.monotonic() - began))
-        return self._ended.is_set() and self._fetched > 0
+        # While the last ones are on their way, what this frame needs may be here already.
+        return self._fetched > 0 if self._ended.is_set() else self._listed > 0
 
     # ------------------------------------------------ what was used
 

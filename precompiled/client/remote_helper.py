@@ -42,7 +42,7 @@ def ensure(settings: Settings) -> None:
     starting.write_text(whose)
     with open(_log(folder), "ab") as output:
         process = subprocess.Popen(
-            [sys.executable, "-m", "precompiled.remote.helper", *wanted], env=variables(), cwd="/",
+            [sys.executable, "-m", "precompiled.remote.helper", "--detach", *wanted], env=variables(), cwd="/",
             stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True,
         )  # fmt: skip
 

@@ -46,6 +46,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--base", type=Path, action="append", default=[], help="what it has is not fetched")
     parser.add_argument("--unsigned", action="store_true")
     parser.add_argument("--no-put", action="store_true")
+    parser.add_argument("--detach", action="store_true", help="go to the background, and end here once it listens")
     return parser
 
 
@@ -62,7 +63,11 @@ class _Stream:
         _lists, objects = lists.listed(self._there, self._program)
         self.listed = len(objects)
         self.begun.set()
-        self.fetched = self._there.bring(objects)
+        before = self._there.counts.fetched
+        try:
+            self._there.bring(objects)
+        finally:
+            self.fetched = self._there.counts.fetched - before  # with what a worker has asked for meanwhile
 
 
 class Helper:
@@ -291,8 +296,23 @@ def _listening(folder: Path) -> socket.socket:
     return sock
 
 
+def _detach() -> int:
+    """Leave the starter, whose ``os.wait()`` must not find us among its children. What it started ends when its child
+    here closes the descriptor that is returned: it listens, or has ended.
+    """
+    reading, writing = os.pipe()
+    if os.fork() != 0:
+        os.close(writing)
+        os.read(reading, 1)
+        os._exit(0)
+    os.close(reading)
+    os.setsid()
+    return writing
+
+
 def main(argv: Sequence[str]) -> int:
     options = _parser().parse_args(argv)
+    told = _detach() if options.detach else -1
     os.chdir("/")  # the umask stays its user's: a shared directory is made by it, and all that is here says its mode
     folder = link.folder(options.store)
     for directory in (options.store, folder):
@@ -306,7 +326,9 @@ def main(argv: Sequence[str]) -> int:
     listening = _listening(folder)
     with suppress(FileNotFoundError):
         (folder / link.STARTING).unlink()
-    helper = Helper(options, argv)
+    if options.detach:
+        os.close(told)
+    helper = Helper(options, [item for item in argv if item != "--detach"])
     try:
         helper.serve(listening)
     finally:

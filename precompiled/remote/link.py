@@ -59,7 +59,7 @@ def ask(root: Path, question: dict[str, Any], *, wait_s: float | None = None) ->
 
 def answers(root: Path, question: dict[str, Any], *, wait_s: float | None = None) -> Iterator[dict[str, Any]]:
     """The same for a question that has several answers, each of which may take so long."""
-    sock = _connected(root)
+    sock = _connected(root, wait_s)
     if sock is None:
         return
     with sock, suppress(OSError, ValueError, KeyError, TypeError):
@@ -90,12 +90,13 @@ def greeting(root: Path) -> dict[str, Any] | None:
             return None
 
 
-def _connected(root: Path) -> socket.socket | None:
+def _connected(root: Path, wait_s: float | None) -> socket.socket | None:
+    until = time.monotonic() + (STARTING_S if wait_s is None else wait_s)
     while True:
         sock = _connect(root)
         if sock is not None:
             return sock
-        if not _is_starting(root):
+        if not _is_starting(root) or time.monotonic() > until:
             return _connect(root)  # it listens by now, or there is none
         time.sleep(LOOK_S)
 

@@ -77,12 +77,27 @@ class Transfer:
         )  # fmt: skip
 
     def bring(self, objects: Iterable[Object]) -> int:
-        """Publish here, in parallel, what of these objects is there only; how many. Raises RemoteError."""
+        """Publish here, in parallel, what of these objects is there only; how many. One that cannot be read or
+        published keeps no other from coming: what the first of them raised (RemoteError, StoreError) is raised at the
+        end.
+        """
         wanted: dict[tuple[str, str, str], list[Object]] = {}
         for item in objects:
             wanted.setdefault((item.kind, item.group, item.label), []).append(item)
+        failures: list[RemoteError | StoreError] = []
+
+        def one(items: list[Object]) -> int:
+            try:
+                return self._bring(items)
+            except (RemoteError, StoreError) as error:
+                failures.append(error)
+                return 0
+
         with ThreadPoolExecutor(PARALLEL) as pool:
-            return sum(pool.map(self._bring, wanted.values()))
+            found = sum(pool.map(one, wanted.values()))
+        if failures:
+            raise failures[0]
+        return found
 
     def _bring(self, objects: list[Object]) -> int:
         """One of these objects, which have a label in common."""

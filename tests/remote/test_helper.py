@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -176,3 +178,44 @@ def test_a_worker_that_fails_or_dies_holds_no_lease(settings: Settings, tmp_path
     assert compiler.run_job(job).outcome == "failed"
     # Its lease is empty: nobody waits for this host.
     wait_until(lambda: list(there.bucket.listed(f"artifacts/{OTHER}").values()) == [0])
+
+
+FORKED = """\
+import os, sys
+from pathlib import Path
+from precompiled.client import remote_helper
+from precompiled.core import config
+from precompiled.remote import link
+
+settings = config.load()
+remote_helper.ensure(settings)
+assert link.ask(settings.cache_dir, {"do": "flush"}) == {}
+if os.fork() == 0:
+    os._exit(3)
+found = []
+while True:
+    try:
+        found.append(os.waitstatus_to_exitcode(os.wait()[1]))
+    except ChildProcessError:
+        break
+print(sorted(found))
+"""
+
+
+def test_the_helper_is_nobodys_child(settings: Settings) -> None:
+    """A program that waits for all of its children is not kept by ours."""
+    env = {**os.environ, "PRECOMPILED_CACHE_DIR": str(settings.cache_dir), "PRECOMPILED_REMOTE": settings.remote,
+           "PRECOMPILED_REMOTE_UNSIGNED": "1"}  # fmt: skip
+    done = subprocess.run([sys.executable, "-c", FORKED], env=env, capture_output=True, text=True, timeout=60,
+                          check=False)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() in ("[3]", "[0, 3]"), "the starter may be seen, for a moment; the helper never"
+
+
+def test_who_ends_waits_no_longer_than_he_says_for_a_helper_that_starts(settings: Settings) -> None:
+    folder = link.folder(settings.cache_dir)
+    folder.mkdir(parents=True)
+    (folder / link.STARTING).write_text("somebody")
+    began = time.monotonic()
+    assert link.ask(settings.cache_dir, {"do": "used"}, wait_s=0.2) is None
+    assert time.monotonic() - began < link.STARTING_S / 2

@@ -14,12 +14,14 @@ from fsspec.implementations.memory import MemoryFileSystem
 from support_remote import FUNCTION, HEADER, host, memory
 from support_store import KEY, OTHER, payload
 
-from precompiled.core.errors import CorruptArtifact
+from precompiled.core.errors import CorruptArtifact, StoreError
 from precompiled.remote import envelope as form
 from precompiled.remote.bucket import MAX_FAILURES, Breaker, Bucket
+from precompiled.remote.envelope import Object
 from precompiled.remote.errors import RemoteError
 from precompiled.remote.transfer import Transfer
 from precompiled.store import artifact_format as fmt
+from precompiled.store.artifacts import full
 
 
 @pytest.fixture(params=["file", "memory"])
@@ -231,3 +233,25 @@ def test_a_url_that_nothing_here_can_open() -> None:
     with pytest.raises(RemoteError) as raised:
         Bucket("nosuch://bucket", 1.0)
     assert raised.value.code == "remote-unusable" and raised.value.action
+
+
+def test_an_object_that_cannot_be_published_keeps_no_other_from_coming(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = [f"{number:x}" * 64 for number in range(16)]
+    url = memory()
+    a = host(tmp_path / "a", url)
+    for key in keys:
+        assert a.put_artifact(a.store.publish(payload(key)))
+    b = host(tmp_path / "b", url)
+    publish = b._publish_artifact
+
+    def all_but_one(item: Object, body: bytes) -> None:
+        if item.group == keys[3]:
+            raise full(item.group)
+        publish(item, body)
+
+    monkeypatch.setattr(b, "_publish_artifact", all_but_one)
+    with pytest.raises(StoreError, match="variants"):
+        b.pull()
+    assert [key for key in keys if not b.store.lookup(key)] == [keys[3]] and b.counts.fetched == 15

@@ -166,7 +166,7 @@ def test_the_phase_of_a_job_and_what_the_last_ones_took(busy: Busy) -> None:
     file.write_text("".join(json.dumps(line) + "\n" for line in lines))
     file.chmod(0o600)
     try:
-        said = r"for (\d+\.\d s|\d min) of about 35\.0 s, Inductor: f"
+        said = r"for (\d+\.\d s|\d min) of about 35\.0 s, Induc"
         for command in (["top", "--once"], ["status"]):
             done = subprocess.run([sys.executable, "-m", "precompiled", *command], env=busy.environment(),
                                   capture_output=True, text=True, check=True)  # fmt: skip
