@@ -159,7 +159,8 @@ def _causes(kepts: Kepts | None, process: Process, graph: dict[str, Any]) -> lis
     except StoreError:
         return []
     looked_up = min((span.began for span in spans_of(graph)), default=process.began)
-    if found.mine[0].created >= looked_up or not found.variants:
+    # A manifest is sealed a moment before its artifact is there, so only variants with guards tell of other sizes.
+    if found.mine[0].created >= looked_up or not any(variant["guards"] for variant in found.variants[:-1]):
         return found.causes
     # The key was there, and its artifacts are for other sizes.
     last = found.variants[-1]

@@ -116,12 +116,16 @@ class Rates:
             self._seen.popleft()
 
     def said(self) -> str:
-        """Hits and misses of the last minute, or since the first look."""
+        """Hits and misses of the last minute, or since the first look; at the first one all that were counted."""
         if not self._seen:
             return "no counts"
         first, last = self._seen[0], self._seen[-1]
+        if first is last:
+            first, since = (0.0, 0, 0), "since the daemon started"
+        else:
+            since = "in the last minute"
         hits, misses = int(last[1] - first[1]), int(last[2] - first[2])
-        return f"{counted(hits, 'hit')}, {counted(misses, 'miss', 'misses')} in the last minute"
+        return f"{counted(hits, 'hit')}, {counted(misses, 'miss', 'misses')} {since}"
 
 
 def look(
