@@ -251,3 +251,15 @@ def test_a_key_that_was_there_is_a_miss_for_its_sizes(tmp_path: Path) -> None:
         (miss,) = document["misses"]
         assert [cause["short"] for cause in miss["causes"]] == [short]
     assert "s0 = 40; what was there holds where s0 < 9" in miss["causes"][0]["what"]
+
+
+@pytest.mark.parametrize(("guards", "said"), [("", ["an edit"]), ("s0 < 5", ["new size"])])
+def test_only_an_artifact_with_guards_leaves_a_new_size_as_the_cause(guards: str, said: list[str]) -> None:
+    """A manifest is sealed before its artifact is there: one that is older than a lookup may have been missed by it."""
+    found = SimpleNamespace(
+        mine=[SimpleNamespace(created=1.0)], causes=[Cause("edit", "an edit", "")], program={},
+        variants=[{"guards": guards, "sizes": {}}, {"guards": "s0 > 4" if guards else "", "sizes": {}}],
+    )  # fmt: skip
+    kepts = SimpleNamespace(of=lambda key: True, explain=lambda key, files: found)
+    process = SimpleNamespace(began=2.0, argv=["train.py"], directory="/", files={})
+    assert [cause.short for cause in misses._causes(kepts, process, {"key": "ab"})] == said  # type: ignore[arg-type]
