@@ -51,6 +51,7 @@ DETAIL_BYTES = 1500  # of it shown in a message
 EXIT_GRACE_S = 3.0  # between Exit and SIGKILL
 REAP_S = 0.05  # between two looks for killed descendants
 ORPHAN_S = 10.0  # how long a killed descendant is waited for
+GONE_S = 2.0  # how long a killed worker is: one that hangs in the kernel (a driver, NFS) must not stop the daemon
 YIELDING = 19  # the autogroup niceness of a worker that gives way
 AUTOGROUP_RETRY_S = 0.11  # the kernel takes one change per 0.1 s, over all unprivileged processes
 MEMORY_CHECK_S = 1.0  # between two looks at a busy worker's memory
@@ -364,7 +365,10 @@ class Pool:
         if self._processes.pop(process.number, None) is None:
             return
         self._kill_tree(process)  # before it is reaped, which frees its pid for another process
-        status = process.popen.wait()
+        try:
+            status = process.popen.wait(GONE_S)
+        except subprocess.TimeoutExpired:
+            status = None  # reaped when it ends (_reap_orphans)
         while process.output >= 0 and processes.readable(process.output):
             self._read_output(process)
         for fd in (process.channel.fileno(), process.pidfd):
@@ -375,7 +379,7 @@ class Pool:
         self._close_output(process)
         reason = reason or process.reason or "died"
         if not detail:
-            detail = processes.describe(status)
+            detail = "killed, and still there" if status is None else processes.describe(status)
             if status == -signal.SIGKILL and reason == "died":
                 detail += " (by the kernel for memory, or by hand)"
         tail = bytes(process.tail[-DETAIL_BYTES:]).decode(errors="replace").strip()

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import psutil
 import pytest
-from precompiled.service import budget
+from precompiled.service import budget, processes
+from precompiled.service import pool as pool_module
 from precompiled.service.channel import Channel
 from precompiled.service.devices import DeviceError, Devices, Gpu, parse_inventory
 from precompiled.service.events import KillWorker, StartWorker, WorkerGone
@@ -265,6 +266,33 @@ def test_a_worker_that_closes_its_stream_and_does_not_leave_is_ended(tmp_path: P
         pool.check()
         [gone] = pool.take_events()
         assert isinstance(gone, WorkerGone) and gone.reason == "no-exit" and not psutil.pid_exists(pid)
+    finally:
+        pool.close()
+
+
+def test_a_worker_that_cannot_be_killed_does_not_stop_the_daemon(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that hangs in the kernel takes no signal: here none reaches it. It is reaped once it ends."""
+    interpreter = tmp_path / "python"
+    interpreter.write_text("#!/bin/sh\nexec sleep 1000\n")
+    interpreter.chmod(0o755)
+    pool = Pool(system=False, job_memory_bytes=1 << 40, devices=known([]))
+    try:
+        environment = wire.Interpreter(str(interpreter), "/", "", "", "", {})
+        pool.start(StartWorker(1, os.getuid(), os.getgid(), environment, "cpu"))
+        (pid,) = (status.pid for status in pool.statuses(None))
+        with monkeypatch.context() as patch:
+            patch.setattr(processes, "kill_tree", lambda *_: [])
+            patch.setattr(pool_module, "GONE_S", 0.1)
+            pool.kill(KillWorker(1, "time-limit"))
+        [gone] = pool.take_events()
+        assert isinstance(gone, WorkerGone) and (gone.reason, gone.detail) == ("time-limit", "killed, and still there")
+        assert psutil.pid_exists(pid) and pool.statuses(None) == []
+        os.kill(pid, signal.SIGKILL)
+        wait_for_end(pid)
+        pool.check()
+        assert not psutil.pid_exists(pid)
     finally:
         pool.close()
 
