@@ -154,11 +154,13 @@ class Session:
         self.connection.expect(wire.Expect(environment.interpreter_of_a_worker(), environment.likely_device()))
 
     def daemon_problem(self) -> str | None:
-        """None when a daemon runs; else why none does. Decided once: a program must not try again for every graph."""
-        if self._without_daemon is not None:
-            return self._without_daemon
+        """None when a daemon runs; else why none does. One is started once: a program must not try again for every
+        graph. But one that came later, or took long to start, serves the graphs that come then.
+        """
         if daemon_reachable(self.settings):
             return None
+        if self._without_daemon is not None:
+            return self._without_daemon
         if self.connection.was_told_to_stop():
             return "the daemon was stopped"  # for now: there may be another by the next graph
         if self._starting is not None:

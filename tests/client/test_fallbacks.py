@@ -449,6 +449,21 @@ def with_daemon(daemon: DaemonUnderTest, monkeypatch: pytest.MonkeyPatch, **sett
         yield here
 
 
+def test_a_daemon_that_took_long_to_start_serves_what_comes_then(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    late = DaemonUnderTest(tmp_path_factory.mktemp("d"))
+    with with_daemon(late, monkeypatch) as here:
+        with pytest.warns(RuntimeWarning, match="no-daemon"):
+            here.call(double, X)
+        assert here.session.daemon_problem() is not None
+        late.start()
+        try:
+            assert here.session.daemon_problem() is None
+        finally:
+            late.stop()
+
+
 @pytest.mark.reason("compile-failed")
 def test_what_the_daemon_refuses_is_compiled_in_process_and_stats_show_why(
     daemon: DaemonUnderTest, monkeypatch: pytest.MonkeyPatch
