@@ -259,8 +259,9 @@ class _Graph:
 
     def _keep(self, program: capture.Program) -> None:
         """A miss that is not sent: what it was is kept with the run, so that `explain` can say why."""
-        told = about.text(self.graph.module, self.options)
-        self.session.keep(self.calls.report.key, lambda: program.to_bytes(about=told))
+        self.session.keep(
+            self.calls.report.key, lambda: program.to_bytes(about=about.text(self.graph.module, self.options))
+        )
 
     def record(self, recorder: Recorder) -> Compiled:
         """For a watch: tell the recorder what ``serve`` would find, submit what it would miss; the graph runs eager."""

@@ -20,7 +20,7 @@ import click
 
 from precompiled import hook
 from precompiled.client.process import PROCESS
-from precompiled.client.runs import place
+from precompiled.client.runs import UNTRACED, place
 from precompiled.core.names import in_words
 from precompiled.core.words import counted, human_seconds
 
@@ -132,11 +132,9 @@ def report() -> str:
         calls = f"{counted(graph.calls_eager, 'call')} eager, {graph.calls_compiled} compiled"
         why = f"  {graph.reason}: {graph.message.partition(chr(10))[0]}" if graph.reason else ""
         lines.append(f"  {graph.name}  {graph.source or graph.state}  {calls}  {graph.key[:12]}{why}".rstrip())
-    traced = [item for item in (PROCESS.packages.reports if PROCESS.packages else []) if item.state not in _UNTRACED]
+    traced = [item for item in (PROCESS.packages.reports if PROCESS.packages else []) if item.state not in UNTRACED]
     for item in traced:
         reasons = in_words("; ".join(dict.fromkeys(item.reasons)) or item.message)
         lines.append(f"  traced: {item.name}  {reasons}".rstrip())
     return "\n".join(lines)
 
-
-_UNTRACED = ("used", "skipped")

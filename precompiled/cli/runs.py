@@ -35,7 +35,7 @@ def show_live(found: Sequence[dict[str, Any]]) -> None:
 
 def explain(settings: Settings, name: str) -> tuple[dict[str, Any], Callable[[], None]]:
     """What became of a run, ``name`` or "last": the document, and what shows it. Raises PrecompiledError."""
-    run = _named(settings, name)
+    run = named(settings, name)
     told = misses.summary(settings, run)
     document = {
         **_document(run, graphs=True), "summary": told.sentence(), "hits": told.hits, "edited": told.edited,
@@ -56,7 +56,7 @@ def graph_of(settings: Settings, prefix: str) -> str | None:
 
 def stats(settings: Settings, name: str) -> tuple[dict[str, Any], Callable[[], None]]:
     """What a run, ``name`` or "last", comes to in numbers, rank by rank: the document, and what shows it."""
-    run = _named(settings, name)
+    run = named(settings, name)
     ranks = [
         {"rank": process.rank, "pid": process.pid, "graphs": len(process.graphs), **_numbers(process)}
         for process in run.processes
@@ -88,8 +88,8 @@ def _numbers(process: Process) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _named(settings: Settings, name: str) -> Run:
-    """Raises PrecompiledError where there is none."""
+def named(settings: Settings, name: str) -> Run:
+    """A run by its name, or "last". Raises PrecompiledError where there is none."""
     known = runs(settings.cache_dir)
     found = next((run for run in known if name in ("last", run.name)), None)
     if found is None:

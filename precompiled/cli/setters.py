@@ -7,6 +7,7 @@ trace; of other lines only that they are there. A file that was edited since may
 from __future__ import annotations
 
 import ast
+import linecache
 import os
 import re
 from collections.abc import Iterator, Sequence
@@ -145,6 +146,4 @@ def _tree(file: str) -> ast.Module | None:
 
 
 def _line(file: str, number: int) -> Line:
-    import linecache
-
     return Line(file, number, linecache.getline(file, number).strip())

@@ -13,6 +13,7 @@ from typing import Any
 
 import click
 
+from precompiled.cli import runs
 from precompiled.cli.app import command
 from precompiled.cli.output import Output
 from precompiled.cli.switch import NOT_EXECUTABLE, NOT_FOUND, cannot_run, hooked
@@ -20,7 +21,6 @@ from precompiled.core.config import Settings
 from precompiled.core.errors import PrecompiledError
 from precompiled.core.paths import TIMELINE_VARIABLE
 from precompiled.core.words import counted, human_bytes
-from precompiled.store import runs
 from precompiled.timeline.facts import Facts, gather
 
 _UNITS = {"s": 1, "min": 60, "h": 3600, "d": 86400}
@@ -50,12 +50,8 @@ def trace_command(out: Output, settings: Settings, output: Path, form: str, sinc
     """
     now = time.time()
     if since == LAST:
-        known = runs.runs(settings.cache_dir)
-        if not known:
-            raise PrecompiledError(
-                "no run has used the hook yet", "Run it once: `precompiled run -- python train.py`", code="no-such-run"
-            )
-        began = min(process.launched or process.began for process in known[0].processes) - BEFORE_S
+        run = runs.named(settings, LAST)
+        began = min(process.launched or process.began for process in run.processes) - BEFORE_S
     else:
         began = now - _seconds(since)
     facts = gather(settings.cache_dir, began, now)

@@ -10,6 +10,8 @@ import errno
 import socket
 import struct
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from precompiled.core import forking, paths
@@ -27,17 +29,13 @@ LINGER_MS = 1000  # at the end, for messages that have been handed to libzmq
 def daemon_reachable(settings: Settings) -> bool:
     """Whether something listens on the daemon's socket: a plain connect, some microseconds. Never raises."""
     try:
-        path = paths.socket_path(settings.runtime_dir)
+        with _connected(settings):
+            return True
     except ConfigError:
         return False
-    try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as sock:
-            sock.settimeout(CONNECT_TIMEOUT_S)
-            sock.connect(str(path))
     except OSError as error:
         # A full backlog is a busy daemon, not an absent one.
         return error.errno in (errno.EAGAIN, errno.ETIMEDOUT)
-    return True
 
 
 class Listener(NamedTuple):
@@ -48,13 +46,21 @@ class Listener(NamedTuple):
 def listener(settings: Settings) -> Listener | None:
     """Who listens on the daemon's socket, as the kernel says; None where nobody does."""
     try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as sock:
-            sock.settimeout(CONNECT_TIMEOUT_S)
-            sock.connect(str(paths.socket_path(settings.runtime_dir)))
+        with _connected(settings) as sock:
             pid, uid, _gid = struct.unpack("iII", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
     except (OSError, ConfigError):
         return None
     return Listener(pid, uid)
+
+
+@contextmanager
+def _connected(settings: Settings) -> Iterator[socket.socket]:
+    """Raises ConfigError where no socket can have the path, and OSError."""
+    path = paths.socket_path(settings.runtime_dir)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as sock:
+        sock.settimeout(CONNECT_TIMEOUT_S)
+        sock.connect(str(path))
+        yield sock
 
 
 def import_zmq() -> Any:

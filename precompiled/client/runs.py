@@ -30,6 +30,7 @@ MAX_MESSAGE = 300  # characters
 MAX_FUNCTIONS = 200
 MAX_FILES = 500
 MAX_KEPT = 16  # programs
+UNTRACED = ("used", "skipped")  # states of functions (packages/automatic.FunctionReport) that a package served
 # Where whoever starts ranks says which one a process is, and of how many: torchrun, Slurm, Open MPI.
 _RANKS = (("RANK", "WORLD_SIZE"), ("SLURM_PROCID", "SLURM_NTASKS"), ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"))
 
@@ -116,7 +117,7 @@ class RunRecord:
             {"name": item.name, "state": item.state, "reason": item.reason, "message": item.message[:MAX_MESSAGE],
              "reasons": [reason[:MAX_MESSAGE] for reason in item.reasons[:3]]}
             for item in functions
-            if item.state not in ("used", "skipped")
+            if item.state not in UNTRACED
         ]  # fmt: skip
         if self._file is not None:
             # Whatever was left out before, the end is told.

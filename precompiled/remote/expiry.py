@@ -37,7 +37,7 @@ def ours(bucket: Bucket) -> list[Item]:
 
 
 def _is_lease(path: str) -> bool:
-    return path.startswith("artifacts/") and is_lease(path.rpartition("/")[2])
+    return path.startswith(f"{form.FOLDERS[form.ARTIFACT]}/") and is_lease(path.rpartition("/")[2])
 
 
 def expired(items: Collection[Item], now: float, max_age_s: float | None, max_bytes: int | None) -> list[Item]:

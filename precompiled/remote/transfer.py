@@ -62,12 +62,6 @@ class Transfer:
         here = {form.variant_label(artifact.manifest) for artifact in self.store.lookup(key)} if there else set()
         return self._take([item for item in there if item.label not in here], self._publish_artifact)
 
-    def fetch_entries(self, function: str) -> int:
-        """The same of a function's entries."""
-        here = set(self.store.packages.names(function))
-        wanted = [item for item in self.objects(ENTRY, function) if f"{item.label}.entry" not in here]
-        return self._take(wanted, self._publish_entry)
-
     def pull(self, keys: Collection[str] = (), since: float = 0.0) -> int:
         """Fetch all, or what is there of these keys (beginnings are enough), or was written since; how many objects."""
         return self.bring(

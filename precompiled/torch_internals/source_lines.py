@@ -37,8 +37,6 @@ _FRAME = re.compile(r'^  File "(.+)", line (\d+), in (.+)$', re.MULTILINE)
 Place = tuple[str, int, str, str]
 
 
-
-
 def collect(module: torch.fx.GraphModule) -> dict[str, Any]:
     """What is above, but ``calls``. May raise on odd stack traces."""
     places: dict[Place, int] = {}

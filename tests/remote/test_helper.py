@@ -22,6 +22,7 @@ from precompiled.client import ahead, remote_helper
 from precompiled.core import config
 from precompiled.core.config import Settings
 from precompiled.remote import link
+from precompiled.remote.envelope import ENTRY
 from precompiled.store.artifacts import Store
 
 
@@ -55,7 +56,7 @@ def test_what_is_published_is_put_and_what_is_there_is_fetched(settings: Setting
     link.put_artifact(root, OTHER, store.publish(replace(other)).slot)
     link.put_entry(root, FUNCTION, store.packages.publish(HEADER, b"{}", b"body"))
     assert link.ask(root, {"do": "flush"}) == {}
-    assert (there.fetch(OTHER), there.fetch_entries(FUNCTION)) == (1, 1)
+    assert (there.fetch(OTHER), there.bring(there.objects(ENTRY, FUNCTION))) == (1, 1)
     told = state(root)
     assert (told["fetched"], told["put"], told["state"], told["waiting"]) == (1, 2, "ok", 0)
 

@@ -35,7 +35,7 @@ def test_what_one_host_puts_another_fetches(url: str, tmp_path: Path) -> None:
         assert a.put_artifact(a.store.publish(payload(guards=guards, size=100_000)))
     name = a.store.packages.publish(HEADER, b"{}", b"body")
     assert a.put_entry(FUNCTION, name)
-    assert (b.fetch(KEY), b.fetch(OTHER), b.fetch_entries(FUNCTION)) == (2, 0, 1)
+    assert (b.fetch(KEY), b.fetch(OTHER), b.bring(b.objects(form.ENTRY, FUNCTION))) == (2, 0, 1)
     found = b.store.lookup(KEY)
     assert {artifact.manifest.guards for artifact in found} == {"", "s0 > 2"}
     assert all(b.store.read_files(artifact) == payload(size=100_000).files for artifact in found)
@@ -118,7 +118,7 @@ def test_an_entry_under_another_functions_name_is_refused(tmp_path: Path) -> Non
     a, b = host(tmp_path / "a", f"file://{folder}"), host(tmp_path / "b", f"file://{folder}")
     a.put_entry(FUNCTION, a.store.packages.publish(HEADER, b"{}", b"body"))
     (folder / "packages" / FUNCTION).rename(folder / "packages" / OTHER)
-    assert b.fetch_entries(OTHER) == 0 and dict(b.counts.refused) == {"remote-corrupt": 1}
+    assert b.bring(b.objects(form.ENTRY, OTHER)) == 0 and dict(b.counts.refused) == {"remote-corrupt": 1}
 
 
 def test_what_no_artifact_is_made_of_is_corrupt_and_nothing_else() -> None:
