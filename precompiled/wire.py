@@ -17,7 +17,7 @@ for blobs (ZMQ_MAXMSGSIZE is unlimited by default).
 
 from __future__ import annotations
 
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
@@ -407,6 +407,13 @@ FromWatcher = Answer | Cancel | Watched
 
 _encoder = msgspec.msgpack.Encoder()
 _sorting_encoder = msgspec.msgpack.Encoder(order="deterministic")
+# Made here, not by the first message: msgspec fills in a type's fields when it first needs them, step by step, and a
+# fork in the midst of that leaves the child with half of them; its first message would be a segmentation fault there.
+# An import is whole before the child can use it (core/forking.py).
+_decoders: dict[object, msgspec.msgpack.Decoder[Any]] = {
+    kind: msgspec.msgpack.Decoder(kind)
+    for kind in (ClientMessage, DaemonMessage, PoolMessage, WorkerMessage, ToWatcher, FromWatcher)
+}
 _M = TypeVar("_M")
 
 
@@ -416,11 +423,11 @@ def encode(message: _Message) -> bytes:
 
 
 def decode(data: bytes, kind: type[_M] | object, limit: int = MAX_MESSAGE_BYTES) -> _M:
-    """Decode ``data`` as one of the union ``kind``; raises WireError, and nothing else, where it is none of them."""
+    """Decode ``data`` as one of ``kind``, a union of this module; raises WireError, and nothing else."""
     if len(data) > limit:
         raise WireError(f"a message of {len(data)} bytes is over the limit of {limit}", code="too-large")
     try:
-        return msgspec.msgpack.decode(data, type=kind)
+        return _decoders[kind].decode(data)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise WireError(f"not a message of protocol {PROTOCOL}: {error}") from error
 
