@@ -178,7 +178,7 @@ def _begin_ahead() -> None:
         from precompiled.client.process import PROCESS
 
         settings = PROCESS.settings()
-        if settings.remote:
+        if settings.has_helper:
             from precompiled.client import ahead
 
             ahead.begin(settings)

@@ -73,12 +73,12 @@ def _run_job(job: wire.Job, record: JobRecord) -> wire.Finished:
     from precompiled.graph.job import split
 
     started = time.monotonic()
-    store = Store(Path(job.store), [Path(path) for path in job.base], _say)
+    store = Store(Path(job.store), [Path(path) for path in job.base], say)
     graph, data = split(job.graph)
     job = msgspec.structs.replace(job, graph=graph)
     try:
         store.prepare()
-        if _is_there(store, job):
+        if is_there(store, job):
             # Published between the client's lookup and its submit, or by another daemon on the same store.
             return wire.Finished(job.id, job.key, "exists", 0.0)
         for _variant in range(fmt.MAX_VARIANTS):
@@ -88,7 +88,7 @@ def _run_job(job: wire.Job, record: JobRecord) -> wire.Finished:
                 record.spent("remote", time.monotonic() - asked)
                 if not among_hosts.found:
                     return _among_hosts(store, job, data, started, among_hosts, record)
-            if _is_there(store, job):
+            if is_there(store, job):
                 return wire.Finished(job.id, job.key, "exists", 0.0)  # another host has compiled it
         raise full(job.key)
     except StoreError as error:
@@ -113,7 +113,7 @@ def _among_hosts(
     record.phase("turn")
     try:
         with turns.turn(folder, places.family(job.graph)) as turn:
-            if turn is not None and turn.waited and _is_there(store, job):
+            if turn is not None and turn.waited and is_there(store, job):
                 # Another worker compiled it for a rank elsewhere in the meshes.
                 return wire.Finished(job.id, job.key, "exists", 0.0)
             payload, others = _compile(job, data, started, turn.end if turn is not None else lambda: None, record)
@@ -133,7 +133,7 @@ def _among_hosts(
     return wire.Finished(job.id, job.key, "published", seconds, artifact_bytes=artifact.manifest.bytes)
 
 
-def _is_there(store: Store, job: wire.Job) -> bool:
+def is_there(store: Store, job: wire.Job) -> bool:
     """Whether the store has an artifact for the sizes of this job. Raises StoreError where all slots are taken."""
     artifacts = store.lookup(job.key)
     if not artifacts:
@@ -151,7 +151,7 @@ def _is_there(store: Store, job: wire.Job) -> bool:
     return found
 
 
-def _say(reason: str) -> None:
+def say(reason: str) -> None:
     sys.stderr.write(f"precompiled worker: {reason}\n")  # to the worker's log
 
 

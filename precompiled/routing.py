@@ -50,7 +50,7 @@ def route() -> None:
 
     routes.install(_serve, _went_around, _first_trace)
     _undo_by(routes.remove)
-    if settings.remote:
+    if settings.has_helper:
         from precompiled.client import ahead
 
         ahead.begin(settings)

@@ -64,6 +64,7 @@ class Submit(_Message, frozen=True):
     name: str = ""  # what people call the graph, e.g. "GPT2Model.forward [0/0]"
     waiting: bool = False  # a client waits for it: it goes before background jobs
     base: list[str] = []  # absolute paths of the client's base stores: what one of them has is not compiled
+    farm: bool = False  # while no worker has room for it, it may be offered to the client's farm (docs/farm.md)
 
 
 class Tally(_Message, frozen=True):
@@ -307,8 +308,15 @@ DaemonMessage = Accepted | Busy | Rejected | StatusReply | StatsReply | Stopping
 # ---------------------------------------------------------------- daemon -> worker
 
 
+class Offer(msgspec.Struct, frozen=True):
+    """What a courier's job has more than a worker's."""
+
+    interpreter: Interpreter  # that a worker of the farm must be like
+    time_limit_s: float  # of the compile
+
+
 class Job(_Message, frozen=True):
-    """Compile ``graph``, publish it under ``key`` in ``store``."""
+    """Compile ``graph``, publish it under ``key`` in ``store``; to a courier: offer it to the farm."""
 
     id: str
     key: str
@@ -324,6 +332,7 @@ class Job(_Message, frozen=True):
     base: list[str] = []  # as in Submit
     queued_s: float = 0.0  # since its first submit
     may_park: bool = False  # the daemon knows the outcome "parked"
+    offer: Offer | None = None  # for a courier
 
 
 class Exit(_Message, frozen=True):
@@ -348,12 +357,13 @@ class Ready(_Message, frozen=True):
 
 class Finished(_Message, frozen=True):
     """The job's outcome. "failed" has been published too, as a failure record, unless the store or the GPU failed.
-    "parked": another host compiles it; to be run again after ``again_s`` seconds.
+    "parked": another host compiles it, or the farm does; to be run again after ``again_s`` seconds. "kept": a courier's
+    word that the farm does not take it; no courier is to offer it before ``again_s`` seconds have passed.
     """
 
     id: str
     key: str
-    outcome: Literal["published", "exists", "failed", "parked"]
+    outcome: Literal["published", "exists", "failed", "parked", "kept"]
     compile_s: float
     reason: str = ""  # stable code, for "failed"
     message: str = ""  # a sentence, for "failed"

@@ -6,7 +6,7 @@ for the cause of a step that should not have been.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from precompiled.service.events import Moved
 
@@ -47,6 +47,8 @@ class SchedulerError(PrecompiledError):
 
 
 Flight = tuple[int, str, str]  # uid, store, key
+# The device of a courier: a worker that compiles nothing, and offers to the user's farm what no slot is free for.
+COURIER = "farm"
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,10 @@ class Seat:
     @classmethod
     def of(cls, uid: int, device: str, interpreter: wire.Interpreter) -> Seat:
         return cls(uid, device, wire.interpreter_bytes(interpreter))
+
+    @property
+    def of_courier(self) -> Seat:
+        return replace(self, device=COURIER)
 
 
 @dataclass(eq=False)
@@ -79,7 +85,8 @@ class Job:
     deaths: int = 0
     attempt: int = 0
     since: float = 0.0  # when it was queued first
-    parked_until: float = 0.0  # another host compiles it: no worker is to have it before
+    parked_until: float = 0.0  # another host, or the farm, compiles it: no worker is to have it before
+    kept_until: float = 0.0  # the farm does not take it: no courier is to have it before
     started: float = 0.0
     story: list[tuple[float, str]] = field(default_factory=list)
 
@@ -119,6 +126,10 @@ class Worker:
     stop_reason: str = ""
     makes_room: bool = False  # it was told to leave so that another may start, for which it holds a slot
     story: list[tuple[float, str]] = field(default_factory=list)
+
+    @property
+    def is_courier(self) -> bool:
+        return self.seat.device == COURIER
 
     def move(self, trigger: str, now: float) -> None:
         self.story = [*self.story[-20:], (now, trigger)]

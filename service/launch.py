@@ -12,12 +12,7 @@ import stat
 from collections.abc import Mapping
 from pathlib import Path
 
-DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-# What a process needs to find its home and its files; everything a compile depends on comes from the client.
-INHERITED = ("HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "LC_CTYPE", "TMPDIR", "TZ", "XDG_CACHE_HOME",
-             "XDG_CONFIG_HOME", "XDG_RUNTIME_DIR", "PATH")  # fmt: skip
-# Never from a client: the daemon pins the device, and the hook stays off in workers.
-OWN_VARIABLES = ("CUDA_VISIBLE_DEVICES", "PRECOMPILED", "NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
+from precompiled.core import worker_variables
 
 
 class StartError(Exception):
@@ -29,23 +24,7 @@ def variables(uid: int, given: Mapping[str, str], visible: str, *, system: bool)
 
     ``visible``: what it sees of the GPUs. ``system``: the daemon is root's, so its own variables are another user's.
     """
-    found = {"PATH": DEFAULT_PATH, "LANG": "C.UTF-8"}
-    if system:
-        found.update(_home_of(uid))
-    else:
-        found.update({name: os.environ[name] for name in INHERITED if name in os.environ})
-    found.update(usable_variables(given))
-    found.update(CUDA_VISIBLE_DEVICES=visible, CUDA_DEVICE_ORDER="PCI_BUS_ID", PRECOMPILED="0")
-    return found
-
-
-def usable_variables(variables: Mapping[str, str]) -> dict[str, str]:
-    """A client's variables, without those that exec refuses and those that are the daemon's to set."""
-    return {
-        name: value
-        for name, value in variables.items()
-        if name and "=" not in name and "\0" not in name and "\0" not in value and name not in OWN_VARIABLES
-    }
+    return worker_variables.variables(_home_of(uid) if system else os.environ, given, visible)
 
 
 def _home_of(uid: int) -> dict[str, str]:

@@ -39,6 +39,7 @@ from precompiled.service.events import (
     WorkerGone,
     WorkerReady,
 )
+from precompiled.service.jobs import COURIER
 from precompiled.service.launch import StartError
 
 from precompiled import wire
@@ -270,9 +271,9 @@ class Pool:
         interpreter = order.interpreter
         if not os.path.isabs(interpreter.executable) or "\0" in interpreter.executable:
             raise StartError(f"the interpreter {interpreter.executable[:200]!r} is not an absolute path")
-        variables = launch.variables(
-            order.uid, interpreter.variables, self._devices.visible(order.device), system=self._system
-        )
+        courier = order.device == COURIER
+        visible = "" if courier else self._devices.visible(order.device)
+        variables = launch.variables(order.uid, interpreter.variables, visible, system=self._system)
         user: dict[str, object] = {}
         if self._system:
             # The interpreter is checked by executing it as the user: a check by root would tell users about files
@@ -292,7 +293,8 @@ class Pool:
             raise StartError(f"no channel to a worker can be had: {error}") from error
         try:
             popen = subprocess.Popen(
-                [interpreter.executable, "-m", "precompiled.service.worker", "--control-fd", str(theirs.fileno())],
+                [interpreter.executable, "-m", "precompiled.service.worker", "--control-fd", str(theirs.fileno()),
+                 *(["--courier"] if courier else [])],
                 stdin=subprocess.DEVNULL, stdout=writing, stderr=writing, env=variables, cwd="/",
                 pass_fds=(theirs.fileno(),), start_new_session=True, umask=0o077, **user,  # type: ignore[call-overload]
             )  # fmt: skip

@@ -16,7 +16,8 @@ A worker::
     starting, idle, busy --stop--> stopping --gone--> (forgotten);  and "gone" from every state: processes die
 
 Slots and processes: a *slot* is the right to use the processors (a starting or busy worker holds one, and one that
-was told to leave so that another can start); a *process* is a worker that exists, mostly idle and warm.
+was told to leave so that another can start); a *process* is a worker that exists, mostly idle and warm. A *courier*
+counts as neither: it offers to the user's farm what no slot is free for, and has a job for milliseconds.
 
 One flight per (uid, store, key): a second submit joins the first. Order: waiting clients before background ones,
 between users by turns, first come first served within a user. A background job becomes a waiting one after
@@ -58,6 +59,7 @@ MAX_INTERESTED = 4096  # clients told about one job's end; more are accepted, an
 MAX_QUARANTINED = 4096  # keys and seats; the oldest is forgotten first
 MIN_PARKED_S, MAX_PARKED_S = 0.1, 60.0
 MAX_DEATHS = 2  # workers that one key may kill
+COURIER_S = 60.0  # that a courier may take, and before the next one is tried where one was lost
 MAX_START_FAILURES = 2  # in a row, before a seat is refused for a while
 EXPECTED_IN_VAIN_S = 24 * 3600.0  # for this long a seat gets no worker ahead of a graph, after one that got none
 FINISHED_KEPT = 64  # ended jobs whose stories are kept for diagnosis
@@ -108,13 +110,13 @@ class Scheduler:
             if worker.state == "starting":
                 times.append(worker.since + limits.start_timeout_s)
             elif worker.state == "busy":
-                times.append(worker.since + limits.job_timeout_s)
+                times.append(worker.since + self._time_limit(worker))
             elif worker.state == "idle":
                 times.append(worker.since + min(limits.worker_idle_s, limits.extra_idle_s))
                 times.append(worker.since + limits.worker_idle_s)
         times = [at for at in times if at > now]
         times += [job.since + limits.age_s for job in self._queue if not job.waiting]
-        times += [job.parked_until for job in self._queue if job.parked_until > now]
+        times += [at for job in self._queue for at in (job.parked_until, job.kept_until) if at > now]
         return max(0.0, min(times) - now) if times else None
 
     # ------------------------------------------------ events
@@ -188,7 +190,7 @@ class Scheduler:
         in_vain = any(table.get(seat, (0.0, ""))[0] > now for table in (self._refused, self._expected_in_vain))
         if self.stopping or self.jobs or known or in_vain:
             return
-        if self._slots_used() < self.limits.slots and len(self.workers) < self.limits.processes:
+        if self._slots_used() < self.limits.slots and self._room() > 0:
             self._start(seat, event.gid, event.interpreter, now + self.limits.yield_s, now, out)
 
     def _join(self, job: Job, event: Submitted, now: float, out: list[Instruction]) -> None:
@@ -236,8 +238,13 @@ class Scheduler:
             self._queue.add(job)
             self._assign_jobs(now, out)
             return
+        if finished.outcome == "kept":
+            self._keep(job, now, finished.again_s, finished.message, out)
+            self._assign_jobs(now, out)
+            return
         worker.jobs_done += 1
-        self._mean_job_s += 0.2 * (now - job.started - self._mean_job_s)
+        if not worker.is_courier:
+            self._mean_job_s += 0.2 * (now - job.started - self._mean_job_s)
         if finished.outcome == "failed":
             out.append(job.move("fail", now, finished.reason))
             out.append(Count(job.uid, "failed"))
@@ -258,7 +265,7 @@ class Scheduler:
         if lost or worker.jobs_done >= self.limits.jobs_per_worker:
             self._leave(worker, DEVICE_LOST if lost else "recycled", now, out)
             # Where no other place is free the next worker takes this one's, and evicts no warm worker.
-            worker.makes_room = self.queue_depth > 0 and len(self.workers) >= self.limits.processes
+            worker.makes_room = self.queue_depth > 0 and self._room() <= 0 and not worker.is_courier
         self._assign_jobs(now, out)
 
     def _gone(self, event: WorkerGone, now: float, out: list[Instruction]) -> None:
@@ -268,11 +275,20 @@ class Scheduler:
         reason = worker.stop_reason or event.reason
         why = f"{reason}: {event.detail}" if event.detail else reason
         job = worker.job
-        if job is not None:
+        if job is not None and worker.is_courier and not self.stopping:  # it has run nothing of the job's
+            self._keep(job, now, COURIER_S, why, out)
+        elif job is not None:
             self._lost(job, reason, why, now, out)
         elif not worker.was_ready:
             self._start_failed(worker, why, now, out)
         self._assign_jobs(now, out)
+
+    def _keep(self, job: Job, now: float, again_s: float, why: str, out: list[Instruction]) -> None:
+        """Queue a job again that the farm does not take; a worker may have it at once."""
+        out.append(job.move("park", now, why))
+        job.worker, job.attempt = None, job.attempt - 1
+        job.kept_until = now + max(again_s, MIN_PARKED_S)
+        self._queue.add(job)
 
     def _lost(self, job: Job, reason: str, why: str, now: float, out: list[Instruction]) -> None:
         """Queue a job again whose worker has died, or give it up."""
@@ -370,14 +386,15 @@ class Scheduler:
             age = now - worker.since
             if worker.state == "starting" and age >= limits.start_timeout_s:
                 self._kill(worker, "start-timeout", now, out)
-            elif worker.state == "busy" and age >= limits.job_timeout_s:
+            elif worker.state == "busy" and age >= self._time_limit(worker):
                 self._kill(worker, "timeout", now, out)
             elif worker.state == "idle":
                 bound = limits.worker_idle_s
-                if idle[worker.seat] > 1:
+                if idle[worker.seat] > 1 or worker.is_courier:
                     bound = min(bound, limits.extra_idle_s)
                 if age >= bound:
-                    if worker.jobs_done == 0:  # the expected graph never came: none is expected so for a while
+                    # The expected graph never came: none is expected so for a while.
+                    if worker.jobs_done == 0 and not worker.is_courier:
                         _remember(self._expected_in_vain, worker.seat, (now + EXPECTED_IN_VAIN_S, "idle"))
                     idle[worker.seat] -= 1
                     self._leave(worker, "idle", now, out)
@@ -410,9 +427,32 @@ class Scheduler:
         while not self.stopping and self._slots_used() < self.limits.slots:
             if not self._place_one(now, out):
                 return
+        if not self.stopping:
+            self._offer_jobs(now, out)
+
+    def _offer_jobs(self, now: float, out: list[Instruction]) -> None:
+        """Give couriers what no slot is free for, where its user has a farm."""
+        couriers = {worker.seat: worker for worker in self.workers.values() if worker.is_courier}
+        for job in list(self._queue.ready(now)):
+            if not job.submit.farm or job.kept_until > now:
+                continue
+            seat = job.seat.of_courier
+            courier = couriers.get(seat)
+            if courier is not None and courier.state == "idle":
+                self._run(job, courier, now, out)
+            elif courier is None and self._expected_in_vain.get(seat, (0.0, ""))[0] <= now:
+                couriers[seat] = self._start(seat, job.gid, job.submit.environment, 0.0, now, out)
 
     def _slots_used(self) -> int:
-        return sum(w.state in ("starting", "busy") or w.makes_room for w in self.workers.values())
+        return sum(
+            not w.is_courier and (w.state in ("starting", "busy") or w.makes_room) for w in self.workers.values()
+        )
+
+    def _room(self) -> int:
+        return self.limits.processes - sum(not worker.is_courier for worker in self.workers.values())
+
+    def _time_limit(self, worker: Worker) -> float:
+        return COURIER_S if worker.is_courier else self.limits.job_timeout_s
 
     def _place_one(self, now: float, out: list[Instruction]) -> bool:
         """Use one free slot for the first queued job that can have it; whether one could."""
@@ -423,7 +463,7 @@ class Scheduler:
                 idle[worker.seat] = worker  # the most recently used, so that the others may time out
             elif worker.state == "starting":
                 promised[worker.seat] += 1
-        room = self.limits.processes - len(self.workers)
+        room = self._room()
         leaving = sum(w.makes_room for w in self.workers.values())
         for job in self._queue.ready(now):
             if (ready := idle.get(job.seat)) is not None:
@@ -445,7 +485,7 @@ class Scheduler:
     def _victim(self) -> Worker | None:
         """The least recently used idle worker, those without a queued job first."""
         wanted = {job.seat for job in self._queue}
-        idle = [w for w in self.workers.values() if w.state == "idle"]
+        idle = [w for w in self.workers.values() if w.state == "idle" and not w.is_courier]
         return min(idle, key=lambda w: (w.seat in wanted, w.since), default=None)
 
     def _run(self, job: Job, worker: Worker, now: float, out: list[Instruction]) -> None:
@@ -462,6 +502,7 @@ class Scheduler:
             compile_threads=self._threads(now), failure_ttl_s=self.limits.failure_ttl_s,
             name=submit.name, attempt=job.attempt, cache_max_bytes=self.limits.cache_max_bytes,
             cache_max_inodes=self.limits.cache_max_inodes, base=submit.base, queued_s=now - job.since, may_park=True,
+            offer=wire.Offer(submit.environment, self.limits.job_timeout_s) if worker.is_courier else None,
         )  # fmt: skip
         out.append(RunJob(worker.number, order, self._yields_until(job)))
 
@@ -476,11 +517,12 @@ class Scheduler:
 
     def _start(
         self, seat: Seat, gid: int, interpreter: wire.Interpreter, yields: float, now: float, out: list[Instruction]
-    ) -> None:
+    ) -> Worker:
         self._sequence += 1
         worker = Worker(self._sequence, seat, interpreter, since=now, story=[(now, "start")])
         self.workers[worker.number] = worker
         out.append(StartWorker(worker.number, seat.uid, gid, interpreter, seat.device, yields))
+        return worker
 
     def _yields_until(self, job: Job) -> float:
         """Until when a job gives way: its client's program is in its first step, but where the client waits."""

@@ -32,7 +32,7 @@ MESSAGE_CHARS = 20_000  # of a traceback: the whole must stay far below wire.MAX
 
 
 class Compiler(Protocol):
-    """precompiled.compiler, or a test's stand-in."""
+    """precompiled.compiler; precompiled.courier, which offers jobs to a farm; or a test's stand-in."""
 
     def warm_up(self) -> None: ...
 
@@ -145,6 +145,7 @@ def main(argv: Sequence[str], compiler: Compiler | None = None) -> int:
     """``--control-fd N``: the inherited socket. ``compiler`` is precompiled.compiler but in tests."""
     parser = argparse.ArgumentParser(prog="python -m precompiled.service.worker", description="Started by the daemon.")
     parser.add_argument("--control-fd", type=int, required=True, help="the inherited socket")
+    parser.add_argument("--courier", action="store_true", help="offer jobs to the user's farm, compile none")
     arguments = parser.parse_args(argv)
     fd = arguments.control_fd
     _interrupt_nobody()
@@ -152,7 +153,10 @@ def main(argv: Sequence[str], compiler: Compiler | None = None) -> int:
     sock = socket.socket(fileno=fd)
     sock.set_inheritable(False)  # a compiler must not keep the stream open
     if compiler is None:
-        from precompiled import compiler as real  # type: ignore[attr-defined, unused-ignore]
+        if arguments.courier:
+            from precompiled import courier as real  # type: ignore[attr-defined, unused-ignore]
+        else:
+            from precompiled import compiler as real  # type: ignore[attr-defined, unused-ignore, no-redef]
 
         compiler = real
     try:

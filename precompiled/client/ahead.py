@@ -41,7 +41,7 @@ class Ahead:
         self._program = ""
         self._answered, self._ended = threading.Event(), threading.Event()
         self._listed = self._fetched = 0
-        self._left_s = settings.remote_ahead_s
+        self._left_s = settings.remote_ahead_s if settings.remote else 0.0
         self._told: set[object] = set()
         self._lock = threading.Lock()
         self._problem: Exception | None = None
@@ -54,6 +54,8 @@ class Ahead:
     def _run(self) -> None:
         try:
             remote_helper.ensure(self._settings)
+            if not self._settings.remote:
+                return  # a farm alone: nothing comes ahead, and nobody wants to know what was used
             self._program = identity()
             for answer in link.answers(self._settings.cache_dir, {"do": "ahead", "program": self._program}):
                 self._listed = int(answer.get("listed", self._listed))
@@ -117,8 +119,10 @@ class Ahead:
 
 
 def begin(settings: Settings) -> Ahead | None:
-    """Have the helper run, and bring what this program used last; once for a process. None where no remote is set."""
-    if not settings.remote or settings.mode == "off":
+    """Have the helper run, and bring what this program used last; once for a process. None where neither a remote nor a
+    farm is set.
+    """
+    if not settings.has_helper or settings.mode == "off":
         return None
     with _begin_lock:
         if PROCESS.ahead is None:

@@ -1,4 +1,4 @@
-"""Starts the helper of a remote (precompiled/remote/helper.py) where one is set and none runs (ahead.py calls it)."""
+"""Starts the helper (precompiled/remote/helper.py) where a remote or a farm is set and none runs; ahead.py calls it."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ LOG = "helper.log"
 def arguments(settings: Settings) -> list[str]:
     return [
         "--store", str(settings.cache_dir), "--remote", settings.remote, "--timeout-s", str(settings.remote_timeout_s),
+        *(["--farm", settings.farm] if settings.farm else []),
         *(item for path in settings.base for item in ("--base", str(path))),
         *(["--unsigned"] if settings.remote_unsigned else []), *([] if settings.remote_put else ["--no-put"]),
     ]  # fmt: skip

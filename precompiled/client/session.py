@@ -112,14 +112,15 @@ class Session:
                 self._starting = Starting(self.settings)
 
     def _begin_remote(self) -> None:
-        """Have a remote's helper run, where the hook has not seen to it: before a worker asks it."""
-        if not self.settings.remote:
+        """Have the helper of a remote or a farm run, where the hook has not seen to it: before a worker asks it."""
+        if not self.settings.has_helper:
             return
         from precompiled.client import ahead
 
         def failed(error: Exception) -> None:
-            self.ledger.count_reason("fallbacks", "remote-unusable")
-            log.warning("the remote is not used (remote-unusable): %s", error)
+            code = "remote-unusable" if self.settings.remote else "farm-unusable"
+            self.ledger.count_reason("fallbacks", code)
+            log.warning("no helper can be started (%s): %s", code, error)
 
         found = ahead.begin(self.settings)
         if found is not None:

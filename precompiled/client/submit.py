@@ -105,6 +105,7 @@ class Submitter:
             device=environment.device_of_a_worker(program.device),
             name=report.name,
             base=[str(path) for path in session.settings.base],
+            farm=bool(session.settings.farm) and program.device == "cpu",
             waiting=waiting or session.settings.mode == "wait" or bool(program.no_stand_in),
         )
         graph = program.to_job(self.about(), hints)

@@ -48,6 +48,9 @@ class Settings:
     remote_timeout_s: float = 10.0  # of one request
     # For how long, in all, a process's traces may wait for what is on its way from there (decision 0047); 0: never.
     remote_ahead_s: float = 2.0
+    # The farm: a Ray cluster that compiles what no worker here has room for. "auto" (the cluster that this host is a
+    # node of, or RAY_ADDRESS names), "ray://host:port", "" for none.
+    farm: str = ""
     log: str = "warning"  # debug | info | warning | error
     # -- daemon
     workers: int = 0  # workers that compile at the same time, over all users; 0: from the cores and the memory
@@ -71,6 +74,11 @@ class Settings:
         """A setting as it is written in a variable or a flag."""
         value = getattr(self, name)
         return os.pathsep.join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+    @property
+    def has_helper(self) -> bool:
+        """Whether there is something to do for a helper (precompiled/remote/helper.py)."""
+        return bool(self.remote or self.farm)
 
     @property
     def starts_daemon(self) -> bool:
@@ -142,6 +150,13 @@ def _remote(value: Any) -> str:
     return text
 
 
+def _farm(value: Any) -> str:
+    text = "" if str(value) == "none" else str(value)
+    if text and text != "auto" and not text.startswith("ray://"):
+        raise ValueError('expected "auto", ray://host:port, or none')
+    return text
+
+
 def _positive(kind: type) -> Callable[[Any], Any]:
     def parse(value: Any) -> Any:
         number = kind(value)
@@ -161,6 +176,7 @@ _PARSERS: dict[str, Callable[[Any], Any]] = {
     "autostart": _switch,
     "base": _directories,
     "remote": _remote,
+    "farm": _farm,
     "remote_unsigned": _switch,
     "remote_put": _switch,
     "cache_dir": lambda value: _directory(str(value)),

@@ -8,8 +8,7 @@ Grammar::
                                                   digest, of a list its format; by: the id of the key that signed
                                                   it, or "unsigned"
     content  = envelope "\\n" body                 envelope: one line of JSON (Envelope)
-    body     = manifest "\\n" file*                of an artifact: manifest.json, then its files in the order of their
-                                                  names, of the sizes that the manifest says
+    body     = manifest "\\n" file*                of an artifact: store/packed.py
              | entry                              of a package: the file as in the store
              | list                               of a program: lists.py
 
@@ -24,7 +23,6 @@ import json
 import re
 from dataclasses import dataclass, field
 
-from precompiled.core.errors import CorruptArtifact
 from precompiled.remote.errors import Refused
 from precompiled.store import artifact_format as fmt
 
@@ -117,28 +115,3 @@ def open_envelope(head: bytes) -> tuple[Envelope, int]:
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
         raise Refused(f"an object's envelope cannot be read: {error}", code="remote-corrupt") from error
     return envelope, len(line) + 1
-
-
-def pack_artifact(manifest: fmt.Manifest, files: dict[str, bytes]) -> bytes:
-    """The body of an artifact's object."""
-    records = {name: fmt.FileRecord(len(data), fmt.digest(data)) for name, data in files.items()}
-    sealed = fmt.seal(dataclasses.replace(manifest, files=records))
-    return b"".join((sealed, b"\n", *(files[name] for name in sorted(files))))
-
-
-def unpack_artifact(body: bytes, key: str) -> fmt.Payload:
-    """The inverse; every digest is verified. Raises CorruptArtifact."""
-    sealed, newline, _ = body[: fmt.MAX_MANIFEST_BYTES + 1].partition(b"\n")
-    if not newline:
-        raise CorruptArtifact("an object of a remote has no manifest")
-    manifest = fmt.open_manifest(sealed, key)
-    view, at, files = memoryview(body), len(sealed) + 1, {}
-    for name in sorted(manifest.files):
-        record = manifest.files[name]
-        data = view[at : at + record.bytes]
-        if len(data) != record.bytes or fmt.digest(data) != record.digest:
-            raise CorruptArtifact(f"{name} in an object of a remote does not match its digest")
-        files[name], at = bytes(data), at + record.bytes
-    if at != len(body):
-        raise CorruptArtifact("an object of a remote has more than its manifest says")
-    return fmt.Payload(manifest, files)

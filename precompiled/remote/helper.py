@@ -1,8 +1,10 @@
-"""``python -m precompiled.remote.helper``: fetches for a store from its remote and puts there, for one user.
+"""``python -m precompiled.remote.helper``: fetches for a store from its remote and puts there, for one user; and has
+his farm compile, where he has one (precompiled/farm).
 
 A process of its own, with its user's credentials: no program waits for a network nor loads its libraries, and the
 daemon, which is one for all users, has none of them. Started by a client (client/remote_helper.py); it leaves when
-nobody has asked for ``--idle-s``. One for a store: it holds a lock for life. What it does is in ``remote/state.json``.
+nobody has asked for ``--idle-s``. One for a store: it holds a lock for life. What it does is in ``remote/state.json``
+and ``remote/farm.json``.
 """
 
 from __future__ import annotations
@@ -24,8 +26,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
+from precompiled import wire
 from precompiled.core import durable
-from precompiled.core.errors import PrecompiledError, StoreError
+from precompiled.core.errors import PrecompiledError, StoreError, WireError
+from precompiled.farm import farm
 from precompiled.remote import link, lists, transfer, trusting
 from precompiled.remote.claims import Claims
 from precompiled.remote.errors import RemoteError
@@ -35,12 +39,14 @@ from precompiled.store import package_format, trust
 LOOK_S = 1.0
 STREAM_KEPT_S = 10.0  # what came ahead for one process of a program has come for those that start with it
 MAX_WAITING = 10_000  # what is to be put
+MAX_JOB_BYTES = 1 << 30
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m precompiled.remote.helper", description=__doc__.splitlines()[0])
     parser.add_argument("--store", required=True, type=Path)
-    parser.add_argument("--remote", required=True)
+    parser.add_argument("--remote", default="")
+    parser.add_argument("--farm", default="")
     parser.add_argument("--timeout-s", type=float, default=10.0)
     parser.add_argument("--idle-s", type=float, default=600.0)
     parser.add_argument("--base", type=Path, action="append", default=[], help="what it has is not fetched")
@@ -83,7 +89,8 @@ class Helper:
         self._streams: dict[str, _Stream] = {}  # by program
         self._lock = threading.Lock()
         self._to_put: queue.Queue[dict[str, Any]] = queue.Queue(MAX_WAITING)
-        self._told: dict[str, Any] = {}
+        self._farm = farm.opened(options.farm, options.store, options.base, self._came) if options.farm else None
+        self._told: dict[str, dict[str, Any]] = {}  # by file
         self._began = self._asked = time.monotonic()
         self._stopping = False
 
@@ -104,12 +111,13 @@ class Helper:
             self._tell()
 
     def _is_wanted(self) -> bool:
-        return time.monotonic() - self._asked < self._options.idle_s or self._claims.held > 0
+        at_work = self._claims.held > 0 or (self._farm is not None and self._farm.busy)
+        return at_work or time.monotonic() - self._asked < self._options.idle_s
 
     # ------------------------------------------------ requests
 
     def _connection(self, sock: socket.socket) -> None:
-        with sock, suppress(OSError, ValueError, KeyError, TypeError):
+        with sock, suppress(OSError, ValueError, KeyError, TypeError, WireError):
             sock.settimeout(link.GREETING_S)
             file: IO[bytes] = sock.makefile("rwb")  # type: ignore[assignment]
             _say(file, {"wait_s": self._wait_s, "arguments": self._arguments})
@@ -125,25 +133,29 @@ class Helper:
                 _say(file, answer)
 
     def _turn(self, sock: socket.socket, file: IO[bytes], question: dict[str, Any]) -> None:
-        """A worker asks for its turn at a key, and says on the same connection what becomes of it."""
-        key = question["key"]
+        """A worker asks for its turn at a key, and says on the same connection what becomes of it; or a courier."""
+        key, courier = question["key"], bool(question.get("courier"))
         if not fmt.is_key(key):
             return
-        answer: dict[str, Any] = {"compile": True}
-        if not self._opened.wait(link.AGAIN_S / 2):
-            if time.monotonic() - self._began < link.STARTING_S:
-                answer = {"again_s": link.AGAIN_S}
-        elif self._transfer is not None:
-            answer = self._claims.ask(self._transfer, key)
+        answer = self._farm.ask(key, courier=courier) if self._farm is not None else {} if courier else None
+        if answer is None:
+            answer = self._remotes(key)
+            if courier and "compile" in answer:
+                answer = {"send": True}
         self._tell()
         said = ""
         try:
             _say(file, answer)
+            if "send" in answer:
+                _say(file, self._take(sock, file, key))
+                return
             sock.settimeout(None)  # for as long as it compiles
             while "compile" in answer and (line := file.readline(link.MAX_LINE)):
                 what = json.loads(line)
                 if what.get("do") == "put" and what.get("key") == key and isinstance(what.get("slot"), int):
                     said = "put" if self._will_put(what) else ""
+                    if self._farm is not None:
+                        self._farm.published_here(key)
                 elif what.get("do") == "failed":
                     said = "failed"
                 _say(file, {})
@@ -151,6 +163,35 @@ class Helper:
             self._asked = time.monotonic()
             if "compile" in answer and said != "put":  # else when it is put
                 self._claims.ended(key, said)
+
+    def _remotes(self, key: str) -> dict[str, Any]:
+        """What the remote says of a key, for a worker or a courier."""
+        if not self._opened.wait(link.AGAIN_S / 2):
+            return {"again_s": link.AGAIN_S} if time.monotonic() - self._began < link.STARTING_S else {"compile": True}
+        return {"compile": True} if self._transfer is None else self._claims.ask(self._transfer, key)
+
+    def _take(self, sock: socket.socket, file: IO[bytes], key: str) -> dict[str, Any]:
+        """A courier's job, for the farm, which then has the key's lease."""
+        assert self._farm is not None
+        taken = False
+        try:
+            sock.settimeout(link.SENT_S)
+            size = int(json.loads(file.readline(link.MAX_LINE))["bytes"])
+            job: wire.PoolMessage = wire.decode(file.read(min(size, MAX_JOB_BYTES)), wire.PoolMessage, MAX_JOB_BYTES)
+            if isinstance(job, wire.Job) and job.key == key and job.offer is not None:
+                answer, taken = self._farm.take(job), True
+                return answer
+            return {}
+        finally:
+            if not taken:
+                self._claims.ended(key, "")
+
+    def _came(self, key: str, slots: list[int]) -> None:
+        """The farm has ended with a key; what came is published in these slots."""
+        put = [self._will_put({"do": "put", "key": key, "slot": slot}) for slot in slots]
+        if not any(put):
+            self._claims.ended(key, "")
+        self._tell()
 
     def _answers(self, question: dict[str, Any]) -> Iterator[dict[str, Any]]:
         match question:
@@ -176,6 +217,10 @@ class Helper:
                 self._opened.wait()
                 self._to_put.join()
                 self._tell()
+            case {"do": "farm"} if self._farm is not None:
+                self._farm.look(self._wait_s)
+                self._tell()
+                return self._farm.document()
             case {"do": "stop"}:
                 self._stopping = True
         return {}
@@ -206,7 +251,7 @@ class Helper:
             self._tell()
 
     def _will_put(self, what: dict[str, Any]) -> bool:
-        if not self._options.no_put:
+        if self._options.remote and not self._options.no_put:
             with suppress(queue.Full):
                 self._to_put.put_nowait(what)
                 return True
@@ -246,6 +291,8 @@ class Helper:
     def _open(self) -> None:
         options = self._options
         try:
+            if not options.remote:
+                return
             self._transfer = transfer.opened(
                 options.store, options.remote, options.timeout_s, trusting.trust(options.unsigned), options.base
             )
@@ -262,7 +309,9 @@ class Helper:
         sys.stderr.flush()
 
     def _tell(self) -> None:
-        """Write the state, where it has changed."""
+        """Write what has changed of the remote's state, and of the farm's."""
+        if self._farm is not None:
+            self._write(link.FARM_STATE, self._farm.document())
         if self._problem is not None:
             told: dict[str, Any] = {
                 "remote": self._options.remote, "state": "unusable", "code": self._problem.code,
@@ -272,12 +321,14 @@ class Helper:
             told = self._transfer.document()
         else:
             return
-        told["waiting"] = self._to_put.qsize()
+        self._write(link.STATE, {**told, "waiting": self._to_put.qsize()})
+
+    def _write(self, name: str, told: dict[str, Any]) -> None:
         with self._lock, suppress(OSError):
-            if told != self._told:
-                with durable.replacing(self._folder / link.STATE, 0o600, sync=False) as file:
+            if told != self._told.get(name):
+                with durable.replacing(self._folder / name, 0o600, sync=False) as file:
                     file.write(json.dumps({**told, "pid": os.getpid(), "at": time.time()}).encode())
-                self._told = told
+                self._told[name] = told
 
 
 def _say(file: IO[bytes], answer: dict[str, Any]) -> None:

@@ -8,6 +8,10 @@
               then, on the same one:
               {"do": "put", "key", "slot"}    helper -> {}, before it is put: until it is
               {"do": "failed"}                helper -> {}
+              {"do": "turn", "key", "courier": true}    (of a courier: whether the farm has it, or takes it)
+                                              helper -> {"found"}, {"again_s"}, {"keep_s"}, or {"send"}; then
+              {"bytes"}, and the job          helper -> {"again_s"}
+              {"do": "farm"}                  helper -> what it knows of the farm, when that has answered or failed
               {"do": "put", "key", "slot"}    (on one of its own) the same, without a lease
               {"do": "put-entry", "function", "name"}      the same
               {"do": "ahead", "program"}      helper -> {"listed"}, then {"fetched"}: what the program used last is here
@@ -26,7 +30,7 @@ import os
 import socket
 import struct
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -36,11 +40,13 @@ from precompiled.core import paths
 FOLDER = "remote"
 SOCKET = "socket"
 STATE = "state.json"
+FARM_STATE = "farm.json"
 STARTING = "starting"  # there while a helper starts, touched by who starts it
 STARTING_S = 15.0
 GREETING_S = 2.0
 LOOK_S = 0.05
 AGAIN_S = 1.0  # after which a worker asks again while the helper starts, or the remote is asked
+SENT_S = 30.0  # a graph that goes to the farm
 USED_S = 0.5  # a process that ends waits no longer
 MAX_LINE = 1 << 20
 
@@ -179,6 +185,26 @@ def turn(root: Path, key: str) -> Iterator[Turn]:
                 sock.shutdown(socket.SHUT_RDWR)  # its file has a descriptor of its own
 
 
+def offer(root: Path, key: str, job: Callable[[], bytes]) -> dict[str, Any]:
+    """Offer a job to the farm: what the helper says; {} where there is none, or it does not answer."""
+    sock = _connected(root, None)
+    if sock is None:
+        return {}
+    with sock, suppress(OSError, ValueError, TypeError):
+        sock.settimeout(GREETING_S)
+        file = sock.makefile("rwb")
+        file.readline(MAX_LINE)
+        answer = _asked(file, {"do": "turn", "key": key, "courier": True}) or {}
+        if not answer.get("send"):
+            return answer
+        data = job()
+        sock.settimeout(SENT_S)
+        file.write(json.dumps({"bytes": len(data)}).encode() + b"\n" + data)
+        file.flush()
+        return json.loads(file.readline(MAX_LINE)) or {}
+    return {}
+
+
 def _asked(file: Any, question: dict[str, Any]) -> dict[str, Any] | None:
     file.write(json.dumps(question).encode() + b"\n")
     file.flush()
@@ -203,10 +229,10 @@ def used(
     return ask(root, question, wait_s=USED_S) is not None
 
 
-def state(root: Path) -> dict[str, Any] | None:
-    """What the helper has last written of itself; None where none ever ran."""
+def state(root: Path, name: str = STATE) -> dict[str, Any] | None:
+    """What the helper has last written of the remote, or (FARM_STATE) of the farm; None where none ever ran."""
     with suppress(OSError, ValueError):
-        found = json.loads((folder(root) / STATE).read_bytes())
+        found = json.loads((folder(root) / name).read_bytes())
         if isinstance(found, dict):
             return found
     return None

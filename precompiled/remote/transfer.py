@@ -22,7 +22,7 @@ from precompiled.remote.envelope import ARTIFACT, ENTRY, LIST, Envelope, Object
 from precompiled.remote.errors import Refused, RemoteError
 from precompiled.remote.trusting import Trust
 from precompiled.store import artifact_format as fmt
-from precompiled.store import package_format
+from precompiled.store import package_format, packed
 from precompiled.store.artifacts import Store
 from precompiled.store.packages import Entry
 from precompiled.store.reading import Artifact
@@ -179,7 +179,7 @@ class Transfer:
             self.counts.last = error.message
 
     def _publish_artifact(self, item: Object, body: bytes) -> None:
-        payload = form.unpack_artifact(body, item.group)
+        payload = packed.unpack(body, item.group)
         if form.variant_label(payload.manifest) != item.label:
             raise Refused(f"{item.path} holds another variant", code="remote-corrupt")
         self.store.publish(payload)
@@ -195,7 +195,7 @@ class Transfer:
         """Put an artifact there, unless its variant is; whether it was put. Raises StoreError, FileNotFoundError."""
         files = self.store.read_for_others(artifact)
         key, label = artifact.manifest.key, form.variant_label(artifact.manifest)
-        return self.put(ARTIFACT, key, label, lambda: form.pack_artifact(artifact.manifest, files))
+        return self.put(ARTIFACT, key, label, lambda: packed.pack(artifact.manifest, files))
 
     def put_entry(self, function: str, name: str) -> bool:
         """The same of an entry."""

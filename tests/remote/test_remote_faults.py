@@ -158,16 +158,16 @@ import dataclasses, sys
 from pathlib import Path
 from precompiled.core import config
 from precompiled.remote import envelope as form, transfer, trusting
-from precompiled.store import artifact_format as fmt
+from precompiled.store import artifact_format as fmt, packed
 
 settings = config.load()
 there = transfer.opened(Path(settings.cache_dir), settings.remote, 30.0, trusting.trust(False))
 replayed = 0
 for item in there.everything():
     if item.kind == form.ARTIFACT and there.trust.believes(item.by):
-        payload = form.unpack_artifact(there.body(item), item.group)
+        payload = packed.unpack(there.body(item), item.group)
         older = dataclasses.replace(payload.manifest, created=payload.manifest.created - 365 * 86400)
-        there.write(item.kind, item.group, item.label, form.pack_artifact(older, payload.files))
+        there.write(item.kind, item.group, item.label, packed.pack(older, payload.files))
         there.bucket.remove(item.path)
         replayed += 1
 print(replayed)

@@ -21,6 +21,7 @@ from precompiled.remote.envelope import Object
 from precompiled.remote.errors import RemoteError
 from precompiled.remote.transfer import Transfer
 from precompiled.store import artifact_format as fmt
+from precompiled.store import packed
 from precompiled.store.artifacts import full
 
 
@@ -123,11 +124,11 @@ def test_an_entry_under_another_functions_name_is_refused(tmp_path: Path) -> Non
 
 def test_what_no_artifact_is_made_of_is_corrupt_and_nothing_else() -> None:
     plain = payload()
-    body = form.pack_artifact(plain.manifest, plain.files)
-    assert form.unpack_artifact(body, KEY).files == plain.files
+    body = packed.pack(plain.manifest, plain.files)
+    assert packed.unpack(body, KEY).files == plain.files
     for wrong in (b"", b"{}\n", body[:-1], body + b"x", body.replace(b"n", b"N", 1)):
         with pytest.raises(CorruptArtifact):
-            form.unpack_artifact(wrong, KEY)
+            packed.unpack(wrong, KEY)
 
 
 # ---------------------------------------------------------------- places that do not answer

@@ -18,12 +18,12 @@ from precompiled.service import pool as pool_module
 from precompiled.service.channel import Channel
 from precompiled.service.devices import DeviceError, Devices, Gpu, parse_inventory
 from precompiled.service.events import KillWorker, StartWorker, WorkerGone
-from precompiled.service.launch import usable_variables
 from precompiled.service.metrics import Metrics
 from precompiled.service.pool import Pool
 from precompiled.service.processes import become_subreaper
 
 from precompiled import wire
+from precompiled.core import worker_variables
 from precompiled.core.config import Settings
 from precompiled.core.errors import WireError
 from precompiled.made_up_cuda.kinds import UUID_PREFIX
@@ -85,7 +85,7 @@ def test_before_the_inventory_is_known_a_uuid_is_believed() -> None:
 def test_variables_that_exec_refuses_are_left_out() -> None:
     good = {"PATH": "/bin", "TORCH_LOGS": "", "X": "a=b"}
     bad = {"": "x", "A=B": "x", "N\0": "x", "V": "\0", "PRECOMPILED": "1", "CUDA_VISIBLE_DEVICES": "0"}
-    assert usable_variables({**good, **bad}) == good
+    assert worker_variables.usable({**good, **bad}) == good
 
 
 @pytest.mark.parametrize(

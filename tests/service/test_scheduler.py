@@ -666,10 +666,11 @@ class AnyHistory(RuleBasedStateMachine):
         uid=st.integers(1, 3),
         env=st.sampled_from("xy"),
         waiting=st.booleans(),
+        farm=st.booleans(),
     )
-    def submit(self, key: str, uid: int, env: str, waiting: bool) -> None:
+    def submit(self, key: str, uid: int, env: str, waiting: bool, farm: bool) -> None:
         self.number += 1
-        message = wire.Submit(f"i{self.number}", key, "/s", interpreter(env), "cpu", waiting=waiting)
+        message = wire.Submit(f"i{self.number}", key, "/s", interpreter(env), "cpu", waiting=waiting, farm=farm)
         self.uid_of_id[message.id] = uid
         self.carry_out(Submitted(b"c", uid, uid, message, b"g"))
 
@@ -702,7 +703,7 @@ class AnyHistory(RuleBasedStateMachine):
         self.carry_out(WorkerReady(worker))
 
     @precondition(lambda self: self.running)
-    @rule(data=st.data(), outcome=st.sampled_from(["published", "exists", "failed", "parked"]))
+    @rule(data=st.data(), outcome=st.sampled_from(["published", "exists", "failed", "parked", "kept"]))
     def finish(self, data: st.DataObject, outcome: Any) -> None:
         worker = data.draw(st.sampled_from(sorted(self.running)))
         job = self.running.pop(worker)
@@ -734,10 +735,12 @@ class AnyHistory(RuleBasedStateMachine):
         if not hasattr(self, "scheduler"):
             return
         scheduler, limits = self.scheduler, self.limits
-        # A job whose worker died comes back although the queue is full: one per slot.
-        assert scheduler.queue_depth <= limits.max_queue + limits.slots
-        assert len(self.processes) <= limits.processes
-        working = [w for w in scheduler.workers.values() if w.state in ("starting", "busy")]
+        couriers = [w for w in scheduler.workers.values() if w.is_courier]
+        assert len({w.seat for w in couriers}) == len(couriers)
+        # A job whose worker died, or that nobody took, comes back although the queue is full: one per slot or courier.
+        assert scheduler.queue_depth <= limits.max_queue + limits.slots + 6  # couriers: of three users, two interpreters
+        assert len(self.processes) - len(couriers) <= limits.processes
+        working = [w for w in scheduler.workers.values() if w.state in ("starting", "busy") and not w.is_courier]
         assert len(working) <= limits.slots
         assert set(scheduler.workers) == self.processes
         interested = {id for job in scheduler.jobs.values() for id in job.interested}

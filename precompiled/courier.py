@@ -1,0 +1,36 @@
+"""In a courier: offer a job to the user's farm, by the helper of his store (remote/helper.py); compile nothing.
+
+A process of its own, since no worker has a slot free then, and a worker that compiles does not listen.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from precompiled import compiler, wire
+from precompiled.core.errors import StoreError
+from precompiled.remote import link
+from precompiled.store.artifacts import Store
+
+KEEP_S = 30.0  # before the next courier is sent, where there is no helper, or a store that cannot be read
+
+
+def warm_up() -> None:
+    """Nothing: torch is imported where an artifact has guards only."""
+
+
+def run_job(job: wire.Job) -> wire.Finished:
+    """"exists" where it was published meanwhile, "parked" where the farm has it, else "kept"."""
+    store = Store(Path(job.store), [Path(path) for path in job.base], compiler.say)
+    try:
+        for _look in range(2):
+            if compiler.is_there(store, job):
+                return wire.Finished(job.id, job.key, "exists", 0.0)
+            answer = link.offer(store.root, job.key, lambda: wire.encode(job))
+            if "found" not in answer:
+                break
+    except StoreError as error:  # a worker says so to the client
+        return wire.Finished(job.id, job.key, "kept", 0.0, message=str(error)[:1000], again_s=KEEP_S)
+    if "again_s" in answer:
+        return wire.Finished(job.id, job.key, "parked", 0.0, again_s=float(answer["again_s"]))
+    return wire.Finished(job.id, job.key, "kept", 0.0, again_s=float(answer.get("keep_s", KEEP_S)))

@@ -1,0 +1,288 @@
+"""In the helper of a store: which jobs are at the farm, and what came back. It knows no Ray: driver.py does.
+
+A case is *waiting* here until one of the farm's places is free, then *out*. Couriers bring jobs; a worker that has a
+slot free asks too, and gets a waiting one back, or one that has been out for longer than the farm usually takes (once:
+then both compile it, and whoever publishes first wins).
+"""
+
+from __future__ import annotations
+
+import math
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from precompiled import wire
+from precompiled.core.errors import CorruptArtifact, StoreError, WireError
+from precompiled.farm.messages import (
+    Drop,
+    Ended,
+    FromDriver,
+    Node,
+    Nodes,
+    Request,
+    Result,
+    Task,
+    Unusable,
+    encode,
+    receive,
+    send,
+)
+from precompiled.store import packed
+from precompiled.store.artifacts import Store
+
+MAX_WAITING = 64  # cases that no place is free for; and their bytes
+MAX_WAITING_BYTES = 256 << 20
+WAITING_AGAIN_S = 2.0  # after which a worker or courier asks again for one that waits
+OUT_AGAIN_S = (1.0, 10.0)  # and for one that is out, at least and at most
+STARTING_AGAIN_S = 1.0
+REST_S = 30.0  # after the driver has left, until another one is started
+KEPT_S = 600.0  # that a graph is kept here after the farm could not compile it
+USUAL_S = 30.0  # what a compile there takes, until some have ended
+PATIENCE, MIN_PATIENCE_S = 2.0, 15.0  # a case is late after so many times the usual, and this at least
+
+
+@dataclass
+class Counts:
+    """What was done. ``refused``, ``failed``: jobs that nodes gave back, by code; ``last``: the last of them in words.
+    ``taken_back``: jobs that a worker here was free for before a node was; ``hedged``: that one compiled as well.
+    """
+
+    sent: int = 0
+    compiled: int = 0
+    taken_back: int = 0
+    hedged: int = 0
+    refused: Counter[str] = field(default_factory=Counter)
+    failed: Counter[str] = field(default_factory=Counter)
+    last: str = ""
+
+
+@dataclass
+class _Case:
+    key: str
+    name: str
+    request: bytes
+    time_limit_s: float
+    number: int = 0  # of its task, once it is out
+    out_since: float = 0.0
+    hedged: bool = False
+
+
+class Farm:
+    """Thread-safe. ``ended`` is called, in a thread of this object's, with a key and the slots that were published."""
+
+    def __init__(self, address: str, store: Store, ended: Callable[[str, list[int]], None]) -> None:
+        self.counts = Counts()
+        self._address, self._store, self._ended = address, store, ended
+        self._state, self._reason = "unused", ""  # unused | starting | ok | unusable
+        self._nodes: list[Node] = []
+        self._cases: dict[str, _Case] = {}  # in the order in which they came
+        self._kept: dict[str, float] = {}  # keys that the farm does not get -> until when
+        self._numbers = 0
+        self._usual: deque[float] = deque(maxlen=32)
+        self._rests_until = -math.inf
+        self._sock: socket.socket | None = None
+        self._changed = threading.Condition()
+
+    # ------------------------------------------------ for who asks
+
+    def ask(self, key: str, *, courier: bool) -> dict[str, Any] | None:
+        """What becomes of a job: {"again_s"}, {"keep_s"} for a courier, {"compile"} for a worker; None where the farm
+        does not have it, and would take it of a courier.
+        """
+        with self._changed:
+            now, case = time.monotonic(), self._cases.get(key)
+            if case is None:
+                return self._refuses(key, now) if courier else None
+            if not case.number:
+                if courier:
+                    return {"again_s": WAITING_AGAIN_S}
+                del self._cases[key]
+                self.counts.taken_back += 1
+                return {"compile": True}
+            left = case.out_since + self._patience_s() - now
+            if not courier and (left <= 0 or case.hedged):
+                self.counts.hedged += not case.hedged
+                case.hedged = True
+                return {"compile": True}
+            return {"again_s": min(max(left, OUT_AGAIN_S[0]), OUT_AGAIN_S[1])}
+
+    def _refuses(self, key: str, now: float) -> dict[str, Any] | None:
+        for kept in [kept for kept, until in self._kept.items() if until <= now]:
+            del self._kept[kept]
+        if key in self._kept:
+            return {"keep_s": self._kept[key] - now}
+        self._start(now)
+        if self._state == "starting":
+            return {"keep_s": STARTING_AGAIN_S}
+        if self._state != "ok":
+            return {"keep_s": REST_S}
+        waiting = [case for case in self._cases.values() if not case.number]
+        if len(waiting) >= MAX_WAITING or sum(len(case.request) for case in waiting) >= MAX_WAITING_BYTES:
+            return {"keep_s": WAITING_AGAIN_S}
+        return None
+
+    def take(self, job: wire.Job) -> dict[str, Any]:
+        """A courier brings a job that ``ask`` had nothing to say about."""
+        assert job.offer is not None
+        with self._changed:
+            self._cases[job.key] = _Case(job.key, job.name, encode(Request(job)), job.offer.time_limit_s)
+            self._send_out()
+        return {"again_s": WAITING_AGAIN_S}
+
+    def published_here(self, key: str) -> None:
+        """A worker of this host was faster: nobody waits for the farm's."""
+        with self._changed:
+            case = self._cases.pop(key, None)
+            if case is not None and case.number:
+                self._say(Drop(case.number))
+                self._send_out()
+
+    @property
+    def busy(self) -> bool:
+        return bool(self._cases)
+
+    def look(self, wait_s: float) -> None:
+        """Have the driver say who compiles there, or why nobody does."""
+        with self._changed:
+            self._start(time.monotonic())
+            self._changed.wait_for(lambda: self._state != "starting", wait_s)
+
+    def document(self) -> dict[str, Any]:
+        """What ``status``, ``farm status`` and ``doctor`` show; field names are public."""
+        with self._changed:
+            out = sum(case.number > 0 for case in self._cases.values())
+            counts = vars(self.counts) | {"refused": dict(self.counts.refused), "failed": dict(self.counts.failed)}
+            return {
+                "farm": self._address, "state": self._state, "code": "farm-unusable" if self._reason else "",
+                "reason": self._reason, "places": self._places,
+                "nodes": [{"name": node.name, "address": node.address, "places": node.places} for node in self._nodes],
+                "out": out, "waiting": len(self._cases) - out, "usual_s": self._usual_s(), **counts,
+            }  # fmt: skip
+
+    # ------------------------------------------------ out, and back
+
+    @property
+    def _places(self) -> int:
+        return sum(node.places for node in self._nodes)
+
+    def _usual_s(self) -> float:
+        return sum(self._usual) / len(self._usual) if self._usual else USUAL_S
+
+    def _patience_s(self) -> float:
+        return max(MIN_PATIENCE_S, PATIENCE * self._usual_s())
+
+    def _send_out(self) -> None:
+        """Those that wait, where places are free. Others use the cluster too: what a task then waits for is Ray's."""
+        free = self._places - sum(case.number > 0 for case in self._cases.values())
+        for case in [case for case in self._cases.values() if not case.number][: max(0, free)]:
+            self._numbers += 1
+            case.number, case.out_since = self._numbers, time.monotonic()
+            self.counts.sent += 1
+            name = f"precompiled {case.name or case.key[:12]}"
+            self._say(Task(case.number, name, case.request, case.time_limit_s))
+            case.request = b""
+
+    def _end(self, ended: Ended) -> None:
+        with self._changed:
+            case = next((case for case in self._cases.values() if case.number == ended.number), None)
+        if case is None:
+            return  # a worker here was faster
+        result, slots = ended.result, list[int]()
+        if result.outcome == "compiled":
+            try:
+                # Of a key that was asked for, whole by its digests. Who computed it is the user's cluster.
+                for data in result.artifacts:
+                    slots.append(self._store.publish(packed.unpack(data, case.key)).slot)
+            except StoreError as error:
+                code = "farm-corrupt" if isinstance(error, CorruptArtifact) else error.code
+                result = Result("failed", code=code, message=f"from {result.node}: {error}")
+        with self._changed:
+            self._cases.pop(case.key, None)
+            self._kept[case.key] = time.monotonic() + KEPT_S  # further sizes of it, too: it was told what it knows
+            if slots:
+                self.counts.compiled += 1
+                self._usual.append(time.monotonic() - case.out_since)
+            else:
+                which = self.counts.refused if result.outcome == "refused" else self.counts.failed
+                which[result.code or "farm-lost"] += 1  # evicted there before it was read
+                self.counts.last = f"{case.name or case.key[:12]}: {result.message}"
+            self._send_out()
+        self._ended(case.key, slots)
+
+    # ------------------------------------------------ the driver
+
+    def _start(self, now: float) -> None:
+        if self._sock is not None or now < self._rests_until:
+            return
+        ours, theirs = socket.socketpair()
+        with theirs:
+            try:
+                process = subprocess.Popen(
+                    [sys.executable, "-m", "precompiled.farm.driver", "--address", self._address,
+                     "--fd", str(theirs.fileno())],
+                    pass_fds=(theirs.fileno(),), stdin=subprocess.DEVNULL, cwd="/",
+                )  # fmt: skip
+            except OSError as error:
+                ours.close()
+                self._unusable(f"the farm's driver cannot be started: {error}")
+                return
+        self._sock, self._state = ours, "starting"
+        threading.Thread(target=self._read, args=(ours, process), name="farm", daemon=True).start()
+
+    def _read(self, sock: socket.socket, process: subprocess.Popen[bytes]) -> None:
+        reason = "the farm's driver has ended: its last words are in helper.log"
+        try:
+            stream: BinaryIO = sock.makefile("rb")
+            while (message := receive(stream, FromDriver)) is not None:
+                match message:
+                    case Nodes(nodes):
+                        self._is(nodes)
+                    case Ended():
+                        self._end(message)
+                    case Unusable(reason):
+                        pass
+        except (OSError, WireError) as error:
+            reason = f"the farm's driver cannot be understood: {error}"
+        finally:
+            process.kill()
+            process.wait()
+            with self._changed:
+                sock.close()
+                self._sock, self._nodes = None, []
+                self._unusable(reason)
+                lost = list(self._cases)
+                self.counts.failed.update({"farm-lost": len(lost)} if lost else {})
+                self._cases.clear()
+            for key in lost:
+                self._ended(key, [])
+
+    def _is(self, nodes: list[Node]) -> None:
+        with self._changed:
+            self._nodes, self._state, self._reason = nodes, "ok", ""
+            if not nodes:
+                self._state = "unusable"
+                self._reason = "no node offers to compile: start it with --resources='{\"precompiled\": 1}'"
+            self._changed.notify_all()
+            self._send_out()
+
+    def _unusable(self, reason: str) -> None:
+        self._state, self._reason, self._rests_until = "unusable", reason, time.monotonic() + REST_S
+        self._changed.notify_all()
+
+    def _say(self, message: Task | Drop) -> None:
+        if self._sock is not None:
+            with suppress(OSError):  # its end is read, too
+                send(self._sock, message)
+
+
+def opened(address: str, root: Path, base: list[Path], ended: Callable[[str, list[int]], None]) -> Farm:
+    return Farm(address, Store(root, base), ended)

@@ -1,0 +1,164 @@
+"""On a node of the farm, in a process of Ray's: compile a job in a worker of the node's own, as the daemon would.
+
+The worker (service/worker.py) is the node's interpreter with the client's variables, and checks the environment as each
+worker does. It stays for the next job of the same interpreter, and ends with this process: at the end of its stream its
+guardian kills its group. The store is the node's own: what is in it is given back without a compile.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import suppress
+from typing import BinaryIO
+
+import msgspec
+
+from precompiled import wire
+from precompiled.core import config, worker_variables
+from precompiled.core.errors import PrecompiledError, WireError
+from precompiled.farm.messages import Request, Result, decode, encode
+from precompiled.store import packed
+from precompiled.store.artifacts import Store
+from precompiled.version import VERSION
+
+START_S = 300.0  # until a worker has imported torch
+SAID_BYTES = 1500  # of a worker's last words
+# The node's own, whatever the client's are.
+_OF_THE_NODE = frozenset({"HOME", "USER", "XDG_CACHE_HOME"})
+# What a worker says of a graph that it could not do because of where it is, not what it is.
+_OF_THE_PLACE = frozenset({"environment-differs"})
+
+
+class Lost(PrecompiledError):
+    """The worker has died, or took too long."""
+
+    code = "farm-lost"
+
+
+class _Worker:
+    """A worker of one interpreter. Raises Lost."""
+
+    def __init__(self, interpreter: wire.Interpreter) -> None:
+        self.interpreter = interpreter
+        self._said: BinaryIO = tempfile.TemporaryFile()  # noqa: SIM115 - closed in ``end``
+        ours, theirs = socket.socketpair()
+        given = {name: value for name, value in interpreter.variables.items() if name not in _OF_THE_NODE}
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "precompiled.service.worker", "--control-fd", str(theirs.fileno())],
+                env=worker_variables.variables(os.environ, given, ""), cwd="/", pass_fds=(theirs.fileno(),),
+                stdin=subprocess.DEVNULL, stdout=self._said, stderr=self._said, start_new_session=True, umask=0o077,
+            )  # fmt: skip
+        self._sock = ours
+        self._stream: BinaryIO = ours.makefile("rb")
+        ready = self._receive(START_S)
+        assert isinstance(ready, wire.Ready)
+        self.ready = ready
+
+    def run(self, job: wire.Job, time_limit_s: float) -> wire.Finished:
+        self._sock.settimeout(time_limit_s)
+        try:
+            self._sock.sendall(wire.frame(job))
+        except OSError as error:
+            raise self._lost(str(error)) from error
+        finished = self._receive(time_limit_s)
+        assert isinstance(finished, wire.Finished)
+        return finished
+
+    def _receive(self, limit_s: float) -> wire.WorkerMessage:
+        self._sock.settimeout(limit_s)
+        try:
+            head = self._stream.read(wire.LENGTH_BYTES)
+            if len(head) < wire.LENGTH_BYTES:
+                raise self._lost("it ended")
+            message: wire.WorkerMessage = wire.decode(
+                self._stream.read(int.from_bytes(head, "big")), wire.WorkerMessage
+            )
+            return message
+        except TimeoutError:
+            raise self._lost(f"no answer within {limit_s:g} s") from None
+        except (OSError, WireError) as error:
+            raise self._lost(str(error)) from error
+
+    def _lost(self, why: str) -> Lost:
+        with suppress(OSError):
+            self._said.seek(max(0, self._said.seek(0, os.SEEK_END) - SAID_BYTES))
+            why = f"{why}; its last words: {self._said.read().decode(errors='replace').strip()}"
+        self.end()
+        return Lost(f"the node's worker is lost: {why}")
+
+    def end(self) -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        for one in (self._stream, self._sock, self._said):
+            one.close()
+
+
+_worker: _Worker | None = None  # a process of Ray's does one task at a time
+
+
+def compile_job(request: bytes) -> bytes:
+    """An encoded Request to an encoded Result. Raises nothing: what goes wrong here is in the result."""
+    began = time.monotonic()
+    try:
+        result = _compiled(decode(request, Request))
+    except WireError as error:
+        result = Result("refused", code="farm-environment", message=f"the node has precompiled {VERSION}: {error}")
+    except Lost as error:
+        result = Result("failed", code=error.code, message=error.message)
+    except Exception as error:  # noqa: BLE001 - settings, a store, an interpreter: the helper tells it
+        result = Result("refused", code="farm-environment", message=f"{type(error).__name__}: {error}")
+    seconds = time.monotonic() - began
+    return encode(msgspec.structs.replace(result, node=socket.gethostname(), seconds=seconds))
+
+
+def _compiled(request: Request) -> Result:
+    global _worker  # noqa: PLW0603
+    offer = request.job.offer
+    assert offer is not None
+    wanted = offer.interpreter
+    if wanted.precompiled != VERSION:
+        return _differs("precompiled", wanted.precompiled, VERSION)
+    settings = config.load()
+    if _worker is None or wire.interpreter_bytes(_worker.interpreter) != wire.interpreter_bytes(wanted):
+        if _worker is not None:
+            _worker.end()
+        _worker = None
+        _worker = _Worker(wanted)
+    ready = _worker.ready
+    for what, there, here in (("Python", wanted.python, ready.python), ("torch", wanted.torch, ready.torch)):
+        if there != here:
+            return _differs(what, there, here)
+    job = msgspec.structs.replace(
+        request.job, store=str(settings.cache_dir), base=[], compile_threads=1, may_park=False, offer=None,
+        failure_ttl_s=settings.failure_ttl_s, cache_max_bytes=settings.cache_max_bytes,
+        cache_max_inodes=settings.cache_max_inodes,
+    )  # fmt: skip
+    try:
+        finished = _worker.run(job, offer.time_limit_s)
+    except Lost:
+        _worker = None
+        raise
+    if finished.outcome == "failed":
+        place = finished.reason in _OF_THE_PLACE
+        return Result(
+            "refused" if place else "failed", code="farm-environment" if place else "farm-failed",
+            message=f"{finished.reason}: {finished.message}",
+        )  # fmt: skip
+    store = Store(settings.cache_dir)
+    artifacts = [
+        packed.pack(artifact.manifest, store.read_some(artifact, list(artifact.manifest.files)))
+        for artifact in store.lookup(job.key)
+    ]
+    return Result("compiled", artifacts)
+
+
+def _differs(what: str, there: str, here: str) -> Result:
+    return Result("refused", code="farm-environment", message=f"{what}: client {there!r}, node {here!r}")

@@ -1,0 +1,71 @@
+"""A real Ray cluster on this machine: a head that compiles nothing, and nodes that do, each with a store of its own."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from support_daemon import processes_with, wait_until
+from support_host import prepare
+
+from precompiled.store import scratch
+
+STORE_BYTES = 80 << 20  # Ray's, of a node
+
+
+class Cluster:
+    """``address``: for RAY_ADDRESS. Nodes by their numbers."""
+
+    def __init__(self, root: Path) -> None:
+        from ray.cluster_utils import Cluster as Rays
+
+        self.root = root
+        self._rays = Rays()
+        self._rays.add_node(num_cpus=0, include_dashboard=False, object_store_memory=STORE_BYTES)
+        self.address: str = self._rays.address
+        self.nodes: list[Any] = []
+
+    def add(self, *, places: int = 1, env: Mapping[str, str] | None = None) -> int:
+        """A node of one core; its number."""
+        number = len(self.nodes)
+        store = self.root / f"node{number}"
+        prepare(scratch.directory(store))
+        store.chmod(0o700)
+        self.nodes.append(
+            self._rays.add_node(
+                num_cpus=1, resources={"precompiled": places} if places else {}, object_store_memory=STORE_BYTES,
+                env_vars={"PRECOMPILED_CACHE_DIR": str(store), **(env or {})},
+            )
+        )  # fmt: skip
+        return number
+
+    def store(self, number: int) -> Path:
+        return self.root / f"node{number}"
+
+    def kill(self, number: int) -> None:
+        self._rays.remove_node(self.nodes[number], allow_graceful=False)
+
+    def close(self) -> None:
+        self._rays.shutdown()
+
+
+@contextmanager
+def cluster() -> Iterator[Cluster]:
+    """Leaves no process, whatever Ray does."""
+    root = Path(tempfile.mkdtemp(prefix="pc-"))  # a short path: sockets lie there
+    try:
+        with mock.patch.dict(os.environ, {"RAY_TMPDIR": str(root), "RAY_USAGE_STATS_ENABLED": "0"}):
+            found = Cluster(root)
+            try:
+                yield found
+            finally:
+                found.close()
+        wait_until(lambda: not processes_with(f"{root}/ray"), "the processes of the cluster end")
+    finally:
+        shutil.rmtree(root, ignore_errors=True)

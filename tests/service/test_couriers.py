@@ -1,0 +1,99 @@
+"""The scheduler's couriers: what no slot is free for is offered to its user's farm. Made-up events, made-up time."""
+
+from __future__ import annotations
+
+from precompiled.service.events import KillWorker, RunJob, StartWorker, StopWorker, Tick, WorkerGone, WorkerReady
+from precompiled.service.jobs import COURIER
+from precompiled.service.scheduler import COURIER_S
+from test_scheduler import Host, interpreter
+
+
+def courier(host: Host, said: list) -> int:
+    """Have the courier that was started just now say that it is ready."""
+    start = host.only(StartWorker, said)
+    assert (start.device, start.interpreter) == (COURIER, interpreter())
+    return start.worker
+
+
+def test_what_has_a_slot_is_not_offered_and_what_has_none_is() -> None:
+    host = Host()
+    worker = host.warm()
+    first = host.only(RunJob, host.submit("a", farm=True))
+    assert (first.worker, first.job.offer) == (worker, None)
+    number = courier(host, host.submit("b", farm=True))
+    assert not [item for item in host.submit("c") if isinstance(item, StartWorker)], "its user has no farm"
+    offered = host.only(RunJob, host.tell(WorkerReady(number)))
+    assert (offered.worker, offered.job.key) == (number, "b") and offered.job.offer.interpreter == interpreter()
+    # The farm has it: nobody asks before its time, and the slot that is free now goes to the next one.
+    host.done(offered, "parked", again_s=5.0)
+    assert host.only(RunJob, host.done(first)).job.key == "c"
+
+
+def test_what_the_farm_keeps_out_goes_to_the_next_slot() -> None:
+    host = Host()
+    worker = host.warm()
+    first = host.only(RunJob, host.submit("a", farm=True))
+    number = courier(host, host.submit("b", farm=True))
+    offered = host.only(RunJob, host.tell(WorkerReady(number)))
+    assert not [item for item in host.done(offered, "kept", again_s=20.0) if isinstance(item, RunJob)]
+    host.now += 19.0
+    assert not [item for item in host.tell(Tick()) if isinstance(item, RunJob)]
+    host.now += 2.0
+    assert host.only(RunJob, host.tell(Tick())).worker == number, "it is offered again"
+    host.done(host.all(RunJob)[-1], "kept", again_s=20.0)
+    again = host.only(RunJob, host.done(first))
+    assert (again.worker, again.job.key, again.job.attempt, again.job.offer) == (worker, "b", 1, None)
+
+
+def test_a_parked_job_is_asked_for_by_a_worker_that_is_free_else_by_a_courier() -> None:
+    host = Host()
+    worker = host.warm()
+    first = host.only(RunJob, host.submit("a", farm=True))
+    number = courier(host, host.submit("b", farm=True))
+    host.done(host.only(RunJob, host.tell(WorkerReady(number))), "parked", again_s=5.0)
+    host.now += 5.1
+    asked = host.only(RunJob, host.tell(Tick()))
+    assert asked.worker == number
+    host.done(asked, "parked", again_s=5.0)
+    host.done(first)
+    host.now += 5.1
+    assert host.only(RunJob, host.tell(Tick())).worker == worker
+    assert host.reply(host.done(host.all(RunJob)[-1], "exists")).state == "published"
+
+
+def test_a_courier_takes_no_slot_and_no_place_and_leaves_soon() -> None:
+    host = Host(slots=1, processes=1)
+    host.warm()
+    host.submit("a", farm=True)
+    number = courier(host, host.submit("b", farm=True))
+    host.done(host.only(RunJob, host.tell(WorkerReady(number))), "exists")
+    host.now += host.scheduler.limits.extra_idle_s + 1
+    assert host.only(StopWorker, host.tell(Tick())).worker == number
+    host.tell(WorkerGone(number, "idle"))
+    courier(host, host.submit("c", farm=True))
+
+
+def test_a_courier_that_hangs_or_dies_costs_its_job_nothing() -> None:
+    host = Host()
+    host.warm()
+    first = host.only(RunJob, host.submit("a", farm=True))
+    number = courier(host, host.submit("b", farm=True))
+    host.tell(WorkerReady(number))
+    host.now += COURIER_S + 1
+    assert host.only(KillWorker, host.tell(Tick())).worker == number
+    host.tell(WorkerGone(number, "timeout"))
+    for _death in range(3):
+        host.now += COURIER_S + 1
+        number = courier(host, host.tell(Tick()))
+        host.tell(WorkerReady(number))
+        host.tell(WorkerGone(number, "died"))
+    assert host.only(RunJob, host.done(first)).job.key == "b", "its key is not in quarantine"
+
+
+def test_a_courier_that_does_not_start_is_left_alone_for_a_while() -> None:
+    host = Host(start_refused_s=60.0)
+    host.warm()
+    first = host.only(RunJob, host.submit("a", farm=True))
+    number = courier(host, host.submit("b", farm=True))
+    assert not [item for item in host.tell(WorkerGone(number, "died")) if isinstance(item, StartWorker)]
+    assert host.only(RunJob, host.done(first)).job.key == "b"
