@@ -17,7 +17,7 @@ sys.path.insert(0, str(ROOT))
 from precompiled.core.reasons import REASONS, Kind, Reason  # noqa: E402 - below the path
 
 # Where a code may come to more than one end; all bypasses come to the same, and the others to none.
-_SAYS_WHAT_FOLLOWS = (Kind.FAILURE, Kind.STORE, Kind.DAEMON, Kind.REMOTE)
+_SAYS_WHAT_FOLLOWS = (Kind.FAILURE, Kind.STORE, Kind.DAEMON, Kind.REMOTE, Kind.FARM)
 
 
 def _advice(reason: Reason) -> str:

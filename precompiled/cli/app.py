@@ -44,6 +44,7 @@ COMMANDS = {
     "pull": "precompiled.cli.remote",
     "sync": "precompiled.cli.remote",
     "remote": "precompiled.cli.remote",
+    "farm": "precompiled.cli.farm",
     "keys": "precompiled.cli.keys",
     "clear": "precompiled.cli.store",
     "gc": "precompiled.cli.store",

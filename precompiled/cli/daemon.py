@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from precompiled.cli import remote, runs
+from precompiled.cli import farm, remote, runs
 from precompiled.cli.app import command
 from precompiled.cli.output import Output, pairs, table
 from precompiled.core import paths
@@ -108,10 +108,11 @@ def _status(out: Output, settings: Settings, timeout: float) -> int:
             "running": False, "pid": None, "version": None, "socket": _socket(settings),
             "cache_dir": str(settings.cache_dir), "uptime_s": None, "queue_depth": 0, "workers": [],
             "watches": [], "runs": [], "jobs": [], "remote": remote.told(settings),
+            "farm": farm.told(settings),
         }  # fmt: skip
         out.result(document, f"No daemon runs at {document['socket']}. `precompiled start` starts one.")
         return 1
-    reply["runs"], reply["remote"] = runs.live(settings), remote.told(settings)
+    reply["runs"], reply["remote"], reply["farm"] = runs.live(settings), remote.told(settings), farm.told(settings)
     reply["jobs"] = [dataclasses.asdict(job) for job in under_way(settings.cache_dir)]
     out.result(reply, lambda: _show_status(reply))
     return 0
@@ -128,13 +129,15 @@ def stats_command(out: Output, settings: Settings, run: str | None, timeout: flo
     from precompiled import wire
 
     reply = fields(ask_daemon(settings, wire.Stats(), timeout))
-    reply["remote"] = remote.told(settings)
+    reply["remote"], reply["farm"] = remote.told(settings), farm.told(settings)
 
     def show() -> None:
         rows = []
         for name, value in reply.items():
             if name == "remote":
                 rows.append((name, remote.line(value) if value else "-"))
+            elif name == "farm":
+                rows.append((name, farm.line(value) if value else "-"))
             elif isinstance(value, dict):
                 rows.append((name, ", ".join(f"{reason} {count}" for reason, count in sorted(value.items())) or "-"))
             elif name.endswith("_s"):
@@ -273,6 +276,7 @@ def _show_status(reply: dict[str, Any]) -> None:
             ("queued", str(reply["queue_depth"])),
             *(("degraded", text) for text in reply["degraded"]),
             *([("remote", remote.line(reply["remote"]))] if reply["remote"] else []),
+            *([("farm", farm.line(reply["farm"]))] if reply["farm"] else []),
         ]
     )
     _show_workers(reply)

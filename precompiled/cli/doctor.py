@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import click
 
-from precompiled.cli import checks_daemon, checks_hook, checks_host, checks_remote, checks_store
+from precompiled.cli import checks_daemon, checks_farm, checks_hook, checks_host, checks_remote, checks_store
 from precompiled.cli.app import command
 from precompiled.cli.check import Check
 from precompiled.cli.output import Output, table
@@ -20,6 +20,7 @@ GROUPS: tuple[Callable[[Settings], Iterator[Check]], ...] = (
     checks_daemon.run,
     checks_store.run,
     checks_remote.run,
+    checks_farm.run,
     checks_host.run,
 )
 MARKS = {"ok": "ok", "warn": "WARN", "fail": "FAIL"}

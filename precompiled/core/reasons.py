@@ -24,6 +24,7 @@ class Kind(Enum):
     WATCH = "Watch mode"
     WORKER = "Why a worker ended"
     REMOTE = "The remote: without it all goes on as on one host"
+    FARM = "The farm: without it all is compiled on this host"
     PACKAGE = "Packages: this frame is traced as usual"
     PACKAGE_FILE = "Package files (`save_package`, `load_package`: PackageError)"
 
@@ -87,6 +88,7 @@ _command = partial(Reason, Kind.COMMAND, None)
 _watch = partial(Reason, Kind.WATCH, None)
 _worker = partial(Reason, Kind.WORKER, None)
 _remote = partial(Reason, Kind.REMOTE, None)
+_farm = partial(Reason, Kind.FARM, None)
 _package = partial(Reason, Kind.PACKAGE, None)
 _package_file = partial(Reason, Kind.PACKAGE_FILE, None)
 
@@ -406,6 +408,23 @@ _TABLE = (
     _remote("remote-corrupt", "an object in the remote is not whole, altered, or not what its name says",
         "remove it there where it comes again",
         then="nothing of it is used; its graph is compiled here, and put beside"),
+
+    _farm("farm-unusable",
+        "the farm cannot be used as it is set up: no Ray here, no cluster at its address, no node that offers to "
+        "compile, a helper that cannot be started", "as the message says: [farm.md](farm.md)",
+        then="it is tried again after half a minute"),
+    _farm("farm-environment",
+        "a node is not as this host is (precompiled, Python, torch, compiler, CPU), or cannot run a worker: the "
+        "message says in what", "the same image, or the same virtual environment, on nodes and hosts",
+        then="a worker here compiles the graph"),
+    _farm("farm-failed", "a node could not compile the graph; the message has the worker's own code",
+        "see what a worker here makes of it: `precompiled show KEY`", then="a worker here tries"),
+    _farm("farm-lost",
+        "a node, its worker or the cluster was lost more often than Ray tries again, or took longer than "
+        "`job_timeout_s`", "`helper.log`, and Ray's own logs", then="a worker here compiles the graph"),
+    _farm("farm-corrupt", "what came back from a node is not whole, or is of another graph",
+        "look at the node that the message names",
+        then="nothing of it is used; a worker here compiles the graph"),
 
     _package("package-assumed-constant",
         "a function under `assume_constant_result` cannot be asked again: no name leads to it, or it takes objects",

@@ -226,11 +226,7 @@ class Farm:
         ours, theirs = socket.socketpair()
         with theirs:
             try:
-                process = subprocess.Popen(
-                    [sys.executable, "-m", "precompiled.farm.driver", "--address", self._address,
-                     "--fd", str(theirs.fileno())],
-                    pass_fds=(theirs.fileno(),), stdin=subprocess.DEVNULL, cwd="/",
-                )  # fmt: skip
+                process = _launched(self._address, theirs)
             except OSError as error:
                 ours.close()
                 self._unusable(f"the farm's driver cannot be started: {error}")
@@ -239,7 +235,7 @@ class Farm:
         threading.Thread(target=self._read, args=(ours, process), name="farm", daemon=True).start()
 
     def _read(self, sock: socket.socket, process: subprocess.Popen[bytes]) -> None:
-        reason = "the farm's driver has ended: its last words are in helper.log"
+        why = "the farm's driver has ended: its last words are in helper.log"
         try:
             stream: BinaryIO = sock.makefile("rb")
             while (message := receive(stream, FromDriver)) is not None:
@@ -248,17 +244,17 @@ class Farm:
                         self._is(nodes)
                     case Ended():
                         self._end(message)
-                    case Unusable(reason):
+                    case Unusable(why):
                         pass
         except (OSError, WireError) as error:
-            reason = f"the farm's driver cannot be understood: {error}"
+            why = f"the farm's driver cannot be understood: {error}"
         finally:
             process.kill()
             process.wait()
             with self._changed:
                 sock.close()
                 self._sock, self._nodes = None, []
-                self._unusable(reason)
+                self._unusable(why)
                 lost = list(self._cases)
                 self.counts.failed.update({"farm-lost": len(lost)} if lost else {})
                 self._cases.clear()
@@ -270,18 +266,27 @@ class Farm:
             self._nodes, self._state, self._reason = nodes, "ok", ""
             if not nodes:
                 self._state = "unusable"
-                self._reason = "no node offers to compile: start it with --resources='{\"precompiled\": 1}'"
+                self._reason = "no node offers to compile: start one with --resources='{\"precompiled\": 1}'"
             self._changed.notify_all()
             self._send_out()
 
-    def _unusable(self, reason: str) -> None:
-        self._state, self._reason, self._rests_until = "unusable", reason, time.monotonic() + REST_S
+    def _unusable(self, why: str) -> None:
+        self._state, self._reason, self._rests_until = "unusable", why, time.monotonic() + REST_S
         self._changed.notify_all()
 
     def _say(self, message: Task | Drop) -> None:
         if self._sock is not None:
             with suppress(OSError):  # its end is read, too
                 send(self._sock, message)
+
+
+def _launched(address: str, stream: socket.socket) -> subprocess.Popen[bytes]:
+    """A driver. Raises OSError."""
+    fd = stream.fileno()
+    return subprocess.Popen(
+        [sys.executable, "-m", "precompiled.farm.driver", "--address", address, "--fd", str(fd)], pass_fds=(fd,),
+        stdin=subprocess.DEVNULL, cwd="/",
+    )  # fmt: skip
 
 
 def opened(address: str, root: Path, base: list[Path], ended: Callable[[str, list[int]], None]) -> Farm:

@@ -738,7 +738,7 @@ class AnyHistory(RuleBasedStateMachine):
         couriers = [w for w in scheduler.workers.values() if w.is_courier]
         assert len({w.seat for w in couriers}) == len(couriers)
         # A job whose worker died, or that nobody took, comes back although the queue is full: one per slot or courier.
-        assert scheduler.queue_depth <= limits.max_queue + limits.slots + 6  # couriers: of three users, two interpreters
+        assert scheduler.queue_depth <= limits.max_queue + limits.slots + 6  # couriers: 3 users, 2 interpreters
         assert len(self.processes) - len(couriers) <= limits.processes
         working = [w for w in scheduler.workers.values() if w.state in ("starting", "busy") and not w.is_courier]
         assert len(working) <= limits.slots

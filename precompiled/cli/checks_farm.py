@@ -1,0 +1,25 @@
+"""Does somebody compile on the farm, and what comes back?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from precompiled.cli import farm
+from precompiled.cli.check import Check
+from precompiled.core.config import Settings
+
+
+def run(settings: Settings) -> Iterator[Check]:
+    if not settings.farm:
+        return
+    try:
+        state = farm.asked(settings)
+    except farm.FarmError as error:
+        yield Check("farm", "warn", f"{error.code}: {error.message}", error.action)
+        return
+    wrong = {**state["refused"], **state["failed"]}
+    code = state["code"] or next(iter(wrong), "")
+    if code:
+        yield Check("farm", "warn", farm.line(state), f"`precompiled explain {code}`")
+    else:
+        yield Check("farm", "ok", farm.line(state))

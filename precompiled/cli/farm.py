@@ -1,0 +1,90 @@
+"""farm status: the cluster that compiles what no worker here has room for, and what has become of the jobs it got."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from precompiled.cli.app import command
+from precompiled.cli.output import Output, pairs, table
+from precompiled.client import remote_helper
+from precompiled.core.config import Settings
+from precompiled.core.errors import PrecompiledError
+from precompiled.core.words import counted
+from precompiled.remote import link
+
+UNUSED = {"state": "unused", "code": "", "reason": "", "running": False}
+
+
+class FarmError(PrecompiledError):
+    """The farm cannot be asked."""
+
+    code = "farm-unusable"
+
+
+@click.group("farm")
+def farm_command() -> None:
+    """Look at the farm. Each command takes --json."""
+
+
+@command("status", overrides=True)
+def status_command(out: Output, settings: Settings) -> int:
+    """Ask the cluster who compiles there, and show what was sent and what came back. Status 1 where nobody does."""
+    state = asked(settings)
+
+    def show() -> None:
+        pairs([("farm", line(state))])
+        table(
+            ("NODE", "ADDRESS", "PLACES"),
+            [(node["name"], node["address"], str(node["places"])) for node in state["nodes"]], right=("PLACES",),
+        )  # fmt: skip
+
+    out.result(state, show)
+    return int(state["state"] != "ok")
+
+
+farm_command.add_command(status_command)
+
+
+def asked(settings: Settings) -> dict[str, Any]:
+    """What the helper says, once the cluster has answered or cannot be used; a helper is started where none runs.
+    Raises FarmError.
+    """
+    if not settings.farm:
+        raise FarmError("no farm is set", "Set `farm` (PRECOMPILED_FARM), for instance to auto")
+    try:
+        remote_helper.ensure(settings)
+    except OSError as error:
+        raise FarmError(f"no helper can be started: {error}", "See helper.log in the store") from error
+    found = link.ask(settings.cache_dir, {"do": "farm"})
+    if not found or found.get("farm") != settings.farm:
+        raise FarmError("the helper does not answer", "See helper.log in the store")
+    return {**found, "running": True}
+
+
+def told(settings: Settings) -> dict[str, Any] | None:
+    """What the helper last said of the farm; None where none is set."""
+    if not settings.farm:
+        return None
+    state = link.state(settings.cache_dir, link.FARM_STATE)
+    if state is None or state.get("farm") != settings.farm:
+        return {"farm": settings.farm, **UNUSED}
+    return {**state, "running": link.greeting(settings.cache_dir) is not None}
+
+
+def line(state: dict[str, Any]) -> str:
+    """The same for people."""
+    text = f"{state['farm']}: {state['state']}"
+    if state["reason"]:
+        return f"{text} ({state['code']}: {state['reason']})"
+    if "sent" in state:
+        text += f", {counted(len(state['nodes']), 'node')}, {counted(state['places'], 'place')}"
+        text += f"; {state['out']} out, {state['waiting']} waiting; {state['sent']} sent, {state['compiled']} compiled"
+        text += f", {state['taken_back']} taken back, {state['hedged']} hedged"
+        for what in ("refused", "failed"):
+            if codes := state[what]:
+                text += f", {what}: {', '.join(f'{code} {count}' for code, count in sorted(codes.items()))}"
+        if state["last"]:
+            text += f" (the last: {state['last']})"
+    return text

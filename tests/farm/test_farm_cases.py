@@ -1,0 +1,206 @@
+"""What a helper does with the jobs that couriers bring, and with what comes back; this test says what a driver says."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support_daemon import wait_until
+from support_store import KEY, OTHER, payload
+
+from precompiled import wire
+from precompiled.farm import farm
+from precompiled.farm.messages import (
+    Drop,
+    Ended,
+    Node,
+    Nodes,
+    Request,
+    Result,
+    Task,
+    ToDriver,
+    Unusable,
+    decode,
+    receive,
+    send,
+)
+from precompiled.store import packed
+from precompiled.store.artifacts import Store
+
+THIRD = "c" * 64
+INTERPRETER = wire.Interpreter(sys.executable, sys.prefix, "3", "2", "", {})
+
+
+def job(key: str) -> wire.Job:
+    return wire.Job(
+        id=key[:4], key=key, store="/s", device="cpu", graph=b"graph", compile_threads=1, failure_ttl_s=1.0,
+        offer=wire.Offer(INTERPRETER, 60.0),
+    )  # fmt: skip
+
+
+class Drives:
+    """A farm, and this test as its driver: the process that is launched for it only waits for its end."""
+
+    def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.streams: list[socket.socket] = []
+        self.ended: list[tuple[str, list[int]]] = []
+        self.store = Store(root)
+
+        def launched(address: str, stream: socket.socket) -> subprocess.Popen[bytes]:
+            assert address == "auto"
+            self.streams.append(socket.socket(fileno=os.dup(stream.fileno())))
+            return subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"])
+
+        monkeypatch.setattr(farm, "_launched", launched)
+        self.farm = farm.Farm("auto", self.store, lambda key, slots: self.ended.append((key, slots)))
+
+    def ready(self, places: int) -> None:
+        assert self.farm.ask(KEY, courier=True) == {"keep_s": farm.STARTING_AGAIN_S}
+        send(self.streams[-1], Nodes([Node("n", "1.2.3.4", places)]))
+        wait_until(lambda: self.told()["state"] == "ok")
+
+    def bring(self, key: str) -> None:
+        assert self.farm.ask(key, courier=True) is None, "it would take it"
+        assert "again_s" in self.farm.take(job(key))
+
+    def hears(self) -> Any:
+        """The next message to the driver."""
+        self.streams[-1].settimeout(30.0)
+        return receive(self.streams[-1].makefile("rb", buffering=0), ToDriver)
+
+    def says(self, number: int, outcome: Any, *artifacts: bytes, **more: str) -> None:
+        before = len(self.ended)
+        send(self.streams[-1], Ended(number, Result(outcome, list(artifacts), **more)))
+        wait_until(lambda: len(self.ended) > before)
+
+    def told(self) -> dict[str, Any]:
+        return self.farm.document()
+
+
+@pytest.fixture
+def drives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Drives]:
+    found = Drives(tmp_path / "store", monkeypatch)
+    yield found
+    for stream in found.streams:
+        stream.close()
+    wait_until(lambda: found.told()["state"] in ("unused", "unusable"))
+
+
+def body(key: str = KEY) -> bytes:
+    plain = payload(key)
+    return packed.pack(plain.manifest, plain.files)
+
+
+def test_what_comes_back_is_published_and_the_next_one_goes_out(drives: Drives) -> None:
+    drives.ready(places=1)
+    drives.bring(KEY)
+    drives.bring(OTHER)
+    task = drives.hears()
+    assert isinstance(task, Task) and decode(task.request, Request).job.key == KEY and task.time_limit_s == 60.0
+    assert (drives.told()["out"], drives.told()["waiting"]) == (1, 1)
+    drives.says(task.number, "compiled", body())
+    assert drives.ended == [(KEY, [0])] and drives.store.read_files(drives.store.lookup(KEY)[0]) == payload().files
+    assert decode(drives.hears().request, Request).job.key == OTHER
+    assert (drives.told()["sent"], drives.told()["compiled"], drives.told()["waiting"]) == (2, 1, 0)
+    # It has told what it knows: further sizes of that key are for the workers here.
+    assert drives.farm.ask(KEY, courier=True)["keep_s"] > 0 and drives.farm.ask(KEY, courier=False) is None
+
+
+def test_a_worker_that_is_free_gets_back_what_waits_and_not_what_is_out(drives: Drives) -> None:
+    drives.ready(places=1)
+    drives.bring(KEY)
+    drives.bring(OTHER)
+    drives.hears()
+    assert drives.farm.ask(OTHER, courier=True) == {"again_s": farm.WAITING_AGAIN_S}
+    assert drives.farm.ask(OTHER, courier=False) == {"compile": True}
+    assert "again_s" in drives.farm.ask(KEY, courier=False)
+    assert (drives.told()["taken_back"], drives.told()["hedged"], drives.told()["out"]) == (1, 0, 1)
+
+
+def test_what_is_late_is_compiled_here_too_and_the_first_one_counts(
+    drives: Drives, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drives.ready(places=1)
+    drives.bring(KEY)
+    drives.bring(OTHER)
+    task = drives.hears()
+    monkeypatch.setattr(farm, "MIN_PATIENCE_S", 0.0)
+    monkeypatch.setattr(farm, "PATIENCE", 0.0)
+    assert "again_s" in drives.farm.ask(KEY, courier=True), "a courier compiles nothing"
+    assert [drives.farm.ask(KEY, courier=False) for _ in range(2)] == [{"compile": True}] * 2
+    assert drives.told()["hedged"] == 1, "it is the same worker's job, again"
+    drives.farm.published_here(KEY)
+    dropped = drives.hears()
+    assert isinstance(dropped, Drop) and dropped.number == task.number
+    second = drives.hears()
+    assert isinstance(second, Task), "its place is free"
+    send(drives.streams[-1], Ended(task.number, Result("compiled", [body()])))  # it comes all the same
+    drives.says(second.number, "compiled", body(OTHER))
+    assert drives.ended == [(OTHER, [0])] and not drives.store.lookup(KEY)
+
+
+@pytest.mark.reason("farm-environment", "farm-failed", "farm-corrupt")
+@pytest.mark.parametrize("code", ["farm-environment", "farm-failed", "farm-corrupt"])
+def test_what_a_node_gives_back_is_for_a_worker_here(drives: Drives, code: str) -> None:
+    drives.ready(places=1)
+    drives.bring(KEY)
+    number = drives.hears().number
+    if code == "farm-corrupt":
+        spoilt = bytearray(body())
+        spoilt[-1] ^= 1
+        drives.says(number, "compiled", bytes(spoilt), node="n")
+    else:
+        drives.says(number, "refused" if code == "farm-environment" else "failed", code=code, message="why")
+    told = drives.told()
+    assert {**told["refused"], **told["failed"]} == {code: 1} and told["last"], told
+    assert drives.ended == [(KEY, [])] and not drives.store.lookup(KEY)
+    assert drives.farm.ask(KEY, courier=False) is None and drives.farm.ask(KEY, courier=True)["keep_s"] > 60.0
+
+
+def test_another_keys_artifact_is_not_published(drives: Drives) -> None:
+    drives.ready(places=1)
+    drives.bring(KEY)
+    drives.says(drives.hears().number, "compiled", body(OTHER), node="n")
+    assert drives.told()["failed"] == {"farm-corrupt": 1}
+    assert not drives.store.lookup(KEY) and not drives.store.lookup(OTHER)
+
+
+@pytest.mark.reason("farm-lost")
+def test_with_the_driver_all_is_lost_and_another_one_is_tried_later(drives: Drives) -> None:
+    drives.ready(places=1)
+    for key in (KEY, OTHER):
+        drives.bring(key)
+    drives.hears()
+    drives.streams[-1].shutdown(socket.SHUT_RDWR)
+    wait_until(lambda: len(drives.ended) == 2)
+    assert drives.ended == [(KEY, []), (OTHER, [])] and drives.told()["failed"] == {"farm-lost": 2}
+    assert drives.told()["state"] == "unusable" and "driver" in drives.told()["reason"]
+    assert drives.farm.ask(KEY, courier=False) is None
+    assert drives.farm.ask(KEY, courier=True) == {"keep_s": farm.REST_S} and len(drives.streams) == 1
+
+
+@pytest.mark.reason("farm-unusable")
+def test_a_farm_that_cannot_be_used_says_why(drives: Drives) -> None:
+    assert drives.told()["state"] == "unused", "nothing is started before somebody asks"
+    drives.farm.ask(KEY, courier=True)
+    send(drives.streams[-1], Nodes([]))
+    wait_until(lambda: drives.told()["state"] == "unusable")
+    assert "no node" in drives.told()["reason"] and drives.farm.ask(KEY, courier=True) == {"keep_s": farm.REST_S}
+    send(drives.streams[-1], Unusable("it is gone"))
+    drives.streams[-1].shutdown(socket.SHUT_RDWR)
+    wait_until(lambda: drives.told()["reason"] == "it is gone")
+    assert drives.told()["code"] == "farm-unusable"
+
+
+def test_no_more_wait_than_there_is_room_for(drives: Drives, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(farm, "MAX_WAITING", 1)
+    drives.ready(places=1)
+    drives.bring(KEY)
+    drives.bring(OTHER)
+    assert drives.farm.ask(THIRD, courier=True) == {"keep_s": farm.WAITING_AGAIN_S}
