@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -14,21 +15,27 @@ from unittest import mock
 from support_daemon import processes_with, wait_until
 from support_host import prepare
 
-from precompiled.store import scratch
+from precompiled.store import jobs, scratch
 
 STORE_BYTES = 80 << 20  # Ray's, of a node
 
 
 class Cluster:
-    """``address``: for RAY_ADDRESS. Nodes by their numbers."""
+    """``address``: for RAY_ADDRESS; ``url``: for hosts that are no nodes. Nodes by their numbers."""
 
     def __init__(self, root: Path) -> None:
         from ray.cluster_utils import Cluster as Rays
 
         self.root = root
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
         self._rays = Rays()
-        self._rays.add_node(num_cpus=0, include_dashboard=False, object_store_memory=STORE_BYTES)
+        self._rays.add_node(
+            num_cpus=0, include_dashboard=False, object_store_memory=STORE_BYTES, ray_client_server_port=port
+        )
         self.address: str = self._rays.address
+        self.url = f"ray://127.0.0.1:{port}"
         self.nodes: list[Any] = []
 
     def add(self, *, places: int = 1, env: Mapping[str, str] | None = None) -> int:
@@ -48,7 +55,12 @@ class Cluster:
     def store(self, number: int) -> Path:
         return self.root / f"node{number}"
 
+    def at_work(self, number: int) -> list[jobs.UnderWay]:
+        """What a node's workers compile now."""
+        return jobs.under_way(self.store(number))
+
     def kill(self, number: int) -> None:
+        """As by a loss of power: nobody is told."""
         self._rays.remove_node(self.nodes[number], allow_graceful=False)
 
     def close(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
@@ -9,9 +10,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import support_farm
-from support_host import TIMEOUT_S, Host
+from support_daemon import wait_until
+from support_host import TIMEOUT_S, Client, Host
 
 pytest.importorskip("ray", reason="needs Ray: pip install '.[test-farm]'")
 pytestmark = pytest.mark.slow  # a cluster, cold compiles
@@ -22,8 +25,8 @@ PROGRAM = Path(__file__).parent.parent / "programs" / "farm_program.py"
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[support_farm.Cluster]:
     with support_farm.cluster() as found:
-        found.add()
-        found.add()
+        for _node in range(3):
+            found.add()
         yield found
 
 
@@ -43,19 +46,68 @@ def command(host: Host, env: dict[str, str], *arguments: str, status: int = 0) -
     return json.loads(done.stdout)
 
 
-def run(host: Host, env: dict[str, str], graphs: int, seed: int = 0) -> Any:
+def start(host: Host, env: dict[str, str], graphs: int, seed: int) -> Client:
     return host.program("-m", "precompiled", "run", "--", sys.executable, str(PROGRAM), str(graphs), str(seed), env=env,
-                        forked=False).result()  # fmt: skip
+                        forked=False)  # fmt: skip
+
+
+def all_came(client: Client) -> None:
+    """Each graph runs compiled, and computes what eager does."""
+    found = client.result()
+    assert found["done"] and {state for state, *_ in found["graphs"]} == {"compiled"}, found
 
 
 def test_what_finds_no_slot_is_compiled_on_the_farm(host: Host, cluster: support_farm.Cluster) -> None:
     env = settings(cluster)
-    found = run(host, env, 5)
-    assert found["done"] and [state for state, *_ in found["graphs"]] == ["compiled"] * 5
-    farm = json.loads((host.store.root / "remote" / "farm.json").read_text())
-    assert farm["compiled"] > 0 and farm["failed"] == farm["refused"] == {}, farm
-    stats = host.stats()
-    assert (stats.compiled, stats.submitted) == (5 - farm["compiled"], 5), (stats, farm)
+    all_came(start(host, env, 5, seed=0))
+    told = command(host, env, "farm", "status")
+    assert (told["state"], told["places"], [node["places"] for node in told["nodes"]]) == ("ok", 3, [1, 1, 1])
+    assert told["compiled"] > 0 and told["failed"] == told["refused"] == {}, told
+    stats = command(host, env, "stats")
+    assert stats["compiled"] + told["compiled"] == 5 and stats["farm"]["compiled"] == told["compiled"], "none twice"
     # What came is what a worker here would have made: the next process runs it.
-    again = run(host, env, 5)
+    again = start(host, env, 5, seed=0).result()
     assert [source for _, source, _ in again["graphs"]] == ["hit"] * 5
+    checks = {check["check"]: check for check in command(host, env, "doctor")["checks"]}
+    assert checks["farm"]["state"] == "ok", checks
+
+
+def test_a_node_is_killed_and_another_one_hangs_and_all_graphs_come(
+    host: Host, cluster: support_farm.Cluster
+) -> None:
+    env = settings(cluster)
+    client = start(host, env, 8, seed=1)
+    victim = wait_until(lambda: [number for number in range(3) if cluster.at_work(number)])[0]
+    cluster.kill(victim)
+    all_came(client)
+    told = command(host, env, "farm", "status")
+    assert told["places"] == 2 and told["failed"] == told["refused"] == {}, "Ray had its job done elsewhere"
+
+    # The farm is slower now than it was: who is free here compiles what it has not given back.
+    client = start(host, env, 4, seed=2)
+    found = wait_until(lambda: [job for number in range(3) if number != victim for job in cluster.at_work(number)])
+    hanging = psutil.Process(found[0].pid)
+    hanging.suspend()
+    try:
+        all_came(client)
+    finally:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            hanging.resume()
+    assert command(host, env, "farm", "status")["hedged"] == 1
+
+
+def test_a_node_that_cannot_compile_is_done_without(
+    host: Host, cluster: support_farm.Cluster, tmp_path: Path
+) -> None:
+    """A host that is no node of the cluster, and a node without this package."""
+    (tmp_path / "precompiled").mkdir()
+    (tmp_path / "precompiled" / "__init__.py").touch()
+    cluster.add(env={"PYTHONPATH": str(tmp_path)}, places=2)
+    env = {**settings(cluster), "PRECOMPILED_FARM": cluster.url}
+    client = start(host, env, 6, seed=3)
+    all_came(client)
+    told = command(host, env, "farm", "status")
+    assert told["farm"] == cluster.url and told["refused"].keys() == {"farm-environment"}, told
+    assert "precompiled" in told["last"] and told["failed"] == {}, told
+    checks = {check["check"]: check for check in command(host, env, "doctor")["checks"]}
+    assert checks["farm"]["state"] == "warn" and "farm-environment" in checks["farm"]["message"]

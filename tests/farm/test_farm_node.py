@@ -1,0 +1,105 @@
+"""What a node does with a job, without Ray: a worker of its own, in which the environment is checked as in each worker."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import torch
+from support_graphs import captured
+from support_host import prepare
+
+from precompiled import wire
+from precompiled.farm import node
+from precompiled.farm.messages import Request, Result, decode, encode
+from precompiled.graph import environment
+from precompiled.store import artifact_format as fmt
+from precompiled.store import packed, scratch
+from precompiled.store.artifacts import Store
+
+pytestmark = pytest.mark.slow  # a worker, which imports torch
+
+X = torch.randn(4, 6)
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The node's store."""
+    found = tmp_path_factory.mktemp("node") / "store"
+    prepare(scratch.directory(found))
+    found.chmod(0o700)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PRECOMPILED_CACHE_DIR", str(found))
+        yield found
+    if node._worker is not None:
+        node._worker.end()
+        node._worker = None
+
+
+def double(x: torch.Tensor) -> torch.Tensor:
+    return (x * 2).sin()
+
+
+def asked(change: dict[str, Any] | None = None, graph: bytes = b"", key: str = "", limit_s: float = 300.0) -> Result:
+    """The answer to a job of one graph; ``change``: of the interpreter that it wants."""
+    found = captured(double, X)
+    interpreter = msgspec.structs.replace(environment.interpreter_of_a_worker(), **(change or {}))
+    job = wire.Job(
+        id="1", key=key or found.key, store="/nowhere", device="cpu", graph=graph or found.program.to_bytes(),
+        compile_threads=8, failure_ttl_s=1.0, may_park=True, offer=wire.Offer(interpreter, limit_s),
+    )  # fmt: skip
+    return decode(node.compile_job(encode(Request(job))), Result)
+
+
+def altered(**facts: str) -> bytes:
+    program = json.loads(captured(double, X).program.to_bytes())
+    program["environment"].update(facts)
+    return json.dumps(program).encode()
+
+
+def test_a_node_gives_back_the_artifact_and_the_next_time_what_its_store_has(root: Path) -> None:
+    key = captured(double, X).key
+    first = asked()
+    assert (first.outcome, first.code, len(first.artifacts)) == ("compiled", "", 1) and first.node, first.message
+    found = packed.unpack(first.artifacts[0], key)
+    assert fmt.BUNDLE in found.files and found.manifest.key == key
+    (artifact,) = Store(root).lookup(key)
+    assert artifact.manifest.compiled_by["pid"] == found.manifest.compiled_by["pid"]
+    assert asked().artifacts == first.artifacts, "nothing is compiled twice"
+
+
+@pytest.mark.parametrize("change", [
+    {"precompiled": "0.0"}, {"torch": "2.0.0"}, {"python": "3.1"}, {"graph": {"cpu": "another"}},
+], ids=["precompiled", "torch", "python", "cpu"])  # fmt: skip
+def test_a_node_that_is_not_as_the_host_is_says_in_what(root: Path, change: dict[str, Any]) -> None:
+    ((what, value),) = change.items()
+    result = asked(graph=altered(**value), key="d" * 64) if what == "graph" else asked(change)
+    assert (result.outcome, result.code) == ("refused", "farm-environment")
+    told = "cpu" if what == "graph" else what
+    assert told in result.message.lower() and ("another" if what == "graph" else value) in result.message
+
+
+def test_a_graph_that_no_worker_can_compile_comes_back_with_the_workers_word(root: Path) -> None:
+    result = asked(graph=altered().replace(b'"mul"', b'"nosuch"'), key="e" * 64)
+    assert (result.outcome, result.code) == ("failed", "farm-failed") and "undecodable-graph" in result.message
+
+
+def test_a_worker_that_takes_too_long_is_ended_and_the_next_job_has_another(root: Path) -> None:
+    result = asked(key="f" * 64, limit_s=0.01)
+    assert (result.outcome, result.code) == ("failed", "farm-lost") and node._worker is None
+    assert asked().outcome == "compiled"
+
+
+def test_what_is_no_request_of_this_version_is_refused() -> None:
+    result = decode(node.compile_job(b"\xc0"), Result)
+    assert (result.outcome, result.code) == ("refused", "farm-environment")
+
+
+def test_a_node_whose_settings_cannot_be_used_says_so(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PRECOMPILED_CACHE_DIR", "not/absolute")
+    result = asked()
+    assert (result.outcome, result.code) == ("refused", "farm-environment") and "absolute" in result.message
