@@ -46,6 +46,13 @@ $(FLEET): $(STAMP)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test-s3]' 'torch==$(TORCH)'
 	@touch $@
 
+# A real Ray cluster.
+FARM := $(VENV)/.installed-farm
+
+$(FARM): $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test-farm]' 'torch==$(TORCH)'
+	@touch $@
+
 # ---------------------------------------------------------------- see it
 
 .PHONY: demo
@@ -126,6 +133,10 @@ test-slow: $(STAMP) ## The tests that take minutes each
 .PHONY: test-ranks
 test-ranks: $(STAMP) ## Ranks that do not start alike: late, killed, evicted, cold (STARTS=200 of them; 20 minutes)
 	@PRECOMPILED_STARTS=$(or $(STARTS),200) $(BIN)/python -m pytest -m slow tests/chaos/test_uneven_ranks.py $(PYTEST_ARGS)
+
+.PHONY: test-farm
+test-farm: $(FARM) ## A farm: a real Ray cluster of four nodes on this machine (installs Ray; minutes)
+	@$(BIN)/python -m pytest tests/farm $(PYTEST_ARGS)
 
 .PHONY: test-systemd
 test-systemd: $(STAMP) ## A real systemd, booted in a container (root; Debian: systemd-container)

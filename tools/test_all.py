@@ -44,6 +44,7 @@ class Suite:
 SUITES = (
     Suite("test"),
     Suite("test-slow"),
+    Suite("test-farm"),
     Suite("test-versions"),
     Suite("test-systemd", _with_nspawn),
     Suite("test-gpu", _with_a_gpu),

@@ -37,6 +37,7 @@ class Cluster:
         self.address: str = self._rays.address
         self.url = f"ray://127.0.0.1:{port}"
         self.nodes: list[Any] = []
+        self.killed: set[int] = set()
 
     def add(self, *, places: int = 1, env: Mapping[str, str] | None = None) -> int:
         """A node of one core; its number."""
@@ -61,6 +62,7 @@ class Cluster:
 
     def kill(self, number: int) -> None:
         """As by a loss of power: nobody is told."""
+        self.killed.add(number)
         self._rays.remove_node(self.nodes[number], allow_graceful=False)
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""What a node does with a job, without Ray: a worker of its own, in which the environment is checked as in each worker."""
+"""What a node does with a job, without Ray: in a worker of its own, which checks the environment as each one does."""
 
 from __future__ import annotations
 
