@@ -63,7 +63,7 @@ demo: $(STAMP) ## A model trains without waiting for its compile, beside plain t
 demo-fleet: $(FLEET) ## Three hosts and a bucket on this machine: each graph compiled once (under 4 minutes)
 	@$(BIN)/python examples/demo/fleet.py
 
-.PHONY: bench bench-quick bench-full bench-scale bench-fleet bench-watch bench-packages
+.PHONY: bench bench-quick bench-full bench-scale bench-fleet bench-farm bench-watch bench-packages
 bench: $(STAMP) ## All measures against their goals, side by side with torch.compile (about 40 minutes; ARGS=--help)
 	@$(BIN)/python -m benchmarks $(ARGS)
 bench-quick: $(STAMP) ## The same with small models and fewer repeats: does it work, not what it is (minutes)
@@ -74,6 +74,8 @@ bench-scale: $(STAMP) ## How costs grow with artifacts, clients and jobs (about 
 	@$(BIN)/python -m benchmarks.scale $(ARGS)
 bench-fleet: $(FLEET) ## 1,000 simulated hosts start cold at once, some are killed: each graph compiled once (an hour; ARGS=--help)
 	@$(BIN)/python -m benchmarks.fleet $(ARGS)
+bench-farm: $(FARM) ## Twelve graphs on a Ray cluster of one, two and three nodes of one core each (minutes; ARGS=--help)
+	@$(BIN)/python -m benchmarks.farm $(ARGS)
 bench-watch: $(STAMP) ## Watch mode: from a save to ready, and the next run beside torch.compile's (minutes; ARGS=--help)
 	@$(BIN)/python -m benchmarks.watch $(ARGS)
 bench-packages: $(STAMP) ## Packages: the first call of a process that traces nothing (minutes; ARGS=--recording: that records)

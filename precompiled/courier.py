@@ -9,9 +9,12 @@ from pathlib import Path
 
 from precompiled import compiler, wire
 from precompiled.core.errors import StoreError
+from precompiled.graph import places
+from precompiled.graph.job import split
 from precompiled.remote import link
 from precompiled.store.artifacts import Store
 
+OF_RANKS_S = 3600.0  # the same for what one compile makes for several ranks (store/turns.py)
 KEEP_S = 30.0  # before the next courier is sent, where there is no helper, or a store that cannot be read
 
 
@@ -21,6 +24,8 @@ def warm_up() -> None:
 
 def run_job(job: wire.Job) -> wire.Finished:
     """"exists" where it was published meanwhile, "parked" where the farm has it, else "kept"."""
+    if places.family(split(job.graph)[0]):
+        return wire.Finished(job.id, job.key, "kept", 0.0, message="for several ranks at once", again_s=OF_RANKS_S)
     store = Store(Path(job.store), [Path(path) for path in job.base], compiler.say)
     try:
         for _look in range(2):

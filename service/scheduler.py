@@ -431,9 +431,13 @@ class Scheduler:
             self._offer_jobs(now, out)
 
     def _offer_jobs(self, now: float, out: list[Instruction]) -> None:
-        """Give couriers what no slot is free for, where its user has a farm."""
+        """Give couriers what no slot is free for, where its user has a farm. What a starting worker is for is not."""
         couriers = {worker.seat: worker for worker in self.workers.values() if worker.is_courier}
+        promised = Counter(worker.seat for worker in self.workers.values() if worker.state == "starting")
         for job in list(self._queue.ready(now)):
+            if promised[job.seat] > 0:
+                promised[job.seat] -= 1
+                continue
             if not job.submit.farm or job.kept_until > now:
                 continue
             seat = job.seat.of_courier

@@ -243,8 +243,10 @@ class Host:
         assert not (self.root / "run" / "socket").exists()
 
     def stop_helper(self) -> None:
-        """End a remote's helper, where one runs, and prove it."""
-        state = remote.state(self.store.root) if remote.greeting(self.store.root) else None
+        """End the helper of a remote or a farm, where one runs, and prove it."""
+        root, state = self.store.root, None
+        if remote.greeting(root):
+            state = remote.state(root) or remote.state(root, remote.FARM_STATE)
         if remote.ask(self.store.root, {"do": "stop"}, wait_s=TIMEOUT_S) is not None and state is not None:
             with contextlib.suppress(psutil.NoSuchProcess):
                 psutil.Process(state["pid"]).wait(TIMEOUT_S)

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import psutil
 import pytest
 from support_daemon import wait_until
@@ -22,6 +23,7 @@ from precompiled.core import config
 from precompiled.core.config import Settings
 from precompiled.core.errors import ConfigError
 from precompiled.farm import farm
+from precompiled.graph import key
 from precompiled.remote import link
 from precompiled.store.artifacts import Store
 
@@ -96,3 +98,12 @@ def test_what_the_setting_may_be(given: str, farm: str) -> None:
     assert config.load({"farm": given}).farm == farm
     with pytest.raises(ConfigError, match="ray://host:port"):
         config.load({"farm": "http://head"})
+
+
+def test_what_one_compile_makes_for_several_ranks_is_not_offered(settings: Settings) -> None:
+    """Each of them would be compiled there; here one is, and the others wait for it (store/turns.py)."""
+    inputs = {"args": [], "meshes": [{"shape": [2], "ranks": [0, 1], "rank": 0}]}
+    program = {name: {} for name in key.SECTIONS} | {"inputs": inputs, "hints": [], "floats": []}
+    graph = json.dumps(program, separators=(",", ":")).encode()
+    finished = courier.run_job(msgspec.structs.replace(job(settings.cache_dir, KEY), graph=graph))
+    assert (finished.outcome, finished.again_s) == ("kept", courier.OF_RANKS_S)

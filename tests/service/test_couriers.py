@@ -29,6 +29,14 @@ def test_what_has_a_slot_is_not_offered_and_what_has_none_is() -> None:
     assert host.only(RunJob, host.done(first)).job.key == "c"
 
 
+def test_what_a_worker_starts_for_is_not_offered() -> None:
+    host = Host()
+    start = host.only(StartWorker, host.submit("a", farm=True))
+    assert start.device == "cpu", "no courier, for a graph that is alone"
+    courier(host, host.submit("b", farm=True))
+    assert host.only(RunJob, host.tell(WorkerReady(start.worker))).job.key == "a"
+
+
 def test_what_the_farm_keeps_out_goes_to_the_next_slot() -> None:
     host = Host()
     worker = host.warm()

@@ -1,0 +1,154 @@
+"""Twelve distinct graphs on a farm of one node, of two, of three: each node one place and one core of this machine.
+
+`make bench-farm` (`python -m benchmarks.farm`). A real Ray cluster, the helper's own farm and driver; no worker of this
+host compiles beside it. Nodes are warm: each has compiled another graph before. They share the machine's cores in turn,
+so more nodes than cores show what the farm costs, and not what it gives. Exit status 1 when a graph did not come.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.harness.console import begin
+from benchmarks.harness.result import Table, machine, write_part
+from precompiled import wire
+from precompiled.farm.farm import Farm
+from precompiled.graph import capture, environment, key
+from precompiled.store.artifacts import Store
+
+TITLE = "Distinct graphs on a farm of warm nodes, one place and one core each"
+HEADERS = ["nodes", "graphs", "compiled there", "given back", "seconds", "of one node's time"]
+RAYS_STORE_BYTES = 100 << 20
+LIMIT_S = 1200.0
+
+
+@dataclass(frozen=True)
+class Outcome:
+    nodes: int
+    graphs: int
+    told: dict[str, Any]
+    seconds: float
+
+
+def graph(number: int) -> wire.Job:
+    """An encoder layer of a width of its own, in inference."""
+    width = 32 * (number + 1)
+    layer = torch.nn.TransformerEncoderLayer(width, 4, 2 * width, dropout=0.0, batch_first=True)
+    programs: list[capture.Program] = []
+
+    def backend(module: torch.fx.GraphModule, _: list[Any]) -> Any:
+        programs.append(capture.capture(module, {}))
+        return module.forward
+
+    torch._dynamo.reset()
+    torch.compile(layer, backend=backend, dynamic=False, fullgraph=True)(torch.randn(4, 16, width))
+    program = programs[0]
+    return wire.Job(
+        id=str(number), key=key.key(program.sections), store="", device="cpu", graph=program.to_job("", []),
+        compile_threads=1, failure_ttl_s=1.0, name=f"layer {width}",
+        offer=wire.Offer(environment.interpreter_of_a_worker(program.modules), LIMIT_S),
+    )  # fmt: skip
+
+
+@contextmanager
+def cluster(nodes: int, root: Path) -> Iterator[None]:
+    """This process's RAY_ADDRESS, while it stands."""
+    from ray.cluster_utils import Cluster
+
+    cores = sorted(os.sched_getaffinity(0))
+    os.environ.update(RAY_TMPDIR=str(root), RAY_USAGE_STATS_ENABLED="0")
+    rays = Cluster()
+    try:
+        rays.add_node(num_cpus=0, include_dashboard=False, object_store_memory=RAYS_STORE_BYTES)
+        for number in range(nodes):
+            os.sched_setaffinity(0, {cores[number % len(cores)]})  # inherited
+            rays.add_node(
+                num_cpus=1, resources={"precompiled": 1}, object_store_memory=RAYS_STORE_BYTES,
+                env_vars={"PRECOMPILED_CACHE_DIR": str(root / f"node{number}")},
+            )  # fmt: skip
+        os.sched_setaffinity(0, cores)
+        os.environ["RAY_ADDRESS"] = rays.address
+        yield
+    finally:
+        os.sched_setaffinity(0, cores)
+        rays.shutdown()
+
+
+def measured(nodes: int, warming: list[wire.Job], jobs: list[wire.Job]) -> Outcome:
+    root = Path(tempfile.mkdtemp(prefix="pc-"))
+    left: set[str] = set()
+    changed = threading.Condition()
+
+    def ended(name: str, _slots: list[int]) -> None:
+        with changed:
+            left.discard(name)
+            changed.notify_all()
+
+    def run(farm: Farm, wanted: list[wire.Job]) -> float:
+        left.update(job.key for job in wanted)
+        began = time.perf_counter()
+        for job in wanted:
+            farm.take(job)
+        with changed:
+            changed.wait_for(lambda: not left, LIMIT_S)
+        return time.perf_counter() - began
+
+    try:
+        with cluster(nodes, root):
+            farm = Farm("auto", Store(root / "store"), ended)
+            farm.look(LIMIT_S)
+            while farm.document()["places"] < nodes:
+                time.sleep(0.1)  # the driver looks every two seconds
+            run(farm, warming[:nodes])
+            before = farm.document()
+            seconds = run(farm, jobs)
+            told = farm.document()
+            told["compiled"] -= before["compiled"]
+        return Outcome(nodes, len(jobs), told, seconds)
+    finally:
+        shutil.rmtree(root, ignore_errors=True)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.farm", description=__doc__)
+    parser.add_argument("--graphs", type=int, default=12)
+    parser.add_argument("--nodes", type=int, action="append", help="by default 1, 2 and 3")
+    parser.add_argument("--docs", action="store_true", help="put the table into docs/farm.md")
+    arguments = parser.parse_args()
+    _console, say = begin(140)
+    counts = arguments.nodes or [1, 2, 3]
+    jobs = [graph(number) for number in range(arguments.graphs + max(counts))]
+    outcomes: list[Outcome] = []
+    for nodes in counts:
+        outcomes.append(measured(nodes, jobs[arguments.graphs :], jobs[: arguments.graphs]))
+        say(f"{nodes}: {outcomes[-1].seconds:.1f} s, {outcomes[-1].told}")
+    one = next((item.seconds for item in outcomes if item.nodes == 1), None)
+    rows = [
+        [str(item.nodes), str(item.graphs), str(item.told["compiled"]), str(item.graphs - item.told["compiled"]),
+         f"{item.seconds:.1f}", f"{item.seconds / one:.2f}" if one else "-"]
+        for item in outcomes
+    ]  # fmt: skip
+    table = Table(TITLE, HEADERS, rows)
+    print("\n" + table.text() + "\n")
+    if arguments.docs:
+        facts = machine()
+        about = f"On {facts['cores']} cores ({facts['cpu']}), load {facts['load']:.1f} at the end, {facts['commit']}:"
+        write_part("`make bench-farm ARGS=--docs`", [about, table.text()], "farm.md")
+    return int(any(item.told["compiled"] < item.graphs for item in outcomes))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
