@@ -14,8 +14,8 @@ from precompiled.graph.job import split
 from precompiled.remote import link
 from precompiled.store.artifacts import Store
 
+KEEP_S = 30.0  # before it is offered again, where there is no helper, or a store that cannot be read
 OF_RANKS_S = 3600.0  # the same for what one compile makes for several ranks (store/turns.py)
-KEEP_S = 30.0  # before the next courier is sent, where there is no helper, or a store that cannot be read
 
 
 def warm_up() -> None:

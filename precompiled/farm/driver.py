@@ -21,6 +21,7 @@ from precompiled.farm import node
 from precompiled.farm.messages import Drop, Ended, Node, Nodes, Result, Task, ToDriver, Unusable, decode, receive, send
 
 RESOURCE = "precompiled"  # of Ray's, which a node that compiles has: for so many compiles at a time
+CALLS = 200  # that a process of Ray's does, and its worker with it: a worker cannot unload modules and libraries
 RETRIES = 2  # after a node, or a process of Ray's on it, was lost
 LOOK_S = 2.0  # between two looks at who is there
 
@@ -31,7 +32,7 @@ class Driver:
         self._lock = threading.Lock()  # of the stream
         self._refs: dict[int, Any] = {}
         self._compile = ray.remote(
-            num_cpus=1, resources={RESOURCE: 1}, max_retries=RETRIES, scheduling_strategy="SPREAD"
+            num_cpus=1, resources={RESOURCE: 1}, max_retries=RETRIES, max_calls=CALLS, scheduling_strategy="SPREAD"
         )(node.compile_job)  # fmt: skip
 
     def run(self) -> None:

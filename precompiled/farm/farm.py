@@ -47,6 +47,7 @@ STARTING_AGAIN_S = 1.0
 REST_S = 30.0  # after the driver has left, until another one is started
 KEPT_S = 600.0  # that a graph is kept here after the farm could not compile it
 USUAL_S = 30.0  # what a compile there takes, until some have ended
+WANTED_S = 60.0  # a case that waits, and that nobody has asked for since, keeps no helper
 PATIENCE, MIN_PATIENCE_S = 2.0, 15.0  # a case is late after so many times the usual, and this at least
 
 
@@ -54,10 +55,12 @@ PATIENCE, MIN_PATIENCE_S = 2.0, 15.0  # a case is late after so many times the u
 class Counts:
     """What was done. ``refused``, ``failed``: jobs that nodes gave back, by code; ``last``: the last of them in words.
     ``taken_back``: jobs that a worker here was free for before a node was; ``hedged``: that one compiled as well.
+    ``compile_s``: that nodes spent on what they compiled.
     """
 
     sent: int = 0
     compiled: int = 0
+    compile_s: float = 0.0
     taken_back: int = 0
     hedged: int = 0
     refused: Counter[str] = field(default_factory=Counter)
@@ -71,6 +74,7 @@ class _Case:
     name: str
     request: bytes
     time_limit_s: float
+    asked: float = 0.0
     number: int = 0  # of its task, once it is out
     out_since: float = 0.0
     hedged: bool = False
@@ -102,6 +106,7 @@ class Farm:
             now, case = time.monotonic(), self._cases.get(key)
             if case is None:
                 return self._refuses(key, now) if courier else None
+            case.asked = now
             if not case.number:
                 if courier:
                     return {"again_s": WAITING_AGAIN_S}
@@ -134,7 +139,9 @@ class Farm:
         """A courier brings a job that ``ask`` had nothing to say about."""
         assert job.offer is not None
         with self._changed:
-            self._cases[job.key] = _Case(job.key, job.name, encode(Request(job)), job.offer.time_limit_s)
+            self._cases[job.key] = _Case(
+                job.key, job.name, encode(Request(job)), job.offer.time_limit_s, asked=time.monotonic()
+            )
             self._send_out()
         return {"again_s": WAITING_AGAIN_S}
 
@@ -148,13 +155,22 @@ class Farm:
 
     @property
     def busy(self) -> bool:
-        return bool(self._cases)
+        """Whether somebody waits for something."""
+        with self._changed:
+            since = time.monotonic() - WANTED_S
+            return any(case.number or case.asked > since for case in self._cases.values())
 
     def look(self, wait_s: float) -> None:
         """Have the driver say who compiles there, or why nobody does."""
         with self._changed:
             self._start(time.monotonic())
             self._changed.wait_for(lambda: self._state != "starting", wait_s)
+
+    def close(self) -> None:
+        """End the driver."""
+        with self._changed, suppress(OSError):
+            if self._sock is not None:
+                self._sock.shutdown(socket.SHUT_RDWR)
 
     def document(self) -> dict[str, Any]:
         """What ``status``, ``farm status`` and ``doctor`` show; field names are public."""
@@ -210,6 +226,7 @@ class Farm:
             self._kept[case.key] = time.monotonic() + KEPT_S  # further sizes of it, too: it was told what it knows
             if slots:
                 self.counts.compiled += 1
+                self.counts.compile_s += result.seconds
                 self._usual.append(time.monotonic() - case.out_since)
             else:
                 which = self.counts.refused if result.outcome == "refused" else self.counts.failed
