@@ -239,19 +239,16 @@ class Pending:
                     if self._awaited and not self._closing and not self._hint:
                         self._changed.wait(LOOK_OBSERVED_S if observer.active else LOOK_S)
         except Exception as error:
-            log.exception("the swap thread broke down; pending graphs stay eager")
-            self._session.ledger.count_reason("fallbacks", "swap-thread")
+            log.exception("the swap thread broke down; pending graphs are compiled in process")
             with self._changed:
                 self._thread = None
-                for item in self._awaited.values():
-                    item.swap.on(Event.FAILED)
-                    item.calls.report.reason = "swap-thread"
-                    item.calls.report.message = f"the thread that awaits artifacts broke down: {error}"
-                    item.done.set()
-                left, self._awaited = list(self._awaited), {}
-                self._changed.notify_all()
-            for id in left:
-                self._session.connection.forget(id)
+                left = list(self._awaited.values())
+            for item in left:
+                try:
+                    self._give_up(item, "swap-thread", f"the thread that awaits artifacts broke down: {error}")
+                except Exception:  # whoever waits for this one must not wait for ever
+                    log.exception("graph %s stays eager", item.calls.report.name)
+                    self.abandon(item)
         finally:
             with self._changed:
                 if self._thread in (None, threading.current_thread()):  # else the next thread has told its own number
@@ -356,14 +353,12 @@ class Pending:
 
     def _load_failed(self, item: Awaited, code: str, message: str) -> None:
         """Submit the graph again, but not for ever (swap.py)."""
-        report = item.calls.report
-        log.warning("graph %s: %s", report.name, message)
-        self._session.ledger.count_reason("fallbacks", code)
+        log.warning("graph %s: %s", item.calls.report.name, message)
         if item.swap.on(Event.LOAD_FAILED) is Instruction.SUBMIT:
+            self._session.ledger.count_reason("fallbacks", code)
             self._resubmit(item)
         else:
-            report.reason, report.message = code, message
-            self._finish(item)
+            self._give_up(item, code, message)
 
     def _give_up_if_awaited(self, id: str, code: str, message: str) -> None:
         with self._changed:
