@@ -140,8 +140,8 @@ def _is_there(store: Store, job: wire.Job) -> bool:
         return False
     if any(not artifact.manifest.guards for artifact in artifacts):
         return True
-    from precompiled.graph.capture import parse, size_values
-    from precompiled.torch_internals.sizes import guard_check
+    from precompiled.graph.capture import parse
+    from precompiled.torch_internals.sizes import guard_check, size_values
 
     program = parse(job.graph)
     values = size_values(program["inputs"], program["hints"])

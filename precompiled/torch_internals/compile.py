@@ -53,7 +53,7 @@ from precompiled.torch_internals import (
     untimed,
 )
 from precompiled.torch_internals.kernel_units import Native
-from precompiled.torch_internals.sizes import evaluate, is_size_input, produced_guards
+from precompiled.torch_internals.sizes import is_size_input, produced_guards, size_values
 
 _ALIASED = "an input that is changed shares its memory with another"
 
@@ -130,7 +130,7 @@ def compile_graph(
             triton_files.drop_texts(freezing.code_of(part))
             meshes.refuse_ranks(found_meshes, freezing.code_of(part).source_code)
         # The client checks the guards itself, against the sizes of its call (torch_internals/sizes.py).
-        guards, bundle.guards_expr = produced_guards(symints, _values(inputs, hints)), None
+        guards, bundle.guards_expr = produced_guards(symints, size_values(inputs, hints)), None
     shares = any("shares" in item for item in inputs["args"])
     if shares and any(info.mutates_data or info.mutates_metadata for info in bundle.runtime_metadata.input_info):
         # AOTAutograd's result depends on which input is a view of which, on which Dynamo does not guard.
@@ -171,11 +171,7 @@ def compile_here(
             found_meshes,
         )  # fmt: skip
     _refuse_input_guards(context)
-    return compiled, produced_guards(symints, _values(program["inputs"], program["hints"]))
-
-
-def _values(inputs: dict[str, Any], hints: list[int]) -> list[int]:
-    return [evaluate(item["size"], hints) for item in inputs["args"] if is_size_input(item)]
+    return compiled, produced_guards(symints, size_values(program["inputs"], program["hints"]))
 
 
 def _compile(
