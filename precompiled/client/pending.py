@@ -43,6 +43,9 @@ log = logging.getLogger("precompiled.client.pending")
 # Seconds between two looks without an event. The first is for directories without events, and so it is short.
 LOOK_S = 0.5
 LOOK_OBSERVED_S = 2.0
+# Without a daemon for so long (it was stopped, or cannot be started any more) a graph is compiled in process: else it
+# would run eager for as long as the program does. A restart, also of a host's many clients, is over by then.
+ALONE_S = 60.0
 
 
 class Session(Protocol):
@@ -232,6 +235,10 @@ class Pending:
                 for id, code, text in refused:
                     self._give_up_if_awaited(id, code, text)
                 self._session.connection.ensure_running()
+                if self._session.connection.alone_s() > ALONE_S:
+                    for item in awaited:
+                        said = f"no daemon has answered for {ALONE_S:g} s, and nobody else has compiled it"
+                        self._give_up_if_awaited(item.id, "no-daemon", said)
                 with self._changed:
                     awaited = list(self._awaited.values())
                 self._progress.look(awaited)

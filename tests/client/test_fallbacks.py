@@ -25,7 +25,7 @@ from support_daemon import DaemonUnderTest, running_daemon, wait_until
 from support_session import ThisProcess, deaf_daemon, this_process
 
 from precompiled import routing, wire
-from precompiled.client import submit
+from precompiled.client import pending, submit
 from precompiled.client.dispatch import Dispatch
 from precompiled.client.ledger import GraphCalls, GraphReport
 from precompiled.client.process import PROCESS
@@ -316,6 +316,19 @@ def test_an_error_of_ours_at_a_submit(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _no_descriptors(*_: Any) -> None:
     raise OSError(24, "Too many open files")
+
+
+def test_a_graph_that_no_daemon_takes_any_more_is_compiled_in_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pending, "ALONE_S", 0.05)
+    with deaf_daemon() as here:
+        torch._dynamo.reset()
+        compiled = torch.compile(double, backend="precompiled")
+        torch.testing.assert_close(compiled(X), X * 2)
+        assert here.session.pending.wait(30)
+        torch.testing.assert_close(compiled(X), X * 2)
+        graph = only(here)
+        assert (graph.state, graph.source, graph.reason) == ("bypassed", "inline", "no-daemon")
+        assert here.counted("fallbacks") == {"no-daemon": 1}
 
 
 @pytest.mark.reason("swap-thread")
