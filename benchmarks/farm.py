@@ -1,9 +1,9 @@
 """Twelve distinct graphs on a farm of one node, of two, of three: each node one place and one core of this machine.
 
 `make bench-farm` (`python -m benchmarks.farm`). A real Ray cluster, the helper's own farm and driver; no worker of this
-host compiles beside it. Nodes are warm: each has compiled another graph before. They share the machine's cores in turn,
-so more nodes than cores show what the farm costs, and not what it gives: *places at work* is the share of the time in which
-nodes compiled. Exit status 1 when a graph did not come.
+host compiles beside it. Nodes are warm: each has compiled another graph before. They share the machine's cores in
+turn, so more nodes than cores show what the farm costs, and not what it gives: *places at work* is the share of the
+time in which nodes were at a job. Exit status 1 when a graph did not come.
 """
 
 from __future__ import annotations

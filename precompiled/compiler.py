@@ -140,8 +140,8 @@ def is_there(store: Store, job: wire.Job) -> bool:
         return False
     if any(not artifact.manifest.guards for artifact in artifacts):
         return True
-    from precompiled.graph.capture import parse, size_values
-    from precompiled.torch_internals.sizes import guard_check
+    from precompiled.graph.capture import parse
+    from precompiled.torch_internals.sizes import guard_check, size_values
 
     program = parse(job.graph)
     values = size_values(program["inputs"], program["hints"])
@@ -210,14 +210,14 @@ def _compile(
         ) from error
     frozen = weights.tensors([item for item in inputs["args"] if "content" in item], data)
     with (
-        phases.noted(record.spans, record.phase),
+        phases.noted(record),
         modes.process_wide(program["modes"]),
         modes.thread_local(program["modes"]),
         configs.applied(settings, job.compile_threads),
         process_groups.stand_ins(program["modes"]["groups"], program["modes"].get("ranks")),
     ):
         result: CompileResult = compile_graph(
-            module, inputs, program["hints"], program["floats"], frozen, told, record.phase
+            module, inputs, program["hints"], program["floats"], frozen, told, record
         )
     if result.native.files and not uses_cpu:
         # For this CPU, by this compiler, and the key has neither: hosts that have others would find it.

@@ -26,7 +26,7 @@ WAIT_FOR_WINNER_S = 5.0  # another daemon has the lock: until it answers, or lea
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m precompiled.service", description=__doc__.splitlines()[0])
     parser.add_argument("--system", action="store_true", help="serve all users, as root")
-    parser.add_argument("--detach", action="store_true", help="go to the background; log to the runtime directory")
+    parser.add_argument("--detach", action="store_true", help="go to the background; log to a file")
     parser.add_argument("--ready-fd", type=int, default=-1, metavar="N",
                         help="write one line of JSON there: how the start went")  # fmt: skip
     parser.add_argument("--version", action="version", version=VERSION)
@@ -66,11 +66,11 @@ def _detach() -> None:
 
 
 def _log_to_file(settings: config.Settings) -> None:
-    """Log to the runtime directory, also what the interpreter itself says; after the start, when it is ours."""
+    """Log to a file, also what the interpreter itself says; after the start, when the runtime directory is ours."""
     import logging
     from logging.handlers import RotatingFileHandler
 
-    path = settings.runtime_dir / paths.LOG_NAME
+    path = settings.log_path
 
     class Handler(RotatingFileHandler):
         def doRollover(self) -> None:
@@ -156,7 +156,7 @@ def _serve(settings: config.Settings, system: bool, detach: bool, on_demand: boo
     _raise_descriptor_limit()
 
     def ready() -> None:
-        if detach:
+        if detach or settings.log_file is not None:
             _log_to_file(settings)
         report.tell("ready")
 

@@ -4,28 +4,38 @@ from __future__ import annotations
 
 from typing import Any
 
+import click
+
 from precompiled.cli.app import command
 from precompiled.cli.output import Output, table
-from precompiled.core.config import NAMES, Settings
-from precompiled.core.words import human_bytes, human_seconds
+from precompiled.core import paths
+from precompiled.core.config import ENV_PREFIX, MEANINGS, NAMES, Settings
+from precompiled.core.words import human_bytes, human_seconds, sentence
 
 
 @command("config", overrides=True)
-def config_command(out: Output, settings: Settings) -> None:
-    """Show every setting, its value, and where the value came from."""
-    values: dict[str, Any] = {name: getattr(settings, name) for name in NAMES}
+@click.argument("names", nargs=-1, metavar="[NAME]...", type=click.Choice(NAMES))
+def config_command(out: Output, settings: Settings, names: tuple[str, ...]) -> None:
+    """Show every setting, its value, and where the value came from; of those that are named, also what they do."""
     document = {
-        name: {"value": _plain(value), "origin": settings.origins[name]}
-        for name, value in values.items()
+        name: {"value": _plain(getattr(settings, name)), "origin": settings.origins[name], "meaning": MEANINGS[name]}
+        for name in names or NAMES
     }
-    rows = [(name, _with_unit(settings, name), settings.origins[name]) for name in NAMES]
-    out.result(document, lambda: table(("SETTING", "VALUE", "ORIGIN"), rows))
+
+    def show() -> None:
+        rows = [(name, _with_unit(settings, name), settings.origins[name]) for name in names or NAMES]
+        table(("SETTING", "VALUE", "ORIGIN"), rows)
+        for name in names:
+            click.echo(f"\n{name}: {sentence(MEANINGS[name].replace('`', ''))}")
+            click.echo(f"  {ENV_PREFIX}{name.upper()}=VALUE, or `{name} = VALUE` in {paths.user_config_file()}")
+
+    out.result(document, show)
 
 
 def _plain(value: Any) -> Any:
     if isinstance(value, tuple):
         return [str(item) for item in value]
-    return value if isinstance(value, (bool, int, float)) else str(value)
+    return value if value is None or isinstance(value, (bool, int, float)) else str(value)
 
 
 def _with_unit(settings: Settings, name: str) -> str:

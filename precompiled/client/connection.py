@@ -168,8 +168,14 @@ class Connection:
         self._next_start = 0.0
         self._start_pause = STARTS_MIN_S
         self._told_to_stop = False
+        self._alone_since: float | None = None
         self._next_revival = 0.0
         self._revival_pause = REVIVAL_MIN_S
+
+    def alone_s(self) -> float:
+        """For how many seconds there have been submits that could be handed to no daemon; 0 where one takes them."""
+        since = self._alone_since
+        return 0.0 if since is None else time.monotonic() - since
 
     def was_told_to_stop(self) -> bool:
         """Whether the daemon was stopped on request, and no other runs: this process starts none then."""
@@ -232,6 +238,8 @@ class Connection:
                 link = self._retire()
                 for submit in self._submits.values():
                     submit.state = "unsent"  # its replies are lost with the link
+                if self._alone_since is None:
+                    self._alone_since = time.monotonic()
         if link is not None:
             link.close()
 
@@ -262,6 +270,8 @@ class Connection:
                 work = bool(self._submits or self._tallies or self._expected)
                 if self._closing:
                     return self._retire()
+                if not self._submits:
+                    self._alone_since = None
                 if work:
                     idle_since = None
                 elif idle_since is None:
@@ -275,7 +285,10 @@ class Connection:
                     next_look = now + retry
                     retry = min(2 * retry, RETRY_MAX_S)
             if self._link is not None and self._link.up:
+                self._alone_since = None
                 self._send_due(now)
+            elif self._submits and self._alone_since is None:
+                self._alone_since = now
             self._wait(now, next_look, idle_since)
             if self._link is not None:
                 for reply in self._link.receive():

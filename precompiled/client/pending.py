@@ -43,6 +43,9 @@ log = logging.getLogger("precompiled.client.pending")
 # Seconds between two looks without an event. The first is for directories without events, and so it is short.
 LOOK_S = 0.5
 LOOK_OBSERVED_S = 2.0
+# Without a daemon for so long (it was stopped, or cannot be started any more) a graph is compiled in process: else it
+# would run eager for as long as the program does. A restart, also of a host's many clients, is over by then.
+ALONE_S = 60.0
 
 
 class Session(Protocol):
@@ -232,6 +235,10 @@ class Pending:
                 for id, code, text in refused:
                     self._give_up_if_awaited(id, code, text)
                 self._session.connection.ensure_running()
+                if self._session.connection.alone_s() > ALONE_S:
+                    for item in awaited:
+                        said = f"no daemon has answered for {ALONE_S:g} s, and nobody else has compiled it"
+                        self._give_up_if_awaited(item.id, "no-daemon", said)
                 with self._changed:
                     awaited = list(self._awaited.values())
                 self._progress.look(awaited)
@@ -239,19 +246,16 @@ class Pending:
                     if self._awaited and not self._closing and not self._hint:
                         self._changed.wait(LOOK_OBSERVED_S if observer.active else LOOK_S)
         except Exception as error:
-            log.exception("the swap thread broke down; pending graphs stay eager")
-            self._session.ledger.count_reason("fallbacks", "swap-thread")
+            log.exception("the swap thread broke down; pending graphs are compiled in process")
             with self._changed:
                 self._thread = None
-                for item in self._awaited.values():
-                    item.swap.on(Event.FAILED)
-                    item.calls.report.reason = "swap-thread"
-                    item.calls.report.message = f"the thread that awaits artifacts broke down: {error}"
-                    item.done.set()
-                left, self._awaited = list(self._awaited), {}
-                self._changed.notify_all()
-            for id in left:
-                self._session.connection.forget(id)
+                left = list(self._awaited.values())
+            for item in left:
+                try:
+                    self._give_up(item, "swap-thread", f"the thread that awaits artifacts broke down: {error}")
+                except Exception:  # whoever waits for this one must not wait for ever
+                    log.exception("graph %s stays eager", item.calls.report.name)
+                    self.abandon(item)
         finally:
             with self._changed:
                 if self._thread in (None, threading.current_thread()):  # else the next thread has told its own number
@@ -356,14 +360,12 @@ class Pending:
 
     def _load_failed(self, item: Awaited, code: str, message: str) -> None:
         """Submit the graph again, but not for ever (swap.py)."""
-        report = item.calls.report
-        log.warning("graph %s: %s", report.name, message)
-        self._session.ledger.count_reason("fallbacks", code)
+        log.warning("graph %s: %s", item.calls.report.name, message)
         if item.swap.on(Event.LOAD_FAILED) is Instruction.SUBMIT:
+            self._session.ledger.count_reason("fallbacks", code)
             self._resubmit(item)
         else:
-            report.reason, report.message = code, message
-            self._finish(item)
+            self._give_up(item, code, message)
 
     def _give_up_if_awaited(self, id: str, code: str, message: str) -> None:
         with self._changed:

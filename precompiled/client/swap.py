@@ -10,13 +10,11 @@ from where all that follows is done anyway, and give none.
           │ bypass                                             │
           ├───────────────► bypassed ◄─ refused, bypass┐       │
           │ failed (with `require`)                    │       │
-          ├───────────────► failed                     │       │
+          ├───────────────► failed ◄──── failed ───────┤       │
           │ miss                                       │       │
           └───────────────► pending ───────────────────┴───────┤
-                             │  ▲ load-failed (submit again)   │
-                             │  └──────────────────────────────┘
-                             │ failed, or load-failed too often
-                             └───────────────► failed
+                                ▲ load-failed (submit again)   │
+                                └──────────────────────────────┘
 """
 
 from __future__ import annotations
@@ -54,7 +52,7 @@ class Instruction(str, Enum):
     COMPILE_INLINE_LATER = "compile-inline-later"  # at the next call
 
 
-# An artifact that could not be loaded is compiled anew, but not for ever.
+# An artifact that could not be loaded is compiled anew, but not for ever: then none is awaited any more.
 MAX_LOADS = 3
 
 _TABLE: dict[tuple[State, Event], tuple[State, Instruction | None]] = {
@@ -88,7 +86,6 @@ class Swap:
         if event is Event.LOAD_FAILED and self.state is State.PENDING:
             self.loads_failed += 1
             if self.loads_failed >= MAX_LOADS:
-                self.state = State.FAILED
                 return None
         try:
             self.state, instruction = _TABLE[self.state, event]

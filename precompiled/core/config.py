@@ -20,65 +20,125 @@ ENV_PREFIX = "PRECOMPILED_"
 MAX_BASES = 16
 
 
+def _setting(default: Any, meaning: str) -> Any:
+    """``meaning``: for people, in `precompiled config NAME` and docs/settings.md."""
+    return field(default=default, metadata={"meaning": meaning})
+
+
 @dataclass(frozen=True)
 class Settings:
     """Every setting. The environment variable is ``PRECOMPILED_<NAME>``, the TOML key ``<name>``."""
 
     # -- clients
-    mode: str = "eager"  # eager | wait | lookup | off
-    wait_s: float = 600.0  # until mode "wait" goes on eager, what must not is compiled in process, and `require` raises
-    # Raise NotServed where a graph would be compiled in process or run eager; waits, as mode "wait" (decision 0045).
-    require: bool = False
-    progress: bool = True  # say on a terminal, or in a notebook, when a first run runs eager, and when compiled
-    autostart: bool = True  # start a daemon on demand where none runs
-    # Whether traces of Dynamo are kept, so that later processes skip tracing, too. "program": used where all source
-    # files of the program are the same; "function": where all that a trace has read is the same (docs/packages.md).
-    packages: str = "program"
-    package_audit: float = 0.02  # fraction of processes that trace nevertheless, and compare (0: none)
+    mode: str = _setting(
+        "eager",
+        "`eager`: a graph that is not compiled runs eager meanwhile. `wait`: it is waited for. `lookup`: what is "
+        "there is used, and nothing is sent to the daemon. `off`: plain torch.compile",
+    )
+    wait_s: float = _setting(
+        600.0,
+        "until mode `wait` goes on eager, what must not run eager is compiled in process, and `require` raises",
+    )
+    require: bool = _setting(
+        False,
+        "raise NotServed where a graph would be compiled in process or run eager; waits, as mode `wait`",
+    )
+    progress: bool = _setting(
+        True,
+        "say on a terminal, or in a notebook, when a first run runs eager, and when compiled",
+    )
+    autostart: bool = _setting(True, "start a daemon on demand where none runs")
+    packages: str = _setting(
+        "program",
+        "whether traces of Dynamo are kept, so that later processes skip tracing, too. `program`: used where all "
+        "source files of the program are the same; `function`: where all that a trace has read is the same; `off`",
+    )
+    package_audit: float = _setting(0.02, "fraction of processes that trace nevertheless, and compare; 0: none")
     # -- both
-    cache_dir: Path = field(default_factory=paths.default_cache_dir)  # the store
-    # Base stores below it: read, never written. The variable has them with colons between, TOML as a list.
-    base: tuple[Path, ...] = ()
-    runtime_dir: Path = field(default_factory=paths.default_runtime_dir)  # socket and lock
-    # The remote behind it: a URL of fsspec's (s3://bucket/prefix, gs://, abfs://, file://), "" for none. It is code of
-    # others: objects are believed that are signed by a key that this host names, or all, where it says so.
-    remote: str = ""
-    remote_unsigned: bool = False
-    remote_put: bool = True  # put there what is compiled here
-    remote_timeout_s: float = 10.0  # of one request
-    # For how long, in all, a process's traces may wait for what is on its way from there (decision 0047); 0: never.
-    remote_ahead_s: float = 2.0
-    # The farm: a Ray cluster that compiles what no worker here has room for. "auto" (the cluster that this host is a
-    # node of, or RAY_ADDRESS names), "ray://host:port", "" for none.
-    farm: str = ""
-    log: str = "warning"  # debug | info | warning | error
+    cache_dir: Path = field(default_factory=paths.default_cache_dir, metadata={"meaning": "the store"})
+    base: tuple[Path, ...] = _setting(
+        (),
+        "base stores below it: read, never written. In the variable with colons between, in TOML a list",
+    )
+    runtime_dir: Path = field(
+        default_factory=paths.default_runtime_dir, metadata={"meaning": "where the daemon's socket and lock are"}
+    )
+    remote: str = _setting(
+        "",
+        "the remote behind the store: a URL of fsspec's (s3://bucket/prefix, gs://, abfs://, file://); empty, or "
+        "`none` over a file that names one: no remote",
+    )
+    # It is code of others: objects are believed that a key signed which this host names, or all, where it says so.
+    remote_unsigned: bool = _setting(
+        False,
+        "believe objects of the remote that nobody signed: whoever writes there then runs code as you",
+    )
+    remote_put: bool = _setting(True, "put there what is compiled here")
+    remote_timeout_s: float = _setting(10.0, "limit of one request to the remote")
+    remote_ahead_s: float = _setting(
+        2.0,
+        "for how long, in all, a process's traces may wait for what is on its way from the remote; 0: never",
+    )
+    farm: str = _setting(
+        "",
+        "a Ray cluster that compiles what no worker here has room for: `auto` (the one that this host is a node of, or "
+        "that RAY_ADDRESS names), or `ray://host:port`; empty, or `none` over a file that names one: no farm",
+    )
+    log: str = _setting("warning", "`debug`, `info`, `warning` or `error`; of a daemon `info` where it is not set")
     # -- daemon
-    workers: int = 0  # workers that compile at the same time, over all users; 0: from the cores and the memory
-    compile_threads: int = 0  # threads of one compile; 0: all cores for one that is alone, else cores / workers
-    max_queue: int = 1000  # queued jobs over all users
-    max_queue_per_uid: int = 500
-    max_graph_bytes: int = 256 << 20
-    job_timeout_s: float = 1800.0
-    job_memory_bytes: int = 0  # resident bytes of a worker's process tree; 0: 3/4 of the memory / workers
-    # Seconds after its submit in which a job gives way to the programs that run: its client is in its first step.
-    yield_s: float = 4.0
-    worker_idle_s: float = 900.0  # the last worker of a seat is released after this
-    daemon_idle_s: float = 0.0  # an on-demand daemon leaves after this long without work; 0: never
-    failure_ttl_s: float = 3600.0  # how long a failure record keeps a graph from being compiled again
-    cache_max_bytes: int = 20 << 30  # eviction by least recent use above this, per store
-    cache_max_inodes: int = 200_000
+    log_file: Path | None = _setting(  # noqa: RUF009 - it is field(), by another name
+        None,
+        "the file that the daemon logs to, kept below 1 MiB, with the one before it. Without it: `daemon.log` in "
+        "`runtime_dir` where a client or `start` started the daemon, else its standard error (of a unit the "
+        "journal)",
+    )
+    workers: int = _setting(
+        0,
+        "workers that compile at the same time, over all users; 0: from the cores and the memory",
+    )
+    compile_threads: int = _setting(
+        0,
+        "threads of one compile; 0: all cores for one that is alone, else cores / workers",
+    )
+    max_queue: int = _setting(1000, "queued jobs over all users")
+    max_queue_per_uid: int = _setting(500, "queued jobs of one user")
+    max_graph_bytes: int = _setting(256 << 20, "a larger graph is not served")
+    job_timeout_s: float = _setting(
+        1800.0,
+        "a compile that takes longer is ended, and its graph left eager for an hour",
+    )
+    job_memory_bytes: int = _setting(
+        0,
+        "resident bytes of a worker's process tree, above which it is ended; 0: 3/4 of the memory / workers",
+    )
+    yield_s: float = _setting(
+        4.0,
+        "for so long after its submit a job gives way to the programs that run: its client is in its first step",
+    )
+    worker_idle_s: float = _setting(900.0, "the last worker of an environment leaves after this long without work")
+    daemon_idle_s: float = _setting(0.0, "an on-demand daemon leaves after this long without work; 0: never")
+    failure_ttl_s: float = _setting(3600.0, "how long a failure record keeps a graph from being compiled again")
+    cache_max_bytes: int = _setting(20 << 30, "size of a store above which what was not used for longest is evicted")
+    cache_max_inodes: int = _setting(200_000, "number of a store's files and directories above which the same is done")
     # name -> where its value came from: "default", "flag", "env PRECOMPILED_X", "file /etc/precompiled.toml"
     origins: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
 
     def text(self, name: str) -> str:
         """A setting as it is written in a variable or a flag."""
         value = getattr(self, name)
+        if value is None:
+            return ""
         return os.pathsep.join(map(str, value)) if isinstance(value, tuple) else str(value)
 
     @property
     def has_helper(self) -> bool:
         """Whether there is something to do for a helper (precompiled/remote/helper.py)."""
         return bool(self.remote or self.farm)
+
+    @property
+    def log_path(self) -> Path:
+        """Where a daemon in the background logs to."""
+        return self.log_file or self.runtime_dir / paths.LOG_NAME
 
     @property
     def starts_daemon(self) -> bool:
@@ -181,9 +241,11 @@ _PARSERS: dict[str, Callable[[Any], Any]] = {
     "remote_put": _switch,
     "cache_dir": lambda value: _directory(str(value)),
     "runtime_dir": lambda value: _directory(str(value)),
+    "log_file": lambda value: _directory(str(value)) if str(value) else None,
 }
 NAMES = tuple(item.name for item in fields(Settings) if item.name != "origins")
 _FIELDS = {item.name: item for item in fields(Settings)}
+MEANINGS: Mapping[str, str] = {name: _FIELDS[name].metadata["meaning"] for name in NAMES}
 for _name in NAMES:
     if _name not in _PARSERS:
         _PARSERS[_name] = _positive(float if isinstance(_FIELDS[_name].default, float) else int)

@@ -240,9 +240,9 @@ _TABLE = (
 
     _store(_IN_PROCESS, "store-untrusted", "somebody else could have written to the store, or to this artifact",
         "The message names the path, its owner or mode, and the `chmod` or `chown`",
-        then="; nothing of it is loaded", running=_EAGER),
+        then="; nothing of it is loaded"),
     _store(_IN_PROCESS, "store-unreadable", "the file system refuses to read the store",
-        "Make it readable, or set `PRECOMPILED_CACHE_DIR`", running=_EAGER),
+        "Make it readable, or set `PRECOMPILED_CACHE_DIR`"),
     _store(_IN_PROCESS, "store-unwritable",
         "a worker cannot write there (clients are told `compile-failed`, with the message)",
         "Space, modes, `PRECOMPILED_CACHE_DIR`"),
@@ -268,7 +268,9 @@ _TABLE = (
         then="; a further size of a graph that runs stays eager"),
     _store(None, "bad-key", "something that is no key was to become a file name", "a bug: report it"),
 
-    _daemon(_IN_PROCESS, "no-daemon", "no daemon listens, and none can be started", "`precompiled doctor`"),
+    _daemon(_IN_PROCESS, "no-daemon",
+        "no daemon listens, and none can be started; or the daemon that had the graph was stopped, and for a minute "
+        "none has followed it", "`precompiled doctor`"),
     _daemon(None, "no-reply", "the daemon accepts connections and does not answer (commands only)",
         "look into its log, or restart it"),
     _daemon(_IN_PROCESS, "protocol-version", "client and daemon, or daemon and worker, are of different versions",
@@ -303,7 +305,7 @@ _TABLE = (
         "a graph could not be handed to the connection (no descriptors or threads are left)",
         "Look at the process's limits", running=_EAGER),
     _daemon(_IN_PROCESS, "swap-thread", "the thread that awaits artifacts broke down",
-        "A bug: report it, with `PRECOMPILED_LOG=info`", running=_EAGER),
+        "A bug: report it, with `PRECOMPILED_LOG=info`"),
     _daemon(_IN_PROCESS, "swap-transition", "a graph was driven along a transition that does not exist",
         "A bug: report it with the story in the message"),
     _daemon(_IN_PROCESS, "internal-error", "something unexpected in the client",

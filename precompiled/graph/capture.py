@@ -28,7 +28,7 @@ from precompiled.core.errors import Bypass, CompileFailed
 from precompiled.graph import devices, environment, job, weights
 from precompiled.graph.key import SECTIONS
 from precompiled.torch_internals import codec, configs, group_names, metadata, modes, process_groups
-from precompiled.torch_internals.sizes import evaluate, is_size_input
+from precompiled.torch_internals.sizes import is_size_input, size_values
 
 # Source lines, for people (torch_internals/source_lines.py); neither the key nor the compile depends on them.
 ABOUT = "about"
@@ -155,11 +155,6 @@ def capture(
         tuple(groups),
         tuple(inputs.meshes.found),
     )
-
-
-def size_values(inputs: dict[str, Any], hints: list[int]) -> list[int]:
-    """The values of the size inputs of an ``inputs`` section, in order, for these values of the symbols."""
-    return [evaluate(item["size"], hints) for item in inputs["args"] if is_size_input(item)]
 
 
 def parse(data: bytes) -> dict[str, Any]:

@@ -20,6 +20,7 @@ _ALIKE, _ALIKE_BY_ANOTHER_NAME = 0.6, 0.9
 
 _ADVICE = {
     "size": "torch._dynamo.mark_dynamic, or dynamic=True, lets one artifact serve several sizes",
+    "parameter": "nothing, after a change of the model; a model of each size has artifacts of its own",
     "range": "ask for the same range everywhere (torch._dynamo.mark_dynamic(min=, max=), torch._check)",
     "dtype": "each dtype has an artifact of its own: cast before the call, where one is meant",
     "input": "each kind of input has an artifact of its own: give it as before, where one is meant",
@@ -35,6 +36,9 @@ _ADVICE = {
     "cpu": "compile on a CPU like the one that it runs on",
     "new": "",
 }
+_SHORT = {
+    "size": "new size", "parameter": "new size of a parameter", "range": "other range of a size", "dtype": "new dtype",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -125,7 +129,7 @@ def _inputs(changes: Sequence[Change], at: str, *, is_alone: bool) -> Iterator[C
     kinds: dict[str, list[Change]] = {}
     for change in changes:
         if change.where.startswith("the unbacked size") or change.field.endswith("shape"):
-            kind = "size"
+            kind = "parameter" if change.parameter else "size"
         elif change.where.startswith(difference.RANGE):
             kind = "range"
         elif change.field.endswith("dtype"):
@@ -142,7 +146,7 @@ def _inputs(changes: Sequence[Change], at: str, *, is_alone: bool) -> Iterator[C
         name = first.source or first.where
         more = f", and {counted(len(those) - 1, 'more change')} of inputs" if len(those) > 1 else ""
         field = {"range": "the range asked for, "}.get(kind, f"{first.field} " if first.field else "")
-        short = {"size": "new size", "range": "other range of a size", "dtype": "new dtype"}.get(kind, "other input")
+        short = _SHORT.get(kind, "other input")
         yield Cause(kind, short, f"{name}: {field}{first.before} -> {first.after}{more}", at)
 
 

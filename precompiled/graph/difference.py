@@ -31,7 +31,9 @@ _MAX_FLAGS = 12
 
 @dataclass(frozen=True)
 class Change:
-    """One thing that differs. ``source``: what it is in the program, a line of code or the name of an input."""
+    """One thing that differs. ``source``: what it is in the program, a line of code or the name of an input.
+    ``parameter``: it is of an input that is a parameter of a module.
+    """
 
     section: str
     where: str
@@ -40,6 +42,7 @@ class Change:
     field: str = ""  # of an input
     note: str = ""
     source: str = ""
+    parameter: bool = False
 
     def __str__(self) -> str:
         field, note = self.field and f"{self.field} ", self.note and f"  ({self.note})"
@@ -143,11 +146,13 @@ def _inputs(before: dict[str, Any], after: dict[str, Any]) -> Iterator[Change]:
         program, position = (before, one) if other is None else (after, other)
         old = None if one is None else left["args"][one]
         new = None if other is None else right["args"][other]
+        parameter = bool((new or old or {}).get("parameter"))
         for field, was, now in _input_fields(old, new):
-            note = "" if field != "shape" or advised else _DYNAMIC
+            note = "" if field != "shape" or parameter or advised else _DYNAMIC
             advised = advised or bool(note)
             name = listing.input_name(program, position)
-            yield Change("inputs", f"input {position}", was, now, field=field, note=note, source=name)
+            yield Change("inputs", f"input {position}", was, now, field=field, note=note, source=name,
+                         parameter=parameter)  # fmt: skip
     for number, (was, now) in enumerate(zip_longest(left["ranges"], right["ranges"])):
         if was != now:
             name = listing.symbols(after).get(f"s{number}", "")

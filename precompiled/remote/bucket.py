@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from precompiled.core import durable
 from precompiled.remote.errors import RemoteError
+from precompiled.store.requests import Request
 
 _T = TypeVar("_T")
 
@@ -50,8 +51,10 @@ class Breaker:
 class Bucket:
     """``url``: any of fsspec's. Each method raises RemoteError, and FileNotFoundError where nothing is there."""
 
-    def __init__(self, url: str, timeout_s: float) -> None:
+    def __init__(self, url: str, timeout_s: float, note: Callable[[Request], None] = lambda request: None) -> None:
+        """``note`` is told of each request, in the thread that asks."""
         self.url = url
+        self._note = note
         self.reading, self.writing = Breaker(), Breaker()  # credentials may allow the one and not the other
         self._timeout_s = timeout_s
         try:
@@ -82,7 +85,7 @@ class Bucket:
                 return {}
             return {item["name"].rpartition("/")[2]: int(item["size"] or 0) for item in found if item["type"] == "file"}
 
-        return self._within(self.reading, call)
+        return self._within(self.reading, ("list", folder), call)
 
     def everything(self) -> dict[str, tuple[int, float | None]]:
         """By path, below the URL, of all objects: the size, and when it was written (seconds since the epoch, by the
@@ -100,12 +103,13 @@ class Bucket:
                 if name.startswith(start)
             }
 
-        return self._within(self.reading, call, 10 * self._timeout_s)
+        return self._within(self.reading, ("list", ""), call, 10 * self._timeout_s)
 
     def read(self, path: str, start: int, end: int) -> bytes:
         """Bytes of an object."""
         return self._within(
-            self.reading, lambda: bytes(self._fs.cat_file(f"{self._root}/{path}", start=start, end=end)),
+            self.reading, ("read", path),
+            lambda: bytes(self._fs.cat_file(f"{self._root}/{path}", start=start, end=end)),
             self._timeout_s + (end - start) / BYTES_PER_S,
         )  # fmt: skip
 
@@ -121,7 +125,7 @@ class Bucket:
             else:
                 self._fs.pipe_file(target, data)
 
-        self._within(self.writing, call, self._timeout_s + len(data) / BYTES_PER_S)
+        self._within(self.writing, ("write", path), call, self._timeout_s + len(data) / BYTES_PER_S, len(data))
 
     def create(self, path: str, data: bytes) -> bool:
         """Write a small object, whole, where there is none; whether there was none. One of all who do so at once is
@@ -139,7 +143,7 @@ class Bucket:
                 return False
             return True
 
-        return self._within(self.writing, call)
+        return self._within(self.writing, ("create", path), call, written=len(data))
 
     def remove(self, path: str) -> None:
         """Remove an object, if it is there."""
@@ -150,11 +154,28 @@ class Bucket:
             except FileNotFoundError:
                 pass
 
-        self._within(self.writing, call)
+        self._within(self.writing, ("remove", path), call)
 
-    def _within(self, breaker: Breaker, call: Callable[[], _T], timeout_s: float = 0.0) -> _T:
-        """What a call gives, in time. One that hangs is left behind in its thread, which nobody waits for."""
+    def _within(
+        self, breaker: Breaker, what: tuple[str, str], call: Callable[[], _T], timeout_s: float = 0.0, written: int = 0
+    ) -> _T:
+        """What a call gives, in time. One that hangs is left behind in its thread, which nobody waits for. ``what``: a
+        Request's what and path.
+        """
         breaker.check()
+        began, clock = time.time(), time.monotonic()
+        size, problem = 0, ""
+        try:
+            result = self._in_time(breaker, call, timeout_s)
+            size = len(result) if isinstance(result, bytes) else written
+            return result
+        except RemoteError as error:
+            problem = error.code
+            raise
+        finally:
+            self._note(Request(*what, began, time.monotonic() - clock, size, problem))
+
+    def _in_time(self, breaker: Breaker, call: Callable[[], _T], timeout_s: float) -> _T:
         timeout_s = timeout_s or self._timeout_s
         done = threading.Event()
         answer: list[Any] = []

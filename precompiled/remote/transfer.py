@@ -26,6 +26,7 @@ from precompiled.store import package_format, packed
 from precompiled.store.artifacts import Store
 from precompiled.store.packages import Entry
 from precompiled.store.reading import Artifact
+from precompiled.store.requests import RequestRecord
 
 MAX_TRIED = 4  # objects for the same variant
 PARALLEL = 16  # requests at a time, where many objects are wanted
@@ -274,4 +275,4 @@ class Transfer:
 
 def opened(root: Path, url: str, timeout_s: float, trust: Trust, base: Sequence[Path] = ()) -> Transfer:
     """A transfer between the store at ``root`` and a remote. ``base``: its base stores. Raises RemoteError."""
-    return Transfer(Store(root, base), Bucket(url, timeout_s), trust)
+    return Transfer(Store(root, base), Bucket(url, timeout_s, RequestRecord(root).note), trust)

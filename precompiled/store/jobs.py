@@ -5,8 +5,9 @@
     jobs/<pid>-<started>.jsonl
 
 A file is of one worker, and the last KEPT workers' are there. Each line is a JSON object: the first says which worker
-it is; each job then has a line when it begins, one for each phase that it comes to, and one at its end, which has all
-spans of time that torch measured in it. A job without an end is under way, or its worker has died.
+it is; each job then has a line when it begins, one for each phase that it comes to, some about the kernels that it
+waits for, and one at its end, which has all spans of time that torch measured in it. A job without an end is under way,
+or its worker has died.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from pathlib import Path
 from precompiled.core.errors import StoreError
 from precompiled.core.files import process_start
 from precompiled.core.spans import Span, ended
-from precompiled.core.words import human_seconds
+from precompiled.core.words import counted, human_seconds
 from precompiled.store import lines, trust
 from precompiled.store.runs import start_of
 
@@ -50,6 +51,7 @@ class Job:
     outcome: str = ""  # as in wire.Finished
     reason: str = ""
     phases: list[tuple[str, float]] = field(default_factory=list)  # what it came to, and when
+    kernels: dict[str, tuple[int, int]] = field(default_factory=dict)  # by phase: built, and of how many
     spans: list[Span] = field(default_factory=list)
 
 
@@ -82,11 +84,14 @@ class UnderWay:
     phase: str
     phase_began: float
     estimate_s: float | None
+    kernels: tuple[int, int] = (0, 0)
 
     def said(self) -> str:
-        """Behind how long it has taken: `` of about 35.0 s, Inductor: forward``."""
+        """Behind how long it has taken: `` of about 35.0 s, C++ compilers, 64 of 120 kernels``."""
         of = f" of about {human_seconds(self.estimate_s)}" if self.estimate_s is not None else ""
-        return of + (f", {self.phase}" if self.phase else "")
+        built, all_kernels = self.kernels
+        kernels = f", {built:,} of {counted(all_kernels, 'kernel')}" if all_kernels else ""
+        return of + (f", {self.phase}" if self.phase else "") + kernels
 
 
 class JobRecord:
@@ -97,6 +102,7 @@ class JobRecord:
         self._lines: lines.Lines | None = None
         self._job = ""
         self._phases: set[str] = set()
+        self._share = -1  # of the kernels, in percent, that was said last
         self.spans: list[Span] = []  # of the job that is under way
 
     def begin(self, id: str, key: str, name: str, attempt: int, queued_s: float) -> None:
@@ -124,7 +130,15 @@ class JobRecord:
         """The job has come to this; said once of each."""
         if name not in self._phases:
             self._phases.add(name)
+            self._share = -1
             self._write({"job": self._job, "phase": name, "at": time.time()})
+
+    def kernels(self, built: int, of: int) -> None:
+        """Of the kernels that the job waits for, so many are built. Of many, not each is said."""
+        share = built * 100 // of
+        if share != self._share:
+            self._share = share
+            self._write({"job": self._job, "kernels": (built, of)})
 
     def spent(self, what: str, seconds: float) -> None:
         """This thread did that for the job, until now."""
@@ -166,7 +180,7 @@ def under_way(root: Path) -> list[UnderWay]:
         phase, at = now.phases[-1] if now.phases else ("", now.began)
         last = took.get(now.name, [])[-ESTIMATED_BY:]
         found.append(UnderWay(worker.pid, now.id, now.key, now.name, now.began, phase, at,
-                              statistics.median(last) if last else None))  # fmt: skip
+                              statistics.median(last) if last else None, now.kernels.get(phase, (0, 0))))  # fmt: skip
     return found
 
 
@@ -203,6 +217,9 @@ def _worker(found: list[dict[str, object]]) -> Worker:
             continue
         elif "phase" in line:
             job.phases.append((str(line["phase"]), float(line["at"])))  # type: ignore[arg-type]
+        elif "kernels" in line:
+            built, of = line["kernels"]  # type: ignore[misc]
+            job.kernels[job.phases[-1][0] if job.phases else ""] = int(built), int(of)  # type: ignore[has-type]
         else:
             job.ended, job.outcome, job.reason = line["ended"], line["outcome"], line["reason"]  # type: ignore[assignment]
             job.spans = [Span(*span) for span in line["spans"]]  # type: ignore[attr-defined]

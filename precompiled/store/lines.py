@@ -1,4 +1,4 @@
-"""Files of JSON lines that are kept for people: runs/ (runs.py), and jobs/ (jobs.py). Nothing is served by them.
+"""Files of JSON lines that are kept for people, and serve nothing: runs/, jobs/, requests/ (a file of each here).
 
 A line is written at once and whole, by one process, to a file of its own. A file has a limit, and so has a folder; what
 is beyond is not kept.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +53,7 @@ class Lines:
         self.file = file
         self.left = MAX_BYTES
 
-    def append(self, line: Mapping[str, Any]) -> None:
+    def append(self, line: Mapping[str, Any] | Sequence[Any]) -> None:
         """Raises OSError."""
         data = json.dumps(line).encode() + b"\n"
         if len(data) > self.left:
@@ -67,7 +67,7 @@ class Lines:
             os.close(fd)
 
 
-def read(name: str, directory_fd: int, *, shown: str) -> list[dict[str, Any]]:
+def read(name: str, directory_fd: int, *, shown: str) -> list[Any]:
     """The lines of a file in a checked directory. Raises OSError, StoreError, ValueError."""
     data = trust.read_file(name, directory_fd, 2 * MAX_BYTES, shown=shown)
     # What is being written has no end yet.

@@ -1,9 +1,9 @@
 """A trace in the Trace Event Format, JSON that Perfetto (ui.perfetto.dev) and chrome://tracing show.
 
 Rows: of each client its threads, and each of its graphs (eager until the swap, then compiled); of the daemon its queue;
-of each worker its threads, with torch's phases and the compilers; the remote, as workers ask it. Arrows lead from the
-client that sent a graph over the queue and the job to the loads of its artifact; ``args.id`` is the graph's id, which
-is the job's as well where this graph was the first to ask for it.
+of each worker its threads, with torch's phases and the compilers; the remote, as workers ask for it, and each request.
+Arrows lead from the client that sent a graph over the queue and the job to the loads of its artifact; ``args.id`` is
+the graph's id, which is the job's as well where this graph was the first to ask for it.
 
 Slices of a row must nest. Format: the document "Trace Event Format" of Chromium's catapult project.
 """
@@ -77,8 +77,8 @@ class _Trace:
         self.events.append(event)
         return event
 
-    def _rows(self, pid: int, name: str, times: Sequence[tuple[float, float]]) -> list[int]:
-        """A row for each of these times: the first one that is free then."""
+    def _rows(self, pid: int, name: str, times: Sequence[tuple[float, float]], below: int = 0) -> list[int]:
+        """A row for each of these times, of those numbered over ``below``: the first one that is free then."""
         until: list[float] = []
         found = [0] * len(times)
         for at in sorted(range(len(times)), key=lambda at: times[at]):
@@ -86,9 +86,10 @@ class _Trace:
             row = next((row for row, free in enumerate(until) if free <= began), len(until))
             if row == len(until):
                 until.append(ended)
-                self._say("thread_name", pid, row + 1, name=name if row == 0 else f"{name} ({row + 1})")
+                named = name if row == 0 else f"{name} ({row + 1})"
+                self._say("thread_name", pid, below + row + 1, name=named)
             until[row] = ended
-            found[at] = row + 1
+            found[at] = below + row + 1
         return found
 
     # ------------------------------------------------ who did what
@@ -146,7 +147,8 @@ class _Trace:
         for job in worker.jobs:
             ended = job.ended or self._facts.now
             args = {"id": job.id, "key": job.key[:12], "graph": job.name, "attempt": job.attempt,
-                    "outcome": job.outcome or "under way", "reason": job.reason}  # fmt: skip
+                    "outcome": job.outcome or "under way", "reason": job.reason,
+                    "kernels": sum(built for built, _ in job.kernels.values())}  # fmt: skip
             slice = self._slice(pid, worker.pid, f"job {job.name}", job.began, ended, args)
             self._jobs[id(job)] = [slice]
             inside = [Span("job", job.began, ended - job.began, worker.pid), *job.spans]
@@ -159,13 +161,19 @@ class _Trace:
                     self._fetches.append((job, span))
 
     def remote(self) -> None:
-        if not self._fetches:
+        if not self._fetches and not self._facts.requests:
             return
         self._process(REMOTE, "remote", 2000)
         spans = [(span.began, span.ended) for _, span in self._fetches]
         for (job, span), tid in zip(self._fetches, self._rows(REMOTE, "asked", spans), strict=True):
             found = {"exists": "found", "parked": "another host compiles it"}.get(job.outcome, "not there")
             self._slice(REMOTE, tid, f"fetch {job.name}", span.began, span.ended, {"id": job.id, "answer": found})
+        asked = self._facts.requests
+        times = [(max(request.began, self._facts.began), request.ended) for request in asked]
+        rows = self._rows(REMOTE, "requests", times, MAX_PID)
+        for request, (began, ended), tid in zip(asked, times, rows, strict=True):
+            args = {"path": request.path, "bytes": request.bytes, "problem": request.problem}
+            self._slice(REMOTE, tid, request.what, began, ended, args)
 
     def queue(self) -> None:
         found = [job for worker in self._facts.workers for job in worker.jobs]

@@ -1,9 +1,9 @@
-"""What the store knows of a stretch of time: its clients' processes, and its workers with their jobs."""
+"""What the store knows of a stretch of time: its clients' processes, its workers' jobs, its remote's requests."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 from precompiled.core.spans import Span
 from precompiled.store import jobs, runs
 from precompiled.store.jobs import Job, Worker
+from precompiled.store.requests import Request, requests
 from precompiled.store.runs import Process
 
 # What the numbers of GraphReport and of wire.Finished call it.
@@ -28,6 +29,7 @@ class Facts:
     processes: list[Process]
     workers: list[Worker]
     traces: dict[str, float]
+    requests: list[Request] = field(default_factory=list)
 
     def job_of(self, graph: dict[str, Any]) -> Job | None:
         """The job whose artifact a graph runs: the one that it asked for, else the last of its key before its load."""
@@ -61,7 +63,7 @@ def gather(root: Path, since: float, now: float, chosen: Callable[[Process], boo
         mine = [job for job in worker.jobs if (job.ended or now) >= since]
         if mine:
             workers.append(replace(worker, jobs=mine))
-    return Facts(since, now, processes, workers, traces)
+    return Facts(since, now, processes, workers, traces, requests(root, since))
 
 
 def end_of(process: Process, now: float) -> float:

@@ -45,6 +45,7 @@ from precompiled.torch_internals import (
     meshes,
     metadata,
     modes,
+    phases,
     places,
     program_classes,
     static_launchers,
@@ -52,7 +53,7 @@ from precompiled.torch_internals import (
     untimed,
 )
 from precompiled.torch_internals.kernel_units import Native
-from precompiled.torch_internals.sizes import evaluate, is_size_input, produced_guards
+from precompiled.torch_internals.sizes import is_size_input, produced_guards, size_values
 
 _ALIASED = "an input that is changed shares its memory with another"
 
@@ -94,14 +95,15 @@ def _gives_memory_back() -> Iterator[None]:
 def compile_graph(
     module: torch.fx.GraphModule, inputs: dict[str, Any], hints: list[int], floats: list[float],
     weights: Sequence[torch.Tensor] = (), told: Callable[[], None] = lambda: None,
-    phase: Callable[[str], None] = lambda name: None,
+    progress: phases.Progress | None = None,
 ) -> CompileResult:  # fmt: skip
     """Compile forward and, where an input requires grad, backward. Raises what torch raises, or CompileFailed.
 
     The caller has applied the program's modes and configuration. ``weights``: what the last inputs are, to be frozen.
-    ``told``: called as soon as it is known that the result is for this rank's place in its meshes only. ``phase``: told
-    when nothing is left but to wait for the compilers.
+    ``told``: called as soon as it is known that the result is for this rank's place in its meshes only. ``progress``:
+    told when nothing is left but to wait for the compilers, and how many kernels they have built.
     """
+    progress = progress or phases.Untold()
     context = TracingContext(metadata.new_fake_mode())
     classes = program_classes.made(inputs.get("classes", ()))
     asked = places.Asked(told)
@@ -111,7 +113,7 @@ def compile_graph(
         dtensor_state.applied(inputs.get("dtensors")),
         tracing(context),
         _serializable(),
-        kernel_units.collected() as collector,
+        kernel_units.collected(progress.kernels) as collector,
         freezing.collected(weights),
         untimed.choices(),
         static_launchers.kept(),
@@ -128,7 +130,7 @@ def compile_graph(
             triton_files.drop_texts(freezing.code_of(part))
             meshes.refuse_ranks(found_meshes, freezing.code_of(part).source_code)
         # The client checks the guards itself, against the sizes of its call (torch_internals/sizes.py).
-        guards, bundle.guards_expr = produced_guards(symints, _values(inputs, hints)), None
+        guards, bundle.guards_expr = produced_guards(symints, size_values(inputs, hints)), None
     shares = any("shares" in item for item in inputs["args"])
     if shares and any(info.mutates_data or info.mutates_metadata for info in bundle.runtime_metadata.input_info):
         # AOTAutograd's result depends on which input is a view of which, on which Dynamo does not guard.
@@ -137,7 +139,7 @@ def compile_graph(
         pickled = program_classes.dumps(bundle, classes)
     except Exception as error:
         raise CompileFailed(f"the result cannot be pickled: {error}", code="not-serializable") from error
-    phase("C++ compilers")
+    progress.phase("C++ compilers")
     return CompileResult(pickled, collector.native(), bundle.compiled_bw is not None, guards, not asked.yes)
 
 
@@ -169,11 +171,7 @@ def compile_here(
             found_meshes,
         )  # fmt: skip
     _refuse_input_guards(context)
-    return compiled, produced_guards(symints, _values(program["inputs"], program["hints"]))
-
-
-def _values(inputs: dict[str, Any], hints: list[int]) -> list[int]:
-    return [evaluate(item["size"], hints) for item in inputs["args"] if is_size_input(item)]
+    return compiled, produced_guards(symints, size_values(program["inputs"], program["hints"]))
 
 
 def _compile(

@@ -175,7 +175,9 @@ class KernelCollector:
     built while the backward is being lowered; ``native`` raises the errors of the compiler.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, told: Callable[[int, int], None] = lambda built, of: None) -> None:
+        """``told``: how many kernels are built, and of how many, after each unit."""
+        self._told = told
         for cache in (_Build.cache, _WrapperBuild.cache):
             cache.clear()  # after a killed compiler, build again; what was built is found on disk
         self._kernels: dict[str, _Native] = {}
@@ -225,6 +227,8 @@ class KernelCollector:
     def _build(self) -> None:
         self.all_named()
         units, self._units = self._units, []
+        if units:
+            self._told(len(self._files), len(self._kernels))
         while units:
             unit = units.pop(0)
             try:
@@ -239,6 +243,7 @@ class KernelCollector:
                 continue
             digest = hashlib.sha256(path.read_bytes()).hexdigest()
             self._files |= {kernel.name: (path, digest) for kernel in unit.kernels}
+            self._told(len(self._files), len(self._kernels))
 
 
 def divided(kernels: Sequence[Any], threads: int) -> Iterator[Sequence[Any]]:
@@ -251,7 +256,7 @@ def divided(kernels: Sequence[Any], threads: int) -> Iterator[Sequence[Any]]:
 
 
 @contextmanager
-def collected() -> Iterator[KernelCollector]:
-    collector = KernelCollector()
+def collected(told: Callable[[int, int], None]) -> Iterator[KernelCollector]:
+    collector = KernelCollector(told)
     with handled(collector):
         yield collector

@@ -1,9 +1,11 @@
-"""In a worker: which phases a compile comes to, and how long each took, as torch itself measures them.
+"""In a worker: which phases a compile comes to, how many kernels are built, and how long each took, as torch has it.
 
 torch notes the begin and the end of its phases (``dynamo_timed``), in each thread, for its own traces; the compilers
-that are started are among them (``compile_file``).
+that are started are among them (``compile_file``). While it waits for a graph's Triton kernels it shows a progress bar
+(``_inductor.config.disable_progress``), which is where they are counted; those in C++ count in kernel_units.py.
 
-Private names: torch._dynamo.utils.ChromiumEventLogger.{log_event_start, log_event_end}.
+Private names: torch._dynamo.utils.ChromiumEventLogger.{log_event_start, log_event_end},
+torch._inductor.async_compile.tqdm.
 Checked on 2.11.0, 2.13.0, 2.15.0.
 """
 
@@ -12,9 +14,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Protocol
 
 import torch._dynamo.utils
+import torch._inductor.async_compile
 
 from precompiled.core.spans import Span
 
@@ -26,9 +29,65 @@ _TOLD = {
 }
 
 
+class Progress(Protocol):
+    """Who is told how far a compile is (store/jobs.py: JobRecord)."""
+
+    spans: list[Span]
+
+    def phase(self, name: str) -> None:
+        """The compile has come to this phase."""
+
+    def kernels(self, built: int, of: int) -> None:
+        """Of the kernels that it waits for now, so many are built."""
+
+
+class Untold:
+    """Nobody is told."""
+
+    def __init__(self) -> None:
+        self.spans: list[Span] = []
+
+    def phase(self, name: str) -> None:
+        pass
+
+    def kernels(self, built: int, of: int) -> None:
+        pass
+
+
+def _counting(told: Callable[[int, int], None]) -> type:
+    class Counting:
+        """As torch uses a tqdm."""
+
+        def __init__(self, *, total: int, **_options: Any) -> None:
+            self._built, self._total = 0, total
+            self.update(0)
+
+        def update(self, count: int) -> None:
+            self._built += count
+            if self._total:
+                told(self._built, self._total)
+
+        def set_postfix_str(self, text: str) -> None:
+            pass
+
+    return Counting
+
+
 @contextmanager
-def noted(spans: list[Span], phase: Callable[[str], None]) -> Iterator[None]:
-    """Add to ``spans`` what torch measures meanwhile, in all threads; ``phase`` is told what the compile comes to."""
+def noted(progress: Progress) -> Iterator[None]:
+    """Add to ``progress.spans`` what torch measures meanwhile, in all threads, and tell what the compile comes to."""
+    bars: Any = torch._inductor.async_compile
+    bar = getattr(bars, "tqdm", None)
+    bars.tqdm = _counting(progress.kernels)
+    try:
+        with _measured(progress):
+            yield
+    finally:
+        bars.tqdm = bar
+
+
+@contextmanager
+def _measured(progress: Progress) -> Iterator[None]:
     logger: Any = getattr(torch._dynamo.utils, "ChromiumEventLogger", None)
     start, end = getattr(logger, "log_event_start", None), getattr(logger, "log_event_end", None)
     if start is None or end is None:  # no compile fails for what is only told
@@ -38,13 +97,13 @@ def noted(spans: list[Span], phase: Callable[[str], None]) -> Iterator[None]:
     def log_event_start(self: Any, event_name: str, *rest: Any, **more: Any) -> None:
         start(self, event_name, *rest, **more)
         if (told := _TOLD.get(event_name)) is not None:
-            phase(told)
+            progress.phase(told)
 
     def log_event_end(
         self: Any, event_name: str, time_ns: int, metadata: Any, start_time_ns: int, *rest: Any, **more: Any
     ) -> None:
         end(self, event_name, time_ns, metadata, start_time_ns, *rest, **more)
-        spans.append(
+        progress.spans.append(
             Span(event_name, start_time_ns / 1e9, (time_ns - start_time_ns) / 1e9, threading.get_native_id())
         )
 

@@ -125,6 +125,11 @@ def is_size_input(item: dict[str, Any]) -> bool:
     return "size" in item and is_backed(item["size"])
 
 
+def size_values(inputs: dict[str, Any], hints: list[int]) -> list[int]:
+    """The values of the size inputs of an ``inputs`` section, in order, for these values of the symbols."""
+    return [evaluate(item["size"], hints) for item in inputs["args"] if is_size_input(item)]
+
+
 def _bound(value: Any) -> int | None:
     """A bound of a range; None for infinite (int_oo is no Integer)."""
     return int(value) if getattr(value, "is_Integer", False) else None

@@ -125,11 +125,15 @@ def test_config_shows_every_setting_with_its_origin(environment: dict[str, str])
     done = precompiled(environment, "config", "--json", "--set", "max_queue=5")
     found = json.loads(done.stdout)
     assert list(found) == list(config.NAMES)
-    assert found["max_queue"] == {"value": 5, "origin": "flag"}
-    assert found["workers"] == {"value": 3, "origin": f"file {folder / 'config.toml'}"}
+    assert found["max_queue"] == {"value": 5, "origin": "flag", "meaning": "queued jobs over all users"}
+    assert (found["workers"]["value"], found["workers"]["origin"]) == (3, f"file {folder / 'config.toml'}")
     assert found["cache_dir"]["origin"] == "env PRECOMPILED_CACHE_DIR"
     text = precompiled(environment, "config").stdout
     assert all(name in text for name in config.NAMES) and len(text.splitlines()) == len(config.NAMES) + 1
+    named = precompiled(environment, "config", "log_file", "max_queue")
+    assert "max_queue: queued jobs over all users.\n  PRECOMPILED_MAX_QUEUE=VALUE" in named.stdout
+    assert "workers" not in named.stdout.partition("\n\n")[0]
+    assert list(json.loads(precompiled(environment, "config", "--json", "log_file").stdout)) == ["log_file"]
 
 
 # ---------------------------------------------------------------- the daemon

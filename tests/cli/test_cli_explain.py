@@ -76,6 +76,7 @@ def test_the_nearest_has_the_fewest_components_and_then_fields_that_differ(store
     assert change == {
         "section": "graph", "where": "operation %2", "field": "", "before": "operator.mul(%0, 7)",
         "after": "operator.mul(%0, 3)", "note": "", "source": "/home/me/model.py:12, in forward: return x * 2 + y",
+        "parameter": False,
     }  # fmt: skip
     text = invoke("explain", key_of("target")).output
     assert "operation %2: operator.mul(%0, 7) -> operator.mul(%0, 3)" in text

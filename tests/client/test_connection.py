@@ -262,6 +262,18 @@ def test_forks_while_the_thread_is_at_work(daemon: DaemonUnderTest) -> None:
     )  # fmt: skip
 
 
+def test_for_how_long_there_was_no_daemon(daemon: DaemonUnderTest, connection: Connection) -> None:
+    replies = Replies()
+    assert connection.alone_s() == 0.0
+    connection.submit(daemon.submit(), graph(), replies)
+    wait_until(replies.published)
+    assert connection.alone_s() == 0.0
+    daemon.stop()
+    wait_until(lambda: connection.alone_s() > 0.1, "the submit is kept, and nobody has it")
+    daemon.start()
+    wait_until(lambda: connection.alone_s() == 0.0)
+
+
 def test_a_reply_handler_that_raises_harms_nobody(daemon: DaemonUnderTest, connection: Connection) -> None:
     def broken(reply: Any) -> None:
         raise RuntimeError("a handler's own error")

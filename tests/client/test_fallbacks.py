@@ -25,7 +25,7 @@ from support_daemon import DaemonUnderTest, running_daemon, wait_until
 from support_session import ThisProcess, deaf_daemon, this_process
 
 from precompiled import routing, wire
-from precompiled.client import submit
+from precompiled.client import pending, submit
 from precompiled.client.dispatch import Dispatch
 from precompiled.client.ledger import GraphCalls, GraphReport
 from precompiled.client.process import PROCESS
@@ -318,14 +318,30 @@ def _no_descriptors(*_: Any) -> None:
     raise OSError(24, "Too many open files")
 
 
+def test_a_graph_that_no_daemon_takes_any_more_is_compiled_in_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pending, "ALONE_S", 0.05)
+    with deaf_daemon() as here:
+        torch._dynamo.reset()
+        compiled = torch.compile(double, backend="precompiled")
+        torch.testing.assert_close(compiled(X), X * 2)
+        assert here.session.pending.wait(30)
+        torch.testing.assert_close(compiled(X), X * 2)
+        graph = only(here)
+        assert (graph.state, graph.source, graph.reason) == ("bypassed", "inline", "no-daemon")
+        assert here.counted("fallbacks") == {"no-daemon": 1}
+
+
 @pytest.mark.reason("swap-thread")
 def test_the_thread_that_awaits_artifacts_breaks_down(monkeypatch: pytest.MonkeyPatch) -> None:
     with deaf_daemon() as here:
         monkeypatch.setattr(here.session.connection, "ensure_running", _no_descriptors)
-        call(here)
+        torch._dynamo.reset()
+        compiled = torch.compile(double, backend="precompiled")
+        torch.testing.assert_close(compiled(X), X * 2)
         assert here.session.pending.wait(30)
+        torch.testing.assert_close(compiled(X), X * 2)
         graph = only(here)
-        assert (graph.state, graph.source, graph.reason) == ("failed", None, "swap-thread")
+        assert (graph.state, graph.source, graph.reason) == ("bypassed", "inline", "swap-thread")
         assert "Too many open files" in graph.message and here.counted("fallbacks") == {"swap-thread": 1}
 
 
@@ -413,7 +429,7 @@ def test_an_artifact_that_is_gone_before_the_look_is_asked_for_again_but_not_for
                     known.add(id)
                     here.session.pending.on_reply(wire.Accepted(id, "", "published"))
         graph = only(here)
-        assert (graph.state, graph.reason) == ("failed", "artifact-evicted")
+        assert (graph.state, graph.reason) == ("bypassed", "artifact-evicted")
         assert len(known) == 3 and here.counted("fallbacks") == {"artifact-evicted": 3}
 
 

@@ -47,6 +47,19 @@ def test_a_daemon_is_started_and_detached(place: DaemonUnderTest) -> None:
     wait_until(lambda: "serves" in (place.runtime_dir / "daemon.log").read_text())
 
 
+def test_a_daemon_logs_to_the_file_of_choice(place: DaemonUnderTest, tmp_path: Path) -> None:
+    chosen = tmp_path / "chosen.log"
+    outcome = start.start_daemon(replace(place.settings, log_file=chosen), TIMEOUT_S)
+    assert outcome.kind == "ready"
+    wait_until(lambda: "serves" in chosen.read_text())
+    assert not (place.runtime_dir / "daemon.log").exists()
+
+
+def test_a_log_file_that_cannot_be_written_is_told_at_the_start(place: DaemonUnderTest, tmp_path: Path) -> None:
+    outcome = start.start_daemon(replace(place.settings, log_file=tmp_path / "no" / "such.log"), TIMEOUT_S)
+    assert outcome.kind == "failed" and "such.log" in outcome.reason and not outcome.runs
+
+
 def test_the_start_does_not_wait(place: DaemonUnderTest) -> None:
     starting = start.Starting(place.settings)
     assert starting.result(TIMEOUT_S).kind == "ready"

@@ -52,7 +52,7 @@ def test_an_artifact_that_does_not_load_is_asked_for_again_but_not_for_ever() ->
         assert swap.state is State.PENDING
     swap.on(Event.PUBLISHED)
     assert swap.on(Event.LOAD_FAILED) is None
-    assert swap.state is State.FAILED
+    assert swap.on(Event.REFUSED) is Instruction.COMPILE_INLINE_LATER, "no artifact is awaited any more"
 
 
 def test_a_load_that_works_at_last_is_swapped_in() -> None:

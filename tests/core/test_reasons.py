@@ -117,11 +117,11 @@ def test_the_page_is_up_to_date() -> None:
 
 @pytest.mark.parametrize("runs", [True, False])
 def test_what_an_awaited_graph_comes_to(runs: bool) -> None:
-    """Compiled in process, but where that would end this process too, or the trouble is ours and it runs already."""
+    """Compiled in process, but where that would end this process too, or fail as it does here, or is not wanted."""
     ends = {code: outcome(code, runs=runs) for code, reason in REASONS.items() if reason.outcome is not Outcome.AGAIN}
     eager = {code for code, end in ends.items() if end is Outcome.EAGER}
-    ours = {"device-lost", "job-cancelled", "store-unreadable", "store-untrusted", "submit-failed", "swap-thread"}
-    assert eager == ({"key-quarantined", *ours} if runs else {"key-quarantined"})
+    while_it_runs = {"device-lost", "job-cancelled", "submit-failed"}
+    assert eager == ({"key-quarantined", *while_it_runs} if runs else {"key-quarantined"})
     assert {end for code, end in ends.items() if code not in eager} == {Outcome.IN_PROCESS}
     assert outcome("of-another-version", runs=runs) is Outcome.IN_PROCESS
 

@@ -27,6 +27,9 @@ def of(change: Callable[[dict[str, Any]], Any]) -> list[Cause]:
     ("change", "kind", "short", "what", "line"),
     [
         (put(*ARGS, 1, "shape", [12, 16]), "size", "new size", "self.y: shape [8, 16] -> [12, 16]", CALLED),
+        # No advice to mark a parameter's size as dynamic.
+        (everything(put(*ARGS, 1, "parameter", True), put(*ARGS, 1, "shape", [12, 16])), "parameter",
+         "new size of a parameter", "self.y: shape [8, 16] -> [12, 16]", CALLED),
         (put(*ARGS, 0, "dtype", "bfloat16"), "dtype", "new dtype", "x: dtype float32 -> bfloat16", CALLED),
         (put(*ARGS, 0, "requires_grad", True), "input", "other input", "x: requires_grad False -> True", CALLED),
         (put("inputs", "ranges", 0, [2, 64]), "range", "other range of a size",

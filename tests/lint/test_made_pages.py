@@ -14,7 +14,10 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "upgrading.md"
 
 
-@pytest.mark.parametrize(("tool", "page"), [("man_page.py", "precompiled.1"), ("api_page.py", "api.md")])
+@pytest.mark.parametrize(
+    ("tool", "page"),
+    [("man_page.py", "precompiled.1"), ("api_page.py", "api.md"), ("settings_page.py", "settings.md")],
+)
 def test_the_page_is_what_its_tool_makes(tool: str, page: str) -> None:
     made = runpy.run_path(str(ROOT / "tools" / tool))["page"]()
     assert (ROOT / "docs" / page).read_text() == made, f"run `python tools/{tool}`"

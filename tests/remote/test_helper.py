@@ -24,6 +24,7 @@ from precompiled.core.config import Settings
 from precompiled.remote import link
 from precompiled.remote.envelope import ENTRY
 from precompiled.store.artifacts import Store
+from precompiled.store.requests import requests
 
 
 @pytest.fixture
@@ -59,6 +60,10 @@ def test_what_is_published_is_put_and_what_is_there_is_fetched(settings: Setting
     assert (there.fetch(OTHER), there.bring(there.objects(ENTRY, FUNCTION))) == (1, 1)
     told = state(root)
     assert (told["fetched"], told["put"], told["state"], told["waiting"]) == (1, 2, "ok", 0)
+    asked = [request for request in requests(root, 0.0) if not request.problem]
+    assert asked[0].what == "list" and asked[0].path == f"artifacts/{KEY}"
+    put = [request for request in asked if request.what == "write"]
+    assert len(put) == 2 and put[0].path.startswith(f"artifacts/{OTHER}/") and put[0].bytes > 0
 
 
 def test_one_helper_for_a_store_and_another_for_other_settings(settings: Settings) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +24,7 @@ from precompiled.remote.transfer import Transfer
 from precompiled.store import artifact_format as fmt
 from precompiled.store import packed
 from precompiled.store.artifacts import full
+from precompiled.store.requests import Request, RequestRecord, requests
 
 
 @pytest.fixture(params=["file", "memory"])
@@ -189,6 +191,38 @@ def test_a_place_that_hangs_is_not_waited_for(faulty: Callable[..., Transfer]) -
     assert raised.value.code == "remote-timeout" and there.document()["state"] == "failing"
     answer.set()
     assert there.fetch(KEY) == 0 and there.document()["state"] == "ok"
+
+
+def test_each_request_is_noted_with_what_went_wrong(tmp_path: Path, faulty: Callable[..., Transfer]) -> None:
+    def refuse() -> None:
+        raise ConnectionRefusedError("nobody listens")
+
+    began = time.time()
+    faulty(refuse, 10.0)
+    record = RequestRecord(tmp_path / "store")
+    bucket = Bucket(f"faulty://{tmp_path.name}", 10.0, record.note)
+    with pytest.raises(RemoteError):
+        bucket.listed("artifacts/a")
+    faulty(lambda: None, 10.0)
+    bucket.write("artifacts/a/b", b"12345")
+    assert bucket.read("artifacts/a/b", 1, 4) == b"234"
+    with pytest.raises(FileNotFoundError):
+        bucket.read("artifacts/a/c", 0, 1)
+    found = requests(tmp_path / "store", began)
+    assert [(one.what, one.path, one.bytes, one.problem) for one in found] == [
+        ("list", "artifacts/a", 0, "remote-unreachable"), ("write", "artifacts/a/b", 5, ""),
+        ("read", "artifacts/a/b", 3, ""), ("read", "artifacts/a/c", 0, ""),
+    ]  # fmt: skip
+    assert requests(tmp_path / "store", time.time() + 1) == []
+
+
+def test_a_file_of_requests_that_is_full_is_followed_by_another(tmp_path: Path) -> None:
+    record = RequestRecord(tmp_path)
+    for number in range(12):
+        record.note(Request("read", "a", float(number), 1.0, 0, ""))
+        assert record._lines is not None
+        record._lines.left = 100  # as after a few thousand
+    assert [one.began for one in requests(tmp_path, 0.0)] == [4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 11.0]
 
 
 def test_a_place_that_cannot_be_written_is_read_all_the_same(tmp_path: Path, faulty: Callable[..., Transfer]) -> None:

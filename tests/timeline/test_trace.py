@@ -25,6 +25,7 @@ from support_traces import arrows, check, slices
 
 from precompiled.core.spans import Span
 from precompiled.store import jobs, lines, runs
+from precompiled.store.requests import Request
 from precompiled.timeline import facts as known
 from precompiled.timeline.events import nested, trace
 from precompiled.timeline.facts import gather
@@ -100,6 +101,7 @@ def test_a_trace_has_phases_compilers_and_steps(seen: Seen) -> None:
     names = {event["name"] for event in inside}
     assert {"create_aot_dispatcher_function", "compile_file", "publish", "starts"} <= names
     assert job["args"]["outcome"] == "published"
+    assert job["args"]["kernels"] == 1
     for document in seen.traces:
         assert len(slices(document, "import torch")) == 1
     (eager,), (compiled,) = slices(cold, "eager"), slices(cold, "compiled")
@@ -316,7 +318,14 @@ def test_looking_again_reads_what_has_changed_alone(tmp_path: Path, monkeypatch:
     assert len(read) == 1
     record.phase("AOTAutograd")
     (job,) = jobs.under_way(tmp_path)
-    assert len(read) == 2 and job.phase == "AOTAutograd" and job.estimate_s is None
+    assert len(read) == 2 and job.phase == "AOTAutograd" and job.estimate_s is None and job.said() == ", AOTAutograd"
+    record.phase("C++ compilers")
+    for built in range(401):
+        record.kernels(built, 400)
+    (job,) = jobs.under_way(tmp_path)
+    assert job.said() == ", C++ compilers, 400 of 400 kernels"
+    (file,) = (tmp_path / jobs.JOBS).iterdir()
+    assert file.read_text().count('"kernels"') == 101, "each hundredth"
     record.end("published", "")
     record.begin("2", "cd" * 32, "f", 1, 0.0)
     (job,) = jobs.under_way(tmp_path)
@@ -389,6 +398,16 @@ def test_a_start_and_a_queue_of_thousands() -> None:
     assert sums["capture, key, lookup"] == pytest.approx(0.2 * count, rel=1e-6)
     assert sums["Dynamo: tracing and guards"] == pytest.approx(0.6 * count, rel=1e-6)
     assert item.seconds == pytest.approx(count + 9.5)
+
+
+def test_a_trace_has_each_request_to_the_remote() -> None:
+    """Two at once are in two rows; what began before the trace begins with it."""
+    asked = [Request("list", "artifacts/a", 90.0, 20.0, 0, ""), Request("read", "artifacts/a/b", 105.0, 2.0, 7, "x")]
+    document = trace(known.Facts(100.0, 200.0, [], [], {}, asked))
+    check(document)
+    first, second = slices(document)
+    assert (first["name"], first["ts"], first["dur"]) == ("list", 0.0, 10e6)
+    assert second["args"] == {"path": "artifacts/a/b", "bytes": 7, "problem": "x"} and second["tid"] != first["tid"]
 
 
 def test_a_graph_without_a_job_of_its_own_has_the_last_one_of_its_key(tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ def test_no_pool_of_processes_is_asked_for_while_an_artifact_is_loaded(monkeypat
         other.start()
         other.join()
     assert asked == ["other"]
-    with kernel_units.collected():
+    with kernel_units.collected(lambda built, of: None):
         assert AsyncCompile.use_process_pool() is True  # in a worker it is what makes compiles parallel
     assert AsyncCompile.use_process_pool() is True
 

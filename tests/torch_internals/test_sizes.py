@@ -18,6 +18,7 @@ from precompiled.torch_internals.sizes import (
     guard_check,
     install_guards,
     produced_guards,
+    size_values,
     tell_nothing_new,
 )
 
@@ -153,4 +154,4 @@ def test_guards_on_values_alone_ask_nothing_of_dynamo() -> None:
 def test_what_a_program_says_of_its_size_inputs_is_what_a_worker_reads() -> None:
     program = captured(pooled, torch.randn(2, 8, 9), (3, 4), dynamic=True).program
     parsed = capture.parse(program.to_bytes())
-    assert capture.size_values(parsed["inputs"], parsed["hints"]) == program.sizes(program.hints)
+    assert size_values(parsed["inputs"], parsed["hints"]) == program.sizes(program.hints)

@@ -1,0 +1,82 @@
+"""What a remote's helper asked the remote for, and when, for people: `precompiled trace` reads it.
+
+::
+
+    requests/<began>-<pid>.jsonl
+
+A file is of one helper, which begins another one where it is full; the last KEPT are there. Each line is a JSON array:
+a Request.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from precompiled.core.errors import StoreError
+from precompiled.store import lines, trust
+
+log = logging.getLogger("precompiled")
+
+REQUESTS = "requests"
+KEPT = 8
+ROOM = 4096  # for a line
+
+
+class Request(NamedTuple):
+    """``what``: list, read, write, create, remove. ``path``: below the remote's URL. ``began``: seconds since the
+    epoch. ``bytes``: read or written. ``problem``: the code of what went wrong; "" where nothing did.
+    """
+
+    what: str
+    path: str
+    began: float
+    seconds: float
+    bytes: int
+    problem: str
+
+    @property
+    def ended(self) -> float:
+        return self.began + self.seconds
+
+
+class RequestRecord:
+    """The requests of this process, in one store. Thread-safe; raises nothing: no request depends on it."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._lines: lines.Lines | None = None
+        self._lock = threading.Lock()
+
+    def note(self, request: Request) -> None:
+        with self._lock:
+            try:
+                if self._lines is None or self._lines.left < ROOM or not self._lines.file.exists():
+                    parent = lines.folder(self._root, REQUESTS)
+                    self._lines = lines.Lines(parent / f"{time.time_ns()}-{os.getpid()}.jsonl")
+                    lines.drop_oldest(parent, KEPT, self._lines.file)
+                self._lines.append(request)
+            except OSError as error:
+                log.info("the requests of this helper are not kept: %s", error)
+
+
+def requests(root: Path, since: float) -> list[Request]:
+    """Those of the store at ``root`` that ended after ``since``, in the order in which they began. What cannot be
+    trusted or read is left out.
+    """
+    return sorted((one for one in _read(root) if one.ended >= since), key=lambda one: one.began)
+
+
+def _read(root: Path) -> Iterator[Request]:
+    with suppress(OSError, StoreError), trust.open_directory(root / REQUESTS) as fd:
+        for file in os.listdir(fd):
+            with suppress(OSError, StoreError, ValueError, TypeError):
+                for line in lines.read(file, fd, shown=str(root / REQUESTS / file)):
+                    what, path, began, seconds, size, problem = line
+                    yield Request(str(what), str(path), float(began), float(seconds), int(size), str(problem))

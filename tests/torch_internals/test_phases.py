@@ -1,0 +1,38 @@
+"""What is told of a compile that is under way."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+
+import pytest
+import torch._inductor.config
+from torch._inductor.async_compile import AsyncCompile
+
+from precompiled.torch_internals import phases
+
+
+class Told(phases.Untold):
+    def __init__(self) -> None:
+        super().__init__()
+        self.built: list[tuple[int, int]] = []
+
+    def kernels(self, built: int, of: int) -> None:
+        self.built.append((built, of))
+
+
+@pytest.mark.parametrize("verbose", [False, True])
+def test_the_kernels_that_torch_waits_for_are_counted(verbose: bool, capfd: pytest.CaptureFixture[str]) -> None:
+    """Triton's, which other processes build. Where torch shows a bar by itself it shows none here: in a worker."""
+    scope: dict[str, object] = {name: Future() for name in ("a", "b")}
+    for future in scope.values():
+        future.set_result("a kernel")  # type: ignore[attr-defined]
+    told = Told()
+    settings = torch._inductor.config.patch(compile_threads=2, verbose_progress=verbose, disable_progress=not verbose)
+    with settings, phases.noted(told):
+        AsyncCompile().wait({**scope, "number": 1})
+        AsyncCompile().wait({"number": 1})  # where there are none, nothing is said
+    assert told.built == [(0, 2), (1, 2), (2, 2)]
+    assert capfd.readouterr().err == ""
+    with settings:
+        AsyncCompile().wait({**scope})
+    assert len(told.built) == 3 and bool(capfd.readouterr().err) is verbose
