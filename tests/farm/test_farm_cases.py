@@ -2,67 +2,34 @@
 
 from __future__ import annotations
 
-import os
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support_daemon import wait_until
+from support_driver import Drivers, body, job
 from support_store import KEY, OTHER, payload
 
-from precompiled import wire
 from precompiled.farm import farm
-from precompiled.farm.messages import (
-    Drop,
-    Ended,
-    Node,
-    Nodes,
-    Request,
-    Result,
-    Task,
-    ToDriver,
-    Unusable,
-    decode,
-    receive,
-    send,
-)
-from precompiled.store import packed
+from precompiled.farm.messages import Drop, Request, Task, Unusable, decode, send
 from precompiled.store.artifacts import Store
 
 THIRD = "c" * 64
-INTERPRETER = wire.Interpreter(sys.executable, sys.prefix, "3", "2", "", {})
-
-
-def job(key: str) -> wire.Job:
-    return wire.Job(
-        id=key[:4], key=key, store="/s", device="cpu", graph=b"graph", compile_threads=1, failure_ttl_s=1.0,
-        offer=wire.Offer(INTERPRETER, 60.0),
-    )  # fmt: skip
 
 
 class Drives:
-    """A farm, and this test as its driver: the process that is launched for it only waits for its end."""
+    """A farm, and this test as its driver."""
 
-    def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.streams: list[socket.socket] = []
+    def __init__(self, root: Path, drivers: Drivers) -> None:
+        self.drivers, self.store = drivers, Store(root)
         self.ended: list[tuple[str, list[int]]] = []
-        self.store = Store(root)
-
-        def launched(address: str, stream: socket.socket) -> subprocess.Popen[bytes]:
-            assert address == "auto"
-            self.streams.append(socket.socket(fileno=os.dup(stream.fileno())))
-            return subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"])
-
-        monkeypatch.setattr(farm, "_launched", launched)
         self.farm = farm.Farm("auto", self.store, lambda key, slots: self.ended.append((key, slots)))
 
     def ready(self, places: int) -> None:
         assert self.farm.ask(KEY, courier=True) == {"keep_s": farm.STARTING_AGAIN_S}
-        send(self.streams[-1], Nodes([Node("n", "1.2.3.4", places)]))
+        self.drivers.says_nodes(places)
         wait_until(lambda: self.told()["state"] == "ok")
 
     def bring(self, key: str) -> None:
@@ -70,13 +37,11 @@ class Drives:
         assert "again_s" in self.farm.take(job(key))
 
     def hears(self) -> Any:
-        """The next message to the driver."""
-        self.streams[-1].settimeout(30.0)
-        return receive(self.streams[-1].makefile("rb", buffering=0), ToDriver)
+        return self.drivers.hears()
 
     def says(self, number: int, outcome: Any, *artifacts: bytes, **more: str) -> None:
         before = len(self.ended)
-        send(self.streams[-1], Ended(number, Result(outcome, list(artifacts), **more)))
+        self.drivers.says_ended(number, outcome, *artifacts, **more)
         wait_until(lambda: len(self.ended) > before)
 
     def told(self) -> dict[str, Any]:
@@ -85,16 +50,12 @@ class Drives:
 
 @pytest.fixture
 def drives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Drives]:
-    found = Drives(tmp_path / "store", monkeypatch)
+    drivers = Drivers(monkeypatch)
+    found = Drives(tmp_path / "store", drivers)
     yield found
-    for stream in found.streams:
-        stream.close()
+    found.farm.close()
+    drivers.close()
     wait_until(lambda: found.told()["state"] in ("unused", "unusable"))
-
-
-def body(key: str = KEY) -> bytes:
-    plain = payload(key)
-    return packed.pack(plain.manifest, plain.files)
 
 
 def test_what_comes_back_is_published_and_the_next_one_goes_out(drives: Drives) -> None:
@@ -104,7 +65,7 @@ def test_what_comes_back_is_published_and_the_next_one_goes_out(drives: Drives) 
     task = drives.hears()
     assert isinstance(task, Task) and decode(task.request, Request).job.key == KEY and task.time_limit_s == 60.0
     assert (drives.told()["out"], drives.told()["waiting"]) == (1, 1)
-    drives.says(task.number, "compiled", body())
+    drives.says(task.number, "compiled", body(KEY))
     assert drives.ended == [(KEY, [0])] and drives.store.read_files(drives.store.lookup(KEY)[0]) == payload().files
     assert decode(drives.hears().request, Request).job.key == OTHER
     assert (drives.told()["sent"], drives.told()["compiled"], drives.told()["waiting"]) == (2, 1, 0)
@@ -140,7 +101,7 @@ def test_what_is_late_is_compiled_here_too_and_the_first_one_counts(
     assert isinstance(dropped, Drop) and dropped.number == task.number
     second = drives.hears()
     assert isinstance(second, Task), "its place is free"
-    send(drives.streams[-1], Ended(task.number, Result("compiled", [body()])))  # it comes all the same
+    drives.drivers.says_ended(task.number, "compiled", body(KEY))  # it comes all the same
     drives.says(second.number, "compiled", body(OTHER))
     assert drives.ended == [(OTHER, [0])] and not drives.store.lookup(KEY)
 
@@ -152,7 +113,7 @@ def test_what_a_node_gives_back_is_for_a_worker_here(drives: Drives, code: str) 
     drives.bring(KEY)
     number = drives.hears().number
     if code == "farm-corrupt":
-        spoilt = bytearray(body())
+        spoilt = bytearray(body(KEY))
         spoilt[-1] ^= 1
         drives.says(number, "compiled", bytes(spoilt), node="n")
     else:
@@ -177,23 +138,23 @@ def test_with_the_driver_all_is_lost_and_another_one_is_tried_later(drives: Driv
     for key in (KEY, OTHER):
         drives.bring(key)
     drives.hears()
-    drives.streams[-1].shutdown(socket.SHUT_RDWR)
+    drives.drivers.streams[-1].shutdown(socket.SHUT_RDWR)
     wait_until(lambda: len(drives.ended) == 2)
     assert drives.ended == [(KEY, []), (OTHER, [])] and drives.told()["failed"] == {"farm-lost": 2}
     assert drives.told()["state"] == "unusable" and "driver" in drives.told()["reason"]
     assert drives.farm.ask(KEY, courier=False) is None
-    assert drives.farm.ask(KEY, courier=True) == {"keep_s": farm.REST_S} and len(drives.streams) == 1
+    assert drives.farm.ask(KEY, courier=True) == {"keep_s": farm.REST_S} and len(drives.drivers.streams) == 1
 
 
 @pytest.mark.reason("farm-unusable")
 def test_a_farm_that_cannot_be_used_says_why(drives: Drives) -> None:
     assert drives.told()["state"] == "unused", "nothing is started before somebody asks"
     drives.farm.ask(KEY, courier=True)
-    send(drives.streams[-1], Nodes([]))
+    drives.drivers.says_nodes()
     wait_until(lambda: drives.told()["state"] == "unusable")
     assert "no node" in drives.told()["reason"] and drives.farm.ask(KEY, courier=True) == {"keep_s": farm.REST_S}
-    send(drives.streams[-1], Unusable("it is gone"))
-    drives.streams[-1].shutdown(socket.SHUT_RDWR)
+    send(drives.drivers.streams[-1], Unusable("it is gone"))
+    drives.drivers.streams[-1].shutdown(socket.SHUT_RDWR)
     wait_until(lambda: drives.told()["reason"] == "it is gone")
     assert drives.told()["code"] == "farm-unusable"
 

@@ -1,4 +1,4 @@
-"""A helper with a farm that cannot be used: couriers are told so, workers compile, and people hear why."""
+"""A helper with a farm: couriers, workers and a remote. Where the farm cannot be used, people hear why."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,10 @@ import msgspec
 import psutil
 import pytest
 from support_daemon import wait_until
+from support_driver import Drivers, body, job
 from support_store import KEY, OTHER, payload
 
-from precompiled import courier, wire
+from precompiled import courier
 from precompiled.client import ahead, remote_helper
 from precompiled.client.process import PROCESS
 from precompiled.core import config
@@ -24,7 +26,9 @@ from precompiled.core.config import Settings
 from precompiled.core.errors import ConfigError
 from precompiled.farm import farm
 from precompiled.graph import key
-from precompiled.remote import link
+from precompiled.remote import helper, link
+from precompiled.remote.bucket import Bucket
+from precompiled.remote.lease import is_lease
 from precompiled.store.artifacts import Store
 
 
@@ -42,23 +46,15 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Settin
         wait_until(lambda: not psutil.pid_exists(running) or psutil.Process(running).status() == "zombie")
 
 
-def job(root: Path, key: str) -> wire.Job:
-    interpreter = wire.Interpreter(sys.executable, sys.prefix, "3", "2", "", {})
-    return wire.Job(
-        id="1", key=key, store=str(root), device="cpu", graph=b"{}", compile_threads=1, failure_ttl_s=1.0,
-        may_park=True, offer=wire.Offer(interpreter, 60.0),
-    )  # fmt: skip
-
-
 @pytest.mark.reason("farm-unusable")
 def test_without_ray_a_job_stays_here_and_people_hear_why(settings: Settings) -> None:
     root = settings.cache_dir
     remote_helper.ensure(settings)
-    assert courier.run_job(job(root, KEY)).outcome == "kept"
+    assert courier.run_job(job(KEY, str(root))).outcome == "kept"
     told = link.ask(root, {"do": "farm"})
     assert told is not None and (told["state"], told["code"]) == ("unusable", "farm-unusable")
     assert "no Ray" in told["reason"] and "pip install" in told["reason"]
-    kept = courier.run_job(job(root, KEY))
+    kept = courier.run_job(job(KEY, str(root)))
     assert (kept.outcome, kept.again_s) == ("kept", farm.REST_S)
     with link.turn(root, KEY) as turn:  # a worker that is free compiles
         assert not turn.found and not turn.again_s
@@ -74,8 +70,8 @@ def test_without_ray_a_job_stays_here_and_people_hear_why(settings: Settings) ->
 
 def test_a_courier_finds_what_was_published_meanwhile(settings: Settings) -> None:
     Store(settings.cache_dir).publish(payload())
-    assert courier.run_job(job(settings.cache_dir, KEY)).outcome == "exists"
-    finished = courier.run_job(job(settings.cache_dir, OTHER))  # there is no helper
+    assert courier.run_job(job(KEY, str(settings.cache_dir))).outcome == "exists"
+    finished = courier.run_job(job(OTHER, str(settings.cache_dir)))  # there is no helper
     assert (finished.outcome, finished.again_s) == ("kept", courier.KEEP_S)
 
 
@@ -105,5 +101,46 @@ def test_what_one_compile_makes_for_several_ranks_is_not_offered(settings: Setti
     inputs = {"args": [], "meshes": [{"shape": [2], "ranks": [0, 1], "rank": 0}]}
     program = {name: {} for name in key.SECTIONS} | {"inputs": inputs, "hints": [], "floats": []}
     graph = json.dumps(program, separators=(",", ":")).encode()
-    finished = courier.run_job(msgspec.structs.replace(job(settings.cache_dir, KEY), graph=graph))
+    finished = courier.run_job(msgspec.structs.replace(job(KEY, str(settings.cache_dir)), graph=graph))
     assert (finished.outcome, finished.again_s) == ("kept", courier.OF_RANKS_S)
+
+
+def test_what_a_farm_compiled_is_put_into_the_remote_and_its_lease_given_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, drivers = tmp_path / "store", Drivers(monkeypatch)
+    url = f"file://{tmp_path / 'bucket'}"
+    arguments = ["--store", str(root), "--remote", url, "--unsigned", "--farm", "auto"]
+    folder = link.folder(root)
+    for directory in (root, folder):
+        directory.mkdir(mode=0o700)
+    listening = helper._listening(folder)
+    running = helper.Helper(helper._parser().parse_args(arguments), arguments)
+    thread = threading.Thread(target=running.serve, args=(listening,))
+    thread.start()
+    bucket = Bucket(url, 10.0)
+    try:
+        assert courier.run_job(job(KEY, str(root))).outcome == "kept"  # the driver starts
+        drivers.says_nodes(1)
+        # Before it is sent, the remote is asked, and the key's lease taken.
+        wait_until(lambda: courier.run_job(job(KEY, str(root))).outcome == "parked" and running._farm.busy)
+        assert [is_lease(name) for name in bucket.listed(f"artifacts/{KEY}")] == [True]
+        assert courier.run_job(job(KEY, str(root))).again_s > 0
+        with link.turn(root, KEY) as turn:
+            assert turn.again_s > 0 and not turn.found, "a worker that is free waits for it, too"
+        drivers.says_ended(drivers.hears().number, "compiled", body(KEY))
+        wait_until(lambda: [is_lease(name) for name in bucket.listed(f"artifacts/{KEY}")] == [False])
+        assert courier.run_job(job(KEY, str(root))).outcome == "exists"
+        assert (link.state(root, link.FARM_STATE) or {})["compiled"] == 1
+        # What the farm gives back is for whoever asks next: nobody holds its lease.
+        wait_until(lambda: courier.run_job(job(OTHER, str(root))).outcome == "parked" and running._farm.busy)
+        drivers.says_ended(drivers.hears().number, "failed", code="farm-failed", message="why")
+        wait_until(lambda: not bucket.listed(f"artifacts/{OTHER}"))
+        assert courier.run_job(job(OTHER, str(root))).outcome == "kept"
+    finally:
+        link.ask(root, {"do": "stop"})
+        thread.join(30.0)
+        running._farm.close()
+        drivers.close()
+        listening.close()
+    assert not thread.is_alive()

@@ -1,0 +1,61 @@
+"""A farm whose driver is the test."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from support_store import payload
+
+from precompiled import wire
+from precompiled.farm import farm
+from precompiled.farm.messages import Ended, Node, Nodes, Result, ToDriver, receive, send
+from precompiled.store import packed
+
+INTERPRETER = wire.Interpreter(sys.executable, sys.prefix, "3", "2", "", {})
+
+
+def job(key: str, store: str = "/s") -> wire.Job:
+    """A courier's."""
+    return wire.Job(
+        id=key[:4], key=key, store=store, device="cpu", graph=b"{}", compile_threads=1, failure_ttl_s=1.0,
+        may_park=True, offer=wire.Offer(INTERPRETER, 60.0),
+    )  # fmt: skip
+
+
+def body(key: str) -> bytes:
+    """An artifact, as it comes from a node."""
+    plain = payload(key)
+    return packed.pack(plain.manifest, plain.files)
+
+
+class Drivers:
+    """The last driver that a farm of this process has launched: the process that it has started waits for its end."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.streams: list[socket.socket] = []
+        monkeypatch.setattr(farm, "_launched", self._launched)
+
+    def _launched(self, address: str, stream: socket.socket) -> subprocess.Popen[bytes]:
+        assert address == "auto"
+        self.streams.append(socket.socket(fileno=os.dup(stream.fileno())))
+        return subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"])
+
+    def says_nodes(self, *places: int) -> None:
+        send(self.streams[-1], Nodes([Node("n", "1.2.3.4", number) for number in places]))
+
+    def says_ended(self, number: int, outcome: Any, *artifacts: bytes, **more: str) -> None:
+        send(self.streams[-1], Ended(number, Result(outcome, list(artifacts), **more)))
+
+    def hears(self) -> Any:
+        """The next message to it."""
+        self.streams[-1].settimeout(30.0)
+        return receive(self.streams[-1].makefile("rb", buffering=0), ToDriver)
+
+    def close(self) -> None:
+        for stream in self.streams:
+            stream.close()
