@@ -77,7 +77,7 @@ def test_a_node_is_killed_and_another_one_hangs_and_all_graphs_come(
     host: Host, cluster: support_farm.Cluster
 ) -> None:
     env = settings(cluster)
-    client = start(host, env, 8, seed=1)
+    client = start(host, env, 6, seed=1)
     victim = wait_until(lambda: [number for number in range(3) if cluster.at_work(number)])[0]
     cluster.kill(victim)
     all_came(client)
