@@ -43,7 +43,8 @@ MAX_WAITING = 64  # cases that no place is free for; and their bytes
 MAX_WAITING_BYTES = 256 << 20
 WAITING_AGAIN_S = 2.0  # after which a worker or courier asks again for one that waits
 OUT_AGAIN_S = (1.0, 10.0)  # and for one that is out, at least and at most
-STARTING_AGAIN_S = 1.0
+FULL_AGAIN_S = 10.0  # and a courier for one that there was no room for
+STARTING_AGAIN_S = 1.0  # and while the driver starts, which takes a minute where nobody answers
 REST_S = 30.0  # after the driver has left, until another one is started
 KEPT_S = 600.0  # that a graph is kept here after the farm could not compile it
 USUAL_S = 30.0  # what a compile there takes, until some have ended
@@ -92,7 +93,7 @@ class Farm:
         self._kept: dict[str, float] = {}  # keys that the farm does not get -> until when
         self._numbers = 0
         self._usual: deque[float] = deque(maxlen=32)
-        self._rests_until = -math.inf
+        self._began = self._rests_until = -math.inf  # of the driver
         self._sock: socket.socket | None = None
         self._changed = threading.Condition()
 
@@ -127,12 +128,12 @@ class Farm:
             return {"keep_s": self._kept[key] - now}
         self._start(now)
         if self._state == "starting":
-            return {"keep_s": STARTING_AGAIN_S}
+            return {"keep_s": min(max(now - self._began, STARTING_AGAIN_S), FULL_AGAIN_S)}
         if self._state != "ok":
             return {"keep_s": REST_S}
         waiting = [case for case in self._cases.values() if not case.number]
         if len(waiting) >= MAX_WAITING or sum(len(case.request) for case in waiting) >= MAX_WAITING_BYTES:
-            return {"keep_s": WAITING_AGAIN_S}
+            return {"keep_s": FULL_AGAIN_S}
         return None
 
     def take(self, job: wire.Job) -> dict[str, Any]:
@@ -222,7 +223,8 @@ class Farm:
                 code = "farm-corrupt" if isinstance(error, CorruptArtifact) else error.code
                 result = Result("failed", code=code, message=f"from {result.node}: {error}")
         with self._changed:
-            self._cases.pop(case.key, None)
+            if self._cases.get(case.key) is case:
+                del self._cases[case.key]
             self._kept[case.key] = time.monotonic() + KEPT_S  # further sizes of it, too: it was told what it knows
             if slots:
                 self.counts.compiled += 1
@@ -248,7 +250,7 @@ class Farm:
                 ours.close()
                 self._unusable(f"the farm's driver cannot be started: {error}")
                 return
-        self._sock, self._state = ours, "starting"
+        self._sock, self._state, self._began = ours, "starting", now
         threading.Thread(target=self._read, args=(ours, process), name="farm", daemon=True).start()
 
     def _read(self, sock: socket.socket, process: subprocess.Popen[bytes]) -> None:

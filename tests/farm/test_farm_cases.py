@@ -164,4 +164,4 @@ def test_no_more_wait_than_there_is_room_for(drives: Drives, monkeypatch: pytest
     drives.ready(places=1)
     drives.bring(KEY)
     drives.bring(OTHER)
-    assert drives.farm.ask(THIRD, courier=True) == {"keep_s": farm.WAITING_AGAIN_S}
+    assert drives.farm.ask(THIRD, courier=True) == {"keep_s": farm.FULL_AGAIN_S}
