@@ -137,8 +137,8 @@ test-ranks: $(STAMP) ## Ranks that do not start alike: late, killed, evicted, co
 	@PRECOMPILED_STARTS=$(or $(STARTS),200) $(BIN)/python -m pytest -m slow tests/chaos/test_uneven_ranks.py $(PYTEST_ARGS)
 
 .PHONY: test-farm
-test-farm: $(FARM) ## A farm: a real Ray cluster of four nodes on this machine (installs Ray; minutes)
-	@$(BIN)/python -m pytest tests/farm $(PYTEST_ARGS)
+test-farm: $(FARM) ## The tests of a farm that need Ray: a cluster of five nodes on this machine (installs it; minutes)
+	@$(BIN)/python -m pytest tests/farm/test_farm_programs.py $(PYTEST_ARGS)
 
 .PHONY: test-systemd
 test-systemd: $(STAMP) ## A real systemd, booted in a container (root; Debian: systemd-container)

@@ -78,7 +78,8 @@ class Driver:
             self._drop(task.number)
             result = Result("failed", code="farm-lost", message=f"no result within {task.time_limit_s:g} s")
         except self._ray.exceptions.RayTaskError as error:  # our part of it raises nothing: it is not there
-            result = Result("refused", code="farm-environment", message=_last_line(error))
+            why = str(error.cause or error)[:500]
+            result = Result("refused", code="farm-environment", message=f"a node cannot run our part of it: {why}")
         except Exception as error:  # noqa: BLE001 - Ray's, of many classes: the node, its process, the cluster
             result = Result("failed", code="farm-lost", message=f"{type(error).__name__}: {_last_line(error)}")
         finally:
