@@ -78,6 +78,7 @@ class Dispatch:
         # By the values of the size inputs: waits until the artifact for them is there, or will not come. Set by
         # Submitter.submit_and_await.
         self.awaits: dict[tuple[int, ...], Callable[[], None]] = {}
+        self._before: dict[tuple[int, ...], Callable[[], None]] = {}  # by the same values: what a call does first
 
         def unserved(*args: Any) -> Any:
             return self._run_eager(args, lambda: None if run is unserved else run)
@@ -114,6 +115,10 @@ class Dispatch:
         # For a fork's child, among others: it awaits the artifact only where it calls the graph. ``in_captures``: also
         # where that call is in a capture.
         self.before_next_call = before_next_call
+
+    def before_call_with(self, sizes: list[int], action: Callable[[], None]) -> None:
+        """At the next call with these values of the size inputs that nothing serves, outside of captures."""
+        self._before[tuple(sizes)] = action
 
     def serve_with(self, function: Compiled, check: Check | None = None) -> None:
         """Serve calls with ``function`` from the next one on, or from the next safe point on. ``check``: whether it
@@ -169,6 +174,10 @@ class Dispatch:
         for check, function in self._variants:
             if check(sizes):
                 return function(*args)
+        if tuple(sizes) in self._before and not (self._is_capturing is not None and self._is_capturing()):
+            self._before.pop(tuple(sizes))()
+            if (served := self._variant(sizes)) is not None:
+                return served(*args)
         self._calls.calls_unserved += 1
         self._request(sizes)
         return self._run_eager(args, lambda: self._variant(sizes))

@@ -389,8 +389,7 @@ class Pending:
             self._session.ledger.count_reason("fallbacks", code)
             if code != COMPILE_ERROR:  # whose end the compile itself shows
                 warn(code, f"a graph is compiled in process ({code}): {message}")
-            if item.swap is item.calls.swap:  # the sizes of a further variant stay eager
-                _compile_later(self._session, item)
+            _compile_later(self._session, item)
         self._finish(item)
 
     def _finish(self, item: Awaited) -> None:
@@ -403,7 +402,11 @@ class Pending:
 
 
 def _compile_later(session: Session, item: Awaited) -> None:
-    item.dispatch.before_next_call(functools.partial(_compile_now, session, item), in_captures=False)
+    action = functools.partial(_compile_now, session, item)
+    if item.swap is item.calls.swap:
+        item.dispatch.before_next_call(action, in_captures=False)
+    else:  # sizes that do not come again are not compiled
+        item.dispatch.before_call_with(item.program.sizes(item.hints), action)
 
 
 def _compile_now(session: Session, item: Awaited) -> None:
@@ -424,4 +427,5 @@ def _compile_now(session: Session, item: Awaited) -> None:
     if compiled is not None:
         function, guards = compiled
         item.dispatch.serve_with(function, guard_check(guards) if guards else None)
-        session.compiled_here(item.calls)
+        if item.swap is item.calls.swap:  # not of further sizes, which say nothing of where the graph's code is from
+            session.compiled_here(item.calls)

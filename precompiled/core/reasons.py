@@ -264,8 +264,7 @@ _TABLE = (
         "compiled holds for the weights as they were",
         "Load the weights before the first call", then=", without freezing"),
     _store(_IN_PROCESS, "too-many-variants", "all variants of a key are taken (guards on sizes)",
-        "`precompiled clear KEY`, or mark fewer sizes dynamic",
-        then="; a further size of a graph that runs stays eager"),
+        "`precompiled clear KEY`, or mark fewer sizes dynamic"),
     _store(None, "bad-key", "something that is no key was to become a file name", "a bug: report it"),
 
     _daemon(_IN_PROCESS, "no-daemon",

@@ -29,6 +29,35 @@ def test_a_refused_graph_is_compiled_in_process_with_its_guards(served: Host) ->
         assert graphs <= {("bypassed", "inline", "too-large"), ("bypassed", None, "too-large")}
 
 
+SIZES = """
+import json
+import precompiled
+import torch
+import torch.nn.functional as F
+
+def pool(x):  # each size has code of its own
+    return F.adaptive_avg_pool2d(x[None, None], 3)
+
+compiled = torch.compile(pool, dynamic=True, backend="precompiled")
+inputs = [torch.rand(size, size) for size in (9, 12, 16)]
+for _ in range(3):
+    for x in inputs:
+        torch.testing.assert_close(compiled(x), pool(x))
+    assert precompiled.wait(60)
+(before,) = precompiled.report()
+for x in inputs:
+    torch.testing.assert_close(compiled(x), pool(x))
+(graph,) = precompiled.report()
+print(json.dumps([graph.state, graph.source, graph.reason, graph.calls_eager - before.calls_eager]))
+"""
+
+
+def test_further_sizes_of_a_refused_graph_are_compiled_in_process_too(served: Host) -> None:
+    file = served.project(sizes=SIZES) / "sizes.py"
+    found = served.program(str(file), env={"PRECOMPILED_MAX_GRAPH_BYTES": "10"}).result()
+    assert found == ["bypassed", "inline", "too-large", 0]
+
+
 def test_a_failure_record_leaves_no_graph_eager_that_must_not_run_eager(served: Host) -> None:
     """Ranks must not run eager and compiled mixes of collectives: in process it is, whatever a record says."""
     name = "collective"
