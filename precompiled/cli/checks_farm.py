@@ -19,7 +19,7 @@ def run(settings: Settings) -> Iterator[Check]:
         return
     wrong = {**state["refused"], **state["failed"]}
     code = state["code"] or next(iter(wrong), "")
-    if code:
-        yield Check("farm", "warn", farm.line(state), f"`precompiled explain {code}`")
+    if code or state["state"] != "ok":  # a cluster that does not answer is waited for, here for half a minute
+        yield Check("farm", "warn", farm.line(state), f"`precompiled explain {code or 'farm-unusable'}`")
     else:
         yield Check("farm", "ok", farm.line(state))

@@ -60,12 +60,21 @@ def test_without_ray_a_job_stays_here_and_people_hear_why(settings: Settings) ->
         assert not turn.found and not turn.again_s
         turn.published(0)
     env = {**os.environ, "PRECOMPILED_CACHE_DIR": str(root), "PRECOMPILED_FARM": "auto"}
-    done = subprocess.run(
-        [sys.executable, "-m", "precompiled", "farm", "status", "--json"], env=env, capture_output=True, text=True,
-        timeout=60, check=False,
-    )  # fmt: skip
-    shown: dict[str, Any] = json.loads(done.stdout)
-    assert done.returncode == 1 and (shown["code"], shown["running"]) == ("farm-unusable", True), done.stderr
+
+
+    def command(*arguments: str) -> str:
+        done = subprocess.run(
+            [sys.executable, "-m", "precompiled", *arguments], env=env, capture_output=True, text=True, timeout=60,
+            check=False,
+        )  # fmt: skip
+        assert done.returncode == 1, done.stderr
+        return done.stdout
+
+    shown: dict[str, Any] = json.loads(command("farm", "status", "--json"))
+    assert (shown["code"], shown["running"], shown["sent"]) == ("farm-unusable", True, 0)
+    assert "no Ray" in command("farm", "status")
+    told = json.loads(command("status", "--json"))["farm"]  # without a daemon
+    assert (told["state"], told["farm"]) == ("unusable", "auto")
 
 
 def test_a_courier_finds_what_was_published_meanwhile(settings: Settings) -> None:
