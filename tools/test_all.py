@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+RAY = "ray[client]==2.60.0"  # as in pyproject.toml's test-farm
 
 
 def _anywhere() -> str:
@@ -33,6 +34,11 @@ def _with_nspawn() -> str:
     return "" if shutil.which("systemd-nspawn") else "there is no systemd-nspawn (Debian: systemd-container)"
 
 
+def _with_ray() -> str:
+    asked = [sys.executable, "-m", "pip", "install", "--quiet", "--dry-run", "--no-deps", RAY]
+    return "" if subprocess.run(asked, capture_output=True, check=False).returncode == 0 else f"pip can get no {RAY}"
+
+
 @dataclass(frozen=True)
 class Suite:
     """``target``: of make; ``problem``: why it cannot run here, or nothing."""
@@ -44,10 +50,10 @@ class Suite:
 SUITES = (
     Suite("test"),
     Suite("test-slow"),
-    Suite("test-farm"),
     Suite("test-versions"),
     Suite("test-systemd", _with_nspawn),
     Suite("test-gpu", _with_a_gpu),
+    Suite("test-farm", _with_ray),  # the last: what it installs, no other suite has been tested with
 )
 
 
