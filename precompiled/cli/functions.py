@@ -15,7 +15,7 @@ from precompiled.core.names import in_words
 from precompiled.core.words import counted, human_bytes
 from precompiled.packages.describe import difference
 from precompiled.store.artifacts import Store
-from precompiled.store.package_format import WRAPPER, About
+from precompiled.store.package_format import WRAPPER, About, are_of_other_files, file_of
 from precompiled.store.packages import Entry
 
 _DOTTED = re.compile(r"[^\W\d]\w*(\.(\w+|<\w+>))+")
@@ -134,6 +134,8 @@ def explain_document(store: Store, name: str) -> dict[str, Any]:
     name = _name(last)
     compared: list[dict[str, Any]] = []
     for other, before in others:
+        if are_of_other_files(file_of(last.header, about), file_of(other.header, before)):
+            continue  # another program: nothing that this one was
         if other.header.one_graph == last.header.one_graph:
             changes = difference.entries((last.header, about), (other.header, before))
             if other.header.code != last.header.code:
@@ -154,7 +156,7 @@ def explain(document: dict[str, Any]) -> None:
     if document["stays"]:
         click.echo(f"\nIt stays as it is: {document['stays']}")
     elif not document["others"]:
-        click.echo("\nThere is no other entry to compare it with.")
+        click.echo("\nThere is no other entry of this program to compare it with.")
     for number, other in enumerate(document["others"]):
         digits = other["entry"][:SHOWN_DIGITS]
         if number == 0:

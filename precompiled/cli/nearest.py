@@ -144,14 +144,20 @@ class Kepts:
         )
         found: Nearest | None = None
         for item in ranked[:MAX_COMPARED]:
-            if found is not None and len(item.equal(target)) < len(found.kept.equal(target)):
+            is_fewer = found is not None and len(item.equal(target)) < len(found.kept.equal(target))
+            if found is not None and is_fewer and not found.distance[0]:
                 break
             other = self.program(item)
             if other is None:
                 continue
             try:
+                # One of the same file before all others: the program of another file is another program.
+                is_other = causes.are_of_other_files(program, other)
+                if is_fewer and is_other:
+                    continue
                 # Of several that are as near: the one of the same frame of the same function.
-                distance = (*difference.distance(other, program), int(_frame(item) != _frame(target)))
+                near = (*difference.distance(other, program), int(_frame(item) != _frame(target)))
+                distance = (int(is_other), *near)
                 if found is None or distance < found.distance:
                     found = Nearest(item, other, distance, difference.compare(other, program))
             except listing.NOT_A_PROGRAM:
@@ -161,7 +167,7 @@ class Kepts:
     def _causes(self, target: Kept, program: dict[str, Any], nearest: Nearest | None) -> list[Cause]:
         try:
             if nearest is None or not causes.is_version_of(target.name, program, nearest.kept.name, nearest.program):
-                return [causes.new(program)]
+                return [causes.new(program, nearest.program if nearest is not None else None)]
             return causes.causes(nearest.program, program, nearest.changes)
         except listing.NOT_A_PROGRAM:  # some of it can be compared, and not all
             return []

@@ -191,12 +191,18 @@ def _show(run: Run, told: misses.Summary) -> None:
     if len(told.misses) > MAX_SHOWN:
         click.echo(f"\nand {len(told.misses) - MAX_SHOWN} more: --json has them all")
     seconds = {name: spent for process in run.processes for name, spent in traces(process)}
-    functions = [item for process in run.processes for item in process.functions]
     _show_table("functions that were traced", [
         (item["name"], human_seconds(seconds.get(item["name"], 0.0)), item["state"], item["reason"],
-         in_words("; ".join(dict.fromkeys(item["reasons"])) or item["message"].partition("\n")[0]))
-        for item in functions
+         _why_traced(process.functions[:number], item))
+        for process in run.processes for number, item in enumerate(process.functions)
     ])  # fmt: skip
+
+
+def _why_traced(before: Sequence[dict[str, Any]], item: dict[str, Any]) -> str:
+    """``before``: what the process had traced until then."""
+    told = "; ".join(dict.fromkeys(item["reasons"])) or item["message"].partition("\n")[0]
+    is_first = item["state"] == "recorded" and item["name"] not in {other["name"] for other in before}
+    return in_words(told) if told or not is_first else "for the first time: no package of this program has it"
 
 
 def _show_miss(miss: misses.Miss, run: Run) -> None:

@@ -115,7 +115,7 @@ class RunRecord:
         calls = {report.id: [report.calls_eager, report.calls_compiled] for report in reports}
         traced = [
             {"name": item.name, "state": item.state, "reason": item.reason, "message": item.message[:MAX_MESSAGE],
-             "reasons": [reason[:MAX_MESSAGE] for reason in item.reasons[:3]]}
+             "reasons": [reason[:MAX_MESSAGE] for reason in list(dict.fromkeys(item.reasons))[:3]]}
             for item in functions
             if item.state not in UNTRACED
         ]  # fmt: skip

@@ -58,15 +58,28 @@ class Cause:
         return _ADVICE[self.kind]
 
 
-def new(program: dict[str, Any]) -> Cause:
-    """Of a graph that was compiled for the first time."""
+def new(program: dict[str, Any], nearest: dict[str, Any] | None = None) -> Cause:
+    """Of a graph that was compiled for the first time. ``nearest``: of all that was there."""
     first = next((operation.place for operation in listing.operations(program) if operation.place), None)
-    return Cause("new", "new graph", "nothing like it was in the store", str(first or ""))
+    is_other = nearest is not None and are_of_other_files(program, nearest)
+    what = "nothing of its file was in the store" if is_other else "nothing like it was in the store"
+    return Cause("new", "new graph", what, str(first or ""))
+
+
+def are_of_other_files(program: dict[str, Any], other: dict[str, Any]) -> bool:
+    """Whether two graphs are of other programs' files, so that neither is an earlier text of the other. A notebook's
+    cells are of no file: they are named by their texts.
+    """
+    files, others = _files(program), _files(other)
+    is_told = files and others and not any("/ipykernel_" in file for file in files | others)
+    return bool(is_told) and not files & others
 
 
 def is_version_of(name: str, program: dict[str, Any], other_name: str, other: dict[str, Any]) -> bool:
     """Whether two graphs are versions of one. ``name``: as ``forward [0/1]`` (torch_internals/naming.py)."""
     (function, _, numbers), (other_function, _, other_numbers) = name.partition(" ["), other_name.partition(" [")
+    if are_of_other_files(program, other):
+        return False
     share = _in_common(program, other)
     if function != other_function:
         return share >= _ALIKE_BY_ANOTHER_NAME

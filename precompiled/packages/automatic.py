@@ -97,6 +97,7 @@ class _Looked:
     requires: dict[str, str] | None = None
     program: Program = ANY
     reasons: list[str] = field(default_factory=list)  # why no entry was used
+    others: list[str] = field(default_factory=list)  # names of entries that were made in other programs
     audited: Entry | None = None  # the entry that would have been used, to be compared with the trace
     refused: str | None = None  # why no entry of the function may be used
 
@@ -171,6 +172,7 @@ class Automatic:
                 found = self._find(session, frame, looked)
                 if found is None and awaited and looked.audited is None and session.came_ahead():
                     looked.reasons.clear()
+                    looked.others.clear()
                     found = self._find(session, frame, looked)
         except Exception as error:
             code = code_of(error, "package-internal-error")
@@ -210,7 +212,7 @@ class Automatic:
         described = Descriptions()
         tried = 0
         program = None if session.settings.packages == "function" else looked.program
-        for entry, check_source in self._entries(store, frame, program, looked.reasons):
+        for entry, check_source in self._entries(store, frame, program, looked):
             try:
                 requirements.check(entry.header.requires, looked.requires or {})
                 if (differs := installing.passed_over(entry.header.locals, frame)) is not None:
@@ -227,6 +229,8 @@ class Automatic:
                 result = verified.install()
                 self._source_files.met(verified.functions)
             except (Mismatch, NotPortable, StoreError) as reason:  # NotPortable: an object has no description here
+                if _is_of_another_file(entry, frame):
+                    continue
                 place = _place(entry, reason.guard) if isinstance(reason, Mismatch) else ""
                 looked.reasons.append(f"{reason}{difference.at(place)}")
                 log.info("%s.%s: %s", frame.module, frame.qualname, reason)
@@ -237,10 +241,22 @@ class Automatic:
                 self.used.add((entry.header.function, entry.name))
             state = "skipped" if entry.header.kind == "skipped" else "used"
             return result, FunctionReport(_shown(frame), state, guards=entry.header.guards)
+        # What an entry of this very program says is the reason, where there is one.
+        if not looked.reasons and any(self._is_of_its_past(store, frame, name) for name in looked.others[:MAX_TRIED]):
+            looked.reasons.append("the program had other code when it was traced")
         return None
 
+    def _is_of_its_past(self, store: PackageStore, frame: Frame, name: str) -> bool:
+        """Whether an entry that was made in another program may be of an earlier text of this one."""
+        if frame.module != "__main__":
+            return True
+        try:
+            return not _is_of_another_file(store.read(_function_key(frame), name), frame)
+        except (StoreError, OSError):
+            return False
+
     def _entries(
-        self, store: PackageStore, frame: Frame, program: Program | None, reasons: list[str]
+        self, store: PackageStore, frame: Frame, program: Program | None, looked: _Looked
     ) -> Iterator[tuple[Entry, bool]]:
         """Entries of a frame's function, newest first, and whether their source is checked.
 
@@ -256,14 +272,14 @@ class Automatic:
                     # Only the first line is read: entries of other programs may be many, and large.
                     header = entry.header if entry is not None else store.header(function, name)
                     if header is not None and not program.made(header.sources, header.sources_code):
-                        reasons.append("the program had other code when it was traced")
+                        looked.others.append(name)
                         continue
                 if entry is None:
                     entry = self._read[name] = store.read(function, name)
             except FileNotFoundError:
                 continue  # evicted meanwhile
             except (StoreError, OSError) as reason:
-                reasons.append(str(reason))
+                looked.reasons.append(str(reason))
                 continue
             if entry.header.kind == "skipped":
                 skipped.append(entry)
@@ -293,17 +309,17 @@ class Automatic:
         if entry.header.kind == "skipped":
             stays = installing.skipped(frame, entry_codec.decode(entry.body, name), name)
             return VerifiedEntry(lambda: stays, lambda: None, [])
-        # First, since it is cheap: without the artifacts, there is no use in making guards.
         artifacts = {key: session.store.lookup(key) for key in entry.header.artifacts}
-        missing = next((key for key, found in artifacts.items() if not found), None)
-        if missing is not None:
-            raise Mismatch(f"the artifact {missing[:12]} is not in the store")
         body = entry_codec.decode(entry.body, name)
         if program is not None and program.sources != entry.header.sources and body.later:
             described = Descriptions(program.before(body.later))
         undo = ExitStack()
         with installing.or_discarded(body, frame, name, undo):
             rebuilder = installing.usable(body, frame, described, name, undo, check_source=check_source)
+            # After the guards: one that fails is the reason for a trace, also where the artifact is still compiled.
+            missing = next((key for key, found in artifacts.items() if not found), None)
+            if missing is not None:
+                raise Mismatch(f"the artifact {missing[:12]} is not in the store")
             install = installing.rebuilt(frame, rebuilder)
             loaded = [graphs.load(session, graph, artifacts[graph.key]) for graph in body.graphs]
 
@@ -444,6 +460,20 @@ def _shown(frame: Frame) -> str:
     if frame.module == fmt.WRAPPER:
         return f"{wrapped.__module__}.{wrapped.__qualname__}"
     return f"{frame.module}.{frame.qualname}"
+
+
+def _is_of_another_file(entry: Entry, frame: Frame) -> bool:
+    """Whether an entry of a main program's function is of another file: another program, which tells nothing here."""
+    file = frame.code.co_filename
+    return frame.module == "__main__" and not file.startswith("<") and fmt.are_of_other_files(
+        _file(entry), os.path.abspath(file))  # fmt: skip
+
+
+def _file(entry: Entry) -> str:
+    try:
+        return fmt.file_of(entry.header, fmt.About.parse(entry.about))
+    except StoreError:
+        return ""
 
 
 def _place(entry: Entry, guard: int | None) -> str:

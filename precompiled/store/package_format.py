@@ -122,6 +122,22 @@ class About:
             raise CorruptArtifact(f"a package entry says nothing of itself: {error}", code="package-corrupt") from error
 
 
+def file_of(header: Header, about: About) -> str:
+    """The file of a main program's function, by the places of its own guards; "" of another module's, or not known.
+
+    A notebook's cell has none: it is named by its text, so an edit of it would be another program.
+    """
+    own = f", in {header.qualname.rpartition('.')[2]}"
+    found = (guard.place.removesuffix(own).rpartition(":")[0] for guard in about.guards if guard.place.endswith(own))
+    file = next(found, "") if header.module == "__main__" else ""
+    return "" if file.startswith("<") or "/ipykernel_" in file else file
+
+
+def are_of_other_files(one: str, other: str) -> bool:
+    """Whether two main programs are others, by ``file_of``."""
+    return "" not in (one, other) and one != other
+
+
 def function_key(module: str, qualname: str, code: str, *, one_graph: bool) -> str:
     """The name of a function's directory; ``code``: the digest of its code."""
     return hashlib.sha256(json.dumps([FORMAT, module, qualname, code, one_graph]).encode()).hexdigest()

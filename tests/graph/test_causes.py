@@ -118,6 +118,9 @@ def test_another_graph_is_no_version() -> None:
     assert not causes.is_version_of("f [0/0]", PROGRAM, "g [0/0]", other)
     assert not causes.is_version_of("f [0/0]", PROGRAM, "f [0/0]", other)  # of the same name in another file
     assert not causes.is_version_of("f [0/0]", PROGRAM, "f [1/0]", other)
+    elsewhere = changed(put("about", "places", [["/home/me/other.py", 12, "forward", "return x * 2 + y"]]))
+    assert not causes.is_version_of("f [0/0]", PROGRAM, "f [0/0]", elsewhere)  # the same but for its file
+    assert causes.new(PROGRAM, elsewhere).what == "nothing of its file was in the store"
     edited = changed(everything(put(*NODES, 2, ["m", "sin", [{"n": 0}], []]), EDITED))
     assert causes.is_version_of("f [0/0]", PROGRAM, "f [0/1]", edited)
     assert causes.is_version_of("f [0/0]", PROGRAM, "f [7/0]", PROGRAM)

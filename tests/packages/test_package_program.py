@@ -157,6 +157,40 @@ def test_programs_that_share_a_function_do_not_take_its_packages_from_each_other
     assert run(shared_host, folder, "other.py", PRECOMPILED_PACKAGES="function")[0] == "used"
 
 
+OWN = MAIN.replace("import library\n", "HEADS = 2\ndef own(x):\n    return torch.addmm(x, x, x, alpha=float(HEADS))\n")
+OWN = OWN.replace("library.double", "own").replace("\nreports =", "\nHEADS += LATER\ntorch.compile(own)(x)\nreports =")
+OWN = OWN.replace("HEADS = 2\n", "HEADS = 2\nLATER = 0\nimport os\n"
+                  "torch.set_num_threads(int(os.environ.get('THREADS', '2')))\n")  # fmt: skip
+
+
+@pytest.mark.slow
+def test_what_is_told_as_then_is_of_the_same_file(shared_host: Host, folder: Path) -> None:
+    """Of a main program: another file's is another program, and tells nothing of this one."""
+    (folder / "main.py").write_text(OWN)
+    assert run(shared_host, folder)[0] == "recorded"
+    for packages, heads in (("program", 4), ("function", 6)):  # with the second its guards are compared, too
+        (folder / f"{packages}.py").write_text(OWN.replace("HEADS = 2", f"HEADS = {heads}"))
+        found = run(shared_host, folder, f"{packages}.py", PRECOMPILED_PACKAGES=packages)
+        assert (found[0], found[3:]) == ("recorded", [])
+        text = shared_host.command("explain", "--run", "last")
+        assert "for the first time" in text and "1 new graph" in text and "was in the store" in text
+    # One setting is another, beside entries of other programs: it is the reason.
+    (folder / "main.py").write_text(OWN + "EDITED = 1\n")
+    found = run(shared_host, folder)
+    assert (found[0], found[3:]) == ("recorded", [ANOTHER])
+    found = run(shared_host, folder, THREADS="1")
+    (said,) = found[3:]
+    assert found[0] == "recorded" and said == "global state: num threads 1 here, 2 when it was traced"
+    assert "num threads 1 here, " in shared_host.command("explain", "--run", "last")
+    text = shared_host.command("explain", "__main__.own")
+    assert "num threads 1 here, " in text and "HEADS" not in text
+    # A second trace in a process is told by the guard that has forced it, also where no artifact is there yet.
+    (folder / "main.py").write_text(OWN.replace("LATER = 0", "LATER = 3"))
+    (_first, second) = run_program(shared_host, folder)
+    (said,) = second[3:]
+    assert second[0] == "recorded" and said.startswith("G['HEADS']: 5 here, 2 when it was traced")
+
+
 @pytest.mark.slow
 def test_a_module_more_is_another_program(shared_host: Host, folder: Path) -> None:
     """As when a plugin that is not imported by name turns up."""

@@ -87,7 +87,7 @@ def entries(one: tuple[Header, About], other: tuple[Header, About]) -> list[str]
         if source in there.sizes and there.sizes[source] != size
     ]
     if here.state != there.state:
-        found.append(_state(here.state, there.state))
+        found.append(state(here.state, there.state, "there"))
     return found
 
 
@@ -103,14 +103,14 @@ def requirement(name: str, here: str | None, before: str | None, when: str) -> s
     return _DIGESTS.get(name) or f"{name}: {_both('', here or 'none', before or 'none').said(when)}"
 
 
-def _state(here: str, there: str) -> str:
+def state(here: str, before: str, when: str) -> str:
     """What of Dynamo's global state is another, where this torch tells it in a known form."""
     try:
-        one, other = (dict(json.loads(state)) for state in (here, there))
+        one, other = (dict(json.loads(kept)) for kept in (here, before))
     except (ValueError, TypeError):
         return "the global state (grad mode, autocast, precision, threads) is another"
     differing = [name for name in {**one, **other} if one.get(name) != other.get(name)]
-    said = [_both(name.replace("_", " "), one.get(name), other.get(name)).said("there") for name in differing]
+    said = [_both(name.replace("_", " "), one.get(name), other.get(name)).said(when) for name in differing]
     return f"global state: {', '.join(said)}"
 
 

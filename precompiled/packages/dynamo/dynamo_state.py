@@ -24,6 +24,7 @@ import torch.utils._device
 from torch._dynamo.utils import maybe_disable_inference_mode
 from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 
+from precompiled.packages.describe import difference
 from precompiled.packages.describe.descriptions import Descriptions
 from precompiled.packages.describe.errors import Mismatch, NotPortable
 from precompiled.packages.dynamo import ranks
@@ -100,7 +101,7 @@ def global_state() -> str:
 def check_global_state(kept: str) -> None:
     state = restored_global_state(kept)
     if not state.check():
-        raise Mismatch(f"global state: {state.reason()}")
+        raise Mismatch(difference.state(global_state(), kept, "when it was traced"))
 
 
 def restored_global_state(kept: str) -> Any:
