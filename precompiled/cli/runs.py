@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -9,14 +10,16 @@ from typing import Any
 
 import click
 
-from precompiled.cli import misses
+from precompiled.cli import checks_store, misses
+from precompiled.cli.check import Check
 from precompiled.cli.output import SHOWN_DIGITS, human_age, pairs, table
 from precompiled.core.config import Settings
-from precompiled.core.errors import PrecompiledError
+from precompiled.core.errors import STORE_UNWRITABLE, PrecompiledError
 from precompiled.core.names import in_words
 from precompiled.core.words import counted, human_seconds
 from precompiled.graph.causes import Cause
-from precompiled.store.runs import BY_DAEMON, NOT_SERVED, Process, Run, runs, traces, way
+from precompiled.store.artifacts import Store
+from precompiled.store.runs import BY_DAEMON, NOT_SERVED, RUNS, Process, Run, runs, traces, way
 
 MAX_SHOWN = 10
 
@@ -92,6 +95,8 @@ def named(settings: Settings, name: str) -> Run:
     """A run by its name, or "last". Raises PrecompiledError where there is none."""
     known = runs(settings.cache_dir)
     found = next((run for run in known if name in ("last", run.name)), None)
+    if not known:
+        _check_that_runs_are_kept(settings)
     if found is None:
         names = ", ".join(run.name for run in known[:5])
         raise PrecompiledError(
@@ -102,10 +107,20 @@ def named(settings: Settings, name: str) -> Run:
     return found
 
 
+def _check_that_runs_are_kept(settings: Settings) -> None:
+    """Raises PrecompiledError where a run may have used the hook, and could not be kept."""
+    store = checks_store.directories(Store(settings.cache_dir))
+    kept_in = settings.cache_dir / RUNS
+    if store.state == "ok" and kept_in.exists() and not os.access(kept_in, os.W_OK | os.X_OK):
+        store = Check("store", "warn", f"{kept_in} cannot be written", f"Make {kept_in} writable")
+    if store.state != "ok":
+        raise PrecompiledError(f"no run can be kept: {store.message}", store.action, code=STORE_UNWRITABLE)
+
+
 def _document(run: Run, *, graphs: bool) -> dict[str, Any]:
     first = run.processes[0]
     document: dict[str, Any] = {
-        "name": run.name, "program": first.program, "ranks": run.ranks, "began": run.began, "alive": run.is_alive,
+        "name": run.name, "program": first.program, "ranks": run.ranks, "began": run.since, "alive": run.is_alive,
         "said": said(run),
     }  # fmt: skip
     if graphs:
@@ -175,7 +190,7 @@ def _ranks(ranks: Iterable[int]) -> str:
 def _show(run: Run, told: misses.Summary) -> None:
     graphs = [graph for process in run.processes for graph in process.graphs.values()]
     end = "runs still" if run.is_alive else f"{human_seconds(_lasted(run))} long"
-    click.echo(f"{run.processes[0].program}, {run.name}, began {human_age(run.began)} ago, {end}")
+    click.echo(f"{run.processes[0].program}, {run.name}, began {human_age(run.since)} ago, {end}")
     for line in (told.sentence(), told.seconds(), *(said(run) if told.graphs else ())):
         if line:
             click.echo(f"  {line}")
@@ -250,4 +265,4 @@ def _show_table(title: str, rows: Sequence[tuple[str, ...]]) -> None:
 def _lasted(run: Run) -> float:
     ends = [process.ended or max((graph["at"] for graph in process.graphs.values()), default=process.began)
             for process in run.processes]  # fmt: skip
-    return max(ends) - min(process.launched or process.began for process in run.processes)
+    return max(ends) - run.since

@@ -51,7 +51,7 @@ def trace_command(out: Output, settings: Settings, output: Path, form: str, sinc
     now = time.time()
     if since == LAST:
         run = runs.named(settings, LAST)
-        began = min(process.launched or process.began for process in run.processes) - BEFORE_S
+        began = run.since - BEFORE_S
     else:
         began = now - _seconds(since)
     facts = gather(settings.cache_dir, began, now)

@@ -147,7 +147,7 @@ def look(
             graphs += mine
             states = {state: sum(graph.state == state for graph in mine) for state in STATES}
             saved = sum(graph.get("saved_s", 0.0) for graph in process.graphs.values())
-            clients.append(Client(process.program, rank, process.pid, process.began, states, saved))
+            clients.append(Client(process.program, rank, process.pid, process.since, states, saved))
     return Look(now, status, stats, problem, clients, graphs, list(jobs))
 
 

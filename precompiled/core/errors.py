@@ -13,6 +13,8 @@ COMPILE_ERROR = "compile-error"
 DEVICE_LOST = "device-lost"
 # A worker's GPU is made up, and the compile asked it for what only a real one has.
 MADE_UP_DEVICE = "made-up-device"
+# What a worker, or a process that keeps its run, cannot leave in the store.
+STORE_UNWRITABLE = "store-unwritable"
 
 
 class PrecompiledError(Exception):

@@ -244,7 +244,7 @@ _TABLE = (
     _store(_IN_PROCESS, "store-unreadable", "the file system refuses to read the store",
         "Make it readable, or set `PRECOMPILED_CACHE_DIR`"),
     _store(_IN_PROCESS, "store-unwritable",
-        "a worker cannot write there (clients are told `compile-failed`, with the message)",
+        "a worker cannot write there, and no process can keep its run",
         "Space, modes, `PRECOMPILED_CACHE_DIR`"),
     _store(_AGAIN, "artifact-corrupt", "an artifact does not match its manifest (truncated, altered)",
         then="; the artifact is in `quarantine/` with the reason"),
@@ -278,7 +278,7 @@ _TABLE = (
     _daemon(_IN_PROCESS, "too-large", "a graph, message or file over its limit", "Raise `max_graph_bytes`"),
     _daemon(_IN_PROCESS, "not-permitted", "another user's daemon", "Unset `PRECOMPILED_RUNTIME_DIR`"),
     _daemon(_IN_PROCESS, "compile-failed",
-        "the worker could not make an artifact, nor a failure record (the store, an error of ours); the message has "
+        "the worker could not make an artifact, nor a failure record (an error of ours); the message has "
         "why", then="; see the message"),
     _daemon(_IN_PROCESS, "device-lost",
         "the worker's GPU was lost, or an error of CUDA's has made it useless to that worker, which ends; nothing is "

@@ -71,6 +71,11 @@ class Process:
     files: dict[str, str] = field(default_factory=dict)  # the program's own: path -> digest of the text
 
     @property
+    def since(self) -> float:
+        """When it was started, for people; of a fork, when its first graph came."""
+        return self.launched or self.began
+
+    @property
     def is_alive(self) -> bool:
         return not self.ended and start_of(self.pid) == self.started
 
@@ -85,7 +90,13 @@ class Run:
         return max(process.ranks for process in self.processes)
 
     @property
+    def since(self) -> float:
+        """When its first process was started, for people."""
+        return min(process.since for process in self.processes)
+
+    @property
     def began(self) -> float:
+        """By which runs are ordered: when its last process had a graph."""
         return max(process.began for process in self.processes)
 
     @property

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import signal
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import click
+import psutil
 import pytest
 from click.testing import CliRunner
 from support_cli import answer
+from support_daemon import wait_until
 from support_host import Host
 from support_programs import ARGS, changed, everything, put
 
@@ -146,6 +150,35 @@ def test_a_run_without_a_graph_is_a_run_and_a_forked_child_without_one_is_none(t
     assert not run.is_alive and shown.said(run) == ["no graph yet"]
     (process,) = run.processes
     assert process.graphs == {} and process.files == {"/a/train.py": "digest"}
+
+
+def test_a_run_began_when_its_process_was_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is said of when and of how long is of one time, though a record begins with the first graph only."""
+    tmp_path.chmod(0o700)
+    recorded(tmp_path, "a", GraphReport("h", "f [0/0]", "aa", "compiled", "hit"), files={})
+    (run,) = runs.runs(tmp_path)
+    process = run.processes[0]
+    process.launched, process.began, process.ended = 1000.0, 1100.0, 1120.0
+    monkeypatch.setattr(shown, "runs", lambda root: [run])
+    monkeypatch.setattr("time.time", lambda: 1150.0)
+    document, show = shown.explain(config.load({"cache_dir": tmp_path}), "a")
+    assert document["began"] == 1000.0
+    assert re.search(r", began .* ago, 2 min long", CliRunner().invoke(_command(show)).output)
+
+
+@pytest.mark.reason("store-unwritable")
+def test_a_store_that_cannot_be_written_keeps_no_run_and_that_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Below a file, where root cannot write either."""
+    (file := tmp_path / "file").touch(0o600)
+    monkeypatch.setenv("PRECOMPILED_CACHE_DIR", str(file / "store"))
+    recorded(file / "store", "a", GraphReport("h", "f [0/0]", "aa", "compiled", "hit"), files={})
+    error = answer("explain", "--run", "last", status=1)["error"]
+    assert error["code"] == "store-unwritable" and error["action"]
+    assert error["message"].startswith("no run can be kept: ") and str(file) in error["message"]
+    monkeypatch.setenv("PRECOMPILED_CACHE_DIR", str(tmp_path / "store"))
+    assert answer("explain", "--run", "last", status=1)["error"]["code"] == "no-such-run"
 
 
 def _command(show: Callable[[], None]) -> click.Command:

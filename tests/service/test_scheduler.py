@@ -337,6 +337,15 @@ def test_a_failed_compile_leaves_the_worker_alive() -> None:
     assert host.only(RunJob, host.submit("other")).worker == number
 
 
+@pytest.mark.reason("store-unwritable")
+def test_a_store_that_cannot_be_written_is_said_to_be_that() -> None:
+    host = Host()
+    host.warm()
+    run = host.only(RunJob, host.submit("k"))
+    reply = host.reply(host.done(run, "failed", reason="store-unwritable", message="/x cannot be made: read-only"))
+    assert (reply.code, reply.message) == ("store-unwritable", "/x cannot be made: read-only") and reply.action
+
+
 @pytest.mark.reason("device-lost")
 def test_a_worker_that_has_lost_its_gpu_leaves_and_the_graph_is_not_blamed() -> None:
     host = Host()
