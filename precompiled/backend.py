@@ -305,8 +305,8 @@ class _Graph:
         function = self._load(program, artifact)
         if self.session.stays_eager and not program.no_stand_in:
             function = self.graph.eager()
-        self.calls.loaded("hit", time.perf_counter() - started, artifact.manifest.compile_s)
-        self.session.ledger.count(hits=1, saved_s=artifact.manifest.compile_s)
+        saved_s = self.calls.loaded("hit", time.perf_counter() - started, artifact.manifest.compile_s)
+        self.session.ledger.count(hits=1, saved_s=saved_s)
         self.session.loaded_from(artifact)
         if self.safe_point.is_held() and not program.no_stand_in:
             # A checkpoint may ask this graph to run again what another graph of the function ran eager.
@@ -357,9 +357,7 @@ class _Graph:
         )
         self.calls.spent("submit", time.perf_counter() - started)
         if waits or self.session.settings.mode == "wait":
-            started = time.perf_counter()
-            awaited.done.wait(self.session.settings.wait_s)
-            self.calls.spent("wait", time.perf_counter() - started)
+            self.session.pending.stand_still(awaited)
             if self.calls.swap.state is State.BYPASSED or (self.session.requires and self.calls.report.reason):
                 # Raised while Dynamo is at the frame, so that Dynamo raises torch's errors as its own.
                 raise Refused(self.calls.report.message, code=self.calls.report.reason)

@@ -74,7 +74,7 @@ class Tally(_Message, frozen=True):
     hits: int = 0
     misses: int = 0
     swapped: int = 0
-    saved_s: float = 0.0  # compile seconds that hits and swaps spared this client
+    saved_s: float = 0.0  # compile seconds of hits and swaps in which this client did not wait for them
     untraced: int = 0  # frames that a package spared Dynamo's trace
     traced: int = 0  # frames that Dynamo traced while packages were on
     not_kept: dict[str, int] = {}  # frames that no package can hold
@@ -174,8 +174,8 @@ class Rejected(_Message, frozen=True):
 
     At once: "protocol-version", "bad-message", "too-large", "not-permitted", "no-such-device", "key-quarantined",
     "worker-cannot-start", "stopping". Later, as the end of an accepted job: "compile-failed", "device-lost",
-    "made-up-device", "key-quarantined", "worker-cannot-start", "job-cancelled", "stopping". What each means:
-    docs/protocol.md.
+    "made-up-device", "store-unwritable", "key-quarantined", "worker-cannot-start", "job-cancelled", "stopping". What
+    each means: docs/protocol.md.
     """
 
     code: str

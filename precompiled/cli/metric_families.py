@@ -42,7 +42,7 @@ STATS = (
     Told("untraced_frames", "frames that a package spared Dynamo's trace", "untraced"),
     Told("traced_frames", "frames that Dynamo traced while packages were on", "traced"),
     Told("compile_seconds", "seconds that workers compiled", "compile_s"),
-    Told("saved_seconds", "seconds of compiles that clients did not wait for", "saved_s"),
+    Told("saved_seconds", "compile seconds of hits and swaps in which clients did not wait for them", "saved_s"),
     Told("fallbacks", "graphs that were to be served and were not, by reason", "fallbacks", "reason"),
     Told("bypassed", "graphs that are not served, by reason", "bypassed", "reason"),
     Told("not_served", "graphs whose calls raised, since an artifact is required, by reason", "not_served", "reason"),

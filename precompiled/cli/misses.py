@@ -38,6 +38,7 @@ class Miss:
     eager_s: float = 0.0  # it ran eager until the swap
     compile_s: float = 0.0  # by a worker
     became: str = ""  # what it runs as, where that is not what the daemon compiled
+    is_pending: bool = False  # so far, or at the end
 
     @property
     def short(self) -> str:
@@ -119,7 +120,10 @@ def summary(settings: Settings, run: Run) -> Summary:
                 if kepts is None and graph.get("key"):
                     kepts = _kepts(settings)
                 causes = _causes(kepts, process, graph)
-                by_name[name] = Miss(graph.get("name", ""), graph.get("key", ""), causes, [], became=_became(graph))
+                by_name[name] = Miss(
+                    graph.get("name", ""), graph.get("key", ""), causes, [], became=_became(graph),
+                    is_pending=became == "pending",
+                )  # fmt: skip
             _add(by_name[name], process, graph)
     found.misses = list(by_name.values())
     found.edited = _edited(settings, run)
@@ -139,7 +143,7 @@ def _add(miss: Miss, process: Process, graph: dict[str, Any]) -> None:
     miss.waited_s = max(miss.waited_s, waited)
     if graph.get("source") == "swap":
         miss.eager_s = max(miss.eager_s, graph.get("swapped_after_s", 0.0) - waited)
-        miss.compile_s = max(miss.compile_s, graph.get("saved_s", 0.0))
+        miss.compile_s = max(miss.compile_s, graph.get("compile_s", 0.0))
 
 
 def _became(graph: dict[str, Any]) -> str:
@@ -147,6 +151,8 @@ def _became(graph: dict[str, Any]) -> str:
     if became == "compiled":
         return ""
     said = NOT_SERVED.get(became, "pending")
+    if became == "pending" and not reason and graph.get("message"):
+        return str(graph["message"])  # a wait that was interrupted
     return f"{said} ({reason})" if reason else said
 
 

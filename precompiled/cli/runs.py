@@ -231,7 +231,7 @@ def _show_miss(miss: misses.Miss, run: Run) -> None:
     if said:
         click.echo(f"  {said}")
     elif not miss.causes:
-        click.echo("  it is not compiled yet" if miss.became == "pending" else "  the store does not have it any more")
+        click.echo("  it is not compiled yet" if miss.is_pending else "  the store does not have it any more")
 
 
 def _is(graph: dict[str, Any], miss: misses.Miss) -> bool:

@@ -34,7 +34,8 @@ class GraphReport:
     lookup_s: float = 0.0  # capture, key and lookup: what the program waited for us
     load_s: float = 0.0
     swapped_after_s: float = 0.0  # from the miss to the swap
-    saved_s: float = 0.0  # the worker's compile, which this process did not wait for
+    compile_s: float = 0.0  # what the compile of its artifacts took, where it was done
+    saved_s: float = 0.0  # of these the seconds in which this process did not wait for them
     calls_eager: int = 0
     calls_compiled: int = 0
     spans: list[Span] = field(default_factory=list)
@@ -100,20 +101,26 @@ class GraphCalls:
         if len(self.report.spans) < MAX_SPANS:
             self.report.spans.append(ended(what, seconds))
 
-    def loaded(self, source: str, load_s: float, saved_s: float, swap: Swap | None = None) -> None:
-        """An artifact serves this graph. ``source``: as in GraphReport. ``load_s``, ``saved_s``: seconds that the load
-        took, and that the worker's compile had taken. ``swap``: that of a further variant, else the graph's own.
+    def loaded(
+        self, source: str, load_s: float, compile_s: float, swap: Swap | None = None, waited_s: float = 0.0
+    ) -> float:
+        """An artifact serves this graph; returns the seconds that it saved. ``source``: as in GraphReport. ``load_s``,
+        ``compile_s``: seconds that the load took, and the worker's compile. ``waited_s``: in which the program stood
+        still for the artifact. ``swap``: that of a further variant, else the graph's own.
         """
+        saved_s = max(0.0, compile_s - waited_s)
         report = self.report
         report.load_s = load_s
         self.spent("load", load_s)
         report.source = report.source or source  # variants add to what the first one began
+        report.compile_s += compile_s
         report.saved_s += saved_s
         if source == "swap":  # the calls before the flip are counted where it is flipped
             (swap or self.swap).on(Event.LOADED)
         else:
             self.swap.on(Event.HIT)
             self.calls_before_flip = 0
+        return saved_s
 
     def bypassed(self, code: str, message: str) -> None:
         """It is compiled in this process, before its first call."""

@@ -13,7 +13,7 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -87,6 +87,25 @@ class Awaited:
     compiled_here: bool = False  # it was compiled in this process instead
     waited_for: bool = False  # a call of the program waits for it
     threads: int = 0  # OpenMP threads that its eager calls use on the CPU
+    waited_s: float = 0.0  # in waits of the program that are over
+    waits_since: float | None = None  # time.monotonic(): the program stands still for it
+
+    def waited(self) -> float:
+        """For how long the program has stood still for it, in seconds."""
+        since = self.waits_since
+        return self.waited_s + (time.monotonic() - since if since is not None else 0.0)
+
+    @contextlib.contextmanager
+    def waiting(self) -> Iterator[None]:
+        """The program stands still for it; of several threads that do, the first one counts."""
+        if self.waits_since is not None:
+            yield
+            return
+        self.waits_since = time.monotonic()
+        try:
+            yield
+        finally:
+            self.waited_s, self.waits_since = self.waited(), None
 
     @property
     def key(self) -> str:
@@ -123,7 +142,9 @@ class Pending:
         """Wait until nothing is awaited; false after ``timeout_s`` seconds."""
         for item in list(self._dormant):
             self._take_up(item)
-        with self._changed:
+        with contextlib.ExitStack() as stack, self._changed:
+            for item in self._awaited.values():
+                stack.enter_context(item.waiting())
             return self._changed.wait_for(lambda: not self._awaited, timeout_s)
 
     def await_artifact(self, item: Awaited) -> None:
@@ -132,15 +153,30 @@ class Pending:
             item.waited_for = True
             with contextlib.suppress(Exception):  # then the job goes on, but not ahead of others
                 self._resubmit(item)
-        started = time.perf_counter()
-        item.done.wait(self._session.settings.wait_s)
-        item.calls.spent("wait", time.perf_counter() - started)
+        self.stand_still(item)
         if item.swap.state is State.COMPILED:
             return
         said = f"no artifact was there within {self._session.settings.wait_s:g} s"
         self._session.refuse(item.calls, "not-in-time", said)
         if outcome(item.calls.report.reason, runs=False) is not Outcome.EAGER:
             _compile_now(self._session, item)
+
+    def stand_still(self, item: Awaited) -> None:
+        """For the program's thread: wait until the artifact is loaded, or none will come, for ``wait_s`` at most."""
+        report = item.calls.report
+        if not item.done.is_set():
+            self._session.note(item.calls.snapshot())  # a process that ends in its wait has the graph in its record
+        started = time.perf_counter()
+        is_over = False
+        try:
+            with item.waiting():
+                item.done.wait(self._session.settings.wait_s)
+            is_over = True
+        finally:
+            item.calls.spent("wait", time.perf_counter() - started)
+            if not is_over and not item.done.is_set():  # Ctrl-C
+                report.message = "interrupted while it waited for its compile"
+                self._session.note(item.calls.snapshot())
 
     def abandon(self, item: Awaited) -> None:
         """Stop awaiting a graph; neither the daemon nor the program is told."""
@@ -353,8 +389,8 @@ class Pending:
         report.swapped_after_s = time.monotonic() - item.since
         guards = artifact.manifest.guards
         item.dispatch.serve_with(function, guard_check(guards) if guards else None)
-        item.calls.loaded("swap", load_s, artifact.manifest.compile_s, item.swap)
-        session.ledger.count(swapped=1, saved_s=artifact.manifest.compile_s)
+        saved_s = item.calls.loaded("swap", load_s, artifact.manifest.compile_s, item.swap, item.waited())
+        session.ledger.count(swapped=1, saved_s=saved_s)
         session.loaded_from(artifact)
         return None
 

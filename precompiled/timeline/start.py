@@ -127,7 +127,7 @@ def _plain(process: Process, facts: Facts, sections: Sequence[Section]) -> tuple
             trace_s += facts.traces.get(name, 0.0)
             untraced += name not in facts.traces
     served = [graph for graph in process.graphs.values() if graph.get("source") in ("hit", "swap", "package")]
-    compile_s = sum(graph.get("saved_s", 0.0) for graph in served)
+    compile_s = sum(graph.get("compile_s", 0.0) for graph in served)
     compile_s += spent["AOTAutograd and Inductor, or their cache"]
     uncounted = sum(graph.get("state") in ("pending", "failed") for graph in process.graphs.values())
     parts = [

@@ -114,6 +114,49 @@ def test_what_require_has_refused_is_not_said_to_run() -> None:
     assert shown._of_a_process(process) == "1 graph not run, an error (not-in-time)"
 
 
+WAITS = """\
+import torch, sys
+import precompiled
+precompiled.enable()
+try:
+    torch.compile(lambda x: (x * 3.0).relu())(torch.ones(8, 16))
+except KeyboardInterrupt:
+    print("@interrupted", flush=True)
+    sys.exit()
+"""
+
+
+def test_what_a_process_has_waited_for_was_not_saved(served: Host) -> None:
+    (file := served.root / "waited.py").write_text(WAITS.replace("x * 3.0", "x * 4.0"))
+    for source in ("swap", "hit"):
+        served.program(str(file), env={"PRECOMPILED_MODE": "wait"}).ended()
+        (run, *_) = runs.runs(served.store.root)
+        (graph,) = run.processes[0].graphs.values()
+        assert graph["source"] == source and graph["compile_s"] > 0.0
+        waited = sum(span.seconds for span in runs.spans_of(graph) if span.what == "wait")
+        assert (waited > 0.0) == (source == "swap") == (graph.get("saved_s", 0.0) < graph["compile_s"])
+
+
+def test_a_wait_that_is_interrupted_is_in_the_runs_record(served: Host) -> None:
+    """The daemon's only worker stands still, so the wait is under way as soon as the record has the graph."""
+    (file := served.root / "waits.py").write_text(WAITS)
+    daemon = psutil.Process(served.status().pid)
+    daemon.suspend()
+    try:
+        client = served.program(str(file), env={"PRECOMPILED_MODE": "wait"})
+        wait_until(lambda: any(process.graphs for process in runs.processes(served.store.root)))
+        (run,) = runs.runs(served.store.root)
+        assert shown.said(run)[0].startswith("1 graph pending for ")
+        os.kill(client.process.pid, signal.SIGINT)
+        client.wait_for("interrupted")
+    finally:
+        daemon.resume()
+    client.ended()
+    text = served.command("explain", "--run", "last")
+    assert "of 1 graph: no hits, 1 graph interrupted while it waited for its compile" in text
+    assert "1 graph pending at the end" in text and "does not have it any more" not in text
+
+
 def test_a_place_is_what_starts_ranks_says(tmp_path: Path) -> None:
     parent = f"parent-{os.getppid()}-{runs.start_of(os.getppid())}"
     places = {
@@ -207,7 +250,7 @@ def test_a_run_is_summed_up(tmp_path: Path) -> None:
             enumerate(["hit", "hit", "package"])]  # fmt: skip
     recorded(tmp_path, "before", *hits, files={"/a/train.py": "1", "/a/model.py": "1"})
     submit, trace = Span("submit", 100.0, 0.5, 1), Span("trace", 99.0, 2.0, 1)
-    swap = GraphReport("s", "g [1/0]", "bb", "compiled", "swap", swapped_after_s=12.5, saved_s=9.0, spans=[submit])
+    swap = GraphReport("s", "g [1/0]", "bb", "compiled", "swap", swapped_after_s=12.5, compile_s=9.0, spans=[submit])
     compile_here = Span("compile in process", 200.0, 3.0, 1)
     here = GraphReport("b", "h [2/0]", "", "bypassed", "inline", "freezing", "it freezes", spans=[compile_here])
     left = GraphReport("p", "i [3/0]", "cc", "pending")

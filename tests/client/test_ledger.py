@@ -11,7 +11,7 @@ import pytest
 
 from precompiled import wire
 from precompiled.client.ledger import GraphCalls, GraphReport, Ledger
-from precompiled.client.swap import Event
+from precompiled.client.swap import Event, Swap
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -61,6 +61,17 @@ def test_reports_come_in_the_order_of_capture() -> None:
     for number in range(5):
         ledger.add(GraphCalls(GraphReport(id=str(number), name="")))
     assert [report.id for report in ledger.reports()] == ["0", "1", "2", "3", "4"]
+
+
+def test_what_was_waited_for_was_not_saved() -> None:
+    calls = GraphCalls(GraphReport(id="1", name="f"))
+    saved = []
+    for waited_s in (0.0, 4.0, 12.0):
+        (swap := Swap()).on(Event.MISS)
+        swap.on(Event.PUBLISHED)
+        saved.append(calls.loaded("swap", 0.1, 10.0, swap, waited_s))
+    assert saved == [10.0, 6.0, 0.0]
+    assert (calls.report.compile_s, calls.report.saved_s) == (30.0, 16.0)
 
 
 def test_counts_are_told_once() -> None:

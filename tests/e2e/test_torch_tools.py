@@ -86,7 +86,7 @@ def test_tlparse_shows_graphs_by_the_way_they_came_to_run(seen: list[Seen]) -> N
     cold, hit, package, _ = seen
     (miss,), (swap,) = cold.artifacts("miss"), cold.artifacts("swap")
     # The swap comes in another thread, after the compile: it is told where the miss is.
-    assert miss["folder"] == swap["folder"] and miss["id"] == swap["id"] and swap["saved_s"] > 0
+    assert miss["folder"] == swap["folder"] and miss["id"] == swap["id"] and swap["compile_s"] > 0
     assert hit.artifacts("hit")[0]["key"] == package.artifacts("package")[0]["key"] == miss["key"]
     assert not hit.artifacts("miss") and not package.artifacts("miss") and not package.artifacts("hit")
     for item in seen:

@@ -408,7 +408,7 @@ def test_a_start_and_a_queue_of_thousands() -> None:
     count = 4000
     graphs = {
         f"{number}": {"id": f"{number}", "key": f"k{number}", "name": "f", "state": "compiled", "source": "swap",
-                      "at": 9e4, "saved_s": 1.0, "load_s": 0.5,
+                      "at": 9e4, "compile_s": 1.0, "load_s": 0.5,
                       "spans": [["lookup", number + 0.1, 0.2, 7], ["submit", number + 0.4, 0.1, 7],
                                 ["load", number + 10.0, 0.5, 8]]}
         for number in range(count)
