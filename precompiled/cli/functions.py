@@ -15,7 +15,7 @@ from precompiled.core.names import in_words
 from precompiled.core.words import counted, human_bytes
 from precompiled.packages.describe import difference
 from precompiled.store.artifacts import Store
-from precompiled.store.package_format import WRAPPER, About, are_of_other_files, file_of
+from precompiled.store.package_format import WRAPPER, About, are_of_other_files, files_of
 from precompiled.store.packages import Entry
 
 _DOTTED = re.compile(r"[^\W\d]\w*(\.(\w+|<\w+>))+")
@@ -134,7 +134,7 @@ def explain_document(store: Store, name: str) -> dict[str, Any]:
     name = _name(last)
     compared: list[dict[str, Any]] = []
     for other, before in others:
-        if are_of_other_files(file_of(last.header, about), file_of(other.header, before)):
+        if are_of_other_files(files_of(last.header, about), files_of(other.header, before)):
             continue  # another program: nothing that this one was
         if other.header.one_graph == last.header.one_graph:
             changes = difference.entries((last.header, about), (other.header, before))

@@ -465,15 +465,12 @@ def _shown(frame: Frame) -> str:
 def _is_of_another_file(entry: Entry, frame: Frame) -> bool:
     """Whether an entry of a main program's function is of another file: another program, which tells nothing here."""
     file = frame.code.co_filename
-    return frame.module == "__main__" and not file.startswith("<") and fmt.are_of_other_files(
-        _file(entry), os.path.abspath(file))  # fmt: skip
-
-
-def _file(entry: Entry) -> str:
+    if frame.module != "__main__" or file.startswith("<"):
+        return False
     try:
-        return fmt.file_of(entry.header, fmt.About.parse(entry.about))
+        return fmt.are_of_other_files(fmt.files_of(entry.header, fmt.About.parse(entry.about)), {os.path.abspath(file)})
     except StoreError:
-        return ""
+        return False
 
 
 def _place(entry: Entry, guard: int | None) -> str:

@@ -122,20 +122,21 @@ class About:
             raise CorruptArtifact(f"a package entry says nothing of itself: {error}", code="package-corrupt") from error
 
 
-def file_of(header: Header, about: About) -> str:
-    """The file of a main program's function, by the places of its own guards; "" of another module's, or not known.
+def files_of(header: Header, about: About) -> set[str]:
+    """One of these has a main program's function, by the places of its guards: those of functions of its name. Empty
+    for another module's, and where it is not known.
 
-    A notebook's cell has none: it is named by its text, so an edit of it would be another program.
+    A notebook's cell is none: it is named by its text, so an edit of it would be another program.
     """
     own = f", in {header.qualname.rpartition('.')[2]}"
-    found = (guard.place.removesuffix(own).rpartition(":")[0] for guard in about.guards if guard.place.endswith(own))
-    file = next(found, "") if header.module == "__main__" else ""
-    return "" if file.startswith("<") or "/ipykernel_" in file else file
+    found = {guard.place.removesuffix(own).rpartition(":")[0] for guard in about.guards if guard.place.endswith(own)}
+    is_told = header.module == "__main__" and not any(file[:1] == "<" or "/ipykernel_" in file for file in found)
+    return found if is_told else set()
 
 
-def are_of_other_files(one: str, other: str) -> bool:
-    """Whether two main programs are others, by ``file_of``."""
-    return "" not in (one, other) and one != other
+def are_of_other_files(one: set[str], other: set[str]) -> bool:
+    """Whether two main programs are others, by ``files_of``."""
+    return bool(one) and bool(other) and not one & other
 
 
 def function_key(module: str, qualname: str, code: str, *, one_graph: bool) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from precompiled.packages.describe import difference
-from precompiled.store.package_format import About, Header, Told
+from precompiled.store.package_format import About, Header, Told, are_of_other_files, files_of
 
 TENSOR = ["class", "torch", "Tensor", "a" * 64]
 
@@ -85,3 +85,17 @@ def entry(value: str = "2.0", size: Any = (4, 4), state: str = ON, code: str = "
 )
 def test_two_entries(newer: Any, said: list[str]) -> None:
     assert difference.entries(newer, entry()) == said
+
+
+def test_a_main_programs_function_is_of_a_file() -> None:
+    """By the places of guards in functions of its name: one that it calls may have the same name in another file."""
+    def files(*places: str, module: str = "__main__") -> set[str]:
+        header = Header("", module, "Net.forward", "", False, "compiled")
+        return files_of(header, About([Told("", "", "", None, place) for place in places]))
+
+    main = files("", "/a/blocks.py:4, in forward", "/a/train.py:9, in forward", "/a/train.py:2, in step")
+    assert main == {"/a/blocks.py", "/a/train.py"} and not are_of_other_files(main, {"/a/train.py"})
+    assert are_of_other_files(main, files("/a/test_net.py:9, in forward"))
+    unknown = [files(), files("/tmp/ipykernel_7/123.py:1, in forward"), files("<string>:1, in forward"),
+               files("/b/train.py:9, in forward", module="net")]  # fmt: skip
+    assert not any(are_of_other_files(main, other) for other in unknown)
