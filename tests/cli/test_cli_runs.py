@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -18,10 +19,11 @@ from click.testing import CliRunner
 from support_cli import answer
 from support_daemon import wait_until
 from support_host import Host
-from support_programs import ARGS, changed, everything, put
+from support_programs import ARGS, NODES, changed, everything, put
 
 from precompiled.cli import misses
 from precompiled.cli import runs as shown
+from precompiled.cli.nearest import Kepts
 from precompiled.client import runs as client_runs
 from precompiled.client.ledger import GraphReport
 from precompiled.core import config
@@ -327,6 +329,40 @@ def test_a_key_that_was_there_is_a_miss_for_its_sizes(tmp_path: Path) -> None:
         (miss,) = document["misses"]
         assert [cause["short"] for cause in miss["causes"]] == [short]
     assert "s0 = 40; what was there holds where s0 < 9" in miss["causes"][0]["what"]
+
+
+def test_the_program_of_another_file_is_not_what_was_there_before(tmp_path: Path) -> None:
+    """Though it is nearer: a graph of the same file is compared, and where there is none, the graph is a new one."""
+    tmp_path.chmod(0o700)
+    store = Store(tmp_path)
+
+    def publish(file: str, factor: int, grad: bool, created: float) -> str:
+        code = f"return x * {factor} + y"
+        program = changed(everything(
+            put("about", "places", [[file, 12, "forward", code]]), put(*NODES, 2, 2, 1, factor),
+            put("modes", "grad", grad), put("hints", []),
+        ))  # fmt: skip
+        components = key.components(json.dumps(program, separators=(",", ":")).encode())
+        whole = hashlib.sha256(repr(sorted(components.items())).encode()).hexdigest()
+        manifest = fmt.Manifest(
+            key=whole, name="forward [0/0]", components=components, environment={}, device="cpu", guards="", files={},
+            compile_s=1.0, created=created, compiled_by={},
+        )  # fmt: skip
+        packed = fmt.pack_program(json.dumps(program).encode())
+        store.publish(fmt.Payload(manifest, {fmt.BUNDLE: b"x", fmt.PROGRAM: packed}))
+        return whole
+
+    publish("/me/test_net.py", 5, True, 100.0)
+    first = publish("/me/vs.py", 2, True, 200.0)
+    (cause,) = Kepts(store).explain(first).causes
+    assert (cause.kind, cause.what) == ("new", "nothing of its file was in the store")
+    publish("/me/vs.py", 3, False, 300.0)
+    publish("/me/test_net.py", 6, True, 400.0)
+    last = publish("/me/vs.py", 7, False, 500.0)
+    (cause,) = Kepts(store).explain(last).causes
+    assert cause.short == "edit at vs.py:12" and cause.what == "'return x * 3 + y' -> 'return x * 7 + y'"
+    only = publish("/me/vs.py", 8, True, 600.0)
+    assert "test_net" not in str(Kepts(store).explain(only).causes)
 
 
 @pytest.mark.parametrize(("guards", "said"), [("", ["an edit"]), ("s0 < 5", ["new size"])])
