@@ -206,7 +206,7 @@ class Pending:
         self._reset()
         self._dormant = awaited
         for item in awaited:
-            item.done = threading.Event()
+            item.done, item.waits_since = threading.Event(), None
             item.dispatch.before_next_call(functools.partial(self._take_up, item))
 
     def _take_up(self, item: Awaited) -> None:
