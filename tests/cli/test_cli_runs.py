@@ -117,8 +117,10 @@ def test_what_require_has_refused_is_not_said_to_run() -> None:
 
 
 WAITS = """\
-import torch, sys
+import signal, sys
+import torch
 import precompiled
+signal.signal(signal.SIGINT, signal.default_int_handler)  # it is ignored below a shell's background job
 precompiled.enable()
 try:
     torch.compile(lambda x: (x * 3.0).relu())(torch.ones(8, 16))
