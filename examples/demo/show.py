@@ -16,10 +16,11 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
 import timeline
 from rich.console import Console, Group
 from rich.live import Live
@@ -49,6 +50,8 @@ class Show:
     def __init__(self, console: Console, directory: Path) -> None:
         self.console = console
         self.directory = directory
+        self.temporary = directory / "tmp"
+        self.temporary.mkdir()
         self.runs: list[Run] = []
 
     def variables(self, run: Run) -> Mapping[str, str]:
@@ -68,11 +71,11 @@ class Show:
 
     # ------------------------------------------------------------------ the processes
 
-    @staticmethod
-    def plain_variables() -> dict[str, str]:
+    def plain_variables(self) -> dict[str, str]:
         kept = {name: value for name, value in os.environ.items() if not name.startswith("PRECOMPILED")}
         # One process in fifty traces to compare: not in a demo.
-        return {**kept, "HF_HUB_OFFLINE": "1", "PRECOMPILED_PACKAGE_AUDIT": "0"}
+        # Inductor's precompiled header goes to the temporary directory, wherever its cache is.
+        return {**kept, "HF_HUB_OFFLINE": "1", "PRECOMPILED_PACKAGE_AUDIT": "0", "TMPDIR": str(self.temporary)}
 
     def train(self, run: Run, steps: int, *, compiled: int = COMPILED_STEPS, most_s: float = math.inf) -> None:
         """One process, to its end: ``steps`` steps, ``compiled`` of them compiled; after ``most_s`` seconds of training
@@ -139,9 +142,16 @@ class Show:
     @staticmethod
     def end(runs: Iterable[Run]) -> None:
         for run in runs:
-            if run.process is not None and run.process.poll() is None:
-                run.process.kill()
-                run.process.wait()
+            if run.process is None or run.process.poll() is not None:
+                continue
+            # Those that torch compiles in. Below a run of ours there is the daemon, which ends its workers itself.
+            compiling = [] if run.hook else psutil.Process(run.process.pid).children(recursive=True)
+            run.process.kill()
+            run.process.wait()
+            for child in compiling:
+                with suppress(psutil.NoSuchProcess):
+                    child.kill()
+            psutil.wait_procs(compiling, timeout=10)
 
     def stop(self, run: Run) -> None:
         stopped = self.precompiled(run, "stop")
