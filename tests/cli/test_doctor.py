@@ -38,6 +38,27 @@ def test_switch() -> None:
     assert "`require` with it" in checks_hook.switch({"PRECOMPILED": "0"}, "eager", True).message
 
 
+@pytest.mark.parametrize("value", ["off", "False", "no", "00", " 0"])
+def test_the_switch_in_other_words(value: str) -> None:
+    check = checks_hook.switch({"PRECOMPILED": value}, "eager", False)
+    assert check.state == "warn" and "everything is off" in check.message and f"PRECOMPILED={value} " in check.message
+
+
+def test_a_value_that_is_none_switches_nothing_off() -> None:
+    check = checks_hook.switch({"PRECOMPILED": "of"}, "eager", False)
+    assert check.state == "warn" and "PRECOMPILED=of is no value" in check.message and "PRECOMPILED=0" in check.action
+    for value in ("", "1", "on", "TRUE", "yes"):
+        assert sound(checks_hook.switch({"PRECOMPILED": value}, "eager", False))
+
+
+def test_a_misspelt_variable() -> None:
+    known = {"PRECOMPILED": "1", "PRECOMPILED_MODE": "wait", "PRECOMPILED_TARGET": "h100", "PATH": "/bin"}
+    assert sound(checks_hook.known(known))
+    check = checks_hook.known({**known, "PRECOMPILED_MDOE": "wait", "PRECOMPILED_QQQQ": "1"})
+    assert check.state == "warn" and "PRECOMPILED_MDOE (did you mean PRECOMPILED_MODE?)" in check.message
+    assert check.message.endswith("PRECOMPILED_QQQQ")
+
+
 def test_pth_file(tmp_path: Path) -> None:
     assert sound(checks_hook.pth_file([]))
     good, bad = tmp_path / "good.pth", tmp_path / "bad.pth"
@@ -307,9 +328,9 @@ def test_all_checks_on_this_host() -> None:
         timeout=300,
     )  # fmt: skip
     checks = {item["check"]: item for item in json.loads(done.stdout)}
-    expected = {"switch", "pth", "hook", "run", "torch", "route", "runtime directory", "daemon", "systemd", "store",
-                "store path", "entries", "quarantine", "space", "store noexec", "build noexec", "inotify", "compiler",
-                "headers", "gpus", "targets", "memory", "packages"}  # fmt: skip
+    expected = {"switch", "variables", "pth", "hook", "run", "torch", "route", "runtime directory", "daemon", "systemd",
+                "store", "store path", "entries", "quarantine", "space", "store noexec", "build noexec", "inotify",
+                "compiler", "headers", "gpus", "targets", "memory", "packages"}  # fmt: skip
     assert set(checks) == expected
     assert not [item for item in checks.values() if "the check broke" in item["message"]]
     assert all(checks[name]["state"] == "ok" for name in ("run", "torch", "route", "daemon", "store")), checks
