@@ -133,7 +133,7 @@ def test_a_torch_without_what_packages_need_is_told() -> None:
      ("protocol-version", True, "fail"), ("not-permitted", True, "fail")],
 )  # fmt: skip
 def test_nobody_answers(code: str, autostart: bool, state: str, tmp_path: Path) -> None:
-    check = checks_daemon.no_answer(DaemonError("it is so", code=code), tmp_path / "socket", True, autostart)
+    check = checks_daemon.no_answer(DaemonError("it is so", code=code), tmp_path / "socket", autostart, True)
     assert check.state == state and sound(check) == (state == "ok")
 
 
@@ -165,12 +165,22 @@ def test_runtime_directory(tmp_path: Path) -> None:
     assert check(directory).state == "fail"
     (tmp_path / "link").symlink_to(directory)
     (tmp_path / "file").touch()
-    for path in (tmp_path / "link", tmp_path / "file", tmp_path / "file" / "run"):
+    # Root may write to all directories of /proc, by their modes, and to none in fact.
+    for path in (tmp_path / "link", tmp_path / "file", tmp_path / "file" / "run", Path("/proc/nope/run")):
         assert check(path).state == "fail" and check(path).action
+    assert sorted(item.name for item in tmp_path.iterdir()) == ["file", "link", "run"], "trying leaves nothing"
     if os.geteuid() == 0:
         os.chown(directory, 54321, -1)
         directory.chmod(0o700)
         assert "54321" in check(directory).message
+
+
+def test_no_daemon_starts_without_a_runtime_directory() -> None:
+    checks = {check.check: check for check in checks_daemon.run(config.Settings(runtime_dir=Path("/proc/nope")))}
+    assert checks["runtime directory"].state == checks["daemon"].state == "fail"
+    assert "/proc takes no directory" in checks["runtime directory"].message
+    store = checks_store.directories(Store(Path("/proc/nope")))
+    assert store.state == "fail" and "cannot be made" in store.message
 
 
 @pytest.mark.parametrize(
