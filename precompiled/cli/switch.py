@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import sys
 
@@ -73,10 +74,14 @@ def hooked(settings: Settings) -> dict[str, str]:
 
 def cannot_run(out: Output, program: str, error: OSError) -> None:
     missing = isinstance(error, FileNotFoundError)
+    advice = "Check its spelling and PATH" if missing else "Check that it is an executable file"
+    if program.endswith(".py") and os.path.isfile(program):
+        name = click.get_current_context().info_name
+        advice = f"It is a Python program: `precompiled {name} -- python {shlex.quote(program)}`"
     out.error(
         "command-not-found" if missing else "command-not-executable",
         f"{program} cannot be run: {error.strerror or error}",
-        "Check its spelling and PATH" if missing else "Check that it is an executable file",
+        advice,
     )
 
 

@@ -270,6 +270,18 @@ def test_run_has_the_status_of_its_command(environment: dict[str, str], command:
     assert bool(done.stderr) == (status != 42)
 
 
+@pytest.mark.parametrize("command", ["run", "timeline"])
+@pytest.mark.parametrize(("name", "status"), [("a train.py", 127), ("./a train.py", 126)])
+def test_a_python_file_without_python_is_told_how(
+    environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, name: str, status: int
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a train.py").write_text("")
+    done = precompiled(environment, command, "--", name)
+    assert done.returncode == status and f"`precompiled {command} -- python '{name}'`" in done.stderr
+    assert "spelling and PATH" in precompiled(environment, command, "--", "absent.py").stderr
+
+
 def test_run_leaves_options_to_the_command_also_without_dashes(environment: dict[str, str]) -> None:
     assert precompiled(environment, "run", "echo", "--json", "--mode").stdout == "--json --mode\n"
     assert precompiled(environment, "run", "--", "echo", "--json", "--", "x").stdout == "--json -- x\n"
