@@ -20,7 +20,7 @@ from support_cli import answer, invoke
 from precompiled.cli import app, code
 from precompiled.core import config, words
 from precompiled.store import artifact_format as fmt
-from precompiled.store import package_format
+from precompiled.store import package_format, scratch
 from precompiled.store.artifacts import Store
 from precompiled.store.packages import PackageStore
 from precompiled.version import VERSION
@@ -313,6 +313,17 @@ def test_ls(store: Store) -> None:
     assert text.splitlines()[0].split() == ["KEY", "NAME", "DEVICE", "SIZE", "AGE", "COMPILE", "STATE"]
     assert KEYS[0][:12] + ".1" in text and "2.0 KiB" in text and "12.5 s" in text and "failed: compile-failed" in text
     assert "3 artifacts, 1 failure," in text
+
+
+def test_ls_names_the_workers_own_cache(store: Store) -> None:
+    before = answer("ls")
+    assert before["disk_bytes"] >= sum(row["bytes"] for row in before["entries"]) and before["scratch_bytes"] == 0
+    directory = scratch.directory(store.root) / "triton"
+    directory.mkdir(parents=True)
+    (directory / "kernel").write_bytes(bytes(3 << 20))
+    found = answer("ls")
+    assert found["scratch_bytes"] == 3 << 20 and found["disk_bytes"] == before["disk_bytes"] + (3 << 20)
+    assert invoke("ls").output.splitlines()[-1].endswith("of which the workers' own cache 3.0 MiB")
 
 
 def test_ls_of_nothing(environment: dict[str, str]) -> None:
