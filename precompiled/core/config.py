@@ -218,11 +218,17 @@ def _farm(value: Any) -> str:
     return text
 
 
-def _positive(kind: type) -> Callable[[Any], Any]:
+def _positive(name: str, kind: type) -> Callable[[Any], Any]:
+    ends = {"s": "a number of seconds", "bytes": "a number of bytes"}
+    what = ends.get(name.rpartition("_")[2], "a number" if kind is float else "a whole number")
+
     def parse(value: Any) -> Any:
-        number = kind(value)
+        try:
+            number = kind(value)
+        except (ValueError, TypeError, OverflowError):
+            number = -1
         if not 0 <= number < 1 << 62:  # also false for NaN
-            raise ValueError("expected a number of 0 or more")
+            raise ValueError(f"expected {what}, 0 or more, without a unit")
         return number
 
     return parse
@@ -249,7 +255,7 @@ _FIELDS = {item.name: item for item in fields(Settings)}
 MEANINGS: Mapping[str, str] = {name: _FIELDS[name].metadata["meaning"] for name in NAMES}
 for _name in NAMES:
     if _name not in _PARSERS:
-        _PARSERS[_name] = _positive(float if isinstance(_FIELDS[_name].default, float) else int)
+        _PARSERS[_name] = _positive(_name, float if isinstance(_FIELDS[_name].default, float) else int)
 
 
 def _read_toml(path: Path) -> dict[str, Any]:

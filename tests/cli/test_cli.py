@@ -134,6 +134,18 @@ def test_config_shows_every_setting_with_its_origin(environment: dict[str, str])
     assert "max_queue: queued jobs over all users.\n  PRECOMPILED_MAX_QUEUE=VALUE" in named.stdout
     assert "workers" not in named.stdout.partition("\n\n")[0]
     assert list(json.loads(precompiled(environment, "config", "--json", "log_file").stdout)) == ["log_file"]
+    by_variable = precompiled(
+        environment, "config", "--json", "PRECOMPILED_MODE", "--set", "PRECOMPILED_WORKERS=7", "workers"
+    )  # fmt: skip
+    found = json.loads(by_variable.stdout)
+    assert list(found) == ["mode", "workers"] and found["workers"]["value"] == 7
+
+
+def test_a_setting_that_is_none_is_refused_in_a_line(environment: dict[str, str]) -> None:
+    for arguments in (["PRECOMPILED_MDOE"], ["--set", "mdoe=wait"]):
+        said = precompiled(environment, "config", *arguments).stderr
+        assert "did you mean mode?" in said and "cache_max_bytes" not in said
+    assert "`precompiled config` lists them" in precompiled(environment, "config", "qqqq").stderr
 
 
 # ---------------------------------------------------------------- the daemon
