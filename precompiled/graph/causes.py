@@ -166,7 +166,8 @@ def _graph(before: dict[str, Any], after: dict[str, Any], differs: bool) -> Iter
     if line is None:
         yield Cause("edit", "edit", operations)
     elif now is not None and then is not None and now.code == then.code and now.code:
-        yield Cause("value", f"other value at {line.short}", operations, str(line))
+        kind, short = ("value", "value") if _same_operator(before, after, place) else ("way", "operation")
+        yield Cause(kind, f"other {short} at {line.short}", operations, str(line))
     elif now is not None and then is not None and not _edited(before, after, then, now):
         yield Cause("way", f"other way at {now.short}", f"from {then.short}: {then.code!r} -> {now.code!r}", str(now))
     else:
@@ -182,6 +183,13 @@ def _edited(before: dict[str, Any], after: dict[str, Any], then: listing.Place, 
     texts = [{(place.file, place.line): place.code for operation in listing.operations(program)
               if (place := operation.place) is not None} for program in (before, after)]  # fmt: skip
     return any(texts[1].get(line, code) != code for line, code in texts[0].items())
+
+
+def _same_operator(before: dict[str, Any], after: dict[str, Any], place: tuple[int, int]) -> bool:
+    """Whether the same is computed there, with other arguments."""
+    names = [listing.operator(program["graph"][place[0]][place[1]]) for program in (before, after)
+             if _has(program, place)]  # fmt: skip
+    return len(names) == 2 and names[0] == names[1]
 
 
 def _has(program: dict[str, Any], place: tuple[int, int]) -> bool:
