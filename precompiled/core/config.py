@@ -13,6 +13,7 @@ from typing import Any
 
 from precompiled.core import paths
 from precompiled.core.errors import ConfigError
+from precompiled.version import OFF, ON
 
 MODES = ("eager", "wait", "lookup", "off")
 PACKAGES = ("program", "function", "off")
@@ -160,9 +161,9 @@ def _switch(value: Any) -> bool:
 
 def _boolean(text: str) -> bool:
     lowered = text.strip().lower()
-    if lowered in ("1", "true", "yes", "on"):
+    if lowered in ON:
         return True
-    if lowered in ("0", "false", "no", "off", ""):
+    if lowered in OFF or not lowered:
         return False
     raise ValueError("expected 1 or 0")
 

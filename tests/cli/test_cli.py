@@ -20,7 +20,7 @@ from support_cli import answer, invoke
 from precompiled.cli import app, code
 from precompiled.core import config, words
 from precompiled.store import artifact_format as fmt
-from precompiled.store import package_format
+from precompiled.store import package_format, scratch
 from precompiled.store.artifacts import Store
 from precompiled.store.packages import PackageStore
 from precompiled.version import VERSION
@@ -270,6 +270,18 @@ def test_run_has_the_status_of_its_command(environment: dict[str, str], command:
     assert bool(done.stderr) == (status != 42)
 
 
+@pytest.mark.parametrize("command", ["run", "timeline"])
+@pytest.mark.parametrize(("name", "status"), [("a train.py", 127), ("./a train.py", 126)])
+def test_a_python_file_without_python_is_told_how(
+    environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, name: str, status: int
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a train.py").write_text("")
+    done = precompiled(environment, command, "--", name)
+    assert done.returncode == status and f"`precompiled {command} -- python '{name}'`" in done.stderr
+    assert "spelling and PATH" in precompiled(environment, command, "--", "absent.py").stderr
+
+
 def test_run_leaves_options_to_the_command_also_without_dashes(environment: dict[str, str]) -> None:
     assert precompiled(environment, "run", "echo", "--json", "--mode").stdout == "--json --mode\n"
     assert precompiled(environment, "run", "--", "echo", "--json", "--", "x").stdout == "--json -- x\n"
@@ -301,6 +313,17 @@ def test_ls(store: Store) -> None:
     assert text.splitlines()[0].split() == ["KEY", "NAME", "DEVICE", "SIZE", "AGE", "COMPILE", "STATE"]
     assert KEYS[0][:12] + ".1" in text and "2.0 KiB" in text and "12.5 s" in text and "failed: compile-failed" in text
     assert "3 artifacts, 1 failure," in text
+
+
+def test_ls_names_the_workers_own_cache(store: Store) -> None:
+    before = answer("ls")
+    assert before["disk_bytes"] >= sum(row["bytes"] for row in before["entries"]) and before["scratch_bytes"] == 0
+    directory = scratch.directory(store.root) / "triton"
+    directory.mkdir(parents=True)
+    (directory / "kernel").write_bytes(bytes(3 << 20))
+    found = answer("ls")
+    assert found["scratch_bytes"] == 3 << 20 and found["disk_bytes"] == before["disk_bytes"] + (3 << 20)
+    assert invoke("ls").output.splitlines()[-1].endswith("of which the workers' own cache 3.0 MiB")
 
 
 def test_ls_of_nothing(environment: dict[str, str]) -> None:
