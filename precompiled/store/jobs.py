@@ -7,7 +7,7 @@
 A file is of one worker, and the last KEPT workers' are there. Each line is a JSON object: the first says which worker
 it is; each job then has a line when it begins, one for each phase that it comes to, some about the kernels that it
 waits for, and one at its end, which has all spans of time that torch measured in it. A job without an end is under way,
-or its worker has died.
+or its worker has died: then it ended when its worker wrote last, and is lost.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ KEPT = 64
 MAX_SPANS = 80  # of a job: the longest ones. So a file has room for all jobs of a worker
 SHORT_S = 0.001  # a span below is not kept
 ESTIMATED_BY = 5  # jobs
+LOST = "lost"  # the outcome of a job whose worker has died at it
 
 
 @dataclass
@@ -48,7 +49,7 @@ class Job:
     queued: float
     began: float
     ended: float = 0.0
-    outcome: str = ""  # as in wire.Finished
+    outcome: str = ""  # as in wire.Finished, or LOST
     reason: str = ""
     phases: list[tuple[str, float]] = field(default_factory=list)  # what it came to, and when
     kernels: dict[str, tuple[int, int]] = field(default_factory=dict)  # by phase: built, and of how many
@@ -203,7 +204,11 @@ def _workers(root: Path) -> Iterator[Worker]:
                 version, path = (found.st_mtime_ns, found.st_size), root / JOBS / file
                 if path not in _read or _read[path][0] != version:
                     _read[path] = (version, _worker(lines.read(file, fd, shown=str(path))))
-                yield _read[path][1]
+                worker = _read[path][1]
+                last = worker.jobs[-1] if worker.jobs else None
+                if last is not None and not last.ended and not worker.is_alive:
+                    last.ended, last.outcome = max(last.began, found.st_mtime), LOST
+                yield worker
 
 
 def _worker(found: list[dict[str, object]]) -> Worker:
@@ -211,6 +216,8 @@ def _worker(found: list[dict[str, object]]) -> Worker:
     job: Job | None = None
     for line in found[1:]:
         if "began" in line:
+            if job is not None and not job.ended:  # a worker does one at a time: its end could not be written
+                job.ended, job.outcome = max(job.began, line["began"]), LOST  # type: ignore[call-overload]
             job = Job(id=line.pop("job"), **line)  # type: ignore[arg-type]
             worker.jobs.append(job)
         elif job is None or line["job"] != job.id:

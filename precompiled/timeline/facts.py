@@ -38,7 +38,7 @@ class Facts:
         own = self._jobs.get(graph["id"])
         same = [
             job for job in self._jobs.get(graph.get("key", ""), ())
-            if job.outcome not in ("failed", "parked") and job.began <= loaded
+            if job.outcome not in ("failed", "parked", jobs.LOST) and job.began <= loaded
         ]  # fmt: skip
         return max(own or same, key=lambda job: job.began, default=None)
 

@@ -11,6 +11,7 @@ import json
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from html.parser import HTMLParser
@@ -340,6 +341,34 @@ def test_a_worker_begins_a_file_anew_where_the_store_was_emptied(tmp_path: Path)
         assert [job.id for job in jobs.workers(tmp_path)[0].jobs] == [id]
         shutil.rmtree(tmp_path / jobs.JOBS)
     assert jobs.workers(tmp_path) == []
+
+
+DIES = """\
+import sys
+from pathlib import Path
+from precompiled.store import jobs
+record = jobs.JobRecord(Path(sys.argv[1]), 0.0)
+record.begin("1", "ab" * 32, "f", 1, 0.0)
+record.phase("AOTAutograd")
+print("is at it", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_job_whose_worker_has_died_is_lost_and_in_no_later_trace(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    with subprocess.Popen([sys.executable, "-c", DIES, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                          text=True) as worker:  # fmt: skip
+        assert worker.stdout is not None and worker.stdout.readline() == "is at it\n"
+        (job,) = jobs.workers(tmp_path)[0].jobs
+        assert not job.ended and [found.id for found in jobs.under_way(tmp_path)] == ["1"]
+        worker.kill()
+    (job,) = jobs.workers(tmp_path)[0].jobs
+    assert job.outcome == jobs.LOST and job.began <= job.ended <= time.time() and jobs.under_way(tmp_path) == []
+    facts = gather(tmp_path, job.began, job.ended + 1000.0)
+    (shown,) = slices(trace(facts), "job")
+    assert shown["dur"] <= (job.ended - job.began) * 1e6 + 1 and shown["args"]["outcome"] == jobs.LOST
+    assert gather(tmp_path, job.ended + 1.0, job.ended + 1000.0).workers == []
 
 
 def test_old_workers_files_are_removed_and_a_file_has_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
