@@ -46,6 +46,7 @@ from precompiled.torch_internals import (
 )
 from precompiled.torch_internals.naming import graph_name
 from precompiled.torch_internals.sizes import guard_check, install_guards, tell_nothing_new
+from precompiled.version import switched_off
 
 if TYPE_CHECKING:
     from precompiled.store.artifact_format import Failure
@@ -135,7 +136,7 @@ def compile_ahead(
 
 def _begun(module: torch.fx.GraphModule) -> tuple[Session, GraphCalls] | None:
     """The session, and a graph that is new in it; None where we are off."""
-    if os.environ.get("PRECOMPILED") == "0":
+    if switched_off(os.environ):
         return None
     try:
         session = sessions.current()

@@ -1,8 +1,8 @@
 """Site-time code: waits for `torch`, then hands over to `precompiled.routing`.
 
 Runs in every Python process of a host where the hook is on, most of which never import torch. So: nothing is imported
-here but `os`, `sys` and the built-in `_thread` and `time`, no file is read, and no error of ours is ever raised (but
-where a GPU is to be made up and cannot be, the process is ended)::
+here but `os`, `sys`, the built-in `_thread` and `time`, and what our package imports anyway; no file is read, and no
+error of ours is ever raised (but where a GPU is to be made up and cannot be, the process is ended)::
 
     install()        a finder at the front of sys.meta_path
     import torch     the finder asks the real finders, and shadows `exec_module` on the one loader they return
@@ -16,6 +16,8 @@ import _thread
 import os
 import sys
 import time
+
+from precompiled.version import switched_off
 
 # Why the hook is not working in this process, for `precompiled doctor`.
 problem: str | None = None
@@ -31,7 +33,7 @@ _waiting: list = []
 def install() -> None:
     """Route torch.compile to us, now or as soon as torch is imported. Idempotent: a .pth line may run twice."""
     global _state  # noqa: PLW0603
-    if os.environ.get("PRECOMPILED") == "0":
+    if switched_off(os.environ):
         return
     if _state != "off":
         return

@@ -11,6 +11,7 @@ from precompiled import bootstrap, routing
 from precompiled.client.process import PROCESS
 from precompiled.core import config
 from precompiled.core.errors import PrecompiledError
+from precompiled.version import switched_off
 
 
 def enable(mode: str | None = None) -> bool:
@@ -23,7 +24,7 @@ def enable(mode: str | None = None) -> bool:
     if mode is not None:
         config.load({**PROCESS.given, "mode": mode})  # refuses a bad mode before anything has changed
         PROCESS.given["mode"] = mode
-    if os.environ.get("PRECOMPILED") == "0":
+    if switched_off(os.environ):
         return False
     if PROCESS.settings().mode == "off":
         _unroute()

@@ -34,7 +34,7 @@ def load(shell: Any) -> None:
     """``shell``: IPython's. Idempotent."""
     PROCESS.given.setdefault("progress", "0")  # the line below the cell says it
     if not hook.enable():
-        click.echo("precompiled is off: PRECOMPILED=0, or PRECOMPILED_MODE=off, is set")
+        click.echo("precompiled is off: PRECOMPILED=0 (or off, false, no), or PRECOMPILED_MODE=off, is set")
         return
     if not hasattr(shell, "_precompiled_lines"):
         shell._precompiled_lines = lines = Lines(updates=type(shell).__module__.startswith("ipykernel"))

@@ -41,13 +41,14 @@ def _switch(wanted: str) -> str:
     from precompiled.client.process import PROCESS
     from precompiled.core import python_path
     from precompiled.core.errors import PrecompiledError
+    from precompiled.version import switched_off
 
     if wanted == "off":
         os.environ["PRECOMPILED"] = "0"
         hook.disable()
         return "off"
-    if os.environ.get("PRECOMPILED") == "0":
-        return "off, since PRECOMPILED=0 is set"
+    if switched_off(os.environ):
+        return f"off, since PRECOMPILED={os.environ['PRECOMPILED']} is set"
     require = wanted == "require"
     os.environ.update(python_path.with_hook(os.environ))
     os.environ.update(PRECOMPILED_MODE="wait", PRECOMPILED_REQUIRE="1" if require else "0")

@@ -250,9 +250,8 @@ class Scheduler:
             out.append(job.move("fail", now, finished.reason))
             out.append(Count(job.uid, "failed"))
             why = finished.message or finished.reason
-            code, action = finished.reason, _WITHOUT_A_RECORD.get(finished.reason, "")
-            if not action:
-                code, action = "compile-failed", "It is compiled in process"
+            action = _WITHOUT_A_RECORD.get(finished.reason, "")
+            code = finished.reason if action else "compile-failed"  # then the client says what it does
             self._end(job, out, wire.Rejected(code, why, action, key=job.submit.key))
         else:
             out.append(job.move("publish", now, finished.outcome))

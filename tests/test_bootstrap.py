@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from precompiled.core import python_path
+from precompiled.version import OFF
 
 ROOT = Path(__file__).resolve().parents[1]
 STATE = """
@@ -115,15 +116,20 @@ def test_waiting(fake_torch: Path) -> None:
 
 @pytest.mark.parametrize(
     ("flags", "env"),
-    [((), {"PRECOMPILED": "0"}), (("-S",), {}), (("-I",), {}), (("-E",), {})],
-    ids=["PRECOMPILED=0", "-S", "-I", "-E"],
+    [*(((), {"PRECOMPILED": value}) for value in (*OFF, " Off")), (("-S",), {}), (("-I",), {}), (("-E",), {})],
 )
 def test_what_switches_it_off(flags: tuple[str, ...], env: dict[str, str]) -> None:
     assert state("", flags=flags, env=env)["state"] == "absent"
 
 
-def test_precompiled_0_counts_at_install_too() -> None:
-    code = "import os; os.environ['PRECOMPILED'] = '0'; import precompiled.bootstrap as b; b.install()"
+@pytest.mark.parametrize("value", ["1", "", "of", "000"])
+def test_what_is_no_word_for_off_switches_nothing_off(value: str) -> None:
+    assert state("", env={"PRECOMPILED": value})["state"] == "waiting"
+
+
+@pytest.mark.parametrize("value", [*OFF, "OFF"])
+def test_precompiled_0_counts_at_install_too(value: str) -> None:
+    code = f"import os; os.environ['PRECOMPILED'] = '{value}'; import precompiled.bootstrap as b; b.install()"
     assert state(code, hook=False)["state"] == "off"
 
 

@@ -26,6 +26,8 @@ from typing import Any
 
 import pytest
 
+from precompiled.version import switched_off
+
 VARIABLE = "PRECOMPILED_TORCH_TESTS"
 EVERY = f"{VARIABLE}_EVERY"  # N: each Nth test only
 _LAST = 2000  # characters of an error
@@ -96,7 +98,7 @@ def _tell(line: dict[str, Any]) -> None:
 
 
 def _to_the_backend() -> None:
-    if os.environ.get("PRECOMPILED") == "0":
+    if switched_off(os.environ):
         return
     import torch._inductor.compile_fx as inductor
     from torch._dynamo.backends.registry import lookup_backend
@@ -118,7 +120,7 @@ def _to_the_backend() -> None:
 
 
 def _swap_before_the_second_call() -> None:
-    if os.environ.get("PRECOMPILED") == "0":
+    if switched_off(os.environ):
         return
     from precompiled.client.submit import Submitter
 

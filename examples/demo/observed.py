@@ -1,6 +1,7 @@
 """Runs the training of train.py in this process, and says on stdout, in JSON lines, what happened in it.
 
-Usage: observed.py MIN_STEPS COMPILED_STEPS: at least so many steps, and at least so many of them compiled.
+Usage: observed.py STEPS COMPILED_STEPS MOST_S: so many steps, of which at least so many are compiled; after MOST_S
+seconds only what is missing of the compiled ones.
 
     {"event": "step", "at": s, "seconds": s, "loss": x, "compiled": bool}     "at": its end, by time.monotonic()
     {"event": "end", ...}                                                     see ``main``
@@ -33,7 +34,8 @@ def _say(event: str, **facts: Any) -> None:
 
 
 def main() -> None:
-    min_steps, compiled_steps = int(sys.argv[1]), int(sys.argv[2])
+    wanted_steps, wanted_compiled, most_s = int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
+    disabled = os.environ.get("TORCH_COMPILE_DISABLE") == "1"
     sys.addaudithook(_audit)
     import torch
     from train import training
@@ -47,13 +49,14 @@ def main() -> None:
 
     steps = compiled = eager_calls = 0
     losses = training()
-    _say("begin", at=time.monotonic())
-    while steps < min_steps or compiled < compiled_steps:
+    training_began = time.monotonic()
+    _say("begin", at=training_began)
+    while compiled < wanted_compiled or (steps < wanted_steps and time.monotonic() - training_began < most_s):
         began = time.monotonic()
         loss = next(losses)
         ended = time.monotonic()
         eager_before, eager_calls = eager_calls, sum(graph.calls_eager for graph in precompiled.report())
-        ran_compiled = eager_calls == eager_before
+        ran_compiled = eager_calls == eager_before and not disabled
         steps += 1
         compiled += ran_compiled
         _say("step", at=ended, seconds=ended - began, loss=loss, compiled=ran_compiled)

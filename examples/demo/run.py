@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import subprocess
 import time
@@ -19,6 +20,9 @@ class Run:
     title: str
     hook: bool
     extra: dict[str, str] = field(default_factory=dict)  # further environment variables
+    wanted_steps: int = 0
+    wanted_compiled: int = 0  # of them, at least
+    most_s: float = math.inf  # from when on it makes only those of the compiled steps that are missing
     process: subprocess.Popen[str] | None = None
     launched: float = 0.0
     heard: float = 0.0  # when it last said something
@@ -30,6 +34,13 @@ class Run:
     @property
     def losses(self) -> list[float]:
         return [step["loss"] for step in self.steps]
+
+    def total(self) -> int | None:
+        """How many steps it will have made at its end, at most; None while nobody knows when its graph is compiled."""
+        missing = self.wanted_compiled - sum(step["compiled"] for step in self.steps)
+        if missing > 0 and self.steps and not self.steps[-1]["compiled"]:
+            return None
+        return max(self.wanted_steps, len(self.steps) + max(missing, 0))
 
     def first_compiled(self) -> int:
         """The number of the first compiled step, from 0."""
@@ -57,6 +68,8 @@ class Run:
         # Only known at the end; until then the whole first call is shown as Dynamo's.
         waited = min(self.end.get("backend_s", 0.0), first_end - begin)
         first = timeline.TRACING if self.end.get("frames", 1) else timeline.WAITING
+        if not self.wanted_compiled:
+            first = timeline.EAGER
         row.spans.append((begin - self.launched, first_end - waited - self.launched, first))
         if waited > 0.5:
             row.spans.append((first_end - waited - self.launched, first_end - self.launched, timeline.WAITING))

@@ -6,6 +6,7 @@ All files lie in a temporary directory, which is removed at the end, also after 
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import signal
@@ -15,10 +16,11 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
 import timeline
 from rich.console import Console, Group
 from rich.live import Live
@@ -48,6 +50,8 @@ class Show:
     def __init__(self, console: Console, directory: Path) -> None:
         self.console = console
         self.directory = directory
+        self.temporary = directory / "tmp"
+        self.temporary.mkdir()
         self.runs: list[Run] = []
 
     def variables(self, run: Run) -> Mapping[str, str]:
@@ -67,14 +71,17 @@ class Show:
 
     # ------------------------------------------------------------------ the processes
 
-    @staticmethod
-    def plain_variables() -> dict[str, str]:
+    def plain_variables(self) -> dict[str, str]:
         kept = {name: value for name, value in os.environ.items() if not name.startswith("PRECOMPILED")}
         # One process in fifty traces to compare: not in a demo.
-        return {**kept, "HF_HUB_OFFLINE": "1", "PRECOMPILED_PACKAGE_AUDIT": "0"}
+        # Inductor's precompiled header goes to the temporary directory, wherever its cache is.
+        return {**kept, "HF_HUB_OFFLINE": "1", "PRECOMPILED_PACKAGE_AUDIT": "0", "TMPDIR": str(self.temporary)}
 
-    def train(self, run: Run, min_steps: int) -> None:
-        command = [sys.executable, str(HERE / "observed.py"), str(min_steps), str(COMPILED_STEPS)]
+    def train(self, run: Run, steps: int, *, compiled: int = COMPILED_STEPS, most_s: float = math.inf) -> None:
+        """One process, to its end: ``steps`` steps, ``compiled`` of them compiled; after ``most_s`` seconds of training
+        only what is missing of the latter."""
+        run.wanted_steps, run.wanted_compiled, run.most_s = steps, compiled, most_s
+        command = [sys.executable, str(HERE / "observed.py"), str(steps), str(compiled), str(most_s)]
         if run.hook:
             command = [sys.executable, "-m", "precompiled", "run", "--", *command]
         with open(self.directory / f"{run.label}.log", "w+") as log:
@@ -82,6 +89,8 @@ class Show:
             run.process = subprocess.Popen(
                 command, env=self.variables(run), stdout=subprocess.PIPE, stderr=log, text=True
             )
+            if not self.console.is_terminal:
+                self.console.print(self._now(run), highlight=False)
             ended = threading.Event()
             threading.Thread(target=self._end_silence, args=(run, ended), daemon=True).start()
             try:
@@ -127,14 +136,22 @@ class Show:
         return subprocess.run(
             [sys.executable, "-m", "precompiled", *arguments],
             env=self.variables(run), capture_output=True, text=True, check=False, timeout=60,
+            start_new_session=True,  # a second Ctrl-C must not end the command that stops the daemon
         )  # fmt: skip
 
     @staticmethod
     def end(runs: Iterable[Run]) -> None:
         for run in runs:
-            if run.process is not None and run.process.poll() is None:
-                run.process.kill()
-                run.process.wait()
+            if run.process is None or run.process.poll() is not None:
+                continue
+            # Those that torch compiles in. Below a run of ours there is the daemon, which ends its workers itself.
+            compiling = [] if run.hook else psutil.Process(run.process.pid).children(recursive=True)
+            run.process.kill()
+            run.process.wait()
+            for child in compiling:
+                with suppress(psutil.NoSuchProcess):
+                    child.kill()
+            psutil.wait_procs(compiling, timeout=10)
 
     def stop(self, run: Run) -> None:
         stopped = self.precompiled(run, "stop")
@@ -160,26 +177,30 @@ class Show:
             thread.join()
 
     def _live(self) -> Group:
-        return Group(self.drawing(), Text(self._now(), "bold"))
+        return Group(self.drawing(), Text(self._progress(), "bold"))
 
     def _lines(self, done: threading.Event) -> None:
         while not done.wait(PLAIN_LINE_S):
-            if line := self._now():
+            if line := self._progress():
                 self.console.print(line, highlight=False)
 
-    def _now(self) -> str:
+    def _progress(self) -> str:
         run = next((run for run in self.runs if run.launched and not run.finished), None)
-        if run is None:
-            return ""
+        return self._now(run) if run is not None else ""
+
+    def _now(self, run: Run) -> str:
         seconds = time.monotonic() - run.launched
         if not run.began:
             doing = "starts Python, imports torch"
         elif not run.steps:
-            doing = "in its first call of the compiled model"
+            doing = "in its first call of the model"
         else:
-            last = run.steps[-1]
+            last, total = run.steps[-1], run.total()
             how = "compiled" if last["compiled"] else "eager, while its graph is compiled elsewhere"
-            doing = f"step {len(run.steps)}, {last['seconds'] * 1000:.0f} ms ({how})"
+            if not run.wanted_compiled:
+                how = "eager"
+            of = "" if total is None else f" of {total}" if run.most_s == math.inf else f" of {total} at most"
+            doing = f"step {len(run.steps)}{of}, {last['seconds'] * 1000:.0f} ms ({how})"
         number = self.runs.index(run) + 1
         return f"{number}/{len(self.runs)}  {run.label} ({run.title})  {seconds:.0f} s: {doing}"
 
@@ -208,29 +229,60 @@ class Show:
         return all(holds for holds, _ in claims)
 
 
-def _terminated(_signal: int, _frame: Any) -> None:
-    raise KeyboardInterrupt
+class Ended(BaseException):
+    """A signal ends the demo."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+
+class _Signals:
+    """The first signal raises ``Ended``; those that follow it, or come while the demo cleans up, change nothing: a
+    second Ctrl-C, or the one that timeout(1) sends to the whole group, would break the cleaning up off."""
+
+    def __init__(self) -> None:
+        self._raises = True
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._take)
+
+    def _take(self, number: int, _frame: Any) -> None:
+        if self._raises:
+            self._raises = False
+            raise Ended(number)
+
+    def quiet(self) -> None:
+        self._raises = False
 
 
 def main(kind: type[Show]) -> int:
-    signal.signal(signal.SIGTERM, _terminated)
     console = Console()
     if not console.is_terminal:
         console = Console(width=120)
+    signals = _Signals()
+    try:
+        return _show(kind, console, signals)
+    except Ended as ended:
+        return 128 + ended.number
+
+
+def _show(kind: type[Show], console: Console, signals: _Signals) -> int:
     started = time.monotonic()
     console.print(Text(kind.title, "bold"))
     console.print(kind.about, highlight=False)
     directory = Path(tempfile.mkdtemp(prefix="pc-demo-"))
     demo = kind(console, directory)
     try:
-        demo.run_all()
-        shown = demo.conclude()
-    except KeyboardInterrupt:
-        console.print("Interrupted; cleaning up.")
-        return 130
-    except DemoError as error:
-        console.print(str(error), style="bold red", markup=False, highlight=False)
-        return 1
+        try:
+            demo.run_all()
+            shown = demo.conclude()
+        except Ended:
+            console.print("Interrupted; cleaning up.")
+            raise
+        except DemoError as error:
+            console.print(str(error), style="bold red", markup=False, highlight=False)
+            return 1
+        finally:
+            signals.quiet()
     finally:
         demo.close()
         shutil.rmtree(directory)

@@ -146,10 +146,20 @@ def _parse_sets(sets: Sequence[str]) -> dict[str, str]:
         name, equals, value = text.partition("=")
         if not equals:
             raise click.UsageError(f"--set takes NAME=VALUE, not {text!r}")
-        if name not in config.NAMES:
-            raise click.UsageError(f"there is no setting {name!r}; there are {', '.join(config.NAMES)}")
-        parsed[name] = value
+        parsed[setting_name(name)] = value
     return parsed
+
+
+def setting_name(text: str) -> str:
+    """The setting of this name, or of this variable's: PRECOMPILED_MODE is `mode`. Raises UsageError."""
+    from difflib import get_close_matches
+
+    name = text.lower().removeprefix(config.ENV_PREFIX.lower())
+    if name in config.NAMES:
+        return name
+    near = get_close_matches(name, config.NAMES, 1)
+    further = f"did you mean {near[0]}?" if near else "`precompiled config` lists them"
+    raise click.UsageError(f"there is no setting {text!r}; {further}")
 
 
 def _fail(arguments: Sequence[str], code: str, message: str, action: str, status: int = 1) -> NoReturn:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,13 +25,14 @@ UNIT_FOLDERS = tuple(f"{prefix}/systemd/system" for prefix in ("/etc", "/usr/loc
 
 
 def run(settings: Settings) -> Iterator[Check]:
-    yield runtime_dir(settings)
+    directory = runtime_dir(settings)
+    yield directory
     try:
         socket = paths.socket_path(settings.runtime_dir)
     except ConfigError as error:
         yield Check("socket", "fail", error.message, error.action)
     else:
-        yield from _daemon(settings, socket)
+        yield from _daemon(settings, socket, directory.state != "fail")
     yield systemd_unit()
 
 
@@ -40,11 +42,10 @@ def runtime_dir(settings: Settings) -> Check:
     try:
         status = os.lstat(directory)
     except FileNotFoundError:
-        parent = existing_parent(directory)
-        if os.access(parent, os.W_OK | os.X_OK):
+        if not (why := why_not_made(directory)):
             return Check("runtime directory", "ok", f"{directory} will be made when a daemon starts")
         return Check(
-            "runtime directory", "fail", f"{directory} does not exist, and {parent} cannot be written",
+            "runtime directory", "fail", f"{directory} does not exist, and cannot be made: {why}",
             "Set PRECOMPILED_RUNTIME_DIR to a directory of yours",
         )  # fmt: skip
     except OSError as error:
@@ -69,14 +70,25 @@ def existing_parent(path: Path) -> Path:
     return Path(path.anchor)
 
 
-def _daemon(settings: Settings, socket: Path) -> Iterator[Check]:
+def why_not_made(path: Path) -> str:
+    """Why the directory `path` cannot be made, or "". Tried, with another name: modes say nothing of a read-only file
+    system, of /proc, or of root."""
+    parent = existing_parent(path)
+    try:
+        os.rmdir(tempfile.mkdtemp(prefix=".precompiled-doctor-", dir=parent))
+    except OSError as error:
+        return f"{parent} takes no directory ({error.strerror or error})"
+    return ""
+
+
+def _daemon(settings: Settings, socket: Path, can_start: bool) -> Iterator[Check]:
     from precompiled import wire
     from precompiled.client import ask
 
     try:
         reply = ask.request(settings, wire.Status(), ANSWER_TIMEOUT_S)
     except DaemonError as error:
-        yield no_answer(error, socket, socket.exists(), settings.autostart)
+        yield no_answer(error, socket, settings.autostart, can_start)
         return
     except PrecompiledError as error:
         yield Check("daemon", "fail", error.message, error.action or "`precompiled restart`")
@@ -87,7 +99,7 @@ def _daemon(settings: Settings, socket: Path) -> Iterator[Check]:
         yield Check("daemon", "warn", sentence)
 
 
-def no_answer(error: DaemonError, socket: Path, socket_exists: bool, autostart: bool) -> Check:
+def no_answer(error: DaemonError, socket: Path, autostart: bool, can_start: bool) -> Check:
     """Nobody answers: which is well where a daemon starts on demand, and not where a daemon is there but refuses."""
     if error.code == "protocol-version":
         return Check("version", "fail", error.message, error.action or "`precompiled restart`")
@@ -95,9 +107,14 @@ def no_answer(error: DaemonError, socket: Path, socket_exists: bool, autostart: 
         return Check("daemon", "fail", f"{socket}: {error.message}", error.action or "`precompiled restart`")
     if socket.parent == paths.SYSTEM_RUNTIME_DIR:
         return Check("daemon", "fail", f"the system daemon does not answer at {socket}", f"`systemctl restart {UNIT}`")
+    if not can_start:
+        return Check(
+            "daemon", "fail", "none runs, and none can start without its runtime directory",
+            "See `runtime directory` above",
+        )  # fmt: skip
     if not autostart:
         return Check("daemon", "warn", "no daemon runs, and autostart is off", "`precompiled start`")
-    left = " (a dead one left its socket, which does not matter)" if socket_exists else ""
+    left = " (a dead one left its socket, which does not matter)" if socket.exists() else ""
     return Check("daemon", "ok", f"none runs{left}; the first graph starts one")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib.metadata
 import os
 import sys
@@ -11,15 +12,24 @@ from pathlib import Path
 from precompiled.cli import probe, pth
 from precompiled.cli.check import Check
 from precompiled.core import python_path
-from precompiled.core.config import Settings
+from precompiled.core.config import ENV_PREFIX, NAMES, Settings
 from precompiled.torch_internals import NEWEST, OLDEST, supported
+from precompiled.version import ON, SWITCH, switched_off
 
+# Variables that begin as a setting's does, and are none: what processes of ours tell each other, a recipe of
+# examples/deploy, and what this project's own tests and benchmarks read.
+NO_SETTINGS = (
+    "BAKING", "CAPTURE", "TARGET", "TIMELINE", "SHARED", "LOCAL",
+    "STARTS", "SYSTEMD_TESTS", "SYSTEMD_TEST_VENV", "TEST_SEEDS", "TEST_VENVS", "TEST_VENV_CACHE", "TORCH_TESTS",
+    "VERSION_TESTS",
+)  # fmt: skip
 _REPORT_THIS = "report this with the output of `precompiled doctor --json`"
 
 
 def run(settings: Settings) -> Iterator[Check]:
     variables = dict(os.environ)
     yield switch(variables, settings.mode, settings.require)
+    yield known(variables)
     yield pth_file(pth.written())
     yield here(variables, probe.ask(variables))
     yield below_run(probe.ask(python_path.with_hook({**variables, "PRECOMPILED": "1"})))
@@ -36,13 +46,37 @@ def run(settings: Settings) -> Iterator[Check]:
 def switch(variables: Mapping[str, str], mode: str, require: bool) -> Check:
     """Whether the user has switched precompiled off."""
     too = ", and `require` with it" if require else ""
-    if variables.get("PRECOMPILED") == "0":
-        return Check("switch", "warn", f"PRECOMPILED=0 is set: everything is off{too}", "Unset PRECOMPILED")
+    if switched_off(variables):
+        text = f"PRECOMPILED={variables[SWITCH]} is set: everything is off{too}"
+        return Check("switch", "warn", text, "Unset PRECOMPILED")
+    value = variables.get(SWITCH, "").strip()
+    if value and value.lower() not in ON:
+        return Check(
+            "switch", "warn", f"PRECOMPILED={value} is no value of it, and switches nothing off: on, mode {mode}",
+            "Set PRECOMPILED=0 to switch everything off, or unset it",
+        )  # fmt: skip
     if mode == "off":
         return Check(
             "switch", "warn", f"the mode is off: nothing is routed{too}", "See `precompiled config` for its origin"
         )
     return Check("switch", "ok", f"on, mode {mode}{', artifacts are required' if require else ''}")
+
+
+def known(variables: Mapping[str, str]) -> Check:
+    """Whether each variable that begins as ours do is one: a misspelt one would change nothing, and say nothing."""
+    settings = [name.upper() for name in NAMES]
+    ours = sorted(name.removeprefix(ENV_PREFIX) for name in variables if name.startswith(ENV_PREFIX))
+    unknown = [name for name in ours if name not in settings and name not in NO_SETTINGS]
+    if not unknown:
+        return Check("variables", "ok", f"all that begin with {ENV_PREFIX} are known")
+    said = []
+    for name in unknown:
+        near = difflib.get_close_matches(name, settings, 1)
+        said.append(f"{ENV_PREFIX}{name}" + (f" (did you mean {ENV_PREFIX}{near[0]}?)" if near else ""))
+    return Check(
+        "variables", "warn", f"no {'setting is' if len(said) == 1 else 'settings are'} named {', '.join(said)}",
+        "Correct or unset them; `precompiled config` lists the settings",
+    )  # fmt: skip
 
 
 def pth_file(paths: list[Path]) -> Check:
@@ -63,8 +97,8 @@ def here(variables: Mapping[str, str], found: probe.Probe) -> Check:
     """Whether a program that is started in this shell, without `precompiled run`, has the hook."""
     if found.state == "waiting" or (found.state == "fired" and found.torch):
         return Check("hook", "ok", f"a fresh {sys.executable} has the hook")
-    if variables.get("PRECOMPILED") == "0":
-        return Check("hook", "warn", "off, as PRECOMPILED=0 is set", "Unset PRECOMPILED")
+    if switched_off(variables):
+        return Check("hook", "warn", f"off, as PRECOMPILED={variables[SWITCH]} is set", "Unset PRECOMPILED")
     if found.state in ("failed", "error"):
         return Check("hook", "fail", f"the hook fails at start-up: {found.problem}", "Reinstall precompiled")
     entries = [entry for entry in variables.get("PYTHONPATH", "").split(os.pathsep) if entry]

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from precompiled.cli.check import Check
-from precompiled.cli.checks_daemon import existing_parent
+from precompiled.cli.checks_daemon import existing_parent, why_not_made
 from precompiled.core import filesystems
 from precompiled.core.config import Settings
 from precompiled.core.errors import UntrustedStore
@@ -60,11 +60,10 @@ def run_bases(store: Store) -> Iterator[Check]:
 def directories(store: Store) -> Check:
     """Owner and mode of the store's own directories, as readers check them."""
     if not store.root.exists():
-        parent = existing_parent(store.root)
-        if os.access(parent, os.W_OK | os.X_OK):
+        if not (why := why_not_made(store.root)):
             return Check("store", "ok", f"{store.root} will be made when something is published")
         return Check(
-            "store", "fail", f"{store.root} does not exist, and {parent} cannot be written",
+            "store", "fail", f"{store.root} does not exist, and cannot be made: {why}",
             "Set PRECOMPILED_CACHE_DIR to a directory of yours",
         )  # fmt: skip
     for directory in (store.root, store.artifacts, store.tmp, store.quarantined):

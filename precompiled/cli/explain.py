@@ -59,11 +59,16 @@ def explain_command(out: Output, settings: Settings, prefix: str | None, last: b
         return
     store = open_store(settings)
     kepts = Kepts(store)
+    awaited = runs.awaited(settings) if prefix is None else []
     if prefix is None:
+        if not kepts.all and awaited:
+            out.result({"awaited": awaited}, lambda: runs.show_awaited(awaited))
+            return
         if not kepts.all:
             raise StoreError(
-                f"there is nothing in {store.root}", "Run a program under `precompiled run` first", code="no-such-key"
-            )
+                f"no graph was compiled yet for {store.root}", "Run a program under `precompiled run` first",
+                code="no-such-key",
+            )  # fmt: skip
         whole = kepts.all[-1].key
     elif _KEY.fullmatch(prefix) is None:
         about = _function(store, prefix)
@@ -81,8 +86,16 @@ def explain_command(out: Output, settings: Settings, prefix: str | None, last: b
         "equal": found.equal,
         "changes": [asdict(change) for change in nearest.changes] if nearest else [],
         "variants": found.variants,
+        "awaited": awaited,
     }
-    out.result(document, lambda: _show(found))
+
+    def show() -> None:
+        if awaited:
+            runs.show_awaited(awaited)
+            click.echo("\nThe last one that was compiled:\n")
+        _show(found)
+
+    out.result(document, show)
 
 
 def _function(store: Store, name: str) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from precompiled.cli.metric_families import families
 from precompiled.cli.output import Output
 from precompiled.cli.top import look
 from precompiled.cli.top_view import Rates
+from precompiled.core import words
 from precompiled.core.config import Settings
 from precompiled.core.errors import PrecompiledError
 
@@ -55,7 +56,7 @@ def metrics_command(
 ) -> int:
     """Show this host's metrics as Prometheus reads them; or serve them, or keep them in a file.
 
-    They are of what you may see: root sees all users. Needs prometheus-client (`pip install 'precompiled[metrics]'`).
+    They are of what you may see: root sees all users. Needs prometheus-client (the extra `metrics`).
     """
     if listen and textfile:
         raise click.UsageError("--listen and --textfile are two ways to give the same: take one")
@@ -85,7 +86,7 @@ def _registry(settings: Settings) -> CollectorRegistry:
     except ImportError as error:
         raise PrecompiledError(
             "metrics need prometheus-client, which is not in this environment",
-            "`pip install 'precompiled[metrics]'`", code="metrics-unavailable",
+            words.install("metrics"), code="metrics-unavailable",
         ) from error  # fmt: skip
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Host(settings))  # type: ignore[arg-type, unused-ignore]

@@ -12,11 +12,12 @@ from pathlib import Path
 
 from precompiled.core import durable
 from precompiled.core.errors import PrecompiledError
+from precompiled.version import OFF
 
 NAME = "precompiled.pth"
 # An exception in a .pth line is printed at each start of the interpreter; a line cannot hold a `try`, a string can.
 LINE = (
-    'import os; os.environ.get("PRECOMPILED") == "0" or exec("try:\\n'
+    f'import os; os.environ.get("PRECOMPILED", "").strip().lower() in {OFF} or exec("try:\\n'
     " import precompiled.bootstrap as bootstrap; bootstrap.install()\\n"
     'except Exception: pass")  # written by `precompiled enable`; `precompiled disable` removes it\n'
 )

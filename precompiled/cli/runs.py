@@ -57,6 +57,25 @@ def graph_of(settings: Settings, prefix: str) -> str | None:
     return None
 
 
+def awaited(settings: Settings) -> list[dict[str, Any]]:
+    """The graphs that processes which run await, the youngest first: what `explain` cannot explain yet."""
+    found = [
+        {"key": graph.get("key", ""), "name": graph.get("name", ""), "program": process.program, "since": graph["at"]}
+        for run in runs(settings.cache_dir) for process in run.processes if process.is_alive
+        for graph in process.graphs.values() if way(graph) == "pending"
+    ]  # fmt: skip
+    return sorted(found, key=lambda graph: -graph["since"])
+
+
+def show_awaited(found: Sequence[dict[str, Any]]) -> None:
+    for graph in found[:MAX_SHOWN]:
+        since = human_seconds(max(0.0, time.time() - graph["since"]))
+        click.echo(f"{graph['name']} {graph['key'][:SHOWN_DIGITS]} of {graph['program']} is not compiled yet "
+                   f"(for {since}): it can be explained when it is")  # fmt: skip
+    if len(found) > MAX_SHOWN:
+        click.echo(f"and {len(found) - MAX_SHOWN} more")
+
+
 def stats(settings: Settings, name: str) -> tuple[dict[str, Any], Callable[[], None]]:
     """What a run, ``name`` or "last", comes to in numbers, rank by rank: the document, and what shows it."""
     run = named(settings, name)

@@ -5,16 +5,29 @@ from __future__ import annotations
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
-from precompiled.cli.app import command
+from precompiled.cli.app import command, setting_name
 from precompiled.cli.output import Output, table
 from precompiled.core import paths
 from precompiled.core.config import ENV_PREFIX, MEANINGS, NAMES, Settings
 from precompiled.core.words import human_bytes, human_seconds, sentence
 
 
+class _Setting(click.ParamType):
+    """A setting, by its name or its variable's."""
+
+    name = "setting"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        return setting_name(value)
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        return [CompletionItem(name) for name in NAMES if name.startswith(incomplete)]
+
+
 @command("config", overrides=True)
-@click.argument("names", nargs=-1, metavar="[NAME]...", type=click.Choice(NAMES))
+@click.argument("names", nargs=-1, metavar="[NAME]...", type=_Setting())
 def config_command(out: Output, settings: Settings, names: tuple[str, ...]) -> None:
     """Show every setting, its value, and where the value came from; of those that are named, also what they do."""
     document = {

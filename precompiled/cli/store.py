@@ -19,7 +19,7 @@ from precompiled.core.config import Settings
 from precompiled.core.errors import StoreError
 from precompiled.core.words import counted, human_bytes, human_seconds
 from precompiled.store import artifact_format as fmt
-from precompiled.store import trust
+from precompiled.store import scratch, trust
 from precompiled.store.artifacts import FAILED_SUFFIX, Artifact, Store
 
 
@@ -38,10 +38,14 @@ def ls_command(out: Output, settings: Settings) -> None:
         out.note(f"precompiled: {what} cannot be read or trusted; `precompiled doctor` says more.")
 
     packages, refused = functions.rows(store), functions.refusals(store)
+    disk_bytes, scratch_bytes = scratch.weigh(store.root)
+    whole = f"The store takes {human_bytes(disk_bytes)}, of which the workers' own cache {human_bytes(scratch_bytes)}"
 
     def show() -> None:
         if not rows and not packages and not refused:
             click.echo(f"Nothing in {store.root}.")
+            if disk_bytes:
+                click.echo(whole)
             return
         # Where there is no base store, all rows would say the same.
         further = ("STORE",) if store.bases else ()
@@ -62,8 +66,10 @@ def ls_command(out: Output, settings: Settings) -> None:
         failures = counted(len(rows) - len(artifacts), "failure", zero="no")
         click.echo(f"{counted(len(artifacts), 'artifact', zero='no')}, {failures}, {human_bytes(total)}")
         functions.show_rows(packages, refused)
+        click.echo(whole)
 
-    out.result({"cache_dir": str(store.root), "entries": rows, "packages": packages, "refused": refused}, show)
+    document = {"cache_dir": str(store.root), "entries": rows, "packages": packages, "refused": refused}
+    out.result({**document, "disk_bytes": disk_bytes, "scratch_bytes": scratch_bytes}, show)
 
 
 @command("show")

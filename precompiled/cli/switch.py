@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import sys
 
@@ -15,6 +16,7 @@ from precompiled.core import python_path
 from precompiled.core.config import ENV_PREFIX, MODES, Settings
 from precompiled.core.errors import PrecompiledError
 from precompiled.store import scratch
+from precompiled.version import SWITCH, switched_off
 
 # The statuses of env(1), nohup(1) and shells for a command that cannot be started.
 NOT_EXECUTABLE = 126
@@ -39,10 +41,10 @@ def run_command(
     variables = hooked(settings)
     if mode is not None:
         variables[ENV_PREFIX + "MODE"] = mode
-    if variables.get("PRECOMPILED") == "0":
+    if switched_off(variables):
         if target is not None:
-            raise click.UsageError("PRECOMPILED=0 is set: without the hook there is no made-up GPU")
-        out.note("precompiled: PRECOMPILED=0 is set, so the command runs without the hook.")
+            raise click.UsageError(f"PRECOMPILED={variables[SWITCH]} is set: without the hook there is no made-up GPU")
+        out.note(f"precompiled: PRECOMPILED={variables[SWITCH]} is set, so the command runs without the hook.")
     if target is not None:
         # Where workers keep theirs: it is taken away in time, and the user's own caches see nothing of it.
         caches = scratch.directory(settings.cache_dir) / "targets" / target.kind.code
@@ -72,10 +74,14 @@ def hooked(settings: Settings) -> dict[str, str]:
 
 def cannot_run(out: Output, program: str, error: OSError) -> None:
     missing = isinstance(error, FileNotFoundError)
+    advice = "Check its spelling and PATH" if missing else "Check that it is an executable file"
+    if program.endswith(".py") and os.path.isfile(program):
+        name = click.get_current_context().info_name
+        advice = f"It is a Python program: `precompiled {name} -- python {shlex.quote(program)}`"
     out.error(
         "command-not-found" if missing else "command-not-executable",
         f"{program} cannot be run: {error.strerror or error}",
-        "Check its spelling and PATH" if missing else "Check that it is an executable file",
+        advice,
     )
 
 
@@ -106,8 +112,8 @@ def enable_command(out: Output, settings: Settings, user: bool) -> int:
             "Install precompiled into that interpreter where its start-up code can import it; nothing was left behind",
             code="hook",
         )
-    if os.environ.get("PRECOMPILED") == "0":
-        out.note("precompiled: PRECOMPILED=0 is set in this shell: the hook stays off where it is.")
+    if switched_off(os.environ):
+        out.note(f"precompiled: PRECOMPILED={os.environ[SWITCH]} is set in this shell: the hook stays off where it is.")
     verb = "Wrote" if changed else "Already there:"
     out.result(
         {"enabled": True, "changed": changed, "path": str(path), "python": sys.executable},

@@ -132,7 +132,9 @@ def look(
     now: float, runs: Iterable[Run], status: dict[str, Any] | None, stats: dict[str, Any] | None, problem: str,
     jobs: Iterable[UnderWay] = (),
 ) -> Look:  # fmt: skip
-    compiling = {worker["job"] for worker in (status or {}).get("workers", ()) if worker["job"]}
+    jobs = list(jobs)
+    workers = (status or {}).get("workers", ())
+    compiling = {worker["job"] for worker in workers if worker["job"]}
     clients, graphs = [], []
     for run in runs:
         for process in run.processes:
@@ -148,7 +150,13 @@ def look(
             states = {state: sum(graph.state == state for graph in mine) for state in STATES}
             saved = sum(graph.get("saved_s", 0.0) for graph in process.graphs.values())
             clients.append(Client(process.program, rank, process.pid, process.since, states, saved))
-    return Look(now, status, stats, problem, clients, graphs, list(jobs))
+    # Of clients that have ended: the daemon goes on for the next run.
+    known = {graph.key for graph in graphs}
+    began = {worker["job"]: now - worker["job_s"] for worker in workers if worker["job"]}
+    names = {job.key: job.name for job in jobs}
+    others = sorted(compiling - known)
+    graphs += [Graph("compiling", began[key], "", "", names.get(key, "-"), key, "") for key in others]
+    return Look(now, status, stats, problem, clients, graphs, jobs)
 
 
 def _state(graph: dict[str, Any], compiling: set[str]) -> str:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from precompiled.client.dispatch import Dispatch
 from precompiled.client.ledger import GraphCalls
+from precompiled.client.link import daemon_reachable
 from precompiled.client.load import load
 from precompiled.client.progress import Progress
 from precompiled.client.store_observer import StoreObserver
@@ -194,7 +195,7 @@ class Pending:
             self._changed.notify_all()
         if thread is not None and thread is not threading.current_thread():
             thread.join(timeout_s)
-        self._progress.ended(left)
+        self._progress.ended(left, lambda: daemon_reachable(self._session.settings))
 
     def after_fork(self) -> None:
         """A child awaits a graph when it first calls it, with its own thread and over its own connection.

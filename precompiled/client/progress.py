@@ -12,13 +12,14 @@ import os
 import select
 import sys
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from precompiled.client.ledger import GraphCalls
 from precompiled.client.runs import place
 from precompiled.client.swap import State
-from precompiled.core.words import counted, human_seconds
+from precompiled.core.words import counted, human_seconds, listed
 
 log = logging.getLogger("precompiled.client.progress")
 
@@ -70,15 +71,17 @@ class Progress:
                 _say(self._ends())
             self._graphs, self._since = [], 0.0
 
-    def ended(self, left: int) -> None:
-        """The program ends while ``left`` graphs are not compiled."""
+    def ended(self, left: int, goes_on: Callable[[], bool]) -> None:
+        """The program ends while ``left`` graphs are not compiled. ``goes_on``: whether the daemon compiles them."""
         if self._over or not left:
             return
         self._over = True
         which = "1 graph was" if left == 1 else f"{left} graphs were"
         try:
             if self._said or _is_for_people():
-                _say(f"the program ended before {which} compiled; the daemon goes on, for the next run")
+                then = ("the daemon goes on, for the next run" if goes_on()
+                        else "no daemon runs: the next run asks again")  # fmt: skip
+                _say(f"the program ended before {which} compiled; {then}")
         except Exception as error:  # noqa: BLE001 - as above
             log.info("no progress is shown: %s", error)
 
@@ -93,14 +96,24 @@ class Progress:
         after = f"after {human_seconds(time.monotonic() - self._since)}"
         compiled = [calls for calls in self._graphs if calls.swap.state is State.COMPILED]
         if len(compiled) < len(self._graphs):
-            return (f"{len(compiled)} of {counted(len(self._graphs), 'graph')} compiled {after}; "
-                    "precompiled.report() says why not all")  # fmt: skip
+            return f"{len(compiled)} of {counted(len(self._graphs), 'graph')} compiled {after}; {self._unserved()}"
         # Where all graphs are called equally often, a call of each is a step.
         calls = [item.calls for item in compiled]
         flips = [item.calls_before_flip for item in compiled if item.calls_before_flip is not None]
         if self._waits or len(flips) < len(compiled) or max(calls) - min(calls) > 1:
             return f"compiled {after}"
         return f"compiled from step {max(flips) + 1} on, {after}"
+
+    def _unserved(self) -> str:
+        """What becomes of the others, and where the reasons are."""
+        states = Counter(calls.swap.state for calls in self._graphs)
+        parts = []
+        if number := states[State.BYPASSED]:
+            are = "is compiled in this process, at its" if number == 1 else "are compiled in this process, at their"
+            parts.append(f"{number} {are} next call")
+        if number := states[State.FAILED]:
+            parts.append(f"{number} {'stays' if number == 1 else 'stay'} eager")
+        return listed(parts) + "; `precompiled explain --run last` says why"
 
 
 def _is_for_people() -> bool:

@@ -181,7 +181,8 @@ class Session:
                 return
             self._warned.add(code)
         try:
-            warnings.warn(f"precompiled: {text}", RuntimeWarning, stacklevel=3)
+            # Of no line: who reads it has no use for one of ours, and most are said by a thread that has none of his.
+            warnings.warn_explicit(text, RuntimeWarning, "precompiled", 0)
         except Warning:  # `-W error`: a warning of ours must not become the user's exception
             log.warning("%s", text)
 

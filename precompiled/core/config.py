@@ -13,6 +13,7 @@ from typing import Any
 
 from precompiled.core import paths
 from precompiled.core.errors import ConfigError
+from precompiled.version import OFF, ON
 
 MODES = ("eager", "wait", "lookup", "off")
 PACKAGES = ("program", "function", "off")
@@ -160,9 +161,9 @@ def _switch(value: Any) -> bool:
 
 def _boolean(text: str) -> bool:
     lowered = text.strip().lower()
-    if lowered in ("1", "true", "yes", "on"):
+    if lowered in ON:
         return True
-    if lowered in ("0", "false", "no", "off", ""):
+    if lowered in OFF or not lowered:
         return False
     raise ValueError("expected 1 or 0")
 
@@ -217,11 +218,17 @@ def _farm(value: Any) -> str:
     return text
 
 
-def _positive(kind: type) -> Callable[[Any], Any]:
+def _positive(name: str, kind: type) -> Callable[[Any], Any]:
+    ends = {"s": "a number of seconds", "bytes": "a number of bytes"}
+    what = ends.get(name.rpartition("_")[2], "a number" if kind is float else "a whole number")
+
     def parse(value: Any) -> Any:
-        number = kind(value)
+        try:
+            number = kind(value)
+        except (ValueError, TypeError, OverflowError):
+            number = -1
         if not 0 <= number < 1 << 62:  # also false for NaN
-            raise ValueError("expected a number of 0 or more")
+            raise ValueError(f"expected {what}, 0 or more, without a unit")
         return number
 
     return parse
@@ -248,7 +255,7 @@ _FIELDS = {item.name: item for item in fields(Settings)}
 MEANINGS: Mapping[str, str] = {name: _FIELDS[name].metadata["meaning"] for name in NAMES}
 for _name in NAMES:
     if _name not in _PARSERS:
-        _PARSERS[_name] = _positive(float if isinstance(_FIELDS[_name].default, float) else int)
+        _PARSERS[_name] = _positive(_name, float if isinstance(_FIELDS[_name].default, float) else int)
 
 
 def _read_toml(path: Path) -> dict[str, Any]:

@@ -98,10 +98,12 @@ class NotServed(PrecompiledError):
     def __init__(self, graph: str, code: str, message: str) -> None:
         from precompiled.core.reasons import REASONS  # only here: processes without errors do without the table
 
-        advice = REASONS[code].plain_advice if code in REASONS else ""
+        advice = REASONS[code].plain_advice.rstrip(".") if code in REASONS else ""
+        if advice in message:  # what it stands for has said so
+            advice = ""
         super().__init__(
             f"the graph {graph} is not served ({code}): {message.rstrip('.')}",
-            (f"What you can do: {advice.rstrip('.')}. " if advice else "")
+            (f"What you can do: {advice}. " if advice else "")
             + f"`precompiled explain {code}` (docs/reasons.md) has more. "
             "Without PRECOMPILED_REQUIRE=1 the program would go on, as plain torch.compile or eager",
             code=code,

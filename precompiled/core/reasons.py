@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 
+from precompiled.core import words
+
 
 class Kind(Enum):
     """Where a code turns up; the values are the headings of docs/reasons.md."""
@@ -353,7 +355,7 @@ _TABLE = (
     _command("output-unwritable", "`trace`, `timeline` or `metrics` cannot write its file", "name another file"),
     _command("listen", "`metrics` cannot listen where it was told to", "give another port or path"),
     _command("metrics-unavailable", "`metrics` needs prometheus-client, which is not in this environment",
-        "`pip install 'precompiled[metrics]'`"),
+        words.install("metrics")),
     _command("bake-target", "a base store cannot be written to the directory that was given",
         "give one that is not there yet, in a directory that you can write to"),
     _command("unknown-target", "`--target` names no kind of GPU, or an architecture that several kinds have",

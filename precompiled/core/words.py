@@ -21,6 +21,12 @@ def listed(parts: Sequence[str], last: str = "and") -> str:
     return f" {last} ".join(filter(None, [", ".join(parts[:-1]), *parts[-1:]]))
 
 
+def install(extra: str) -> str:
+    """How to get what an optional part needs: an extra of pyproject.toml. The project is installed from a clone until a
+    release of it is on an index."""
+    return f"`pip install '.[{extra}]'` in a clone of precompiled (`'precompiled[{extra}]'` where an index has it)"
+
+
 def sentence(text: str) -> str:
     """``text`` with a full stop."""
     return text if text.endswith((".", "!", "?", ":")) else text + "."

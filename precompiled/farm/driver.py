@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
+from precompiled.core import words
 from precompiled.farm import node
 from precompiled.farm.messages import Drop, Ended, Node, Nodes, Result, Task, ToDriver, Unusable, decode, receive, send
 
@@ -109,7 +110,7 @@ def main(argv: Sequence[str]) -> int:
 
         ray.init(address=options.address, log_to_driver=False)
     except ImportError as error:
-        send(sock, Unusable(f"Ray cannot be imported here ({error}): pip install 'precompiled[farm]'"))
+        send(sock, Unusable(f"Ray cannot be imported here ({error}): {words.install('farm')}"))
         return 1
     except Exception as error:  # noqa: BLE001 - whatever Ray raises
         send(sock, Unusable(f"no cluster answers at {options.address}: {type(error).__name__}: {_last_line(error)}"))

@@ -20,18 +20,18 @@ _ALIKE, _ALIKE_BY_ANOTHER_NAME = 0.6, 0.9
 
 _ADVICE = {
     "size": "torch._dynamo.mark_dynamic, or dynamic=True, lets one artifact serve several sizes",
-    "parameter": "nothing, after a change of the model; a model of each size has artifacts of its own",
+    "parameter": "a model of each size has artifacts of its own; after a change of the model the next run has them",
     "range": "ask for the same range everywhere (torch._dynamo.mark_dynamic(min=, max=), torch._check)",
     "dtype": "each dtype has an artifact of its own: cast before the call, where one is meant",
     "input": "each kind of input has an artifact of its own: give it as before, where one is meant",
-    "edit": "nothing: the next run has it. `precompiled watch` compiles an edit when it is saved",
-    "way": "nothing, after an edit; else see what makes the program take another way through its code",
+    "edit": "the next run has it. `precompiled watch` compiles an edit when it is saved",
+    "way": "after an edit the next run has it; else see what makes the program take another way through its code",
     "value": "a tensor in the place of the number would let one artifact serve all values",
-    "operator": "nothing: the sources of an operator are part of the graph, and the next run has it",
+    "operator": "the sources of an operator are part of the graph; the next run has it",
     "mode": "call it in the same mode everywhere, or let both be compiled once",
     "setting": "set it alike in all runs",
     "variable": "set it alike for all processes, or unset it",
-    "version": "nothing: each version has artifacts of its own, and they stay side by side",
+    "version": "each version has artifacts of its own, and they stay side by side",
     "compiler": "use the same compiler everywhere (CXX, PATH)",
     "cpu": "compile on a CPU like the one that it runs on",
     "new": "",
@@ -179,7 +179,8 @@ def _graph(before: dict[str, Any], after: dict[str, Any], differs: bool) -> Iter
     if line is None:
         yield Cause("edit", "edit", operations)
     elif now is not None and then is not None and now.code == then.code and now.code:
-        yield Cause("value", f"other value at {line.short}", operations, str(line))
+        kind, short = ("value", "value") if _same_operator(before, after, place) else ("way", "operation")
+        yield Cause(kind, f"other {short} at {line.short}", operations, str(line))
     elif now is not None and then is not None and not _edited(before, after, then, now):
         yield Cause("way", f"other way at {now.short}", f"from {then.short}: {then.code!r} -> {now.code!r}", str(now))
     else:
@@ -195,6 +196,13 @@ def _edited(before: dict[str, Any], after: dict[str, Any], then: listing.Place, 
     texts = [{(place.file, place.line): place.code for operation in listing.operations(program)
               if (place := operation.place) is not None} for program in (before, after)]  # fmt: skip
     return any(texts[1].get(line, code) != code for line, code in texts[0].items())
+
+
+def _same_operator(before: dict[str, Any], after: dict[str, Any], place: tuple[int, int]) -> bool:
+    """Whether the same is computed there, with other arguments."""
+    names = [listing.operator(program["graph"][place[0]][place[1]]) for program in (before, after)
+             if _has(program, place)]  # fmt: skip
+    return len(names) == 2 and names[0] == names[1]
 
 
 def _has(program: dict[str, Any], place: tuple[int, int]) -> bool:

@@ -43,6 +43,7 @@ from precompiled.remote import link
 from precompiled.store import package_format as fmt
 from precompiled.store.packages import Entry, PackageStore
 from precompiled.torch_internals import collection, structured
+from precompiled.version import switched_off
 
 log = logging.getLogger("precompiled.package")
 
@@ -451,7 +452,7 @@ class Automatic:
 
 def _is_off(session: sessions.Session) -> bool:
     """Whether packages were switched off since the hook was installed: settings are read again."""
-    return session.settings.mode == "off" or os.environ.get("PRECOMPILED") == "0"
+    return session.settings.mode == "off" or switched_off(os.environ)
 
 
 def _shown(frame: Frame) -> str:

@@ -10,11 +10,14 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
-from precompiled.core import durable
+from precompiled.core import durable, words
 from precompiled.remote.errors import RemoteError
 from precompiled.store.requests import Request
 
 _T = TypeVar("_T")
+
+# Schemes of URLs -> the extra of pyproject.toml with what fsspec needs for them.
+EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs", "abfs": "abfs", "abfss": "abfs", "az": "abfs"}
 
 MAX_FAILURES = 3  # in a row
 REST_S = 30.0  # then nothing is asked for so long; after that one request tries
@@ -63,10 +66,10 @@ class Bucket:
             # Listings that it keeps would hide what others put.
             self._fs, root = url_to_fs(url, use_listings_cache=False)
         except (ImportError, ValueError) as error:
-            kind = url.partition(":")[0]
+            extra = EXTRAS.get(url.partition(":")[0], "remote")
             raise RemoteError(
                 f"the remote {url} cannot be opened: {error}",
-                f"Install what fsspec needs (`pip install precompiled[{kind}]`), or correct the setting `remote`",
+                f"Install what fsspec needs ({words.install(extra)}), or correct the setting `remote`",
                 code="remote-unusable",
             ) from error
         except Exception as error:  # libraries for stores raise anything

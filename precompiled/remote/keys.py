@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from precompiled.core import durable, paths
+from precompiled.core import durable, paths, words
 from precompiled.core.errors import PrecompiledError
 from precompiled.remote.errors import RemoteError
 from precompiled.store import trust
@@ -30,6 +30,7 @@ OWN = "own.pem"
 SUFFIX = ".pub"
 KEY_BYTES = 32
 _MAX_FILE_BYTES = 4096
+_NEW_KEY = "Move it away, then `precompiled keys new`"
 _ID = re.compile(r"[0-9a-f]{16}")
 
 
@@ -82,9 +83,9 @@ def own() -> Any | None:
     try:
         key = serialization.load_pem_private_key(data, password=None)
     except (ValueError, TypeError) as error:
-        raise _unusable(f"{folder() / OWN} is no private key: {error}") from error
+        raise _unusable(f"{folder() / OWN} is no private key: {error}", _NEW_KEY) from error
     if not isinstance(key, ed25519.Ed25519PrivateKey):
-        raise _unusable(f"{folder() / OWN} is another kind of key than ed25519")
+        raise _unusable(f"{folder() / OWN} is another kind of key than ed25519", _NEW_KEY)
     return key
 
 
@@ -174,9 +175,10 @@ def _library() -> tuple[Any, Any]:
         from cryptography.hazmat.primitives import serialization
         from cryptography.hazmat.primitives.asymmetric import ed25519
     except ImportError as error:
-        raise _unusable(f"keys need the package cryptography, which is not here: {error}") from error
+        said = f"keys need the package cryptography, which is not here: {error}"
+        raise _unusable(said, words.install("remote")) from error
     return ed25519, serialization
 
 
-def _unusable(message: str) -> RemoteError:
-    return RemoteError(message, "`pip install precompiled[remote]`, `precompiled keys new`", code="remote-unusable")
+def _unusable(message: str, advice: str) -> RemoteError:
+    return RemoteError(message, advice, code="remote-unusable")

@@ -8,7 +8,7 @@ precompiled. There it does nothing and says nothing, which is why it is plain st
 import os
 import sys
 
-if os.environ.get("PRECOMPILED") != "0":
+if os.environ.get("PRECOMPILED", "").strip().lower() not in ("0", "00", "false", "no", "off"):  # version.OFF
     try:
         import precompiled.bootstrap
 

@@ -38,6 +38,19 @@ def _boot() -> str:
         return "any"
 
 
+def weigh(root: Path) -> tuple[int, int]:
+    """Bytes of all files of the store at ``root``, and of those of them that are the workers' own."""
+    whole = own = 0
+    ours = os.path.join(root, SCRATCH)
+    for parent, _, names in os.walk(root):
+        for name in names:
+            with suppress(OSError):
+                size = os.lstat(os.path.join(parent, name)).st_size
+                whole += size
+                own += size if parent == ours or parent.startswith(ours + os.sep) else 0
+    return whole, own
+
+
 def shrink(root: Path, max_bytes: int) -> int:
     """Remove what was not used for long, then the oldest files; how much of ``max_bytes`` is used now."""
     files: list[tuple[float, int, str]] = []

@@ -25,6 +25,8 @@ from typing import Any
 
 import torch
 
+from precompiled.version import switched_off
+
 log = logging.getLogger("precompiled.route")
 
 _MODULE = "torch._inductor.compile_fx"
@@ -87,7 +89,7 @@ def _replace() -> None:
 
     @functools.wraps(original)
     def counted(model_: Any, *args: Any, **kwargs: Any) -> Any:
-        if _inside.compiling or _count is None or os.environ.get("PRECOMPILED") == "0":
+        if _inside.compiling or _count is None or switched_off(os.environ):
             return original(model_, *args, **kwargs)
         done = None
         try:

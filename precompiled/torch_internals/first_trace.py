@@ -14,6 +14,8 @@ import os
 from collections.abc import Callable
 from typing import Any
 
+from precompiled.version import switched_off
+
 log = logging.getLogger("precompiled.route")
 
 _begun = False
@@ -40,7 +42,7 @@ def remove() -> None:
 
 def _begin(_frame: Any = None) -> None:
     global _begun  # noqa: PLW0603
-    if _begun or os.environ.get("PRECOMPILED") == "0":
+    if _begun or switched_off(os.environ):
         return
     _begun = True
     try:

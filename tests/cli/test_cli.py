@@ -20,7 +20,7 @@ from support_cli import answer, invoke
 from precompiled.cli import app, code
 from precompiled.core import config, words
 from precompiled.store import artifact_format as fmt
-from precompiled.store import package_format
+from precompiled.store import package_format, scratch
 from precompiled.store.artifacts import Store
 from precompiled.store.packages import PackageStore
 from precompiled.version import VERSION
@@ -134,6 +134,18 @@ def test_config_shows_every_setting_with_its_origin(environment: dict[str, str])
     assert "max_queue: queued jobs over all users.\n  PRECOMPILED_MAX_QUEUE=VALUE" in named.stdout
     assert "workers" not in named.stdout.partition("\n\n")[0]
     assert list(json.loads(precompiled(environment, "config", "--json", "log_file").stdout)) == ["log_file"]
+    by_variable = precompiled(
+        environment, "config", "--json", "PRECOMPILED_MODE", "--set", "PRECOMPILED_WORKERS=7", "workers"
+    )  # fmt: skip
+    found = json.loads(by_variable.stdout)
+    assert list(found) == ["mode", "workers"] and found["workers"]["value"] == 7
+
+
+def test_a_setting_that_is_none_is_refused_in_a_line(environment: dict[str, str]) -> None:
+    for arguments in (["PRECOMPILED_MDOE"], ["--set", "mdoe=wait"]):
+        said = precompiled(environment, "config", *arguments).stderr
+        assert "did you mean mode?" in said and "cache_max_bytes" not in said
+    assert "`precompiled config` lists them" in precompiled(environment, "config", "qqqq").stderr
 
 
 # ---------------------------------------------------------------- the daemon
@@ -270,6 +282,18 @@ def test_run_has_the_status_of_its_command(environment: dict[str, str], command:
     assert bool(done.stderr) == (status != 42)
 
 
+@pytest.mark.parametrize("command", ["run", "timeline"])
+@pytest.mark.parametrize(("name", "status"), [("a train.py", 127), ("./a train.py", 126)])
+def test_a_python_file_without_python_is_told_how(
+    environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, name: str, status: int
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a train.py").write_text("")
+    done = precompiled(environment, command, "--", name)
+    assert done.returncode == status and f"`precompiled {command} -- python '{name}'`" in done.stderr
+    assert "spelling and PATH" in precompiled(environment, command, "--", "absent.py").stderr
+
+
 def test_run_leaves_options_to_the_command_also_without_dashes(environment: dict[str, str]) -> None:
     assert precompiled(environment, "run", "echo", "--json", "--mode").stdout == "--json --mode\n"
     assert precompiled(environment, "run", "--", "echo", "--json", "--", "x").stdout == "--json -- x\n"
@@ -301,6 +325,17 @@ def test_ls(store: Store) -> None:
     assert text.splitlines()[0].split() == ["KEY", "NAME", "DEVICE", "SIZE", "AGE", "COMPILE", "STATE"]
     assert KEYS[0][:12] + ".1" in text and "2.0 KiB" in text and "12.5 s" in text and "failed: compile-failed" in text
     assert "3 artifacts, 1 failure," in text
+
+
+def test_ls_names_the_workers_own_cache(store: Store) -> None:
+    before = answer("ls")
+    assert before["disk_bytes"] >= sum(row["bytes"] for row in before["entries"]) and before["scratch_bytes"] == 0
+    directory = scratch.directory(store.root) / "triton"
+    directory.mkdir(parents=True)
+    (directory / "kernel").write_bytes(bytes(3 << 20))
+    found = answer("ls")
+    assert found["scratch_bytes"] == 3 << 20 and found["disk_bytes"] == before["disk_bytes"] + (3 << 20)
+    assert invoke("ls").output.splitlines()[-1].endswith("of which the workers' own cache 3.0 MiB")
 
 
 def test_ls_of_nothing(environment: dict[str, str]) -> None:

@@ -199,6 +199,18 @@ def test_an_empty_store(store: Store) -> None:
     assert error["code"] == "no-such-key" and error["action"]
 
 
+def test_a_graph_that_a_program_awaits_is_told_before_the_last_that_was_compiled(store: Store) -> None:
+    store.prepare()
+    RunRecord(store.root).note(GraphReport("p", "i [3/0]", "cc12", "pending"))  # of this process, which runs
+    found = answer("explain", "--last")
+    assert [(graph["key"], graph["name"]) for graph in found["awaited"]] == [("cc12", "i [3/0]")] and len(found) == 1
+    text = invoke("explain", "--last").output
+    assert text.startswith("i [3/0] cc12 of ") and "is not compiled yet (for " in text
+    publish(store, "target", PROGRAM, 10)
+    found = answer("explain", "--last")
+    assert found["key"] == key_of("target") and [graph["key"] for graph in found["awaited"]] == ["cc12"]
+
+
 def test_only_so_many_graphs_are_read(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("precompiled.cli.nearest.MAX_COMPARED", 3)
     for number in range(6):

@@ -22,7 +22,7 @@ def test_a_script_for_each_shell(shell: str) -> None:
 @pytest.mark.parametrize(
     ("words", "found"),
     [(["expl"], "explain"), (["explain", "no-dae"], "no-daemon"), (["explain", "--la"], "--last"),
-     (["completion", "f"], "fish")],
+     (["completion", "f"], "fish"), (["config", "wait"], "wait_s")],
 )  # fmt: skip
 @pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
 def test_bash_completes(words: list[str], found: str) -> None:

@@ -38,6 +38,27 @@ def test_switch() -> None:
     assert "`require` with it" in checks_hook.switch({"PRECOMPILED": "0"}, "eager", True).message
 
 
+@pytest.mark.parametrize("value", ["off", "False", "no", "00", " 0"])
+def test_the_switch_in_other_words(value: str) -> None:
+    check = checks_hook.switch({"PRECOMPILED": value}, "eager", False)
+    assert check.state == "warn" and "everything is off" in check.message and f"PRECOMPILED={value} " in check.message
+
+
+def test_a_value_that_is_none_switches_nothing_off() -> None:
+    check = checks_hook.switch({"PRECOMPILED": "of"}, "eager", False)
+    assert check.state == "warn" and "PRECOMPILED=of is no value" in check.message and "PRECOMPILED=0" in check.action
+    for value in ("", "1", "on", "TRUE", "yes"):
+        assert sound(checks_hook.switch({"PRECOMPILED": value}, "eager", False))
+
+
+def test_a_misspelt_variable() -> None:
+    known = {"PRECOMPILED": "1", "PRECOMPILED_MODE": "wait", "PRECOMPILED_TARGET": "h100", "PATH": "/bin"}
+    assert sound(checks_hook.known(known))
+    check = checks_hook.known({**known, "PRECOMPILED_MDOE": "wait", "PRECOMPILED_QQQQ": "1"})
+    assert check.state == "warn" and "PRECOMPILED_MDOE (did you mean PRECOMPILED_MODE?)" in check.message
+    assert check.message.endswith("PRECOMPILED_QQQQ")
+
+
 def test_pth_file(tmp_path: Path) -> None:
     assert sound(checks_hook.pth_file([]))
     good, bad = tmp_path / "good.pth", tmp_path / "bad.pth"
@@ -112,7 +133,7 @@ def test_a_torch_without_what_packages_need_is_told() -> None:
      ("protocol-version", True, "fail"), ("not-permitted", True, "fail")],
 )  # fmt: skip
 def test_nobody_answers(code: str, autostart: bool, state: str, tmp_path: Path) -> None:
-    check = checks_daemon.no_answer(DaemonError("it is so", code=code), tmp_path / "socket", True, autostart)
+    check = checks_daemon.no_answer(DaemonError("it is so", code=code), tmp_path / "socket", autostart, True)
     assert check.state == state and sound(check) == (state == "ok")
 
 
@@ -144,12 +165,22 @@ def test_runtime_directory(tmp_path: Path) -> None:
     assert check(directory).state == "fail"
     (tmp_path / "link").symlink_to(directory)
     (tmp_path / "file").touch()
-    for path in (tmp_path / "link", tmp_path / "file", tmp_path / "file" / "run"):
+    # Root may write to all directories of /proc, by their modes, and to none in fact.
+    for path in (tmp_path / "link", tmp_path / "file", tmp_path / "file" / "run", Path("/proc/nope/run")):
         assert check(path).state == "fail" and check(path).action
+    assert sorted(item.name for item in tmp_path.iterdir()) == ["file", "link", "run"], "trying leaves nothing"
     if os.geteuid() == 0:
         os.chown(directory, 54321, -1)
         directory.chmod(0o700)
         assert "54321" in check(directory).message
+
+
+def test_no_daemon_starts_without_a_runtime_directory() -> None:
+    checks = {check.check: check for check in checks_daemon.run(config.Settings(runtime_dir=Path("/proc/nope")))}
+    assert checks["runtime directory"].state == checks["daemon"].state == "fail"
+    assert "/proc takes no directory" in checks["runtime directory"].message
+    store = checks_store.directories(Store(Path("/proc/nope")))
+    assert store.state == "fail" and "cannot be made" in store.message
 
 
 @pytest.mark.parametrize(
@@ -307,9 +338,9 @@ def test_all_checks_on_this_host() -> None:
         timeout=300,
     )  # fmt: skip
     checks = {item["check"]: item for item in json.loads(done.stdout)}
-    expected = {"switch", "pth", "hook", "run", "torch", "route", "runtime directory", "daemon", "systemd", "store",
-                "store path", "entries", "quarantine", "space", "store noexec", "build noexec", "inotify", "compiler",
-                "headers", "gpus", "targets", "memory", "packages"}  # fmt: skip
+    expected = {"switch", "variables", "pth", "hook", "run", "torch", "route", "runtime directory", "daemon", "systemd",
+                "store", "store path", "entries", "quarantine", "space", "store noexec", "build noexec", "inotify",
+                "compiler", "headers", "gpus", "targets", "memory", "packages"}  # fmt: skip
     assert set(checks) == expected
     assert not [item for item in checks.values() if "the check broke" in item["message"]]
     assert all(checks[name]["state"] == "ok" for name in ("run", "torch", "route", "daemon", "store")), checks

@@ -13,6 +13,7 @@ import pytest
 
 from precompiled.cli import pth
 from precompiled.core.errors import PrecompiledError
+from precompiled.version import OFF
 
 ROOT = Path(__file__).resolve().parents[2]
 QUESTION = "import sys; b = sys.modules.get('precompiled.bootstrap'); print(b.state() if b else 'absent')"
@@ -71,7 +72,9 @@ def test_enable_and_disable(interpreter: Interpreter) -> None:
 
 def test_what_switches_an_enabled_interpreter_off(interpreter: Interpreter) -> None:
     interpreter.precompiled("enable")
-    assert interpreter.ask(QUESTION, PRECOMPILED="0") == "absent"
+    for value in (*OFF, " Off"):
+        assert interpreter.ask(QUESTION, PRECOMPILED=value) == "absent"
+    assert interpreter.ask(QUESTION, PRECOMPILED="of") == "waiting"
     assert interpreter.ask(QUESTION, "-S") == "absent"
     for flag in ("-I", "-E", "-s"):
         assert interpreter.ask(QUESTION, flag) == "waiting"

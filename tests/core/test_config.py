@@ -90,7 +90,22 @@ def test_bad_values_name_their_origin(name: str, text: str, monkeypatch: pytest.
         config.load({name: text})
 
 
-@pytest.mark.parametrize("text", ["mode = ", "\x00", "wat = 1", "[mode]\nx = 1", "workers = []", "workers = true_"])
+@pytest.mark.parametrize(
+    ("name", "text", "expected"),
+    [
+        ("wait_s", "10m", "a number of seconds"), ("cache_max_bytes", "20G", "a number of bytes"),
+        ("workers", "many", "a whole number"), ("package_audit", "few", "a number"), ("wait_s", "-1", "0 or more"),
+    ],
+)  # fmt: skip
+def test_a_bad_number_is_told_what_is_expected(name: str, text: str, expected: str) -> None:
+    with pytest.raises(ConfigError, match=f"expected .*{expected}") as caught:
+        config.load({name: text})
+    assert "convert" not in str(caught.value) and "literal" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "text", ["mode = ", "\x00", "wat = 1", "[mode]\nx = 1", "workers = []", "workers = true_", "workers = inf"]
+)
 def test_bad_files_are_named(text: str) -> None:
     path = write_user(text)
     with pytest.raises(ConfigError, match=str(path)):

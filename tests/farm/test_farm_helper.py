@@ -59,8 +59,8 @@ def test_without_ray_a_job_stays_here_and_people_hear_why(settings: Settings) ->
     with link.turn(root, KEY) as turn:  # a worker that is free compiles
         assert not turn.found and not turn.again_s
         turn.published(0)
-    env = {**os.environ, "PRECOMPILED_CACHE_DIR": str(root), "PRECOMPILED_FARM": "auto"}
-
+    env = {**os.environ, "PRECOMPILED_CACHE_DIR": str(root), "PRECOMPILED_FARM": "auto",
+           "PRECOMPILED_RUNTIME_DIR": str(root.parent / "run")}  # fmt: skip
 
     def command(*arguments: str) -> str:
         done = subprocess.run(

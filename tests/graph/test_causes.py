@@ -44,6 +44,9 @@ def of(change: Callable[[dict[str, Any]], Any]) -> list[Cause]:
          "from model.py:12: 'return x * 2 + y' -> 'return x * 3'", "/home/me/model.py:14, in forward: return x * 3"),
         (put(*NODES, 2, 2, 1, 3), "value", "other value at model.py:12",
          "operator.mul(%0, 2) -> operator.mul(%0, 3)", "/home/me/model.py:12"),
+        # Another operation on the same line (an activation that a module holds): no number to be made a tensor.
+        (put(*NODES, 2, ["m", "sin", [{"n": 0}], []]), "way", "other operation at model.py:12",
+         "operator.mul(%0, 2) -> %0.sin()", "/home/me/model.py:12"),
         (put("modes", "grad", False), "mode", "grad mode", "True -> False", CALLED),
         (put("modes", "autocast", {"cpu": "bfloat16"}), "mode", "autocast", "none -> cpu bfloat16", CALLED),
         (everything(put("configs", "inductor", "max_fusion_size", 7),

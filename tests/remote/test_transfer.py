@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -290,3 +291,10 @@ def test_an_object_that_cannot_be_published_keeps_no_other_from_coming(
     with pytest.raises(StoreError, match="variants"):
         b.pull()
     assert [key for key in keys if not b.store.lookup(key)] == [keys[3]] and b.counts.fetched == 15
+
+
+def test_what_a_url_needs_is_the_extra_that_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "gcsfs", None)  # as where it is not installed
+    with pytest.raises(RemoteError) as caught:
+        Bucket("gs://bucket/prefix", 10.0)
+    assert caught.value.code == "remote-unusable" and "pip install '.[gcs]'" in caught.value.action

@@ -138,7 +138,9 @@ def test_graphs_that_stay_eager_are_not_called_compiled(terminal: Pty) -> None:
     swapped(items[0])
     items[1].calls.swap.on(Event.FAILED)
     progress.look([])
-    assert terminal.said()[1].startswith("precompiled: 1 of 2 graphs compiled after 1.")
+    line = terminal.said()[1]
+    assert line.startswith("precompiled: 1 of 2 graphs compiled after 1.")
+    assert line.endswith("; 1 stays eager; `precompiled explain --run last` says why")
 
 
 def test_a_program_that_waits(terminal: Pty) -> None:
@@ -157,14 +159,20 @@ def test_a_program_that_ends_before_its_compile(terminal: Pty, was_told: bool) -
     if was_told:
         progress.look([item])
     for _ in range(2):
-        progress.ended(2)
+        progress.ended(2, lambda: True)
     said = "precompiled: the program ended before 2 graphs were compiled; the daemon goes on, for the next run"
     assert terminal.said()[was_told:] == [said]
 
 
+def test_a_program_that_ends_after_its_daemon(terminal: Pty) -> None:
+    Progress(wanted=True, waits=False).ended(1, lambda: False)
+    said = "precompiled: the program ended before 1 graph was compiled; no daemon runs: the next run asks again"
+    assert terminal.said() == [said]
+
+
 def test_a_program_that_ends_without_pending_graphs_says_nothing(terminal: Pty) -> None:
-    Progress(wanted=True, waits=False).ended(0)
-    Progress(wanted=False, waits=False).ended(1)
+    Progress(wanted=True, waits=False).ended(0, lambda: True)
+    Progress(wanted=False, waits=False).ended(1, lambda: True)
     assert terminal.said() == []
 
 

@@ -309,6 +309,13 @@ def test_without_a_daemon(tmp_path: Path) -> None:
         assert terminal.ended() == 0
 
 
+def test_what_a_worker_compiles_for_a_client_that_has_ended_is_shown() -> None:
+    status = {"workers": [{"job": COMPILING, "job_s": 12.0}, {"job": ""}]}
+    job = jobs.UnderWay(7, "1", COMPILING, "forward [0/0]", 88.0, "", 88.0, None)
+    (found,) = view.look(100.0, [], status, None, "", iter([job])).graphs
+    assert (found.state, found.since, found.name, found.key) == ("compiling", 88.0, "forward [0/0]", COMPILING)
+
+
 def test_rates_are_of_the_last_minute() -> None:
     rates = view.Rates()
     for second in range(0, 200, 10):

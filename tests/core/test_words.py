@@ -1,0 +1,36 @@
+"""What people are told is told in one way."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from precompiled.core import words
+
+ROOT = Path(__file__).parents[2]
+
+
+def extras() -> set[str]:
+    text = (ROOT / "pyproject.toml").read_text().partition("[project.optional-dependencies]")[2].partition("\n[")[0]
+    return set(re.findall(r"^([\w-]+) = ", text, re.MULTILINE))
+
+
+def test_a_hint_for_an_extra_names_the_clone_and_the_index() -> None:
+    assert words.install("metrics") == (
+        "`pip install '.[metrics]'` in a clone of precompiled (`'precompiled[metrics]'` where an index has it)"
+    )
+
+
+def test_no_message_words_it_by_itself_or_names_an_extra_that_is_none() -> None:
+    code = {path: path.read_text() for path in (ROOT / "precompiled").rglob("*.py")}
+    assert [path.name for path, text in code.items() if "precompiled[" in text] == ["words.py"]
+    named = {name for text in code.values() for name in re.findall(r"words\.install\([\"']([\w-]+)", text)}
+    assert named and named <= extras()
+
+
+@pytest.mark.parametrize("page", ["farm.md", "remote.md", "seeing.md"])
+def test_pages_install_what_there_is(page: str) -> None:
+    named = re.findall(r"pip install '\.\[([\w-]+)\]'", (ROOT / "docs" / page).read_text())
+    assert named and set(named) <= extras()
