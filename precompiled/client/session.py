@@ -182,7 +182,7 @@ class Session:
             self._warned.add(code)
         try:
             # Of no line: who reads it has no use for one of ours, and most are said by a thread that has none of his.
-            warnings.warn_explicit(text, RuntimeWarning, "precompiled", 0)
+            warnings.warn_explicit(f"precompiled: {text}", RuntimeWarning, "precompiled", 0)
         except Warning:  # `-W error`: a warning of ours must not become the user's exception
             log.warning("%s", text)
 
