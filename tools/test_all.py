@@ -13,10 +13,10 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.metadata import requires
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-RAY = "ray[client]==2.60.0"  # as in pyproject.toml's test-farm
 
 
 def _anywhere() -> str:
@@ -35,8 +35,10 @@ def _with_nspawn() -> str:
 
 
 def _with_ray() -> str:
-    asked = [sys.executable, "-m", "pip", "install", "--quiet", "--dry-run", "--no-deps", RAY]
-    return "" if subprocess.run(asked, capture_output=True, check=False).returncode == 0 else f"pip can get no {RAY}"
+    found = (text.partition(";") for text in requires("precompiled") or ())
+    ray = next(what.strip() for what, _, when in found if what.startswith("ray") and "test-farm" in when)
+    asked = [sys.executable, "-m", "pip", "install", "--quiet", "--dry-run", "--no-deps", ray]
+    return "" if subprocess.run(asked, capture_output=True, check=False).returncode == 0 else f"pip can get no {ray}"
 
 
 @dataclass(frozen=True)

@@ -318,16 +318,21 @@ def _no_descriptors(*_: Any) -> None:
     raise OSError(24, "Too many open files")
 
 
+def compiled_at_its_next_call(here: ThisProcess, reason: str) -> GraphReport:
+    torch._dynamo.reset()
+    compiled = torch.compile(double, backend="precompiled")
+    torch.testing.assert_close(compiled(X), X * 2)
+    assert here.session.pending.wait(30)
+    torch.testing.assert_close(compiled(X), X * 2)
+    graph = only(here)
+    assert (graph.state, graph.source, graph.reason) == ("bypassed", "inline", reason)
+    return graph
+
+
 def test_a_graph_that_no_daemon_takes_any_more_is_compiled_in_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pending, "ALONE_S", 0.05)
     with deaf_daemon() as here:
-        torch._dynamo.reset()
-        compiled = torch.compile(double, backend="precompiled")
-        torch.testing.assert_close(compiled(X), X * 2)
-        assert here.session.pending.wait(30)
-        torch.testing.assert_close(compiled(X), X * 2)
-        graph = only(here)
-        assert (graph.state, graph.source, graph.reason) == ("bypassed", "inline", "no-daemon")
+        compiled_at_its_next_call(here, "no-daemon")
         assert here.counted("fallbacks") == {"no-daemon": 1}
 
 
@@ -335,13 +340,7 @@ def test_a_graph_that_no_daemon_takes_any_more_is_compiled_in_process(monkeypatc
 def test_the_thread_that_awaits_artifacts_breaks_down(monkeypatch: pytest.MonkeyPatch) -> None:
     with deaf_daemon() as here:
         monkeypatch.setattr(here.session.connection, "ensure_running", _no_descriptors)
-        torch._dynamo.reset()
-        compiled = torch.compile(double, backend="precompiled")
-        torch.testing.assert_close(compiled(X), X * 2)
-        assert here.session.pending.wait(30)
-        torch.testing.assert_close(compiled(X), X * 2)
-        graph = only(here)
-        assert (graph.state, graph.source, graph.reason) == ("bypassed", "inline", "swap-thread")
+        graph = compiled_at_its_next_call(here, "swap-thread")
         assert "Too many open files" in graph.message and here.counted("fallbacks") == {"swap-thread": 1}
 
 
