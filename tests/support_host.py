@@ -200,6 +200,15 @@ class Host:
         """What the command line prints."""
         return self.program("-m", "precompiled", *arguments, cwd=cwd, forked=False).ended(status=status)
 
+    def answer(self, env: Mapping[str, str], *arguments: str, status: int = 0) -> Any:
+        """The JSON of a command, with these variables."""
+        done = subprocess.run(
+            [sys.executable, "-m", "precompiled", *arguments, "--json"], env=self.environment(env), check=False,
+            capture_output=True, text=True, timeout=TIMEOUT_S,
+        )  # fmt: skip
+        assert done.returncode == status, done.stdout + done.stderr
+        return json.loads(done.stdout)
+
     def run(self, spec: Mapping[str, Any], env: Mapping[str, str] | None = None, python: str | None = None) -> Any:
         return self.start(spec, env, python).result()
 

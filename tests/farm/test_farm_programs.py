@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import json
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
 import support_farm
 from support_daemon import wait_until
-from support_host import TIMEOUT_S, Client, Host
+from support_host import Client, Host
 
 pytest.importorskip("ray", reason="needs Ray: pip install '.[test-farm]'")
 pytestmark = pytest.mark.slow  # a cluster, cold compiles
@@ -37,15 +34,6 @@ def settings(cluster: support_farm.Cluster, **more: str) -> dict[str, str]:
     }  # fmt: skip
 
 
-def command(host: Host, env: dict[str, str], *arguments: str, status: int = 0) -> Any:
-    done = subprocess.run(
-        [sys.executable, "-m", "precompiled", *arguments, "--json"], env=host.environment(env), check=False,
-        capture_output=True, text=True, timeout=TIMEOUT_S,
-    )  # fmt: skip
-    assert done.returncode == status, done.stdout + done.stderr
-    return json.loads(done.stdout)
-
-
 def start(host: Host, env: dict[str, str], graphs: int, seed: int) -> Client:
     return host.program("-m", "precompiled", "run", "--", sys.executable, str(PROGRAM), str(graphs), str(seed), env=env,
                         forked=False)  # fmt: skip
@@ -61,16 +49,16 @@ def test_what_finds_no_slot_is_compiled_on_the_farm(host: Host, cluster: support
     """Of a host that is no node of the cluster."""
     env = {**settings(cluster), "PRECOMPILED_FARM": cluster.url}
     all_came(start(host, env, 5, seed=0))
-    told = command(host, env, "farm", "status")
+    told = host.answer(env, "farm", "status")
     assert (told["state"], told["places"], [node["places"] for node in told["nodes"]]) == ("ok", 3, [1, 1, 1])
     assert told["compiled"] > 0 and told["failed"] == told["refused"] == {}, told
-    stats = command(host, env, "stats")
+    stats = host.answer(env, "stats")
     # None twice, but where this machine is so slow that one was late.
     assert 5 <= stats["compiled"] + told["compiled"] <= 5 + told["hedged"] and stats["farm"]["sent"] == told["sent"]
     # What came is what a worker here would have made: the next process runs it.
     again = start(host, env, 5, seed=0).result()
     assert [source for _, source, _ in again["graphs"]] == ["hit"] * 5
-    checks = {check["check"]: check for check in command(host, env, "doctor")}
+    checks = {check["check"]: check for check in host.answer(env, "doctor")}
     assert checks["farm"]["state"] == "ok", checks
 
 
@@ -82,7 +70,7 @@ def test_a_node_is_killed_and_another_one_hangs_and_all_graphs_come(
     victim = wait_until(lambda: [number for number in range(3) if cluster.at_work(number)])[0]
     cluster.kill(victim)
     all_came(client)
-    told = command(host, env, "farm", "status")
+    told = host.answer(env, "farm", "status")
     assert told["places"] == 2 and told["failed"] == told["refused"] == {}, "Ray had its job done elsewhere"
 
     # The farm is slower now than it was: who is free here compiles what it has not given back.
@@ -95,7 +83,7 @@ def test_a_node_is_killed_and_another_one_hangs_and_all_graphs_come(
     finally:
         with contextlib.suppress(psutil.NoSuchProcess):
             hanging.resume()
-    assert command(host, env, "farm", "status")["hedged"] > told["hedged"]
+    assert host.answer(env, "farm", "status")["hedged"] > told["hedged"]
 
 
 def test_a_node_that_cannot_compile_is_done_without(host: Host, cluster: support_farm.Cluster) -> None:
@@ -105,9 +93,9 @@ def test_a_node_that_cannot_compile_is_done_without(host: Host, cluster: support
     cluster.add(env={"PRECOMPILED_CACHE_DIR": "not/absolute"}, places=2)
     env = settings(cluster)
     all_came(start(host, env, 4, seed=3))
-    told = command(host, env, "farm", "status")
+    told = host.answer(env, "farm", "status")
     assert told["compiled"] == 0 and told["refused"].keys() == {"farm-environment"}, told
     assert "absolute" in told["last"] and told["failed"] == {}, told
-    assert command(host, env, "stats")["compiled"] == 4
-    checks = {check["check"]: check for check in command(host, env, "doctor")}
+    assert host.answer(env, "stats")["compiled"] == 4
+    checks = {check["check"]: check for check in host.answer(env, "doctor")}
     assert checks["farm"]["state"] == "warn" and "farm-environment" in checks["farm"]["message"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import subprocess
@@ -30,15 +29,6 @@ def settings(url: str, config: Path, **more: str) -> dict[str, str]:
     }  # fmt: skip
 
 
-def command(host: Host, env: dict[str, str], *arguments: str, status: int = 0) -> Any:
-    done = subprocess.run(
-        [sys.executable, "-m", "precompiled", *arguments, "--json"], env=host.environment(env), check=False,
-        capture_output=True, text=True, timeout=TIMEOUT_S,
-    )  # fmt: skip
-    assert done.returncode == status, done.stdout + done.stderr
-    return json.loads(done.stdout)
-
-
 def train(host: Host, env: dict[str, str]) -> Any:
     return host.program("-m", "precompiled", "run", "--", sys.executable, str(PROGRAM), "3", env=env,
                         forked=False).result()  # fmt: skip
@@ -47,26 +37,26 @@ def train(host: Host, env: dict[str, str]) -> Any:
 def one_fills_another_uses(a: Host, with_daemon: Host, url: str, tmp_path: Path, **more: str) -> None:
     """Signed by the one, believed by the other."""
     mine, theirs = settings(url, tmp_path / "a", **more), settings(url, tmp_path / "b", **more)
-    public = command(a, mine, "keys", "new")["public"]
+    public = a.answer(mine, "keys", "new")["public"]
     traced = train(a, mine)
     assert traced["traced"] and {source for _, source, _ in traced["graphs"]} == {"swap"}
     assert link.ask(a.store.root, {"do": "flush"}, wait_s=TIMEOUT_S) == {}
-    state = command(a, mine, "status")["remote"]
+    state = a.answer(mine, "status")["remote"]
     assert (state["state"], state["refused"], state["running"]) == ("ok", {}, True) and state["put"] >= 4, state
 
     with new_host(with_daemon) as b:  # it has an empty store, and no key
-        command(b, theirs, "keys", "trust", f"{public} a")
+        b.answer(theirs, "keys", "trust", f"{public} a")
         # Nothing is compiled, whether what the program used came ahead of the first trace, or as the worker asked.
         found = train(b, {**theirs, "PRECOMPILED_REMOTE_AHEAD_S": "0"})
         assert {graph for graph, _source, _ in found["graphs"]} == {"compiled"}
         assert (b.stats().compiled, b.stats().fallbacks, found["compiles"]) == (0, {}, 0)
     with new_host(with_daemon) as c:
-        assert command(c, theirs, "pull")["refused"] == {}
+        assert c.answer(theirs, "pull")["refused"] == {}
         found = train(c, theirs)
         assert {source for _, source, _ in found["graphs"]} == {"package"} and found["losses"] == traced["losses"]
         assert (found["traced"], found["compiles"], c.stats().compiled, c.stats().submitted) == ({}, 0, 0, 0)
         assert {state for state, *_ in found["frames"]} <= {"used", "skipped"}
-        assert command(c, theirs, "stats")["remote"]["remote"] == url
+        assert c.answer(theirs, "stats")["remote"]["remote"] == url
 
 
 @pytest.mark.slow  # a cold compile, four programs
@@ -163,9 +153,9 @@ def test_a_remote_that_fails_costs_nothing_but_a_reason(
     assert (graph["state"], graph["source"], graph["reason"]) == ("compiled", "swap", "")
     assert (served.stats().compiled, served.stats().fallbacks) == (1, {})
     link.ask(served.store.root, {"do": "flush"}, wait_s=TIMEOUT_S)
-    state = command(served, env, "status")["remote"]
+    state = served.answer(env, "status")["remote"]
     assert state["code"] in ("remote-unreachable", "remote-timeout") and state["reason"], state
-    checks = {check["check"]: check for check in command(served, env, "doctor", status=served_status(served, env))}
+    checks = {check["check"]: check for check in served.answer(env, "doctor", status=served_status(served, env))}
     assert checks["remote"]["state"] == ("ok" if fault == "no such bucket" else "warn"), checks["remote"]
     assert checks["remote helper"]["state"] == "warn"
 
