@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import runpy
 import subprocess
 import sys
@@ -11,11 +10,12 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from support_installed import is_installed
 
 ROOT = Path(__file__).resolve().parents[1]
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(importlib.util.find_spec("build") is None, reason="the extra `dist` is not here (make dist)"),
+    pytest.mark.skipif(not is_installed("build"), reason="the extra `dist` is not here (make dist)"),
     pytest.mark.skipif(not (ROOT / ".git").exists(), reason="what is built is what git has, and this is no checkout"),
 ]
 

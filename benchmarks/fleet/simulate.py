@@ -196,8 +196,9 @@ class _Host:
             else:
                 await self._step(lambda: None)
         artifact = await self._step(functools.partial(self.there.store.publish, payload(key)))
-        self._fleet.outcome.completed[key] += 1
         await self._step(functools.partial(self.there.put_artifact, artifact))
+        # Not before: of one that is killed between the two no other host has anything, as if it had died compiling.
+        self._fleet.outcome.completed[key] += 1
         await self._step(claim.end)
 
     async def _step(self, call: Callable[[], _T]) -> _T:

