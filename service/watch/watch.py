@@ -242,7 +242,7 @@ class Watch:
         return True
 
     def _told(self, key: str, code: str) -> str:
-        """A failed job's code, and the worker's error, which is in the store: who edits a model is not to look for a log."""
+        """A failed job's code, and the worker's error, from the store: who edits a model is not to look for a log."""
         try:
             failure = Store(Path(self.registration.store)).failure(key)
         except PrecompiledError:
