@@ -2,8 +2,9 @@
 
 `make bench-farm` (`python -m benchmarks.farm`). A real Ray cluster, the helper's own farm and driver; no worker of this
 host compiles beside it. Nodes are warm: each has compiled another graph before. They share the machine's cores in
-turn, so more nodes than cores show what the farm costs, and not what it gives: *places at work* is the share of the
-time in which nodes were at a job. Exit status 1 when a graph did not come.
+turn, so more nodes than cores show what the farm costs, and not what it gives: with ``--share 0.5`` each node has half
+a core of its own instead, however many there are. *Places at work* is the share of the time in which nodes were at a
+job. Exit status 1 when a graph did not come.
 """
 
 from __future__ import annotations
@@ -24,13 +25,14 @@ from typing import Any
 import torch
 
 from benchmarks.harness.console import begin
+from benchmarks.harness.cores import Share
 from benchmarks.harness.result import Table, machine, write_part
 from precompiled import wire
 from precompiled.farm.farm import Farm
 from precompiled.graph import capture, environment, key
 from precompiled.store.artifacts import Store
 
-TITLE = "Distinct graphs on a farm of warm nodes, one place and one core each"
+TITLE = "Distinct graphs on a farm of warm nodes, one place and {} each"
 HEADERS = ["nodes", "graphs", "compiled there", "given back", "seconds", "of one node's time", "places at work"]
 RAYS_STORE_BYTES = 100 << 20
 LIMIT_S = 1200.0
@@ -65,30 +67,38 @@ def graph(number: int) -> wire.Job:
 
 
 @contextmanager
-def cluster(nodes: int, root: Path) -> Iterator[None]:
-    """This process's RAY_ADDRESS, while it stands."""
+def cluster(nodes: int, root: Path, share: float) -> Iterator[None]:
+    """This process's RAY_ADDRESS, while it stands. ``share``: of a core, for each node; 0: whole cores, in turn."""
     from ray.cluster_utils import Cluster
 
     cores = sorted(os.sched_getaffinity(0))
     os.environ.update(RAY_TMPDIR=str(root), RAY_USAGE_STATS_ENABLED="0")
-    rays = Cluster()
+    rays, shares = Cluster(), [Share(str(number), share) for number in range(nodes) if share]
     try:
         rays.add_node(num_cpus=0, include_dashboard=False, object_store_memory=RAYS_STORE_BYTES)
         for number in range(nodes):
-            os.sched_setaffinity(0, {cores[number % len(cores)]})  # inherited
+            if shares:
+                shares[number].enter()
+            else:
+                os.sched_setaffinity(0, {cores[number % len(cores)]})  # inherited
             rays.add_node(
                 num_cpus=1, resources={"precompiled": 1}, object_store_memory=RAYS_STORE_BYTES,
                 env_vars={"PRECOMPILED_CACHE_DIR": str(root / f"node{number}")},
             )  # fmt: skip
+            if shares:
+                shares[number].leave()
         os.sched_setaffinity(0, cores)
         os.environ["RAY_ADDRESS"] = rays.address
         yield
     finally:
         os.sched_setaffinity(0, cores)
         rays.shutdown()
+        for group in shares:
+            group.leave()
+            group.remove()
 
 
-def measured(nodes: int, warming: list[wire.Job], jobs: list[wire.Job]) -> Outcome:
+def measured(nodes: int, share: float, warming: list[wire.Job], jobs: list[wire.Job]) -> Outcome:
     root = Path(tempfile.mkdtemp(prefix="pc-"))
     left: set[str] = set()
     changed = threading.Condition()
@@ -108,7 +118,7 @@ def measured(nodes: int, warming: list[wire.Job], jobs: list[wire.Job]) -> Outco
         return time.perf_counter() - began
 
     try:
-        with cluster(nodes, root):
+        with cluster(nodes, root, share):
             farm = Farm("auto", Store(root / "store"), ended)
             farm.look(LIMIT_S)
             while farm.document()["places"] < nodes:
@@ -129,6 +139,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.farm", description=__doc__)
     parser.add_argument("--graphs", type=int, default=12)
     parser.add_argument("--nodes", type=int, action="append", help="by default 1, 2 and 3")
+    parser.add_argument("--share", type=float, default=0.0, help="of a core, for each node; else whole ones, in turn")
     parser.add_argument("--docs", action="store_true", help="put the table into docs/farm.md")
     arguments = parser.parse_args()
     _console, say = begin(140)
@@ -136,7 +147,7 @@ def main() -> int:
     jobs = [graph(number) for number in range(arguments.graphs + max(counts))]
     outcomes: list[Outcome] = []
     for nodes in counts:
-        outcomes.append(measured(nodes, jobs[arguments.graphs :], jobs[: arguments.graphs]))
+        outcomes.append(measured(nodes, arguments.share, jobs[arguments.graphs :], jobs[: arguments.graphs]))
         say(f"{nodes}: {outcomes[-1].seconds:.1f} s, {outcomes[-1].told}")
     one = next((item.seconds for item in outcomes if item.nodes == 1), None)
     rows = [
@@ -145,7 +156,7 @@ def main() -> int:
          f"{item.told['compile_s'] / item.nodes / item.seconds:.0%}"]
         for item in outcomes
     ]  # fmt: skip
-    table = Table(TITLE, HEADERS, rows)
+    table = Table(TITLE.format(f"{arguments.share:g} of a core" if arguments.share else "one core"), HEADERS, rows)
     print("\n" + table.text() + "\n")
     if arguments.docs:
         facts = machine()

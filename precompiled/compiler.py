@@ -96,9 +96,12 @@ def _run_job(job: wire.Job, record: JobRecord) -> wire.Finished:
     except PrecompiledError as error:
         return _publish_failure(store, job, started, error.code, str(error))
     except Exception as error:  # noqa: BLE001 - torch and user code raise anything; the record names it
+        traceback.print_exc()  # to the worker's log as well: the record goes with its store
         message = f"{type(error).__name__}: {error}\n{traceback.format_exc()}"
         return _publish_failure(store, job, started, "compile-error", message)
     finally:
+        if (units := sys.modules.get("precompiled.torch_internals.vector_units")) is not None:
+            units.end()
         if "torch" in sys.modules:
             sys.modules["torch"].compiler.reset()  # what a failed compile left behind as well
 

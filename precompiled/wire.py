@@ -385,9 +385,9 @@ class Ask(_Message, frozen=True):
 
 
 class JobEnded(_Message, frozen=True):
-    """A job of this user's ended: "published", "failed", "quarantined" or "dropped"."""
+    """A job that these submits asked for has ended: "published", "failed", "quarantined" or "dropped"."""
 
-    key: str
+    ids: list[str]
     state: str
     why: str = ""
 

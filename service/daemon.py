@@ -253,13 +253,13 @@ class Daemon:
                 self._pool.kill(instruction)
             case Count(uid, counter, amount, reason):
                 self._metrics.add(uid, counter, amount, reason)
-            case Moved(job, key, uid, state, why):
+            case Moved(job, key, uid, state, why, ids):
                 self._last_work = time.monotonic()
                 fields = {"GRAPH": job, "KEY": key, "UID": str(uid), "STATE": state}
                 log.info("job %s key %s uid %d: %s %s", job, key, uid, state, why,
                          extra={"journal": {f"PRECOMPILED_{name}": fields[name] for name in fields}})  # fmt: skip
                 if self._watcher is not None and state in ENDED:
-                    self._watcher.job_ended(key, state, why)
+                    self._watcher.job_ended(ids, state, why)
 
     def _look_after_ourselves(self) -> None:
         """Feed the watchdog if, and only if, clients can reach us and the loop runs."""

@@ -159,13 +159,14 @@ class Count:
 
 @dataclass(frozen=True)
 class Moved:
-    """A job came to ``state``: for the log, and for the watcher."""
+    """A job came to ``state``: for the log, and for the watcher. ``ids``: of the submits that asked for it."""
 
     job: str
     key: str
     uid: int
     state: str
     why: str
+    ids: tuple[str, ...] = ()
 
 
 Instruction = Reply | StartWorker | RunJob | StopWorker | KillWorker | Count | Moved

@@ -108,7 +108,7 @@ class Job:
                 f"job {self.submit.id} of key {self.submit.key} cannot {trigger} when it is {self.state}", self.story
             )
         self.state = state
-        return Moved(self.submit.id, self.submit.key, self.uid, state, why)
+        return Moved(self.submit.id, self.submit.key, self.uid, state, why, tuple(self.interested))
 
 
 @dataclass(eq=False)

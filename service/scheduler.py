@@ -59,6 +59,7 @@ MAX_INTERESTED = 4096  # clients told about one job's end; more are accepted, an
 MAX_QUARANTINED = 4096  # keys and seats; the oldest is forgotten first
 MIN_PARKED_S, MAX_PARKED_S = 0.1, 60.0
 MAX_DEATHS = 2  # workers that one key may kill
+MAX_COURIERS = 4  # of one user: each is a process beside the limits of workers, of a seat of its own
 COURIER_S = 60.0  # that a courier may take, and before the next one is tried where one was lost
 MAX_START_FAILURES = 2  # in a row, before a seat is refused for a while
 EXPECTED_IN_VAIN_S = 24 * 3600.0  # for this long a seat gets no worker ahead of a graph, after one that got none
@@ -433,6 +434,7 @@ class Scheduler:
     def _offer_jobs(self, now: float, out: list[Instruction]) -> None:
         """Give couriers what no slot is free for, where its user has a farm. What a starting worker is for is not."""
         couriers = {worker.seat: worker for worker in self.workers.values() if worker.is_courier}
+        of_users = Counter(seat.uid for seat in couriers)
         promised = Counter(worker.seat for worker in self.workers.values() if worker.state == "starting")
         for job in list(self._queue.ready(now)):
             if promised[job.seat] > 0:
@@ -444,7 +446,12 @@ class Scheduler:
             courier = couriers.get(seat)
             if courier is not None and courier.state == "idle":
                 self._run(job, courier, now, out)
-            elif courier is None and self._expected_in_vain.get(seat, (0.0, ""))[0] <= now:
+            elif (
+                courier is None
+                and of_users[seat.uid] < MAX_COURIERS
+                and self._expected_in_vain.get(seat, (0.0, ""))[0] <= now
+            ):
+                of_users[seat.uid] += 1
                 couriers[seat] = self._start(seat, job.gid, job.submit.environment, 0.0, now, out)
 
     def _slots_used(self) -> int:

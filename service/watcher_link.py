@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from precompiled.service import processes
@@ -86,9 +87,9 @@ class WatcherLink:
         self.replies += [(peer, reply) for peer in self._waiting_peers]
         self._waiting_peers = []
 
-    def job_ended(self, key: str, state: str, why: str) -> None:
+    def job_ended(self, ids: Sequence[str], state: str, why: str) -> None:
         if self._channel is not None and self.watches:
-            self._channel.send(wire.JobEnded(key, state, why[:1000]))
+            self._channel.send(wire.JobEnded(list(ids), state, why[:1000]))
 
     def fds(self) -> dict[int, int]:
         if self._channel is None:

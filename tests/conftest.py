@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,16 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))  # support_*.py
 
-from support_host import Host, new_host
+from support_host import THERE, Host, new_host
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """What the hosts of a test that failed have to say: why a worker could not compile is nowhere else."""
+    report = yield
+    if report.failed:
+        report.sections += [(f"host {host.root}", host.said()) for host in THERE]
+    return report
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:

@@ -123,6 +123,9 @@ def prepare(scratch: Path) -> None:
     shutil.copytree(_prepared(), scratch, copy_function=os.link, dirs_exist_ok=True)
 
 
+THERE: list[Host] = []  # the hosts of this process, for the report of a test that fails
+
+
 @dataclass
 class Host:
     """Directories of one host, its daemon and its clients. ``served_by``: the host whose daemon it has, or its own."""
@@ -212,6 +215,14 @@ class Host:
     def run(self, spec: Mapping[str, Any], env: Mapping[str, str] | None = None, python: str | None = None) -> Any:
         return self.start(spec, env, python).result()
 
+    def said(self) -> str:
+        """The failures in the store, and the last lines of the daemon's log: gone with the host when a test is over."""
+        parts = [f"{failure.name}: {failure.reason}: {failure.message}" for failure in self.store.failures()]
+        if self.served_by is None:
+            with contextlib.suppress(OSError):
+                parts += (self.runtime_dir / "daemon.log").read_text().splitlines()[-40:]
+        return "\n".join(parts)
+
     def start_daemon(self) -> int:
         """Start a daemon and return its pid."""
         outcome = start.start_daemon(self.settings, TIMEOUT_S)
@@ -273,7 +284,9 @@ def new_host(served_by: Host | None = None) -> Iterator[Host]:
     """A host in a short path (a Unix socket's may have 107 bytes)."""
     with tempfile.TemporaryDirectory(prefix="pc-", ignore_cleanup_errors=False) as directory:
         host = Host(Path(directory), served_by=served_by)
+        THERE.append(host)
         try:
             yield host
         finally:
+            THERE.remove(host)
             host.close()

@@ -174,8 +174,10 @@ class Dispatch:
         for check, function in self._variants:
             if check(sizes):
                 return function(*args)
-        if tuple(sizes) in self._before and not (self._is_capturing is not None and self._is_capturing()):
-            self._before.pop(tuple(sizes))()
+        is_capturing = self._is_capturing is not None and self._is_capturing()
+        # Of several threads with these sizes one gets it.
+        if not is_capturing and (action := self._before.pop(tuple(sizes), None)) is not None:
+            action()
             if (served := self._variant(sizes)) is not None:
                 return served(*args)
         self._calls.calls_unserved += 1

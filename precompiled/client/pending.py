@@ -56,6 +56,7 @@ class Session(Protocol):
     store: Store
     connection: Connection
     ledger: Ledger
+    stays_eager: bool
 
     def warn_once(self, code: str, text: str) -> None: ...
     def compiled_here(self, calls: GraphCalls) -> None: ...
@@ -316,7 +317,8 @@ class Pending:
         store = self._session.store
         try:
             # Two stats; the store is read only where a name is there, or was.
-            answered, item.answered = item.answered, False
+            with self._changed:
+                answered, item.answered = item.answered, False
             if answered or any((store.artifacts / f"{item.key}.{slot}").exists() for slot in (0, 1)):
                 sizes = item.program.sizes(item.hints)
                 artifacts = store.lookup(item.key)
@@ -348,11 +350,14 @@ class Pending:
 
     def _resubmit(self, item: Awaited) -> None:
         """Submit again as a new job: the daemon takes a repeated id for the old one."""
-        self._session.connection.forget(item.id)
         with self._changed:
-            self._awaited.pop(item.id, None)
+            if item.done.is_set():
+                return  # the swap thread has just done: nobody would ever take it from among the awaited again
+            old = item.id
+            self._awaited.pop(old, None)
             item.id, item.submitted = uuid.uuid4().hex, time.time()
             self._awaited[item.id] = item
+        self._session.connection.forget(old)
         item.submit(item)
 
     def _act(self, item: Awaited, artifact: Artifact) -> None:
@@ -418,7 +423,10 @@ class Pending:
         report.reason, report.message = code, message
         if self._session.requires:
             self._session.not_served(item.calls, code, message)  # whoever waits for it raises
-        elif outcome(code, runs=not item.program.no_stand_in) is Outcome.EAGER:
+        elif (
+            outcome(code, runs=not item.program.no_stand_in) is Outcome.EAGER
+            or (self._session.stays_eager and not item.program.no_stand_in)  # for a device that is not here
+        ):
             item.swap.on(Event.FAILED)
             self._session.ledger.count_reason("fallbacks", code)
             warn(code, f"a graph stays eager ({code}): {message.splitlines()[0] if message else ''}")

@@ -13,6 +13,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from contextlib import suppress
 from typing import BinaryIO
@@ -56,10 +57,17 @@ class _Worker:
                 stdin=subprocess.DEVNULL, stdout=self._said, stderr=self._said, start_new_session=True, umask=0o077,
             )  # fmt: skip
         self._sock = ours
+        # The worker's guardian has the other end as well, and waits for ours: the stream of a dead worker has no end.
+        threading.Thread(target=self._watched, name="farm-worker", daemon=True).start()
         self._stream: BinaryIO = ours.makefile("rb")
         ready = self._receive(START_S)
         assert isinstance(ready, wire.Ready)
         self.ready = ready
+
+    def _watched(self) -> None:
+        self._process.wait()
+        with suppress(OSError):
+            self._sock.shutdown(socket.SHUT_RDWR)
 
     def run(self, job: wire.Job, time_limit_s: float) -> wire.Finished:
         self._sock.settimeout(time_limit_s)

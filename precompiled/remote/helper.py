@@ -37,6 +37,7 @@ from precompiled.store import artifact_format as fmt
 from precompiled.store import package_format, trust
 
 LOOK_S = 1.0
+LEAVING_S = 5.0  # one of other settings has left by then: its loop looks every LOOK_S
 STREAM_KEPT_S = 10.0  # what came ahead for one process of a program has come for those that start with it
 MAX_WAITING = 10_000  # what is to be put
 MAX_JOB_BYTES = 1 << 30
@@ -143,10 +144,12 @@ class Helper:
             if courier and "compile" in answer:
                 answer = {"send": True}
         self._tell()
-        said = ""
+        # From here on the key's lease is ours to end, where there is one: whoever asked may be gone already.
+        said, ours = "", "compile" in answer or "send" in answer
         try:
             _say(file, answer)
             if "send" in answer:
+                ours = False  # ``_take`` ends it, or the farm
                 _say(file, self._take(sock, file, key))
                 return
             sock.settimeout(None)  # for as long as it compiles
@@ -161,7 +164,7 @@ class Helper:
                 _say(file, {})
         finally:
             self._asked = time.monotonic()
-            if "compile" in answer and said != "put":  # else when it is put
+            if ours and said != "put":  # else when it is put
                 self._claims.ended(key, said)
 
     def _remotes(self, key: str) -> dict[str, Any]:
@@ -223,6 +226,8 @@ class Helper:
                 return self._farm.document()
             case {"do": "stop"}:
                 self._stopping = True
+                with suppress(OSError):  # whoever asks from now on is for the next one
+                    (self._folder / link.SOCKET).unlink()
         return {}
 
     def _ahead(self, program: str) -> Iterator[dict[str, Any]]:
@@ -361,6 +366,20 @@ def _detach() -> int:
     return writing
 
 
+def _is_ours(lock: int, store: Path, arguments: list[str]) -> bool:
+    """Whether this process is the store's helper now. One of other settings, which was told to stop, is waited for."""
+    deadline = time.monotonic() + LEAVING_S
+    while True:
+        try:
+            fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except OSError:
+            found = link.greeting(store) or {}
+            if found.get("arguments") == arguments or time.monotonic() >= deadline:
+                return False
+            time.sleep(0.02)
+
+
 def main(argv: Sequence[str]) -> int:
     options = _parser().parse_args(argv)
     told = _detach() if options.detach else -1
@@ -369,17 +388,16 @@ def main(argv: Sequence[str]) -> int:
     for directory in (options.store, folder):
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         trust.check_stat(os.lstat(directory), str(directory), directory=True)
+    arguments = [item for item in argv if item != "--detach"]
     lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return 0  # there is one already
+    if not _is_ours(lock, options.store, arguments):
+        return 0
     listening = _listening(folder)
     with suppress(FileNotFoundError):
         (folder / link.STARTING).unlink()
     if options.detach:
         os.close(told)
-    helper = Helper(options, [item for item in argv if item != "--detach"])
+    helper = Helper(options, arguments)
     try:
         helper.serve(listening)
     finally:

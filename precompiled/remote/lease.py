@@ -19,10 +19,12 @@ import re
 import socket
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from enum import Enum
 
 from precompiled.remote import envelope as form
 from precompiled.remote.envelope import ARTIFACT, Object
+from precompiled.remote.errors import RemoteError
 from precompiled.remote.transfer import Transfer
 
 TTL_S = 30.0
@@ -79,8 +81,13 @@ class Claim:
         if not self._there.bucket.create(self._path(mine + 1), holder):
             return Found.THEIRS  # somebody was faster
         self.fence, self._size = mine + 1, len(holder)
-        # What was put between the listing and the lease, which its holder then removed.
-        if self._there.fetch(self._key):
+        try:  # what was put between the listing and the lease, which its holder then removed
+            is_here = self._there.fetch(self._key)
+        except Exception:
+            with suppress(RemoteError):  # or others would wait for it
+                self.end()
+            raise
+        if is_here:
             self.end()
             return Found.HERE
         self._there.missed()

@@ -18,7 +18,7 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any
 
 import torch._inductor.config
@@ -39,9 +39,9 @@ def settled_unless(of_the_host: Callable[[BaseException | None], bool]) -> None:
         cpp_builds.last_error()
         scratch = cache_dir()
         found = _original_check(self, code)
-        error = None if found else cpp_builds.last_error()
-        if not found and error is None and not os.path.isdir(scratch):
-            # It was built and could not be loaded: for Inductor, a CPU without this unit.
+        error: BaseException | None = None if found else cpp_builds.last_error()
+        if not found and not os.path.isdir(scratch):
+            # It could not be built, or loaded: for Inductor, a CPU without this unit.
             error = FileNotFoundError(f"{scratch} was removed while a test program for {self} was there")
         if error is not None and of_the_host(error):
             raise error
@@ -58,6 +58,14 @@ def begin() -> None:
         _found = thread.submit(_best_first)
         thread.shutdown(wait=False)
         cpu_vec_isa.valid_vec_isa_list = _valid
+
+
+def end() -> None:
+    """Wait for the thread. Before a job ends: it works in the job's store, which may be removed then, and torch writes
+    the directory that it has read back to TORCHINDUCTOR_CACHE_DIR, where the next job has put its own.
+    """
+    if _found is not None:
+        wait([_found])
 
 
 def _best_first() -> list[Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -228,18 +228,19 @@ class Watch:
 
     # ------------------------------------------------ jobs
 
-    def job_ended(self, key: str, state: str, why: str) -> bool:
-        """Take a job's end, as the daemon tells it; whether a graph of this watch waited for it."""
-        graphs = self._open_graphs(key)
-        if not graphs:
-            return False
+    def job_ended(self, ids: Collection[str], state: str, why: str) -> bool:
+        """Take a job's end, as the daemon tells it; whether a graph of this watch waited for it. By the submits: a job
+        of the same key may be another store's.
+        """
+        graphs = [graph for graph in self._open_graphs() if graph.id in ids]
         for graph in graphs:
             if state in ENDED_BADLY:
-                graph.state, graph.reason = "failed", self._told(key, why or state)
+                graph.state, graph.reason = "failed", self._told(graph.key, why or state)
             else:
                 graph.state = "ready"
-        self._settle()
-        return True
+        if graphs:
+            self._settle()
+        return bool(graphs)
 
     def _told(self, key: str, code: str) -> str:
         """A failed job's code, and the worker's error, from the store: who edits a model is not to look for a log."""
@@ -253,23 +254,23 @@ class Watch:
 
     def look_in(self, names: Callable[[str], set[str]]) -> bool:
         """Look for artifacts, should the daemon's message be lost; ``names``: gives the names in the store of a key."""
-        found = False
-        for graph in list(self._open_graphs(None)):
+        found = []
+        for graph in self._open_graphs():
             slots = {name.rpartition(".")[2] for name in names(graph.key)} - {str(slot) for slot in graph.slots}
             if slots - {"failed"}:
-                found |= self.job_ended(graph.key, "published", "")
-        return found
+                found.append(graph.id)
+        return self.job_ended(found, "published", "")
 
     @property
     def waits_for_jobs(self) -> bool:
-        return bool(self._open_graphs(None))
+        return bool(self._open_graphs())
 
-    def _open_graphs(self, key: str | None) -> list[CapturedGraph]:
+    def _open_graphs(self) -> list[CapturedGraph]:
         held = [
             *(self.good.graphs.values() if self.good else ()),
             *(self.capture.graphs.values() if self.capture else ()),
         ]
-        return [graph for graph in held if graph.state == "compiling" and (key is None or graph.key == key)]
+        return [graph for graph in held if graph.state == "compiling"]
 
     def _settle(self) -> None:
         """Where no graph is compiling any more: be ready, or capture again to try the guards of new variants."""

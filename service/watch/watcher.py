@@ -225,11 +225,14 @@ class Watcher:
         for message in messages:
             match message:
                 case wire.Ask(number, request):
-                    self._channel.send(wire.Answer(number, self._answer(request)))
+                    answer = self._answer(request)
+                    # First: who is answered asks at once how the watches are, and an older state would be another's.
                     self._tell_at = 0.0
-                case wire.JobEnded(key, state, why):
+                    self._tell(time.monotonic())
+                    self._channel.send(wire.Answer(number, answer))
+                case wire.JobEnded(ids, state, why):
                     for watch in self._watches.values():
-                        self._changed |= watch.job_ended(key, state, why)
+                        self._changed |= watch.job_ended(ids, state, why)
                 case wire.Exit():
                     self._stopping = True
 

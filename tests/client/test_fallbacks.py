@@ -427,6 +427,7 @@ def test_an_artifact_that_is_gone_before_the_look_is_asked_for_again_but_not_for
                 if id not in known:
                     known.add(id)
                     here.session.pending.on_reply(wire.Accepted(id, "", "published"))
+        assert here.session.pending.wait(30)  # the last one is counted, too
         graph = only(here)
         assert (graph.state, graph.reason) == ("bypassed", "artifact-evicted")
         assert len(known) == 3 and here.counted("fallbacks") == {"artifact-evicted": 3}
@@ -445,6 +446,28 @@ def test_a_record_of_another_variants_failure_does_not_end_what_was_just_submitt
         here.session.store.publish_failure(replace(before, created=time.time()))
         assert here.session.pending.wait(30)
         assert only(here).state == "bypassed"
+
+
+def test_a_graph_that_is_done_is_not_submitted_again() -> None:
+    """A call that waits for it may come to that just when the swap thread has done: then it is awaited by nobody."""
+    with deaf_daemon() as here:
+        call(here)
+        (item,) = here.session.pending._awaited.values()
+        here.session.pending._finish(item)
+        here.session.pending._resubmit(item)
+        assert here.session.pending.wait(0), "it would be awaited for ever"
+
+
+def test_what_fails_for_a_device_that_is_not_here_is_not_compiled_for_it_in_process(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PRECOMPILED_TARGET", "h100")
+    with deaf_daemon() as here:
+        call(here)
+        (item,) = here.session.pending._awaited.values()
+        here.session.pending._give_up(item, "artifact-evicted", "It was removed three times.")
+        torch.testing.assert_close(item.dispatch.call(X)[0], X * 2)
+        assert here.in_process == []
 
 
 # ---------------------------------------------------------------- a daemon that refuses

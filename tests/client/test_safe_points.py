@@ -301,6 +301,20 @@ def test_a_call_that_must_not_run_eager_asks_for_its_own_sizes() -> None:
     assert requested == [[3]]
 
 
+def test_of_two_threads_with_the_same_sizes_one_compiles_for_them() -> None:
+    class Raced(dict[tuple[int, ...], Callable[[], None]]):
+        def __contains__(self, sizes: object) -> bool:
+            found = super().__contains__(sizes)
+            self.clear()  # the other thread has it
+            return found
+
+    made = Dispatch(GraphCalls(GraphReport(id="", name="")), lambda size, x: "eager", [0], lambda sizes: None)
+    made.serve_with(lambda size, x: "compiled", lambda values: values == [3])
+    made._before = Raced()
+    made.before_call_with([2], lambda: made.serve_with(lambda size, x: "compiled", lambda values: values == [2]))
+    assert [made.call(size, torch.ones(4)) for size in (3, 2, 2)] == ["compiled"] * 3
+
+
 def in_a_function(call: Callable[[], Any]) -> Any:
     found = []
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -114,9 +116,11 @@ def test_what_one_compile_makes_for_several_ranks_is_not_offered(settings: Setti
     assert (finished.outcome, finished.again_s) == ("kept", courier.OF_RANKS_S)
 
 
-def test_what_a_farm_compiled_is_put_into_the_remote_and_its_lease_given_back(
+@contextmanager
+def with_remote(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+) -> Iterator[tuple[Path, Bucket, Drivers, helper.Helper]]:
+    """A store whose helper, in a thread here, has a farm and a remote; the driver has not said anything yet."""
     root, drivers = tmp_path / "store", Drivers(monkeypatch)
     url = f"file://{tmp_path / 'bucket'}"
     arguments = ["--store", str(root), "--remote", url, "--unsigned", "--farm", "auto"]
@@ -127,13 +131,58 @@ def test_what_a_farm_compiled_is_put_into_the_remote_and_its_lease_given_back(
     running = helper.Helper(helper._parser().parse_args(arguments), arguments)
     thread = threading.Thread(target=running.serve, args=(listening,))
     thread.start()
-    bucket = Bucket(url, 10.0)
     try:
+        yield root, Bucket(url, 10.0), drivers, running
+    finally:
+        link.ask(root, {"do": "stop"})
+        thread.join(30.0)
+        running._farm.close()
+        drivers.close()
+        listening.close()
+    assert not thread.is_alive()
+
+
+def leases(bucket: Bucket, key: str = KEY) -> list[str]:
+    return [name for name in bucket.listed(f"artifacts/{key}") if is_lease(name)]
+
+
+def test_a_courier_that_is_gone_when_it_is_answered_leaves_no_lease_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All that need the graph would wait for it, here and on other hosts."""
+    with with_remote(tmp_path, monkeypatch) as (root, bucket, drivers, running):
+        assert courier.run_job(job(KEY, str(root))).outcome == "kept"  # the driver starts
+        drivers.says_nodes(1)
+        answers: list[dict[str, Any]] = []
+        remotes = running._remotes
+
+        def killed(key: str) -> dict[str, Any]:
+            answers.append(remotes(key))
+            gone.shutdown(socket.SHUT_RDWR)
+            gone.close()
+            return answers[-1]
+
+        with monkeypatch.context() as patch:
+            patch.setattr(running, "_remotes", killed)
+            while not answers or "compile" not in answers[-1]:  # the remote may take its time
+                gone = socket.socket(socket.AF_UNIX)
+                gone.connect(str(link.folder(root) / link.SOCKET))
+                gone.sendall(json.dumps({"do": "turn", "key": KEY, "courier": True}).encode() + b"\n")
+                before = len(answers)
+                wait_until(lambda before=before: len(answers) > before)
+        wait_until(lambda: not running._claims.held and not leases(bucket))
+        wait_until(lambda: courier.run_job(job(KEY, str(root))).outcome == "parked" and running._farm.busy)
+
+
+def test_what_a_farm_compiled_is_put_into_the_remote_and_its_lease_given_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with with_remote(tmp_path, monkeypatch) as (root, bucket, drivers, running):
         assert courier.run_job(job(KEY, str(root))).outcome == "kept"  # the driver starts
         drivers.says_nodes(1)
         # Before it is sent, the remote is asked, and the key's lease taken.
         wait_until(lambda: courier.run_job(job(KEY, str(root))).outcome == "parked" and running._farm.busy)
-        assert [is_lease(name) for name in bucket.listed(f"artifacts/{KEY}")] == [True]
+        assert len(leases(bucket)) == 1
         assert courier.run_job(job(KEY, str(root))).again_s > 0
         with link.turn(root, KEY) as turn:
             assert turn.again_s > 0 and not turn.found, "a worker that is free waits for it, too"
@@ -146,10 +195,3 @@ def test_what_a_farm_compiled_is_put_into_the_remote_and_its_lease_given_back(
         drivers.says_ended(drivers.hears().number, "failed", code="farm-failed", message="why")
         wait_until(lambda: not bucket.listed(f"artifacts/{OTHER}"))
         assert courier.run_job(job(OTHER, str(root))).outcome == "kept"
-    finally:
-        link.ask(root, {"do": "stop"})
-        thread.join(30.0)
-        running._farm.close()
-        drivers.close()
-        listening.close()
-    assert not thread.is_alive()

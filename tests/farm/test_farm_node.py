@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import psutil
 import pytest
 import torch
 from support_graphs import captured
@@ -91,6 +93,20 @@ def test_a_graph_that_no_worker_can_compile_comes_back_with_the_workers_word(roo
 def test_a_worker_that_takes_too_long_is_ended_and_the_next_job_has_another(root: Path) -> None:
     result = asked(key="f" * 64, limit_s=0.01)
     assert (result.outcome, result.code) == ("failed", "farm-lost") and node._worker is None
+    assert asked().outcome == "compiled"
+
+
+def test_a_worker_that_dies_is_noticed_and_the_next_job_has_another(root: Path) -> None:
+    """Its guardian has the other end of the stream, which therefore does not end."""
+    assert asked().outcome == "compiled" and node._worker is not None
+    worker = psutil.Process(node._worker._process.pid)
+    worker.suspend()  # or it might be done before it is killed
+    answers: list[Result] = []
+    thread = threading.Thread(target=lambda: answers.append(asked(key="a" * 64)))
+    thread.start()
+    worker.kill()
+    thread.join(60.0)
+    assert [(result.outcome, result.code) for result in answers] == [("failed", "farm-lost")], "it waits for the dead"
     assert asked().outcome == "compiled"
 
 

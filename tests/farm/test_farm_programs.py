@@ -11,7 +11,7 @@ import psutil
 import pytest
 import support_farm
 from support_daemon import wait_until
-from support_host import Client, Host
+from support_host import TIMEOUT_S, Client, Host
 
 pytest.importorskip("ray", reason="needs Ray: pip install '.[test-farm]'")
 pytestmark = pytest.mark.slow  # a cluster, cold compiles
@@ -67,7 +67,8 @@ def test_a_node_is_killed_and_another_one_hangs_and_all_graphs_come(
 ) -> None:
     env = settings(cluster)
     client = start(host, env, 6, seed=1)
-    victim = wait_until(lambda: [number for number in range(3) if cluster.at_work(number)])[0]
+    at_work = lambda: [number for number in range(3) if cluster.at_work(number)]  # noqa: E731
+    victim = wait_until(at_work, TIMEOUT_S)[0]
     cluster.kill(victim)
     all_came(client)
     told = host.answer(env, "farm", "status")
@@ -75,7 +76,8 @@ def test_a_node_is_killed_and_another_one_hangs_and_all_graphs_come(
 
     # The farm is slower now than it was: who is free here compiles what it has not given back.
     client = start(host, env, 4, seed=2)
-    found = wait_until(lambda: [job for number in range(3) if number != victim for job in cluster.at_work(number)])
+    others = [number for number in range(3) if number != victim]
+    found = wait_until(lambda: [job for number in others for job in cluster.at_work(number)], TIMEOUT_S)
     hanging = psutil.Process(found[0].worker)
     hanging.suspend()
     try:

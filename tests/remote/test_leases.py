@@ -118,6 +118,28 @@ def test_what_was_put_between_a_look_and_the_lease_is_not_compiled_again(
     assert Claim(b, KEY).look() is Found.HERE and names(a) == []
 
 
+def test_who_took_a_lease_and_then_hears_nothing_of_the_remote_leaves_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a = host(tmp_path / "a", memory())
+    fetch, create = a.fetch, a.bucket.create
+
+    def refuse(*_: object) -> int:
+        raise RemoteError("no answer", "", code="remote-timeout")
+
+    def made(path: str, data: bytes) -> bool:
+        monkeypatch.setattr(a, "fetch", refuse)
+        return create(path, data)
+
+    monkeypatch.setattr(a.bucket, "create", made)
+    with pytest.raises(RemoteError, match="no answer"):
+        Claim(a, KEY).look()
+    assert names(a) == []
+    monkeypatch.setattr(a, "fetch", fetch)
+    monkeypatch.setattr(a.bucket, "create", create)
+    assert Claim(a, KEY).look() is Found.MINE
+
+
 def test_where_the_holder_could_not_compile_everybody_tries_for_himself(url: str, tmp_path: Path) -> None:
     a, b = host(tmp_path / "a", url), host(tmp_path / "b", url)
     mine, theirs = Claim(a, KEY), Claim(b, KEY)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from precompiled.service.events import KillWorker, RunJob, StartWorker, StopWorker, Tick, WorkerGone, WorkerReady
 from precompiled.service.jobs import COURIER
-from precompiled.service.scheduler import COURIER_S
+from precompiled.service.scheduler import COURIER_S, MAX_COURIERS
 from test_scheduler import Host, interpreter
 
 
@@ -79,6 +79,26 @@ def test_a_courier_takes_no_slot_and_no_place_and_leaves_soon() -> None:
     assert host.only(StopWorker, host.tell(Tick())).worker == number
     host.tell(WorkerGone(number, "idle"))
     courier(host, host.submit("c", farm=True))
+
+
+def test_a_user_has_few_couriers_however_many_environments_he_has() -> None:
+    """Each is a process, and descriptors of the daemon."""
+    host = Host()
+    host.warm()
+    host.submit("a", farm=True)
+    for number in range(MAX_COURIERS + 3):
+        host.submit(f"b{number}", env=f"e{number}", farm=True)
+    starts = host.all(StartWorker)
+    assert [start.device for start in starts] == [COURIER] * MAX_COURIERS
+    host.submit("c", uid=2, farm=True)
+    assert len(host.all(StartWorker)) == MAX_COURIERS + 1, "another user's"
+    # When one has left, the next environment has its turn.
+    host.tell(WorkerReady(starts[0].worker))
+    host.done(host.all(RunJob)[-1], "exists")
+    host.now += host.scheduler.limits.extra_idle_s + 1
+    host.tell(Tick())
+    host.tell(WorkerGone(starts[0].worker, "idle"))
+    assert host.all(StartWorker)[-1].interpreter == interpreter(f"e{MAX_COURIERS}")
 
 
 def test_a_courier_that_hangs_or_dies_costs_its_job_nothing() -> None:

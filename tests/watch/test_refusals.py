@@ -156,6 +156,16 @@ def test_there_is_an_end_to_watches(link: WatcherLink, tmp_path: Path) -> None:
     assert answer(link, wire.Unwatch([known])) == wire.Watching([known])
 
 
+def test_who_registers_a_watch_again_is_not_told_how_it_was_before(link: WatcherLink, tmp_path: Path) -> None:
+    """`watch --once` asks for the state as soon as it is answered: "ready" would be what the earlier one has found."""
+    known = registration("known:f")
+    Registry(tmp_path / "cache").save(identify(known), Record(known, Good({}, [], True, complete=True)))
+    answer(link, wire.Unwatch([]))
+    assert [watch.state for watch in link.watches] == ["ready"]
+    answer(link, wire.Watch(known))
+    assert [watch.state for watch in link.watches] != ["ready"]
+
+
 @pytest.mark.reason("watch-not-saved")
 def test_a_watch_that_cannot_be_kept(link: WatcherLink, tmp_path: Path) -> None:
     """It is not watched at all: it would be lost with the daemon, and nobody would know."""

@@ -31,7 +31,9 @@ def test_the_workers_error_is_shown(watch: Watch) -> None:
     Store(Path(watch.registration.store)).publish_failure(
         Failure(KEY, "forward [0/0]", "compile-error", message, time.time(), 3600.0)
     )
-    assert watch.job_ended(KEY, "failed", "compile-error")
+    assert not watch.job_ended(["2"], "failed", "compile-error"), "another one's job, of the same key"
+    assert watch.status().state == "compiling"
+    assert watch.job_ended(["2", "1"], "failed", "compile-error")
     status = watch.status()
     assert status.state == "failed"
     assert status.error.startswith("forward [0/0]: compile-error: CppCompileError: C++ compile error\nTraceback")
@@ -44,5 +46,5 @@ def test_without_a_record_of_it_the_code_is(watch: Watch, kept: str) -> None:
         Store(Path(watch.registration.store)).publish_failure(
             Failure(KEY, "forward [0/0]", "undecodable-graph", kept, time.time(), 3600.0)
         )
-    assert watch.job_ended(KEY, "failed", "compile-error")
+    assert watch.job_ended(["1"], "failed", "compile-error")
     assert watch.status().error == "forward [0/0]: compile-error"
