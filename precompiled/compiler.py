@@ -100,8 +100,6 @@ def _run_job(job: wire.Job, record: JobRecord) -> wire.Finished:
         message = f"{type(error).__name__}: {error}\n{traceback.format_exc()}"
         return _publish_failure(store, job, started, "compile-error", message)
     finally:
-        if (units := sys.modules.get("precompiled.torch_internals.vector_units")) is not None:
-            units.end()
         if "torch" in sys.modules:
             sys.modules["torch"].compiler.reset()  # what a failed compile left behind as well
 
@@ -177,28 +175,26 @@ def _compile(
     of ``compile_graph``.
     """
     record.phase("decode")
-    import torch
-
-    from precompiled.graph import capture, environment, key, weights
-    from precompiled.torch_internals import (
-        codec,
-        configs,
-        cpp_builds,
-        custom_ops,
-        metadata,
-        modes,
-        phases,
-        process_groups,
-        vector_units,
-    )  # fmt: skip
-    from precompiled.torch_internals.compile import compile_graph
+    from precompiled.torch_internals import cpp_builds, vector_units
 
     # Not the user's own Inductor cache: a worker must not grow or trust it.
     cpp_builds.use(scratch.directory(Path(job.store)))
     vector_units.settled_unless(_is_of_the_host)
+    with vector_units.beside(job.device == "cpu" and job.compile_threads > 1):
+        return _compile_program(job, data, started, told, record)
+
+
+def _compile_program(
+    job: wire.Job, data: bytes, started: float, told: Callable[[], None], record: JobRecord
+) -> tuple[fmt.Payload, dict[str, bytes]]:
+    """``_compile``, with torch set up for the job's store."""
+    import torch
+
+    from precompiled.graph import capture, environment, key, weights
+    from precompiled.torch_internals import codec, configs, custom_ops, metadata, modes, phases, process_groups
+    from precompiled.torch_internals.compile import compile_graph
+
     program = capture.parse(job.graph)
-    if job.device == "cpu" and job.compile_threads > 1:
-        vector_units.begin()
     uses_cpu = "cpu" in program["environment"]
     here = environment.facts("cuda:0" if job.device != "cpu" else "cpu", uses_cpu=uses_cpu, of_a_worker=True)
     _check_environment(program["environment"], here)

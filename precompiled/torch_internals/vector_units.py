@@ -17,8 +17,9 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from typing import Any
 
 import torch._inductor.config
@@ -50,22 +51,25 @@ def settled_unless(of_the_host: Callable[[BaseException | None], bool]) -> None:
     cpu_vec_isa.VecISA.check_build = check
 
 
-def begin() -> None:
-    """Start to find out; idempotent. The test programs are built in TORCHINDUCTOR_CACHE_DIR, where they stay."""
+@contextmanager
+def beside(needed: bool = True) -> Iterator[None]:
+    """Find out beside what is done within, where it is ``needed`` and not known. The test programs are built in
+    TORCHINDUCTOR_CACHE_DIR, where they stay.
+
+    The thread does not outlive a job: it works in the job's store, which may be removed then, and torch writes the
+    directory that it has read back to TORCHINDUCTOR_CACHE_DIR, where the next job has put its own.
+    """
     global _found  # noqa: PLW0603
-    if _found is None and platform.machine() == "x86_64":
+    if needed and _found is None and platform.machine() == "x86_64":
         thread = ThreadPoolExecutor(1, thread_name_prefix="vector-units")
         _found = thread.submit(_best_first)
         thread.shutdown(wait=False)
         cpu_vec_isa.valid_vec_isa_list = _valid
-
-
-def end() -> None:
-    """Wait for the thread. Before a job ends: it works in the job's store, which may be removed then, and torch writes
-    the directory that it has read back to TORCHINDUCTOR_CACHE_DIR, where the next job has put its own.
-    """
-    if _found is not None:
-        wait([_found])
+    try:
+        yield
+    finally:
+        if _found is not None:
+            wait([_found])
 
 
 def _best_first() -> list[Any]:

@@ -14,10 +14,11 @@ import sys
 from torch._inductor import config, cpu_vec_isa
 from precompiled.torch_internals import vector_units
 if sys.argv[1] == "ours":
-    vector_units.begin()
-    vector_units.begin()
-    vector_units.end()
-    assert vector_units._found.done()
+    with vector_units.beside(False):
+        assert vector_units._found is None
+    with vector_units.beside(), vector_units.beside():
+        pass
+    assert vector_units._found.done(), "it goes on in a store that is no job's any more"
 picked = str(cpu_vec_isa.pick_vec_isa())
 narrow = min(unit.bit_width() for unit in cpu_vec_isa.valid_vec_isa_list()) if cpu_vec_isa.valid_vec_isa_list() else 0
 with config.patch({"cpp.simdlen": 256}):
@@ -48,8 +49,8 @@ else:
     before(cpu_vec_isa.VecISA, "_probe_load")
 cpp_builds.use(pathlib.Path(sys.argv[1]))
 vector_units.settled_unless(compiler._is_of_the_host)
-vector_units.begin()
-vector_units._found.exception()
+with vector_units.beside():
+    pass
 assert removed
 has = cpu_vec_isa.x86_isa_checker()
 best = next(unit for unit in cpu_vec_isa.supported_vec_isa_list if all(flag in has for flag in str(unit).split()))
