@@ -2,9 +2,9 @@
 
 The sources are the modules' own files and, of the user's own modules, the files of those that they import or refer to,
 with the values that are set in them now (user_values.py). Of an installed package the digest is that of its record
-(installations.py): it changes with a new installation, not with an edit. Torch's own code is named without a digest,
-and ours: the key has their versions. A module may be a shared library; one that no import leads to is named by its path
-(libraries.py).
+(installations.py): it changes with a new installation, not with an edit; values count of the named modules alone.
+Torch's own code is named without a digest, and ours: the key has their versions. A module may be a shared library; one
+that no import leads to is named by its path (libraries.py).
 
 No private names. Checked on 2.11.0, 2.13.0, 2.15.0.
 """
@@ -125,7 +125,7 @@ def modules_digest(modules: list[str], *, code: str = "custom-op") -> str:
         # Not the path: two checkouts of one project may share artifacts.
         state.update(f"{path.name}\n".encode())
         state.update(hashlib.sha256(path.read_bytes()).digest())
-        if not str(path).startswith(_INSTALLED):
+        if name in modules or not str(path).startswith(_INSTALLED):
             state.update(user_values.values(name).encode())
     for package in sorted(packages):
         state.update(f"{package} {installations.digest(package)}\n".encode())

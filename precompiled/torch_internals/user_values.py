@@ -1,10 +1,12 @@
 """What a module's functions compute with, and its sources do not say: values that a program has set, and registrations.
 
 Numbers and texts at the top level, in its classes, and in the objects that it keeps there (a configuration, an
-``argparse.Namespace``); which functions are registered for its operators, and what they hold. What is no data (modules,
-locks, tensors) is left out, and so are variables of the environment: a worker has few of the client's.
+``argparse.Namespace``); which functions and classes its names stand for (a program may choose among several), and what
+these hold; which functions are registered for its operators. What is neither (modules, locks, tensors) is left out, and
+so are variables of the environment: a worker has few of the client's.
 
-Private names: torch._library.custom_ops.OPDEFS, torch._library.custom_ops.CustomOpDef.{_init_fn, _schema, _abstract_fn,
+Private names: torch._ops.{OpOverload, OpOverloadPacket}, torch._library.custom_ops.OPDEFS,
+torch._library.custom_ops.CustomOpDef.{_qualname, _init_fn, _schema, _abstract_fn,
 _setup_context_fn, _backward_fn, _vmap_fn, _backend_fns, _torch_dispatch_fns, _autocast_dtype (2.13, 2.15),
 _autocast_cpu_dtype (2.11), _autocast_cuda_dtype (2.11)}. Checked on 2.11.0, 2.13.0, 2.15.0.
 """
@@ -12,7 +14,11 @@ _autocast_cpu_dtype (2.11), _autocast_cuda_dtype (2.11)}. Checked on 2.11.0, 2.1
 from __future__ import annotations
 
 import argparse
+import collections
+import datetime
+import decimal
 import enum
+import fractions
 import functools
 import sys
 import types
@@ -22,9 +28,16 @@ from typing import Any
 
 import torch
 from torch._library import custom_ops
+from torch._ops import OpOverload, OpOverloadPacket
 
 # Types of values that say all by their repr.
 _PLAIN = frozenset({type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device})
+_BY_REPR = _PLAIN | {
+    range, decimal.Decimal, fractions.Fraction, torch.memory_format, torch.layout,
+    datetime.date, datetime.time, datetime.datetime, datetime.timedelta,
+}  # fmt: skip
+_CACHED: type = type(functools.lru_cache(len))
+_FUNCTIONS = frozenset({types.FunctionType, types.BuiltinFunctionType, types.MethodType, functools.partial, _CACHED})
 _OBJECTS = (types.SimpleNamespace, argparse.Namespace)
 _AUTOCAST = ("_autocast_dtype", "_autocast_cpu_dtype", "_autocast_cuda_dtype")
 _LEFT_OUT = object()
@@ -67,16 +80,32 @@ class _Look:
             return _LEFT_OUT
         if issubclass(kind, enum.Enum):
             return [kind.__qualname__, value.name, self.shown(value.value, depth + 1)]
-        if issubclass(kind, (tuple, list)):
+        if kind in _BY_REPR or _is_numpys(kind):
+            return repr(value)
+        if kind in _FUNCTIONS:
+            return self._function(value, depth)
+        if kind in (staticmethod, classmethod):
+            return [kind.__qualname__, self._function(value.__func__, depth)]
+        if kind is property:
+            return [kind.__qualname__, self._function(value.fget, depth)]
+        if issubclass(kind, (OpOverload, OpOverloadPacket)):
+            return str(value)
+        if issubclass(kind, custom_ops.CustomOpDef):
+            return value._qualname
+        if issubclass(kind, (tuple, list, collections.deque)):
             return [kind.__qualname__, *self._some(value, depth)]
         if issubclass(kind, (set, frozenset)):
             return [kind.__qualname__, *sorted(map(repr, self._some(value, depth)))]
-        if issubclass(kind, dict):
+        if issubclass(kind, (dict, types.MappingProxyType)):
             return [kind.__qualname__, *self.items(value, depth)]
         if issubclass(kind, type):
-            own = value.__module__ == self._module
-            return [kind.__qualname__, *self.items(vars(value), depth)] if own else _LEFT_OUT
-        if kind in _OBJECTS or _is_of_the_users(kind):
+            named = [kind.__qualname__, value.__module__, value.__qualname__]
+            if value.__module__ != self._module:
+                return named
+            special = [(name, self._function(vars(value)[name], depth)) for name in sorted(vars(value))
+                       if name.startswith("__") and type(vars(value)[name]) in _FUNCTIONS]  # fmt: skip
+            return [*named, *special, *self.items(vars(value), depth)]
+        if kind in _OBJECTS or issubclass(kind, torch.nn.Module) or _is_of_the_users(kind):
             slots = {name for base in kind.__mro__ for name in _slots(base)}
             held = {name: getattr(value, name) for name in slots if hasattr(value, name)}
             plain = [base.__repr__(value) for base in (bool, int, float, complex, str, bytes) if issubclass(kind, base)]
@@ -109,6 +138,10 @@ class _Look:
             return [self._function(function.__func__, depth + 1), self.shown(function.__self__, depth + 1)]
         if kind is functools.partial:
             return [self._function(function.func, depth + 1), self._given(function.args, function.keywords, depth)]
+        if kind is _CACHED:
+            return [kind.__qualname__, self._function(function.__wrapped__, depth + 1)]
+        if kind is types.BuiltinFunctionType:
+            return [function.__module__, function.__qualname__, self.shown(function.__self__, depth + 1)]
         if kind is not types.FunctionType:
             shown = self.shown(function, depth)
             return [kind.__qualname__, shown if shown is not _LEFT_OUT else getattr(function, "__qualname__", "")]
@@ -122,7 +155,8 @@ class _Look:
                 )
         held = [item for item in held if item is not _LEFT_OUT]
         defaults = self._given(function.__defaults__, function.__kwdefaults__, depth)
-        return [code.co_name, code.co_firstlineno, defaults, held]
+        where = [function.__module__, function.__qualname__, code.co_firstlineno]
+        return [*where, defaults, held, self.items(vars(function), depth)]
 
     def _given(self, values: tuple[Any, ...] | None, named: dict[str, Any] | None, depth: int) -> list[Any]:
         return self.items({**dict(enumerate(values or ())), **(named or {})}, depth)
@@ -141,6 +175,11 @@ def _is_plain(value: Any, depth: int = 0) -> bool:
     if kind is dict and depth <= MAX_DEPTH:
         return all(_is_plain(item, depth + 1) for pair in value.items() for item in pair)
     return kind in _PLAIN
+
+
+def _is_numpys(kind: type) -> bool:
+    numpy = sys.modules.get("numpy")
+    return numpy is not None and issubclass(kind, (numpy.generic, numpy.dtype))
 
 
 def _slots(base: type) -> tuple[str, ...]:

@@ -134,6 +134,83 @@ def test_an_operators_name_says_what_its_modules_values_are_now(project: Path) -
     assert after[5] != before[5] and [*after[:5], after[6]] == [*before[:5], before[6]]
 
 
+CHOSEN = """
+import collections, decimal, fractions, functools, types
+import numpy, torch
+def plain(g): return g * 1.0
+def tenfold(g): return g * 10.0
+def scaled(g, by): return g * by
+def make(by):
+    def rule(g): return g * by
+    return rule
+def attributed(g): return g * attributed.factor
+attributed.factor = 1.0
+class Plain:
+    @staticmethod
+    def rule(g): return g * 1.0
+class Ten:
+    @staticmethod
+    def rule(g): return g * 10.0
+class Patched:
+    def back(self, g): return g * 1.0
+    def __call__(self, g): return g * 1.0
+def ten(self, g): return g * 10.0
+first, then = Patched.back, Patched.__call__
+operator = torch.ops.aten.sin.default
+table, queue = {"rule": plain}, collections.deque([1.0])
+function, cached, builtin, kind, closure = plain, functools.lru_cache(plain), len, Plain, make(1.0)
+partial, bound = functools.partial(scaled, by=1.0), Patched().back
+number, exact, share, layout = numpy.float64(1.0), decimal.Decimal(1), fractions.Fraction(1), torch.channels_last
+view, span, activation = types.MappingProxyType({"by": 1.0}), range(3), torch.nn.ReLU()
+"""
+# What a program does, and what takes it back.
+CHOICES = {
+    "function": ("function = tenfold", "function = plain"),
+    "in a table": ("table['rule'] = tenfold", "table['rule'] = plain"),
+    "cached": ("cached = functools.lru_cache(tenfold)", "cached = functools.lru_cache(plain)"),
+    "builtin": ("builtin = abs", "builtin = len"),
+    "class": ("kind = Ten", "kind = Plain"),
+    "closure": ("closure = make(10.0)", "closure = make(1.0)"),
+    "partial": ("partial = functools.partial(scaled, by=10.0)", "partial = functools.partial(scaled, by=1.0)"),
+    "bound": ("bound = 3 .__mul__", "bound = Patched().back"),
+    "attribute": ("attributed.factor = 10.0", "attributed.factor = 1.0"),
+    "method": ("Patched.back = ten", "Patched.back = first"),
+    "special method": ("Patched.__call__ = ten", "Patched.__call__ = then"),
+    "operator": ("operator = torch.ops.aten.cos.default", "operator = torch.ops.aten.sin.default"),
+    "numpy": ("number = numpy.float64(10.0)", "number = numpy.float64(1.0)"),
+    "decimal": ("exact = decimal.Decimal(10)", "exact = decimal.Decimal(1)"),
+    "fraction": ("share = fractions.Fraction(10)", "share = fractions.Fraction(1)"),
+    "memory format": ("layout = torch.contiguous_format", "layout = torch.channels_last"),
+    "deque": ("queue[0] = 10.0", "queue[0] = 1.0"),
+    "mapping": ("view = types.MappingProxyType({'by': 10.0})", "view = types.MappingProxyType({'by': 1.0})"),
+    "range": ("span = range(10)", "span = range(3)"),
+    "module of torch": ("activation = torch.nn.GELU()", "activation = torch.nn.ReLU()"),
+}
+
+
+@pytest.mark.parametrize("what", CHOICES)
+def test_what_a_program_chooses_among_counts(project: Path, what: str) -> None:
+    """`set_backend(...)` of a library of operators: the worker imports it with what it has by default."""
+    write(project / "pc_chosen.py", CHOSEN)
+    module = importlib.import_module("pc_chosen")
+    before, (choose, take_back) = user_modules.modules_digest(["pc_chosen"]), CHOICES[what]
+    exec(choose, vars(module))
+    assert user_modules.modules_digest(["pc_chosen"]) != before
+    exec(take_back, vars(module))
+    assert user_modules.modules_digest(["pc_chosen"]) == before
+
+
+def test_what_is_set_in_an_installed_module_counts(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To install the package of one's operators makes nothing wrong that was right."""
+    write(project / "pc_operators.py", OPERATOR)
+    monkeypatch.setattr(user_modules, "_INSTALLED", (str(project.resolve()),))
+    monkeypatch.setattr(user_modules.installations, "digest", lambda package: f"the record of {package}")
+    module = importlib.import_module("pc_operators")
+    before = user_modules.modules_digest(["pc_operators"])
+    monkeypatch.setattr(module, "SCALE", 3.0)
+    assert user_modules.modules_digest(["pc_operators"]) != before
+
+
 REGISTERED = """
 import functools
 import torch
