@@ -40,7 +40,7 @@ _CACHED: type = type(functools.lru_cache(len))
 _FUNCTIONS = frozenset({types.FunctionType, types.BuiltinFunctionType, types.MethodType, functools.partial, _CACHED})
 _OBJECTS = (types.SimpleNamespace, argparse.Namespace)
 _AUTOCAST = ("_autocast_dtype", "_autocast_cpu_dtype", "_autocast_cuda_dtype")
-_LEFT_OUT = object()
+_LEFT_OUT = Ellipsis  # the same in each process: a list may show it
 MAX_DEPTH = 4
 MAX_LOOKED_AT = 10_000  # values of one module, but for those in lists and dictionaries of nothing but plain ones
 

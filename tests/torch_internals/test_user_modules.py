@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 import math
+import os
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -198,6 +200,27 @@ def test_what_a_program_chooses_among_counts(project: Path, what: str) -> None:
     assert user_modules.modules_digest(["pc_chosen"]) != before
     exec(take_back, vars(module))
     assert user_modules.modules_digest(["pc_chosen"]) == before
+
+
+def test_another_process_finds_the_same(project: Path) -> None:
+    """A worker has another place in memory for each object, and another seed of hashes."""
+    write(project / "pc_chosen.py", CHOSEN + """
+class Tagged(torch.Tensor):
+    __torch_function__ = torch._C._disabled_torch_function_impl
+held, names = Tagged.as_subclass, {plain, tenfold}
+method, lock = torch.nn.ReLU().forward, __import__("threading").Lock()
+""")
+    text = "import importlib; from precompiled.torch_internals import user_values; "
+    text += "importlib.import_module('pc_chosen'); print(user_values.values('pc_chosen'))"
+    found = {
+        subprocess.run(
+            [sys.executable, "-c", text], env={**os.environ, "PYTHONPATH": str(project), "PYTHONHASHSEED": str(seed)},
+            capture_output=True, text=True, check=True,
+        ).stdout
+        for seed in (1, 2)
+    }  # fmt: skip
+    (values,) = found
+    assert " at 0x" not in values and "tenfold" in values
 
 
 def test_what_is_set_in_an_installed_module_counts(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
