@@ -39,6 +39,9 @@ _INSTALLED = tuple(
 
 # The key has torch's version, and SCHEMA (graph/key.py) says what a worker makes of a program.
 _IN_THE_KEY = frozenset({"torch", "precompiled"})
+# vLLM says which variables its operators depend on, and they are in the key (graph/environment.py). What else is set in
+# its modules is set by each engine, and no worker has it.
+_SAYS_ITSELF = frozenset({"vllm"})
 # A function or class at the top level of a module: module, qualified name, digest of the sources ("" for those above).
 Name = list[str]
 
@@ -125,7 +128,8 @@ def modules_digest(modules: list[str], *, code: str = "custom-op") -> str:
         # Not the path: two checkouts of one project may share artifacts.
         state.update(f"{path.name}\n".encode())
         state.update(hashlib.sha256(path.read_bytes()).digest())
-        if name in modules or not str(path).startswith(_INSTALLED):
+        installed = str(path).startswith(_INSTALLED)
+        if not installed or (name in modules and name.partition(".")[0] not in _SAYS_ITSELF):
             state.update(user_values.values(name).encode())
     for package in sorted(packages):
         state.update(f"{package} {installations.digest(package)}\n".encode())
