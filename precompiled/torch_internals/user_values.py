@@ -30,12 +30,12 @@ import torch
 from torch._library import custom_ops
 from torch._ops import OpOverload, OpOverloadPacket
 
-# Types of values that say all by their repr.
+# Types of values that say all by their repr; the first ones may be keys, and lists of nothing else have no limit.
 _PLAIN = frozenset({type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device})
-_BY_REPR = _PLAIN | {
+_BY_REPR = frozenset({
     range, decimal.Decimal, fractions.Fraction, torch.memory_format, torch.layout,
     datetime.date, datetime.time, datetime.datetime, datetime.timedelta,
-}  # fmt: skip
+})  # fmt: skip
 _CACHED: type = type(functools.lru_cache(len))
 _FUNCTIONS = frozenset({types.FunctionType, types.BuiltinFunctionType, types.MethodType, functools.partial, _CACHED})
 _OBJECTS = (types.SimpleNamespace, argparse.Namespace)

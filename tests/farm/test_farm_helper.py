@@ -120,7 +120,7 @@ def test_what_one_compile_makes_for_several_ranks_is_not_offered(settings: Setti
 def with_remote(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[tuple[Path, Bucket, Drivers, helper.Helper]]:
-    """A store whose helper, in a thread here, has a farm and a remote; the driver has not said anything yet."""
+    """A store whose helper, in a thread here, has a remote and a farm of one node."""
     root, drivers = tmp_path / "store", Drivers(monkeypatch)
     url = f"file://{tmp_path / 'bucket'}"
     arguments = ["--store", str(root), "--remote", url, "--unsigned", "--farm", "auto"]
@@ -132,6 +132,8 @@ def with_remote(
     thread = threading.Thread(target=running.serve, args=(listening,))
     thread.start()
     try:
+        assert courier.run_job(job(KEY, str(root))).outcome == "kept"  # the driver starts
+        drivers.says_nodes(1)
         yield root, Bucket(url, 10.0), drivers, running
     finally:
         link.ask(root, {"do": "stop"})
@@ -150,9 +152,7 @@ def test_a_courier_that_is_gone_when_it_is_answered_leaves_no_lease_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All that need the graph would wait for it, here and on other hosts."""
-    with with_remote(tmp_path, monkeypatch) as (root, bucket, drivers, running):
-        assert courier.run_job(job(KEY, str(root))).outcome == "kept"  # the driver starts
-        drivers.says_nodes(1)
+    with with_remote(tmp_path, monkeypatch) as (root, bucket, _drivers, running):
         answers: list[dict[str, Any]] = []
         remotes = running._remotes
 
@@ -178,8 +178,6 @@ def test_what_a_farm_compiled_is_put_into_the_remote_and_its_lease_given_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with with_remote(tmp_path, monkeypatch) as (root, bucket, drivers, running):
-        assert courier.run_job(job(KEY, str(root))).outcome == "kept"  # the driver starts
-        drivers.says_nodes(1)
         # Before it is sent, the remote is asked, and the key's lease taken.
         wait_until(lambda: courier.run_job(job(KEY, str(root))).outcome == "parked" and running._farm.busy)
         assert len(leases(bucket)) == 1

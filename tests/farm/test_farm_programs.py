@@ -67,8 +67,9 @@ def test_a_node_is_killed_and_another_one_hangs_and_all_graphs_come(
 ) -> None:
     env = settings(cluster)
     client = start(host, env, 6, seed=1)
-    at_work = lambda: [number for number in range(3) if cluster.at_work(number)]  # noqa: E731
-    victim = wait_until(at_work, TIMEOUT_S)[0]
+    (victim, *_) = wait_until(
+        lambda: [number for number in range(3) if cluster.at_work(number)], "a node compiles", TIMEOUT_S
+    )
     cluster.kill(victim)
     all_came(client)
     told = host.answer(env, "farm", "status")
@@ -76,8 +77,10 @@ def test_a_node_is_killed_and_another_one_hangs_and_all_graphs_come(
 
     # The farm is slower now than it was: who is free here compiles what it has not given back.
     client = start(host, env, 4, seed=2)
-    others = [number for number in range(3) if number != victim]
-    found = wait_until(lambda: [job for number in others for job in cluster.at_work(number)], TIMEOUT_S)
+    found = wait_until(
+        lambda: [job for number in range(3) if number != victim for job in cluster.at_work(number)],
+        "another node compiles", TIMEOUT_S,
+    )  # fmt: skip
     hanging = psutil.Process(found[0].worker)
     hanging.suspend()
     try:
