@@ -121,7 +121,8 @@ class Helper:
         with sock, suppress(OSError, ValueError, KeyError, TypeError, WireError):
             sock.settimeout(link.GREETING_S)
             file: IO[bytes] = sock.makefile("rwb")  # type: ignore[assignment]
-            _say(file, {"wait_s": self._wait_s, "arguments": self._arguments})
+            with suppress(OSError):  # who has told something, and gone, is heard all the same
+                _say(file, {"wait_s": self._wait_s, "arguments": self._arguments})
             line = file.readline(link.MAX_LINE)
             if not line:
                 return  # somebody has looked whether we are there

@@ -2,7 +2,7 @@
 
 ::
 
-    helper -> {"wait_s", "arguments"}         at once, when it is connected to
+    helper -> {"wait_s", "arguments"}         at once, when it is connected to; who asks need not wait for it
     asker  -> {"do": "turn", "key"}           helper -> {"found"}, {"again_s"} or {"compile"}, at once (claims.py); in
                                               the last case it holds the key's lease until the connection ends, or
               then, on the same one:
@@ -47,6 +47,7 @@ GREETING_S = 2.0
 LOOK_S = 0.05
 AGAIN_S = 1.0  # after which a worker asks again while the helper starts, or the remote is asked
 SENT_S = 30.0  # a graph that goes to the farm
+TURN_S = 10.0  # for an answer that comes at once: a worker that gives up compiles, and so does whoever has the lease then
 USED_S = 0.5  # a process that ends waits no longer
 MAX_LINE = 1 << 20
 
@@ -71,10 +72,11 @@ def answers(root: Path, question: dict[str, Any], *, wait_s: float | None = None
     with sock, suppress(OSError, ValueError, KeyError, TypeError):
         sock.settimeout(min(GREETING_S, wait_s or GREETING_S))
         file = sock.makefile("rwb")
-        greeting = json.loads(file.readline(MAX_LINE))
-        sock.settimeout(wait_s or float(greeting["wait_s"]) + 1.0)
+        # Before the greeting: on a busy machine that may be late, and what is told is heard all the same.
         file.write(json.dumps(question).encode() + b"\n")
         file.flush()
+        greeting = json.loads(file.readline(MAX_LINE))
+        sock.settimeout(wait_s or float(greeting["wait_s"]) + 1.0)
         while line := file.readline(MAX_LINE):
             answer = json.loads(line)
             if not isinstance(answer, dict):
@@ -172,7 +174,7 @@ def turn(root: Path, key: str) -> Iterator[Turn]:
         return
     with sock:
         with suppress(OSError, ValueError, TypeError):
-            sock.settimeout(GREETING_S)
+            sock.settimeout(TURN_S)
             file = sock.makefile("rwb")
             file.readline(MAX_LINE)
             answer = _asked(file, {"do": "turn", "key": key}) or {}
@@ -191,7 +193,7 @@ def offer(root: Path, key: str, job: Callable[[], bytes]) -> dict[str, Any]:
     if sock is None:
         return {}
     with sock, suppress(OSError, ValueError, TypeError):
-        sock.settimeout(GREETING_S)
+        sock.settimeout(TURN_S)
         file = sock.makefile("rwb")
         file.readline(MAX_LINE)
         answer = _asked(file, {"do": "turn", "key": key, "courier": True}) or {}

@@ -6,8 +6,10 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -146,17 +148,49 @@ def test_a_helper_leaves_with_its_store(settings: Settings) -> None:
     wait_until(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == "zombie")
 
 
-def test_a_client_does_not_wait_for_a_helper_that_hangs(settings: Settings) -> None:
-    remote_helper.ensure(settings)
-    assert link.ask(settings.cache_dir, {"do": "flush"}) == {}
-    process = psutil.Process(int(str(state(settings.cache_dir)["pid"])))
+@contextmanager
+def suspended(root: Path) -> Iterator[psutil.Process]:
+    """The helper as on a machine that is too busy for it."""
+    assert link.ask(root, {"do": "flush"}) == {}
+    process = psutil.Process(int(str(state(root)["pid"])))
     process.suspend()
     try:
+        yield process
+    finally:
+        process.resume()
+
+
+def test_a_client_does_not_wait_for_a_helper_that_hangs(settings: Settings) -> None:
+    remote_helper.ensure(settings)
+    with suspended(settings.cache_dir):
         began = time.monotonic()
         assert ahead.Ahead(settings).under_way
         assert time.monotonic() - began < link.GREETING_S / 2
-    finally:
-        process.resume()
+
+
+def test_a_late_helper_hears_what_it_was_told(settings: Settings, tmp_path: Path) -> None:
+    there, root = host(tmp_path / "other", settings.remote), settings.cache_dir
+    store = Store(root)
+    remote_helper.ensure(settings)
+    with suspended(root):
+        link.put_entry(root, FUNCTION, store.packages.publish(HEADER, b"{}", b"body"))  # it does not wait for ever
+    assert link.ask(root, {"do": "flush"}) == {}
+    wait_until(lambda: there.objects(ENTRY, FUNCTION))
+
+
+def test_a_worker_waits_for_a_late_helper_and_holds_its_lease(settings: Settings, tmp_path: Path) -> None:
+    there, root = host(tmp_path / "other", settings.remote), settings.cache_dir
+    remote_helper.ensure(settings)
+    with suspended(root) as process:
+        late = threading.Timer(1.25 * link.GREETING_S, process.resume)
+        late.start()
+        turns = []
+        while not turns or turns[-1].again_s:
+            with link.turn(root, KEY) as turn:
+                turns.append(turn)
+                leases = [] if turn.again_s else there.bucket.listed(f"artifacts/{KEY}")
+        late.join()
+    assert not turns[-1].found and len(leases) == 1
 
 
 def test_a_worker_compiles_nothing_that_the_remote_has(settings: Settings, tmp_path: Path) -> None:
