@@ -47,7 +47,7 @@ GREETING_S = 2.0
 LOOK_S = 0.05
 AGAIN_S = 1.0  # after which a worker asks again while the helper starts, or the remote is asked
 SENT_S = 30.0  # a graph that goes to the farm
-TURN_S = 10.0  # for an answer that comes at once: a worker that gives up compiles, and so does whoever has the lease then
+TURN_S = 10.0  # an answer comes at once; a worker that gives up compiles, and so does whoever has the lease then
 USED_S = 0.5  # a process that ends waits no longer
 MAX_LINE = 1 << 20
 

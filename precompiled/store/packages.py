@@ -5,6 +5,7 @@ No locks and no merging: an entry is a file of its own, named by its content, an
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Iterator, Sequence
@@ -179,7 +180,7 @@ class PackageStore(_Reader):
             os.utime(self.packages / header.function / name, follow_symlinks=False)
             return name  # it is there already
         self._write(header.function, name, content)
-        self._keep_newest(header, name)
+        self._keep_newest(header)
         return name
 
     def touch(self, entry: Entry) -> None:
@@ -271,22 +272,25 @@ class PackageStore(_Reader):
                     code="package-unwritable",
                 ) from error
 
-    def _keep_newest(self, header: fmt.Header, written: str) -> None:
+    def _keep_newest(self, header: fmt.Header) -> None:
         """Of entries that mean the same, keep the newest of each program; of all, MAX_ENTRIES. Remove the others."""
         alike = _of_any_program(header)
-        source_digests = {header.sources}
-        others = []
+        newest: dict[str, float] = {}  # by program
+        names: list[str] = []
         with suppress(StoreError, OSError):
-            others = [name for name in self._own_names(header.function) if name != written]
-        for number, name in enumerate(others, 1):
+            names = self._own_names(header.function)
+        # The written one too, in its place, and of two of one time both: written at once, each would remove the other.
+        for number, name in enumerate(names):
             path = self.packages / header.function / name
             with suppress(OSError):  # it is removed already
                 if number >= fmt.MAX_ENTRIES:
                     path.unlink()
-                elif (other := _header(path)) is not None and _of_any_program(other) == alike and header.meaning:
-                    if other.sources in source_digests or len(source_digests) >= fmt.MAX_PROGRAMS:
+                elif header.meaning and (found := _header(path)) is not None and _of_any_program(found) == alike:
+                    written = path.stat().st_mtime
+                    if found.sources not in newest and len(newest) < fmt.MAX_PROGRAMS:
+                        newest[found.sources] = written
+                    elif written < newest.get(found.sources, math.inf):
                         path.unlink()
-                    source_digests.add(other.sources)
 
     def _quarantine(self, path: Path) -> None:
         with suppress(OSError):

@@ -74,6 +74,24 @@ def test_an_edit_that_changes_no_code_is_none(shared_host: Host, folder: Path) -
     assert run(shared_host, folder)[0] == "used"
 
 
+TABLES = [{"a": 1.0, "b": 2.0}, {"c": 3.0}, {"d": 4.0, "e": 5.0}, {"f": 6.0}]
+
+
+def test_processes_that_trace_the_same_make_the_same_entry(shared_host: Host, folder: Path) -> None:
+    """Whatever order sets have in them: hosts put each entry into a remote once, by its content."""
+    names = "".join(f"T{number} = {table}\n" for number, table in enumerate(TABLES))
+    loop = "    for name, factor in T{}.items():\n        x = x + len(name) * factor\n"
+    loops = "".join(map(loop.format, range(len(TABLES))))
+    library = (folder / "library.py").read_text()
+    (folder / "library.py").write_text(names + library.replace("    return", f"{loops}    return"))
+    made = []
+    for seed in ("1", "2", "3"):
+        store = folder / f"store-{seed}"
+        assert run(shared_host, folder, PYTHONHASHSEED=seed, PRECOMPILED_CACHE_DIR=str(store))[0] == "recorded"
+        made.append([path.name for path in store.glob("packages/*/*.entry")])
+    assert len(made[0]) == 1 and made == [made[0]] * 3
+
+
 LATER = """
 def later(x):
     return x + 1

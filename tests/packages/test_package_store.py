@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -57,6 +58,26 @@ def test_eight_writers_lose_nothing(tmp_path: Path) -> None:
     store = PackageStore(tmp_path)
     bodies = {store.read(FUNCTION, name).body for name in store.names(FUNCTION)}
     assert bodies == {b"the same of all"} | {f"writer {w} entry {n}".encode() for w in range(8) for n in range(8)}
+
+
+def test_two_that_write_at_once_remove_not_each_others_entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of entries that mean the same the newest is kept: a host that fetched two of them at once had none."""
+    both = threading.Barrier(2)
+    write = PackageStore._write
+
+    def write_then_meet(self: PackageStore, function: str, name: str, content: bytes) -> None:
+        write(self, function, name, content)
+        both.wait(30)
+
+    monkeypatch.setattr(PackageStore, "_write", write_then_meet)
+    with ThreadPoolExecutor(2) as pool:
+        store = PackageStore(tmp_path)
+        names = set(pool.map(lambda body: store.publish(header(meaning="1"), b"{}", body), (b"1", b"2")))
+    monkeypatch.undo()
+    left = store.names(FUNCTION)
+    assert left and names.issuperset(left)
+    last = store.publish(header(meaning="1"), b"{}", b"3")
+    assert store.names(FUNCTION) == [last]
 
 
 def test_an_eviction_meanwhile_takes_no_directory_from_a_writer(tmp_path: Path) -> None:

@@ -94,7 +94,8 @@ def describe(builder: Any, guards: list[Guard], output: Any, shapes: Any, descri
         guards=facts(guards, builder, described),
         key_order=[
             (source, order_of(value_at(source, builder), source, described))
-            for source in output.guard_on_key_order
+            # A set, whose order is another one in each process: two that trace the same make the same entry.
+            for source in sorted(output.guard_on_key_order, key=lambda source: source.name)
         ],
         sizes={
             source: {name: _concrete(value) for name, value in known.items()}
