@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 import sys
 import threading
 from types import FrameType, ModuleType
@@ -38,8 +39,21 @@ def texts() -> list[Text]:
 
 def file_of(module: ModuleType | None) -> str | None:
     """The file that a module says that it is from."""
-    file = getattr(module, "__dict__", {}).get("__file__")  # not by getattr: a module's __getattr__ may import anything
-    return os.path.abspath(file) if isinstance(file, str) and not file.startswith("<") else None  # "<stdin>"
+    held = getattr(module, "__dict__", {})  # not by getattr: a module's __getattr__ may import anything
+    file = held.get("__file__")
+    if not isinstance(file, str) or file.startswith("<"):  # "<stdin>"
+        return None
+    if held.get("__name__") == "__main__" and _is_stream(file):
+        return None
+    return os.path.abspath(file)
+
+
+def _is_stream(file: str) -> bool:
+    """Whether a program was read from a pipe (``python /dev/stdin``, ``python <(...)``): its text is gone."""
+    try:
+        return not stat.S_ISREG(os.stat(file).st_mode)
+    except OSError:  # what is not there has a message of its own
+        return False
 
 
 def _cells() -> list[Text] | None:

@@ -204,10 +204,14 @@ def _is_plain(argument: ast.AST) -> bool:
     """Whether an argument is computed without changing anything."""
     for node in ast.walk(argument):
         if isinstance(node, ast.Call):
-            function = node.func
-            known = _BUILTINS if isinstance(function, ast.Name) else _METHODS
-            if (function.id if isinstance(function, ast.Name) else getattr(function, "attr", "")) not in known:
-                return False
+            match node.func:
+                case ast.Name(id=name) if name in _BUILTINS:
+                    continue
+                case ast.Attribute(attr="join", value=value) if not isinstance(value, ast.Constant):
+                    return False  # a thread is waited for
+                case ast.Attribute(attr=name) if name in _METHODS:
+                    continue
+            return False
         elif not isinstance(node, _PLAIN) or (isinstance(node, ast.keyword) and node.arg in ("file", None)):
             return False
     return True

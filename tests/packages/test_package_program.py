@@ -236,7 +236,9 @@ def test_a_program_that_is_no_file(shared_host: Host, folder: Path) -> None:
     assert run(shared_host, folder, "-c", MAIN + "\n# the same")[0] == "used"
     assert run(shared_host, folder, "-", text=MAIN)[0] == "used"
     assert run(shared_host, folder, "-m", "cProfile", "-o", "profile", "main.py")[0] == "used"
+    assert run(shared_host, folder, "/dev/stdin", text=MAIN)[0] == "used"
     assert run(shared_host, folder, "-c", MAIN + "\nANOTHER = 1")[0] == "recorded"
+    assert run(shared_host, folder, "/dev/stdin", text=MAIN + "\nANOTHER = 2")[0] == "recorded"
 
 
 @pytest.mark.reason("package-program")

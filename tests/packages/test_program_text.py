@@ -72,6 +72,7 @@ SOME = {
     "a name": ("def train", "def fit"),
     "a statement more": ("    return loss", "    loss = loss + 1\n    return loss"),
     "a call in what is printed": ("{loss:.4f}", "{model(loss):.4f}"),
+    "a wait in what is printed": ("{loss:.4f}", "{model.join():.4f}"),
     "an assignment in what is printed": ("{loss:.4f}", "{(loss := 3):.4f}"),
     "printed to a file": ("loss:.4f}\")", "loss:.4f}\", file=logs)"),
     "another kind of string that is used": ("__name__)", "'train')"),
