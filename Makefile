@@ -18,7 +18,7 @@ ARGS ?=
 EXTRAS ?= test,lint
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed-torch-$(TORCH)
-NOT_EVERYDAY := not slow and not systemd and not versions
+NOT_EVERYDAY := not slow and not systemd and not versions and not buckets and not container
 PYTEST_ARGS ?=
 
 .PHONY: help
@@ -139,6 +139,16 @@ test-ranks: $(STAMP) ## Ranks that do not start alike: late, killed, evicted, co
 .PHONY: test-farm
 test-farm: $(FARM) ## The tests of a farm that need Ray: a cluster of five nodes on this machine (installs it; minutes)
 	@$(BIN)/python -m pytest tests/farm/test_farm_programs.py $(PYTEST_ARGS)
+
+.PHONY: test-buckets
+test-buckets: ## A remote in S3's, Google's and Azure's storage, by real servers here (installs them, Azure's by npm; minutes)
+	@$(MAKE) venv VENV=.venvs/buckets EXTRAS=test,test-buckets
+	@if command -v npm > /dev/null; then npm install --silent --no-audit --no-fund --prefix .venvs/buckets azurite@3.37.0; fi
+	@.venvs/buckets/bin/python -m pytest -p tests.lanes -n 2 -m buckets $(PYTEST_ARGS)
+
+.PHONY: test-container
+test-container: $(STAMP) ## An image with a base store, built and run (root; Debian: podman runc debootstrap; minutes)
+	@$(BIN)/python -m pytest -m container $(PYTEST_ARGS)
 
 .PHONY: test-systemd
 test-systemd: $(STAMP) ## A real systemd, booted in a container (root; Debian: systemd-container)

@@ -34,6 +34,13 @@ def _with_nspawn() -> str:
     return "" if shutil.which("systemd-nspawn") else "there is no systemd-nspawn (Debian: systemd-container)"
 
 
+def _with_podman() -> str:
+    missing = [name for name in ("podman", "debootstrap") if shutil.which(name) is None]
+    if missing:
+        return f"there is no {missing[0]} (Debian's package of that name)"
+    return "" if os.geteuid() == 0 else "not root"
+
+
 def _with_ray() -> str:
     found = (text.partition(";") for text in requires("precompiled") or ())
     ray = next(what.strip() for what, _, when in found if what.startswith("ray") and "test-farm" in when)
@@ -54,6 +61,8 @@ SUITES = (
     Suite("test-slow"),
     Suite("test-versions"),
     Suite("test-systemd", _with_nspawn),
+    Suite("test-buckets"),
+    Suite("test-container", _with_podman),
     Suite("test-gpu", _with_a_gpu),
     Suite("test-farm", _with_ray),  # the last: what it installs, no other suite has been tested with
 )

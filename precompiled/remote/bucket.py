@@ -132,7 +132,7 @@ class Bucket:
 
     def create(self, path: str, data: bytes) -> bool:
         """Write a small object, whole, where there is none; whether there was none. One of all who do so at once is
-        told so, as far as the place can: file systems with links, S3 and GCS can; elsewhere fsspec looks first.
+        told so, as far as the place can: file systems with links, S3, GCS and Azure can; others may look first.
         """
         target = f"{self._root}/{path}"
 

@@ -1,6 +1,7 @@
 """A small training program, as a user writes one: no word of ours but the report at its end, one line of JSON.
 
-Usage: baked_program.py STEPS; 0: without an end; "until-compiled". An odd one out is a function of symbolic sizes.
+Usage: baked_program.py [STEPS], which are 3; 0: without an end; or "until-compiled". An odd one out is a function of
+symbolic sizes.
 """
 
 from __future__ import annotations
@@ -33,8 +34,9 @@ def main() -> None:
     net = Net()
     compiled = torch.compile(net)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-    until_compiled = sys.argv[1] == "until-compiled"
-    steps, done, losses = 0 if until_compiled else int(sys.argv[1]), 0, []
+    wanted = (sys.argv[1:] or ["3"])[0]
+    until_compiled = wanted == "until-compiled"
+    steps, done, losses = 0 if until_compiled else int(wanted), 0, []
     while not steps or done < steps:
         x = torch.randn(8, 16)
         loss = score(compiled(x)).mean()

@@ -1,8 +1,51 @@
-"""Helpers of this folder, and those of the store's tests."""
+"""Helpers of this folder, and those of the store's tests; places for a remote."""
 
 from __future__ import annotations
 
 import sys
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
+import fsspec
+import pytest
+
 sys.path.insert(0, str(Path(__file__).parent.parent / "store"))
+
+import support_places
+from support_places import KINDS, Place
+from support_remote import memory
+
+
+@pytest.fixture(scope="session")
+def places() -> Iterator[Callable[[str], Place]]:
+    """A real server of a kind; one for all tests."""
+    with ExitStack() as servers:
+        found: dict[str, Place] = {}
+
+        def place(kind: str) -> Place:
+            if kind not in found:
+                found[kind] = servers.enter_context(support_places.served(kind))
+            return found[kind]
+
+        yield place
+
+
+@pytest.fixture(params=["file", "memory", *(pytest.param(kind, marks=pytest.mark.buckets) for kind in KINDS)])
+def url(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, places: Callable[[str], Place]
+) -> Iterator[str]:
+    """A place with nothing in it, of each kind."""
+    if request.param == "memory":
+        yield memory()
+    elif request.param == "file":
+        yield f"file://{tmp_path / 'bucket'}"
+    else:
+        place = places(request.param)
+        for name, value in place.variables.items():
+            monkeypatch.setenv(name, value)
+        file_system = fsspec.get_filesystem_class(request.param)
+        file_system.clear_instance_cache()  # one that another test has made knows another server
+        yield f"{place.url}/{uuid.uuid4().hex}"
+        file_system.clear_instance_cache()

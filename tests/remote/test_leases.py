@@ -32,11 +32,6 @@ class Clock:
         return self.now
 
 
-@pytest.fixture(params=["file", "memory"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    return memory() if request.param == "memory" else f"file://{tmp_path / 'bucket'}"
-
-
 def names(there: Transfer, key: str = KEY) -> list[str]:
     return sorted(name for name in there.bucket.listed(f"artifacts/{key}") if lease.is_lease(name))
 

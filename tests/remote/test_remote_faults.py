@@ -17,7 +17,7 @@ from benchmarks.fleet import bucket
 from precompiled.remote import link
 
 PROGRAM = Path(__file__).parent.parent / "programs" / "baked_program.py"
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.buckets, pytest.mark.timeout(1200)]
 
 
 class Filled:
@@ -46,8 +46,8 @@ def trained(host: Host, env: dict[str, str]) -> Any:
 
 @pytest.fixture(scope="module")
 def filled(with_daemon: Host, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Filled]:
-    pytest.importorskip("moto.server", reason="pip install precompiled[test-s3]")
-    pytest.importorskip("s3fs")
+    pytest.importorskip("moto.server", reason="make test-buckets installs moto")
+    pytest.importorskip("s3fs", reason="make test-buckets installs s3fs")
     with bucket.served() as port, new_host(with_daemon) as a:
         found = Filled(port, tmp_path_factory.mktemp("config"))
         env = found.env("a", port)

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import os
-import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support_daemon import wait_until
 from support_host import TIMEOUT_S, Host, new_host
+from support_places import KINDS, Place
 
+from benchmarks.fleet import bucket
 from precompiled.remote import link
 
 PROGRAM = Path(__file__).parent.parent / "programs" / "baked_program.py"
@@ -79,37 +78,16 @@ def test_two_hosts_that_start_at_once_compile_each_graph_once(tmp_path: Path) ->
         assert (a.stats().fallbacks, b.stats().fallbacks) == ({}, {})
 
 
-# ---------------------------------------------------------------- S3
-
-AWS = {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "x", "AWS_DEFAULT_REGION": "us-east-1"}
+# ---------------------------------------------------------------- buckets
 
 
-@pytest.fixture
-def s3() -> Iterator[dict[str, str]]:
-    """moto's S3 server, with a bucket: the variables by which a program finds it."""
-    pytest.importorskip("moto.server", reason="pip install precompiled[test-s3]")
-    pytest.importorskip("s3fs")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    server = subprocess.Popen(
-        [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)], stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )  # fmt: skip
-    variables = {**AWS, "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}"}
-    try:
-        wait_until(lambda: socket.socket().connect_ex(("127.0.0.1", port)) == 0, "moto listens")
-        code = "import s3fs; s3fs.S3FileSystem().mkdir('bucket')"
-        subprocess.run([sys.executable, "-c", code], env={**os.environ, **variables}, check=True, timeout=60)
-        yield variables
-    finally:
-        server.kill()
-        server.wait()
-
-
-@pytest.mark.slow
-def test_over_s3(s3: dict[str, str], served: Host, with_daemon: Host, tmp_path: Path) -> None:
-    one_fills_another_uses(served, with_daemon, "s3://bucket/a/prefix", tmp_path, **s3)
+@pytest.mark.buckets
+@pytest.mark.parametrize("kind", KINDS)
+def test_over_a_bucket(
+    kind: str, places: Callable[[str], Place], served: Host, with_daemon: Host, tmp_path: Path
+) -> None:
+    place = places(kind)
+    one_fills_another_uses(served, with_daemon, f"{place.url}/a/prefix", tmp_path, **place.variables)
 
 
 class _Unavailable(BaseHTTPRequestHandler):
@@ -125,27 +103,26 @@ class _Unavailable(BaseHTTPRequestHandler):
 
 
 @pytest.fixture
-def unavailable() -> Iterator[str]:
+def unavailable() -> Iterator[int]:
     """A server that answers 503."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), _Unavailable)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}"
+    yield server.server_port
     server.shutdown()
     server.server_close()
 
 
-@pytest.mark.slow
+@pytest.mark.buckets
 @pytest.mark.parametrize("fault", ["refused", "503", "no such bucket"])
 def test_a_remote_that_fails_costs_nothing_but_a_reason(
-    fault: str, served: Host, tmp_path: Path, request: pytest.FixtureRequest
+    fault: str, places: Callable[[str], Place], unavailable: int, served: Host, tmp_path: Path
 ) -> None:
     """The program runs what its own host compiles, as without a remote."""
-    pytest.importorskip("s3fs", reason="pip install precompiled[test-s3]")
+    pytest.importorskip("s3fs", reason="make test-buckets installs s3fs")
     if fault == "no such bucket":
-        variables, url = request.getfixturevalue("s3"), "s3://nowhere/prefix"
+        variables, url = places("s3").variables, "s3://nowhere/prefix"
     else:
-        endpoint = request.getfixturevalue("unavailable") if fault == "503" else "http://127.0.0.1:9"
-        variables, url = {**AWS, "AWS_ENDPOINT_URL": endpoint}, "s3://bucket/prefix"
+        variables, url = bucket.variables(unavailable if fault == "503" else 9), "s3://bucket/prefix"
     env = settings(url, tmp_path / "config", PRECOMPILED_REMOTE_UNSIGNED="1", PRECOMPILED_REMOTE_TIMEOUT_S="2",
                    PRECOMPILED_PACKAGES="off", **variables)  # fmt: skip
     result = served.run(MLP, env)

@@ -2,33 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support_places import KINDS
 
-from benchmarks.fleet import bucket
 from benchmarks.fleet.simulate import Plan, run
 from precompiled.remote.trusting import Anybody
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
+pytestmark = pytest.mark.timeout(1200)
 
 
-@pytest.fixture(params=["shared directory", "S3"])
-def url(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    if request.param != "S3":
-        yield f"file://{tmp_path / 'bucket'}"
-        return
-    pytest.importorskip("moto.server", reason="pip install precompiled[test-s3]")
-    s3fs = pytest.importorskip("s3fs")
-    with bucket.served() as port:
-        for name, value in bucket.variables(port).items():
-            monkeypatch.setenv(name, value)
-        s3fs.S3FileSystem.clear_instance_cache()  # one that another test has made knows another server
-        yield f"s3://{bucket.NAME}/prefix"
-        s3fs.S3FileSystem.clear_instance_cache()
+PLACES = [pytest.param("file", marks=pytest.mark.slow),
+          *(pytest.param(kind, marks=pytest.mark.buckets) for kind in KINDS)]  # fmt: skip
 
 
+@pytest.mark.parametrize("url", PLACES, indirect=True)
 @pytest.mark.parametrize("killed", [0.0, 0.3])
 def test_a_cold_fleet_compiles_each_graph_once_and_loses_none(killed: float, url: str, tmp_path: Path) -> None:
     plan = Plan(40, 5, killed, compile_s=(0.5, 3.0), seed=1)

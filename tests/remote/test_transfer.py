@@ -28,11 +28,6 @@ from precompiled.store.artifacts import full
 from precompiled.store.requests import Request, RequestRecord, requests
 
 
-@pytest.fixture(params=["file", "memory"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    return memory() if request.param == "memory" else f"file://{tmp_path / 'bucket'}"
-
-
 def test_what_one_host_puts_another_fetches(url: str, tmp_path: Path) -> None:
     a, b = host(tmp_path / "a", url), host(tmp_path / "b", url)
     for guards in ("", "s0 > 2"):

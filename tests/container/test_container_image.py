@@ -1,0 +1,119 @@
+"""examples/deploy/container/Dockerfile, built by podman: a process of its image compiles and traces nothing.
+
+The image that it begins with is made here, of Debian's packages, and stands for Docker Hub's of that name; the wheels
+are this checkout's and those that this environment's pip finds.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.container, pytest.mark.timeout(1800)]
+
+REPO = Path(__file__).parents[2]
+RECIPE = REPO / "examples" / "deploy" / "container" / "Dockerfile"
+PROGRAM = REPO / "tests" / "programs" / "baked_program.py"
+DEBIAN = {(3, 11): "bookworm", (3, 13): "trixie"}  # whose Python takes wheels for this one
+MIRROR = "http://deb.debian.org/debian"
+# Docker Hub's image has the headers of its Python, and these names.
+BASE = """\
+FROM localhost/debian
+RUN ln -s python3 /usr/bin/python && rm -f /usr/lib/python3*/EXTERNALLY-MANAGED
+ENV PIP_NO_INDEX=1 PIP_FIND_LINKS=/wheels
+"""
+NAME = "docker.io/library/python:3.11-slim"  # the recipe's, whatever its Python is here
+# What podman gives a container by default may be more than this machine gives us.
+LIMITS = ["--ulimit", "nofile=1024:1024", "--ulimit", "nproc=4096:4096"]
+
+
+class Podman:
+    """podman with images and containers of its own, all of which are gone with ``folder``."""
+
+    def __init__(self, folder: Path, runtime: str) -> None:
+        self._command = ["podman", "--root", str(folder / "images"), "--runroot", str(folder / "run"),
+                         "--runtime", runtime]  # fmt: skip
+
+    def __call__(self, *arguments: str | Path) -> str:
+        done = subprocess.run([*self._command, *map(str, arguments)], capture_output=True, text=True, check=False,
+                              timeout=1200)  # fmt: skip
+        assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+        return done.stdout
+
+    def close(self) -> None:
+        subprocess.run([*self._command, "rmi", "--all", "--force"], capture_output=True, check=False, timeout=300)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    if os.geteuid() != 0:
+        pytest.skip("only root can make a Debian system")
+    for program in ("podman", "debootstrap"):
+        if shutil.which(program) is None:
+            pytest.skip(f"there is no {program} (Debian's package of that name)")
+    if sys.version_info[:2] not in DEBIAN:
+        pytest.skip(f"no Debian has Python {sys.version_info[0]}.{sys.version_info[1]}")
+    folder = tmp_path_factory.mktemp("container")
+    yield folder
+    subprocess.run(["rm", "-rf", "--one-file-system", folder], check=True)
+
+
+@pytest.fixture(scope="module")
+def podman(folder: Path) -> Iterator[Podman]:
+    """With ``localhost/debian`` among its images."""
+    packages = "python3,python3-pip,python3-dev,ca-certificates"
+    system = DEBIAN[sys.version_info[:2]]
+    subprocess.run(["debootstrap", "--variant=minbase", f"--include={packages}", system, folder / "debian", MIRROR],
+                   check=True, timeout=900, stdout=subprocess.DEVNULL)  # fmt: skip
+    subprocess.run(["tar", "-C", folder / "debian", "-cf", folder / "debian.tar", "."], check=True, timeout=300)
+    found = next(filter(None, (_with(folder, runtime) for runtime in ("crun", "runc"))), None)
+    if found is None:
+        pytest.skip("no container can run here: neither crun nor runc starts one (Debian's packages of these names)")
+    yield found
+    found.close()
+
+
+def _with(folder: Path, runtime: str) -> Podman | None:
+    """podman with a runtime; None where that cannot start a container here (crun cannot with both kinds of cgroups)."""
+    if shutil.which(runtime) is None:
+        return None
+    podman = Podman(folder / runtime, runtime)
+    try:
+        podman("import", folder / "debian.tar", "localhost/debian")
+        podman("run", "--rm", *LIMITS, "--network", "none", "localhost/debian", "true")
+    except AssertionError:
+        podman.close()
+        return None
+    return podman
+
+
+def test_the_first_process_of_an_image_compiles_and_traces_nothing(podman: Podman, folder: Path) -> None:
+    wheels, context, source = folder / "wheels", folder / "context", folder / "source"
+    # A copy, since the making of a wheel writes beside its source.
+    shutil.copytree(REPO, source, ignore=shutil.ignore_patterns(".*", "build", "dist", "*.egg-info", "__pycache__"))
+    wanted = [source, f"torch=={version('torch')}", "setuptools"]
+    subprocess.run([sys.executable, "-m", "pip", "wheel", "--quiet", "--wheel-dir", wheels, *wanted], check=True,
+                   timeout=900)  # fmt: skip
+    context.mkdir()
+    shutil.copy(PROGRAM, context / "train.py")
+    (folder / "base").write_text(BASE)
+    build = ["build", *LIMITS, "--network", "host", "--pull=never", "--volume", f"{wheels}:/wheels:ro"]
+    podman(*build, "--tag", NAME, "--file", folder / "base", context)
+    podman(*build, "--tag", "train", "--file", RECIPE, context)
+
+    # By its own user, with nothing that it could write over, nor a network.
+    told = podman("run", "--rm", *LIMITS, "--network", "none", "--read-only", "--tmpfs", "/tmp", "--tmpfs", "/home/app",
+                  "train")  # fmt: skip
+    found = json.loads(told.splitlines()[-1])
+    assert found["uid"] != 0
+    assert {(state, source) for state, source, _ in found["graphs"]} == {("compiled", "package")}
+    assert (found["traced"], found["compiles"]) == ({}, 0)
+    assert {state for state, *_ in found["frames"]} <= {"used", "skipped"}
