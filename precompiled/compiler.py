@@ -6,6 +6,7 @@ A worker does many jobs, one at a time; the state that a job sets is restored af
 from __future__ import annotations
 
 import gc
+import math
 import os
 import re
 import socket
@@ -98,7 +99,8 @@ def _run_job(job: wire.Job, record: JobRecord) -> wire.Finished:
     except Exception as error:  # noqa: BLE001 - torch and user code raise anything; the record names it
         traceback.print_exc()  # to the worker's log as well: the record goes with its store
         message = f"{type(error).__name__}: {error}\n{traceback.format_exc()}"
-        return _publish_failure(store, job, started, "compile-error", message)
+        ttl_s = HOST_TTL_S if _is_of_the_host(error) else math.inf
+        return _publish_failure(store, job, started, "compile-error", message, ttl_s)
     finally:
         if "torch" in sys.modules:
             sys.modules["torch"].compiler.reset()  # what a failed compile left behind as well
@@ -251,6 +253,9 @@ def _compile_program(
     return fmt.Payload(manifest, files), others
 
 
+# What has come from the host, and not from the graph, passes: memory is free again, or the disk. But a compile that
+# fills it each time must not be tried by each process.
+HOST_TTL_S = 60.0
 # How errors of the host read; "died with" is what CalledProcessError says of a signal.
 _OF_THE_HOST = re.compile(
     r"died with |Killed signal terminated|signal terminated program|No space left on device|[Cc]annot allocate memory"
@@ -295,7 +300,10 @@ def _evict(store: Store, job: wire.Job) -> None:
             traceback.print_exc()  # to the worker's log
 
 
-def _publish_failure(store: Store, job: wire.Job, started: float, code: str, message: str) -> wire.Finished:
+def _publish_failure(
+    store: Store, job: wire.Job, started: float, code: str, message: str, ttl_s: float = math.inf
+) -> wire.Finished:
+    """``ttl_s``: for how long the graph is not compiled again, at most."""
     if job.device != "cpu" and (problem := _lost_device()):
         # Of the device, or of what an earlier compile did to this process's part of it: no word about this graph.
         return _failed(job, started, "device-lost", f"the worker's GPU cannot be used any more: {problem}")
@@ -307,8 +315,9 @@ def _publish_failure(store: Store, job: wire.Job, started: float, code: str, mes
     try:
         program = fmt.program_for_failure(job.graph)
         store.publish_failure(
-            fmt.Failure(job.key, job.name, code, message, time.time(), job.failure_ttl_s, seconds, program=program)
-        )
+            fmt.Failure(job.key, job.name, code, message, time.time(), min(ttl_s, job.failure_ttl_s), seconds,
+                        program=program)
+        )  # fmt: skip
     except StoreError as error:
         return _failed(job, started, error.code, f"{error} (while recording: {message})")
     return wire.Finished(job.id, job.key, "failed", seconds, reason=code, message=message)

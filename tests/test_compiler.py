@@ -7,6 +7,7 @@ far as a C++ compiler.
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import json
 import uuid
@@ -18,6 +19,7 @@ import pytest
 import torch
 from support_graphs import captures
 from torch._inductor import codecache
+from torch._inductor.exc import CppCompileError
 from torch._inductor.output_code import MockFXGraphCacheOutput
 
 from precompiled import compiler, wire
@@ -51,11 +53,11 @@ def of_call(number: int, function: Callable[..., Any], *calls: tuple[Any, ...], 
     return found[number]
 
 
-def run(store: Store, graph: bytes) -> str:
+def run(store: Store, graph: bytes, failure_ttl_s: float = 60.0) -> str:
     """The reason of the failure record, which says the same as the answer to the daemon."""
     name = uuid.uuid4().hex
     job = wire.Job(id=name, key=name * 2, store=str(store.root), device="cpu", graph=graph, compile_threads=1,
-                   failure_ttl_s=60.0, name="graph")  # fmt: skip
+                   failure_ttl_s=failure_ttl_s, name="graph")  # fmt: skip
     finished = compiler.run_job(job)
     record = store.failure(job.key)
     assert finished.outcome == "failed" and record is not None and record.message.strip()
@@ -176,6 +178,24 @@ def test_a_result_that_torch_cannot_keep(store: Store, monkeypatch: pytest.Monke
     monkeypatch.setattr(compiling, "compile_fx", lambda module, inputs: module.forward)
     (found,) = captures(double, X)
     assert run(store, found.program.to_bytes()) == "not-serializable"
+
+
+@pytest.mark.parametrize(("error", "passes"), [
+    (OSError(errno.ENOSPC, "No space left on device"), True),
+    (CppCompileError(["g++"], "g++: fatal error: Killed signal terminated program cc1plus"), True),
+    (CppCompileError(["g++"], "error: 'tmp0' was not declared in this scope"), False),
+], ids=["full", "killed", "code"])  # fmt: skip
+def test_what_comes_from_the_host_keeps_no_graph_from_its_next_compile(
+    store: Store, monkeypatch: pytest.MonkeyPatch, error: Exception, passes: bool
+) -> None:
+    def fails(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(compiling, "compile_fx", fails)
+    (found,) = captures(double, X)
+    assert run(store, found.program.to_bytes(), failure_ttl_s=3600.0) == "compile-error"
+    (failure,) = store.failures()
+    assert failure.ttl_s == (compiler.HOST_TTL_S if passes else 3600.0)
 
 
 @pytest.mark.reason("too-many-variants")

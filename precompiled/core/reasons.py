@@ -215,7 +215,8 @@ _TABLE = (
         "compiles it: then it is `worker-only-error`. Eager only where neither can be said"),
     _failure(_IN_PROCESS, "worker-only-error",
         "a `compile-error` of a worker that this process does not have: a full disk there, or something that the "
-        "program does before it compiles (counted beside `compile-error`)", "The message has the worker's traceback"),
+        "program does before it compiles (counted beside `compile-error`)",
+        "The message has the worker's traceback. What comes from the host itself counts for a minute"),
     _failure(_IN_PROCESS, "aliased-mutation", "an input that is changed shares its memory with another"),
     _failure(_IN_PROCESS, "aotautograd-guards", "AOTAutograd added guards on its inputs that an artifact cannot carry"),
     _failure(_IN_PROCESS, "fixed-float",
