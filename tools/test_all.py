@@ -6,6 +6,7 @@ What cannot run here is named, with the reason; that is no failure. Each suite h
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import shutil
 import subprocess
@@ -72,12 +73,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     names = [suite.target for suite in SUITES]
     parser.add_argument("--without", action="append", default=[], choices=names, help="leave this suite out")
-    without = parser.parse_args().without
-    rows = []
+    parser.add_argument("--within", type=float, default=math.inf, metavar="S", help="begin no suite after S seconds")
+    arguments = parser.parse_args()
+    rows, began = [], time.monotonic()
     for suite in SUITES:
-        if suite.target in without:
+        if suite.target in arguments.without:
             continue
-        problem = suite.problem()
+        late = time.monotonic() - began > arguments.within
+        problem = f"{arguments.within:.0f} s were over" if late else suite.problem()
         if problem:
             rows.append((suite.target, "not run", problem))
             continue
