@@ -155,7 +155,7 @@ def test_who_asks_for_the_rank_is_noted_also_where_he_goes_on_without(ask: str) 
 @pytest.mark.reason("environment-differs")
 def test_a_worker_that_is_not_what_the_client_is(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     given_up: list[link.Turn] = []
-    monkeypatch.setattr(link.Turn, "failed", lambda turn: given_up.append(turn))
+    monkeypatch.setattr(link.Turn, "failed", lambda turn: given_up.extend([turn]))
     (found,) = captures(double, X)
     program = json.loads(found.program.to_bytes())
     program["environment"]["torch"] = "1.0.0"
