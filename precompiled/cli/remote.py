@@ -218,6 +218,8 @@ def line(state: dict[str, Any]) -> str:
         for what in ("refused", "failed"):
             if told := state.get(what):
                 text += f", {what}: {', '.join(f'{code} {count}' for code, count in sorted(told.items()))}"
+        if state.get("given_up"):
+            text += f", {state['given_up']} given up"
         if state.get("last"):
             text += f" (the last: {state['last']})"
     return text

@@ -15,6 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from precompiled.core import words
 from precompiled.core.errors import CorruptArtifact, StoreError
 from precompiled.remote import envelope as form
 from precompiled.remote.bucket import Bucket
@@ -34,8 +35,8 @@ PARALLEL = 16  # requests at a time, where many objects are wanted
 
 @dataclass
 class Counts:
-    """What was done. ``refused``: objects, by code; ``failed``: requests that gave nothing, by code; ``last``: the last
-    of both in a sentence.
+    """What was done. ``refused``: objects, by code; ``failed``: requests that gave nothing, by code; ``given_up``:
+    objects that were to be put, and are not tried again; ``last``: the last of the three in a sentence.
     """
 
     fetched: int = 0
@@ -43,6 +44,7 @@ class Counts:
     absent: int = 0  # keys that had to be compiled here
     bytes_fetched: int = 0
     bytes_put: int = 0
+    given_up: int = 0
     refused: Counter[str] = field(default_factory=Counter)
     failed: Counter[str] = field(default_factory=Counter)
     last: str = ""
@@ -170,6 +172,12 @@ class Transfer:
         with self._lock:
             self.counts.failed[error.code] += 1
             self.counts.last = error.message
+
+    def gave_up(self, number: int, why: str) -> None:
+        """Count what was to be put and will not be."""
+        with self._lock:
+            self.counts.given_up += number
+            self.counts.last = f"{words.counted(number, 'object')} not put: {why}"
 
     def refuse(self, item: Object, error: Refused | CorruptArtifact) -> None:
         """Count an object that is not as it should be, and do not look at it again."""
