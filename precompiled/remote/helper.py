@@ -26,14 +26,17 @@ from typing import IO, Any
 
 from precompiled import wire
 from precompiled.core import durable
+from precompiled.core.config import Settings
 from precompiled.core.errors import PrecompiledError, StoreError, WireError
 from precompiled.farm import farm
 from precompiled.remote import link, lists, starting, transfer, trusting
 from precompiled.remote.claims import Claims
 from precompiled.remote.errors import RemoteError
+from precompiled.remote.evicting import Evicting
 from precompiled.remote.puts import Item, Puts
 from precompiled.store import artifact_format as fmt
 from precompiled.store import package_format, trust
+from precompiled.store.artifacts import Store
 
 LOOK_S = 1.0
 DRAIN_S = 5.0  # for what is still to be put when it leaves; the next one waits for that (starting.LEAVING_S)
@@ -49,6 +52,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--timeout-s", type=float, default=10.0)
     parser.add_argument("--idle-s", type=float, default=600.0)
     parser.add_argument("--base", type=Path, action="append", default=[], help="what it has is not fetched")
+    parser.add_argument("--max-bytes", type=int, default=Settings.cache_max_bytes)
+    parser.add_argument("--max-inodes", type=int, default=Settings.cache_max_inodes)
     parser.add_argument("--unsigned", action="store_true")
     parser.add_argument("--no-put", action="store_true")
     parser.add_argument("--detach", action="store_true", help="go to the background, and end here once it listens")
@@ -90,6 +95,8 @@ class Helper:
         self._puts = Puts(
             self._put, failed=self._failed, given_up=self._gave_up, changed=self._tell, rests=self._rests
         )
+        store = Store(options.store, options.base)
+        self._evicting = Evicting(store, options.max_bytes, options.max_inodes, self._failed)
         self._farm = farm.opened(options.farm, options.store, options.base, self._came) if options.farm else None
         self._told: dict[str, dict[str, Any]] = {}  # by file
         self._began = self._asked = time.monotonic()
@@ -109,6 +116,7 @@ class Helper:
             if select.select([listening], [], [], LOOK_S)[0]:
                 sock, _ = listening.accept()
                 threading.Thread(target=self._connection, args=(sock,), daemon=True).start()
+            self._evicting.look(self._published)
             self._tell()
         with suppress(OSError):  # whoever asks from now on is for the next one
             path.unlink()
@@ -120,6 +128,12 @@ class Helper:
     def _is_wanted(self) -> bool:
         at_work = self._claims.held > 0 or self._puts.waiting > 0 or (self._farm is not None and self._farm.busy)
         return at_work or time.monotonic() - self._asked < self._options.idle_s
+
+    @property
+    def _published(self) -> int:
+        """How many objects have come here."""
+        there, farm = self._transfer, self._farm
+        return (there.counts.fetched if there is not None else 0) + (farm.counts.compiled if farm is not None else 0)
 
     # ------------------------------------------------ requests
 
