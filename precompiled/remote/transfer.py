@@ -23,7 +23,7 @@ from precompiled.remote.envelope import ARTIFACT, ENTRY, LIST, Envelope, Object
 from precompiled.remote.errors import Refused, RemoteError
 from precompiled.remote.trusting import Trust
 from precompiled.store import artifact_format as fmt
-from precompiled.store import package_format, packed
+from precompiled.store import package_format, packed, unfit
 from precompiled.store.artifacts import Store
 from precompiled.store.packages import Entry
 from precompiled.store.reading import Artifact
@@ -116,10 +116,10 @@ class Transfer:
         return [item for item in found if item is not None]
 
     def _take(self, objects: list[Object], publish: Callable[[Object, bytes], None]) -> int:
-        """Publish one object of each label; those that are refused are passed over."""
+        """Publish one object of each label; those that are refused, or were set aside here, are passed over."""
         taken, tried = set(), Counter[str]()
         for item in objects:
-            if item.label in taken or item.path in self._bad or tried[item.label] >= MAX_TRIED:
+            if item.label in taken or self._is_unfit(item) or tried[item.label] >= MAX_TRIED:
                 continue
             tried[item.label] += 1
             try:
@@ -166,6 +166,12 @@ class Transfer:
 
     def is_refused(self, item: Object) -> bool:
         return item.path in self._bad
+
+    def _is_unfit(self, item: Object) -> bool:
+        """Whether it was refused, or came here already, and could not be used."""
+        return self.is_refused(item) or (
+            item.kind == ARTIFACT and unfit.is_noted(self.store.quarantined, item.group, item.digest)
+        )
 
     def failed(self, error: RemoteError) -> None:
         """Count a request that gave nothing: its reason is told when the remote answers again, too."""
@@ -250,7 +256,7 @@ class Transfer:
             return False  # a host without a key of its own only reads
         there = [item for item in self.objects(kind, group) if item.label == label]
         # One by a key that we do not believe, or one that was refused, is of no use to us.
-        if any(self.trust.believes(item.by) and item.path not in self._bad for item in there):
+        if any(self.trust.believes(item.by) and not self._is_unfit(item) for item in there):
             return False
         self.write(kind, group, label, body())
         return True
