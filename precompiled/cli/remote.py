@@ -96,7 +96,11 @@ def _push(
         for process in run.processes if process.program == name
         for graph in process.graphs.values() if graph.get("key")
     }  # fmt: skip
-    return there.push(sorted(used), _since(days), packages=True) if used else 0
+    if not used:
+        return 0
+    found = there.push(sorted(used), _since(days), packages=True)
+    entries = [(entry.header.function, entry.name) for entry in there.entries(used)]
+    return found + lists.note(there, ahead.identity(program), sorted(used), sorted(used), entries)
 
 
 def _no_keys(keys: Sequence[str]) -> None:

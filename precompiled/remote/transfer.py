@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import threading
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -229,11 +229,9 @@ class Transfer:
             manifest = artifact.manifest
             if (not chosen or manifest.key.startswith(chosen)) and manifest.created >= since:
                 found += self._kept(lambda artifact=artifact: self.put_artifact(artifact))  # type: ignore[misc]
-        for entry in list(self._own_entries()) if (not chosen if packages is None else packages) else []:
-            needs = entry.header.artifacts
-            of_keys = not chosen or (needs and all(key.startswith(chosen) for key in needs))
+        for entry in self.entries(chosen) if (not chosen if packages is None else packages) else []:
             with suppress(FileNotFoundError):
-                if of_keys and entry.path.stat().st_mtime >= since:
+                if entry.path.stat().st_mtime >= since:
                     name = (entry.header.function, entry.name)
                     found += self._kept(lambda name=name: self.put_entry(*name))  # type: ignore[misc]
         return found
@@ -245,10 +243,18 @@ class Transfer:
             self.counts.last = str(error)
             return False
 
-    def _own_entries(self) -> Iterator[Entry]:
+    def entries(self, keys: Collection[str] = ()) -> list[Entry]:
+        """The store's own entries that may be put: all, or those that need artifacts of these keys (beginnings are
+        enough), and no others.
+        """
+        found, chosen = [], tuple(keys)
         for entry in self.store.packages.entries():
-            if entry.root == self.store.root and self.store.packages.refused(entry.header.function) is None:
-                yield entry
+            needs = entry.header.artifacts
+            of_keys = not chosen or (needs and all(key.startswith(chosen) for key in needs))
+            is_own = entry.root == self.store.root
+            if of_keys and is_own and self.store.packages.refused(entry.header.function) is None:
+                found.append(entry)
+        return found
 
     def put(self, kind: str, group: str, label: str, body: Callable[[], bytes]) -> bool:
         """Put an object there, unless one of its label is that we believe; whether it was put."""
