@@ -29,7 +29,7 @@ from precompiled.core import durable
 from precompiled.core.config import Settings
 from precompiled.core.errors import PrecompiledError, StoreError, WireError
 from precompiled.farm import farm
-from precompiled.remote import link, lists, starting, transfer, trusting
+from precompiled.remote import lease, link, lists, starting, transfer, trusting
 from precompiled.remote.claims import Claims
 from precompiled.remote.errors import RemoteError
 from precompiled.remote.evicting import Evicting
@@ -295,8 +295,9 @@ class Helper:
             return
         try:
             for artifact in there.store.lookup(what["key"]):
-                if artifact.slot == what["slot"] and there.store.is_own(artifact):
-                    there.put_artifact(artifact)
+                is_it = artifact.slot == what["slot"] and there.store.is_own(artifact)
+                if is_it and there.put_artifact(artifact):
+                    lease.remove_given_up(there, what["key"])
         finally:
             if not item.tries:  # nobody waits for a second try; by then another worker may have the key's lease
                 self._claims.ended(what["key"], "put")
