@@ -91,16 +91,14 @@ class Puts:
     def run(self) -> None:
         """Until ``leave``."""
         while (item := self._next()) is not None:
+            item.error = None
             try:
                 self._put(item)
             except RemoteError as error:
                 item.error = error
                 self._failed(error)
             except Exception as error:  # noqa: BLE001 - the thread goes on; here it cannot be read, or was evicted
-                item.error = None
                 self._failed(error)
-            else:
-                item.error = None
             with self._state:
                 item.tries += 1
                 self._trying = None
@@ -127,7 +125,7 @@ class Puts:
                     if due is not None and due <= 0 and not self._rests():
                         self._trying = self._again.popleft()
                         return self._trying
-                    self._state.wait(None if due is None else min(max(due, 0.0), LOOK_S) or LOOK_S)
+                    self._state.wait(None if due is None else LOOK_S if due <= 0 else min(due, LOOK_S))
             if old:
                 self._give_up(old, f"for {KEPT_S:g} s the remote did not take them")
                 self._changed()

@@ -270,8 +270,8 @@ class Store(Reader):
         """Have no lookup find an artifact again, which turned out to be unfit when it was read or loaded; nor a remote
         bring it again.
         """
+        unfit.note(artifact, self.quarantined, reason)
         if self.is_own(artifact):
-            unfit.note(self, artifact, self.quarantined, reason)
             self.quarantine(artifact.path, reason)
         else:
             bases.leave_out(artifact, self.quarantined, reason)

@@ -18,11 +18,11 @@ from precompiled.store.reading import Artifact, Reader
 NOTE_SUFFIX = ".unfit.reason"
 
 
-def note(reader: Reader, artifact: Artifact, quarantine: Path, reason: str) -> None:
+def note(artifact: Artifact, quarantine: Path, reason: str) -> None:
     """Best effort: without it the next process finds out by itself."""
     with suppress(OSError, StoreError):
-        files = reader.read(artifact, fmt.names_for_others(artifact.manifest))
-        quarantine.mkdir(mode=0o700, exist_ok=True)
+        files = Reader(artifact.root).read(artifact, fmt.names_for_others(artifact.manifest))
+        quarantine.mkdir(mode=0o700, parents=True, exist_ok=True)
         digest = fmt.digest(packed.pack(artifact.manifest, files))
         _path(quarantine, artifact.manifest.key, digest).write_text(reason + "\n")
 
