@@ -22,7 +22,14 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from precompiled import wire
-from precompiled.core.errors import CompileFailed, PrecompiledError, StoreError
+from precompiled.core.errors import (
+    COMPILE_ERROR,
+    OF_THE_PLACE,
+    CompileFailed,
+    PrecompiledError,
+    StoreError,
+    code_of,
+)
 from precompiled.graph import places
 from precompiled.made_up_cuda import activate
 from precompiled.remote import link
@@ -94,13 +101,13 @@ def _run_job(job: wire.Job, record: JobRecord) -> wire.Finished:
         raise full(job.key)
     except StoreError as error:
         return _failed(job, started, error.code, str(error))
-    except PrecompiledError as error:
-        return _publish_failure(store, job, started, error.code, str(error))
     except Exception as error:  # noqa: BLE001 - torch and user code raise anything; the record names it
-        traceback.print_exc()  # to the worker's log as well: the record goes with its store
-        message = f"{type(error).__name__}: {error}\n{traceback.format_exc()}"
+        message = str(error)
+        if not isinstance(error, PrecompiledError):
+            traceback.print_exc()  # to the worker's log as well: the record goes with its store
+            message = f"{type(error).__name__}: {error}\n{traceback.format_exc()}"
         ttl_s = HOST_TTL_S if _is_of_the_host(error) else math.inf
-        return _publish_failure(store, job, started, "compile-error", message, ttl_s)
+        return _publish_failure(store, job, started, code_of(error, COMPILE_ERROR), message, ttl_s)
     finally:
         if "torch" in sys.modules:
             sys.modules["torch"].compiler.reset()  # what a failed compile left behind as well
@@ -123,14 +130,18 @@ def _among_hosts(
             record.phase("publish")
             publishing = time.monotonic()
             artifact = store.publish(payload)
+            # Before the turn ends: who waits for it looks once, then compiles.
+            further = {key: _publish_for(store, payload, key, program) for key, program in others.items()}
             record.spent("publish", time.monotonic() - publishing)
     except Exception as error:
-        if not isinstance(error, StoreError) and not _is_of_the_host(error) and not _is_made_up(job):
+        of_the_place = isinstance(error, StoreError) or _is_of_the_host(error) or code_of(error, "") in OF_THE_PLACE
+        if not of_the_place and not _is_made_up(job):
             among_hosts.failed()  # at the graph, where the next host would fail too
         raise
     among_hosts.published(artifact.slot)
-    for key, program in others.items():
-        _publish_for(store, payload, key, program)
+    for key, slot in further.items():
+        if slot is not None:
+            link.put_artifact(store.root, key, slot)
     seconds = time.monotonic() - started
     _evict(store, job)
     return wire.Finished(job.id, job.key, "published", seconds, artifact_bytes=artifact.manifest.bytes)
@@ -158,16 +169,16 @@ def say(reason: str) -> None:
     sys.stderr.write(f"precompiled worker: {reason}\n")  # to the worker's log
 
 
-def _publish_for(store: Store, payload: fmt.Payload, key: str, program: bytes) -> None:
-    """What was compiled, for another place in its meshes too."""
+def _publish_for(store: Store, payload: fmt.Payload, key: str, program: bytes) -> int | None:
+    """What was compiled, for another place in its meshes too; its slot, or None where it cannot be published."""
     from precompiled.graph.key import components
 
     manifest = replace(payload.manifest, key=key, components=components(program))
     try:
-        artifact = store.publish(fmt.Payload(manifest, {**payload.files, fmt.PROGRAM: fmt.pack_program(program)}))
-        link.put_artifact(store.root, key, artifact.slot)
+        return store.publish(fmt.Payload(manifest, {**payload.files, fmt.PROGRAM: fmt.pack_program(program)})).slot
     except StoreError:  # its own job compiles it
         traceback.print_exc()  # to the worker's log
+        return None
 
 
 def _compile(

@@ -9,10 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 sys.path.insert(0, str(Path(__file__).parent))  # support_*.py
 
 from support_host import THERE, Host, new_host
+
+# How long an example takes is the machine's business.
+settings.register_profile("any-pace", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any-pace")
 
 
 @pytest.hookimpl(wrapper=True)

@@ -22,7 +22,8 @@ PROGRAM: dict[str, Any] = {
     ],
     "inputs": {"args": [TENSOR, TENSOR], "ranges": [[2, None]]},
     "modes": {
-        "grad": True, "autocast": {}, "threads": 2, "sdp": [True, True, True, False], "default_device": None,
+        "grad": True, "autocast": {}, "threads": 2, "sdp": [True, True, True, False, True, False],
+        "default_device": None,
         "float32_matmul_precision": "highest", "mkldnn": True, "groups": {"0": 2},
     },
     "configs": {

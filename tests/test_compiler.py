@@ -25,10 +25,11 @@ from torch._inductor.output_code import MockFXGraphCacheOutput
 from precompiled import compiler, wire
 from precompiled.core.errors import CompileFailed
 from precompiled.graph import capture
+from precompiled.remote import link
 from precompiled.store import artifact_format as fmt
 from precompiled.store.artifacts import Store
+from precompiled.torch_internals import codec, process_groups
 from precompiled.torch_internals import compile as compiling
-from precompiled.torch_internals import process_groups
 
 X = torch.randn(4, 6)
 Y = torch.randn(4, 6)
@@ -152,11 +153,15 @@ def test_who_asks_for_the_rank_is_noted_also_where_he_goes_on_without(ask: str) 
 
 
 @pytest.mark.reason("environment-differs")
-def test_a_worker_that_is_not_what_the_client_is(store: Store) -> None:
+def test_a_worker_that_is_not_what_the_client_is(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    given_up: list[link.Turn] = []
+    monkeypatch.setattr(link.Turn, "failed", lambda turn: given_up.extend([turn]))
     (found,) = captures(double, X)
     program = json.loads(found.program.to_bytes())
     program["environment"]["torch"] = "1.0.0"
     assert run(store, json.dumps(program).encode()) == "environment-differs"
+    assert not given_up, "another host's worker may be what the client is"
+    assert run(store, b"\x80junk") == "undecodable-graph" and len(given_up) == 1
 
 
 @pytest.mark.reason("undecodable-graph")
@@ -178,6 +183,19 @@ def test_a_result_that_torch_cannot_keep(store: Store, monkeypatch: pytest.Monke
     monkeypatch.setattr(compiling, "compile_fx", lambda module, inputs: module.forward)
     (found,) = captures(double, X)
     assert run(store, found.program.to_bytes()) == "not-serializable"
+
+
+def test_a_full_disk_is_of_the_host_where_it_shows_as_an_import_that_fails(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise CompileFailed("a module cannot be imported", code="undecodable-graph") from OSError(errno.ENOSPC, "full")
+
+    monkeypatch.setattr(codec, "decode", fails)
+    (found,) = captures(double, X)
+    assert run(store, found.program.to_bytes(), failure_ttl_s=3600.0) == "undecodable-graph"
+    (failure,) = store.failures()
+    assert failure.ttl_s == compiler.HOST_TTL_S
 
 
 @pytest.mark.parametrize(("error", "passes"), [

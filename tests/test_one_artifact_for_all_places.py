@@ -18,6 +18,7 @@ from torch._inductor import codecache
 
 from precompiled import compiler, wire
 from precompiled.graph import key
+from precompiled.store import turns
 from precompiled.store.artifacts import Store
 from precompiled.torch_internals import version_tuple
 
@@ -68,10 +69,17 @@ def test_for_all_places_or_for_its_own(
         monkeypatch.setattr(codecache, name, getattr(codecache, name))
     for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"):
         monkeypatch.setenv(name, str(tmp_path / name))
-    graphs = programs(function)
+    graphs, at_the_end_of_a_turn = programs(function), []
     parsed = [json.loads(graph) for graph in graphs]
     keys = [key.key({name: json.dumps(one[name], separators=(",", ":")) for name in key.SECTIONS}) for one in parsed]
     store = Store(tmp_path / "store")
+    end = turns.Turn.end
+
+    def look_and_end(turn: turns.Turn) -> None:
+        at_the_end_of_a_turn.append([number for number, name in enumerate(keys) if store.lookup(name)])
+        end(turn)
+
+    monkeypatch.setattr(turns.Turn, "end", look_and_end)
     dist.destroy_process_group()
     try:
         job = wire.Job(id=uuid.uuid4().hex, key=keys[rank], store=str(store.root), device="cpu", graph=graphs[rank],
@@ -82,6 +90,8 @@ def test_for_all_places_or_for_its_own(
     assert finished.outcome == "published", finished.message
     found = [store.lookup(name) for name in keys]
     assert [number for number, artifacts in enumerate(found) if artifacts] == published
+    # Who waits for the turn looks when it has ended; early, where it is for one place.
+    assert at_the_end_of_a_turn[0] == (published if len(published) > 1 else [])
     for number in published:
         (artifact,) = found[number]
         assert store.read_program(artifact) == graphs[number] and artifact.manifest.key == keys[number]

@@ -169,8 +169,8 @@ def gc_command(out: Output, settings: Settings, days: float | None, max_bytes: i
     if days is None and max_bytes is None:
         raise click.UsageError("give --days, --max-bytes, or both")
     bucket = opened(settings).bucket
-    items = expiry.ours(bucket)
-    gone = expiry.expired(items, time.time(), None if days is None else days * DAY_S, max_bytes)
+    items, now = expiry.ours(bucket)
+    gone = expiry.expired(items, now, None if days is None else days * DAY_S, max_bytes)
     if not dry_run:
         expiry.remove(bucket, gone)
     size, left = sum(item.size for item in gone), sum(item.size for item in items) - sum(item.size for item in gone)

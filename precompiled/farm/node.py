@@ -22,7 +22,7 @@ import msgspec
 
 from precompiled import wire
 from precompiled.core import config, worker_variables
-from precompiled.core.errors import PrecompiledError, WireError
+from precompiled.core.errors import OF_THE_PLACE, PrecompiledError, WireError
 from precompiled.farm.messages import Request, Result, decode, encode
 from precompiled.store import packed
 from precompiled.store.artifacts import Store
@@ -32,8 +32,6 @@ START_S = 300.0  # until a worker has imported torch
 SAID_BYTES = 1500  # of a worker's last words
 # The node's own, whatever the client's are.
 _OF_THE_NODE = frozenset({"HOME", "USER", "XDG_CACHE_HOME"})
-# What a worker says of a graph that it could not do because of where it is, not what it is.
-_OF_THE_PLACE = frozenset({"environment-differs"})
 
 
 class Lost(PrecompiledError):
@@ -155,7 +153,7 @@ def _compiled(request: Request) -> Result:
         _worker = None
         raise
     if finished.outcome == "failed":
-        place = finished.reason in _OF_THE_PLACE
+        place = finished.reason in OF_THE_PLACE
         return Result(
             "refused" if place else "failed", code="farm-environment" if place else "farm-failed",
             message=f"{finished.reason}: {finished.message}",

@@ -121,10 +121,12 @@ def capture(
         groups.setdefault(name, process_groups.size(name))
         numbers.setdefault(name, group_names.numbered(len(numbers)))
     device = devices.device_of(module, graph, inputs.args)
-    state = {**modes.read(uses_cpu=device == "cpu"), "groups": {numbers[name]: size for name, size in groups.items()}}
+    # Values on the CPU have kernels for it, beside those for a GPU.
+    uses_cpu = device == "cpu" or devices.uses_cpu(module, inputs.args)
+    state = {**modes.read(uses_cpu=uses_cpu), "groups": {numbers[name]: size for name, size in groups.items()}}
     settings = configs.snapshot(options)
     configs.refuse_device(settings, device)
-    facts = environment.facts(device, uses_cpu=device == "cpu" or devices.uses_cpu(module, inputs.args))
+    facts = environment.facts(device, uses_cpu=uses_cpu)
     frozen = None
     if held and configs.freezes(settings):
         frozen = weights.frozen(held, inputs.args[len(inputs.args) - len(held) :])

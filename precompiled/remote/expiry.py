@@ -6,6 +6,8 @@ host that needs what was removed compiles it, and puts it again.
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -27,13 +29,24 @@ class Item:
     written: float | None
 
 
-def ours(bucket: Bucket) -> list[Item]:
-    """All objects and leases below the URL; what else lies there is nobody's business. Raises RemoteError."""
-    return [
+def ours(bucket: Bucket) -> tuple[list[Item], float]:
+    """All objects and leases below the URL; what else lies there is nobody's business. And what time it is there, in
+    seconds since the epoch: by an object that is written for it, since a clock that is fast here would remove leases of
+    those who hold them. Raises RemoteError.
+    """
+    clock = f"clock-{os.urandom(8).hex()}"
+    bucket.write(clock, b".")
+    try:
+        found = bucket.everything()
+    finally:
+        bucket.remove(clock)
+    now = found.get(clock, (1, None))[1]
+    items = [
         Item(path, size, written)
-        for path, (size, written) in sorted(bucket.everything().items())
+        for path, (size, written) in sorted(found.items())
         if form.object_at(path, size) is not None or _is_lease(path)
     ]
+    return items, time.time() if now is None else now  # a place that says no times has none that are compared
 
 
 def _is_lease(path: str) -> bool:

@@ -6,6 +6,8 @@ the user's.
 
 Private names: torch._C.{_autocast_supported_devices, _get_fp32_precision_getter, _set_fp32_precision_setter,
 _is_fwd_grad_enabled, _set_fwd_grad_enabled, _exit_dual_level}, torch.autograd.forward_ad._current_level,
+torch._C.{_get_overrideable_sdp_enabled, _set_sdp_use_overrideable, _get_fa3_sdp_enabled, _set_sdp_use_fa3,
+_get_sdp_priority_order, _set_sdp_priority_order, _get_sm_carveout_experimental, _set_sm_carveout_experimental},
 torch._C._functorch.{get_dynamic_layer_stack_depth, pop_dynamic_layer_stack_and_undo_to_depth},
 torch._dynamo.compiled_autograd.in_compiled_autograd_region,
 torch._functorch._aot_autograd.utils.{top_saved_tensors_hooks, saved_tensors_hooks_are_inlineable},
@@ -25,7 +27,7 @@ from torch._dynamo import compiled_autograd
 from torch._functorch._aot_autograd import utils as aot_utils
 from torch.autograd import forward_ad
 
-from precompiled.core.errors import Bypass
+from precompiled.core.errors import Bypass, CompileFailed
 
 
 def read(uses_cpu: bool) -> dict[str, Any]:
@@ -63,12 +65,11 @@ def read(uses_cpu: bool) -> dict[str, Any]:
         "reduced_precision": [getattr(torch.backends.cuda.matmul, name) for name in _REDUCED_PRECISION],
         "cudnn": [torch.backends.cudnn.enabled, torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic],
         "mkldnn": torch.backends.mkldnn.enabled,
-        "sdp": [
-            torch.backends.cuda.flash_sdp_enabled(),
-            torch.backends.cuda.mem_efficient_sdp_enabled(),
-            torch.backends.cuda.math_sdp_enabled(),
-            torch.backends.cuda.cudnn_sdp_enabled(),
-        ],
+        "sdp": [getter() for getter, _setter in _SDP],
+        "sdp_priority": list(torch._C._get_sdp_priority_order()),
+        "math_sdp_reduction": torch.backends.cuda.fp16_bf16_reduction_math_sdp_allowed(),
+        "sm_carveout": torch._C._get_sm_carveout_experimental(),
+        "opt_einsum": _opt_einsum(),
         "threads": torch.get_num_threads() if uses_cpu else 0,
         # AOTAutograd treats the parameters of such a graph as static (collect_metadata_analysis.py).
         "compiled_autograd": compiled_autograd.in_compiled_autograd_region,
@@ -81,6 +82,14 @@ _PRECISION_PLACES = [
     for backend, operations in (("generic", ("all",)), ("cuda", ("all", "matmul", "conv", "rnn")))
     for operation in operations
 ] + [("mkldnn", operation) for operation in ("all", "matmul", "conv", "rnn")]
+_SDP = (
+    (torch.backends.cuda.flash_sdp_enabled, torch.backends.cuda.enable_flash_sdp),
+    (torch.backends.cuda.mem_efficient_sdp_enabled, torch.backends.cuda.enable_mem_efficient_sdp),
+    (torch.backends.cuda.math_sdp_enabled, torch.backends.cuda.enable_math_sdp),
+    (torch.backends.cuda.cudnn_sdp_enabled, torch.backends.cuda.enable_cudnn_sdp),
+    (torch._C._get_overrideable_sdp_enabled, torch._C._set_sdp_use_overrideable),
+    (torch._C._get_fa3_sdp_enabled, torch._C._set_sdp_use_fa3),
+)
 _REDUCED_PRECISION = ("allow_fp16_reduced_precision_reduction", "allow_bf16_reduced_precision_reduction")
 
 
@@ -90,6 +99,12 @@ def _legacy_matmul_precision() -> str | None:
         return torch.get_float32_matmul_precision()
     except RuntimeError:
         return None
+
+
+def _opt_einsum() -> list[Any]:
+    """Whether, and how, torch.einsum asks opt_einsum for an order, when it is traced (torch/functional.py)."""
+    einsum = torch.backends.opt_einsum
+    return [True, einsum.strategy] if einsum.is_available() and einsum.enabled else [False, None]
 
 
 @contextmanager
@@ -120,8 +135,8 @@ def thread_local(modes: Mapping[str, Any]) -> Iterator[None]:
 def process_wide(modes: Mapping[str, Any]) -> Iterator[None]:
     """Set everything else as ``modes`` says, in this process. For workers, which compile one graph at a time."""
     before = read(uses_cpu=True)
-    _set(modes)
     try:
+        _set(modes)
         if modes["default_device"] is None:
             yield
         else:
@@ -180,11 +195,25 @@ def _set(modes: Mapping[str, Any]) -> None:
     cudnn = torch.backends.cudnn
     cudnn.enabled, cudnn.benchmark, cudnn.deterministic = modes["cudnn"]
     torch.backends.mkldnn.set_flags(modes["mkldnn"])
-    flash, efficient, math, cudnn_sdp = modes["sdp"]
-    torch.backends.cuda.enable_flash_sdp(flash)
-    torch.backends.cuda.enable_mem_efficient_sdp(efficient)
-    torch.backends.cuda.enable_math_sdp(math)
-    torch.backends.cuda.enable_cudnn_sdp(cudnn_sdp)
+    for (_getter, setter), enabled in zip(_SDP, modes["sdp"], strict=True):
+        setter(enabled)
+    torch._C._set_sdp_priority_order(modes["sdp_priority"])
+    torch.backends.cuda.allow_fp16_bf16_reduction_math_sdp(modes["math_sdp_reduction"])
+    if torch._C._get_sm_carveout_experimental() != modes["sm_carveout"]:  # it warns
+        torch._C._set_sm_carveout_experimental(modes["sm_carveout"])
+    _set_opt_einsum(*modes["opt_einsum"])
     compiled_autograd.in_compiled_autograd_region = modes["compiled_autograd"]
     if modes["threads"]:
         torch.set_num_threads(modes["threads"])
+
+
+def _set_opt_einsum(enabled: bool, strategy: str | None) -> None:
+    """Raises CompileFailed where the program has opt_einsum, and this process has not."""
+    if [enabled, strategy] == _opt_einsum():
+        return
+    einsum = torch.backends.opt_einsum
+    if not einsum.is_available():
+        raise CompileFailed("the program has opt_einsum, and the worker has not", code="environment-differs")
+    einsum.enabled = enabled
+    if enabled:
+        einsum.strategy = strategy

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import time
+import types
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from support_cli import answer, invoke
 
 from precompiled.cli import checks_remote, remote
 from precompiled.core import config
+from precompiled.remote import expiry
 from precompiled.store import artifact_format as fmt
 from precompiled.store import package_format, runs
 from precompiled.store.artifacts import Store
@@ -119,6 +122,20 @@ def test_what_is_old_or_too_much_is_removed_from_the_remote(hosts: dict[str, lis
     assert (old.exists(), lease.exists(), mine.exists(), told["bytes_left"]) == (False, False, True, new.stat().st_size)
     assert answer("remote", "gc", "--max-bytes", "100000", *hosts["a"])["removed"] == []
     assert len(answer("remote", "gc", "--max-bytes", "1", *hosts["a"])["removed"]) == 1 and not new.exists()
+
+
+def test_a_clock_that_is_fast_removes_nobodys_lease(
+    hosts: dict[str, list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer("keys", "new")
+    lease = tmp_path / "bucket" / "artifacts" / KEY / "lease-unsigned-00000001"
+    lease.parent.mkdir(parents=True)
+    lease.write_text("x")
+    fast = types.SimpleNamespace(time=lambda: time.time() + 2 * 3600.0)
+    for module in (remote, expiry):
+        monkeypatch.setattr(module, "time", fast)
+    assert answer("remote", "gc", "--days", "30", *hosts["a"])["removed"] == []
+    assert os.listdir(tmp_path / "bucket") == ["artifacts"] and lease.exists()
 
 
 def test_doctor_and_status_tell_of_the_remote(hosts: dict[str, list[str]], monkeypatch: pytest.MonkeyPatch) -> None:

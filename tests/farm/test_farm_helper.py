@@ -134,6 +134,7 @@ def with_remote(
     try:
         assert courier.run_job(job(KEY, str(root))).outcome == "kept"  # the driver starts
         drivers.says_nodes(1)
+        wait_until(lambda: running._farm.document()["state"] == "ok")
         yield root, Bucket(url, 10.0), drivers, running
     finally:
         link.ask(root, {"do": "stop"})

@@ -25,7 +25,12 @@ OF_THE_HOST = {"cpu", "compiler"}
 
 
 def facts(function: Callable[..., Any], *inputs: torch.Tensor) -> set[str]:
-    return set(json.loads(captured(function, *inputs).program.sections["environment"]))
+    sections = captured(function, *inputs).program.sections
+    found = set(json.loads(sections["environment"]))
+    # Inductor bakes the number of threads into the CPU's kernels.
+    threads = torch.get_num_threads() if found >= OF_THE_HOST else 0
+    assert json.loads(sections["modes"])["threads"] == threads
+    return found
 
 
 def test_the_cpu_is_in_the_key_where_a_value_is_on_it() -> None:

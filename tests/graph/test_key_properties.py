@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 import torch
 import torch.fx
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from support_graphs import captures
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint
@@ -30,7 +30,7 @@ from torch.utils.checkpoint import CheckpointPolicy, checkpoint
 from precompiled.core.errors import Bypass
 from precompiled.graph import capture
 
-deterministic = settings(derandomize=True, database=None, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+deterministic = settings(derandomize=True, database=None)
 
 # ---------------------------------------------------------------- programs as data
 

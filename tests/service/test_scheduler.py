@@ -6,7 +6,7 @@ import itertools
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, precondition, rule
 from precompiled.service import jobs as module
@@ -780,9 +780,7 @@ class AnyHistory(RuleBasedStateMachine):
         assert not self.open
 
 
-AnyHistory.TestCase.settings = settings(
-    max_examples=150, stateful_step_count=60, deadline=None, suppress_health_check=[HealthCheck.too_slow]
-)
+AnyHistory.TestCase.settings = settings(max_examples=150, stateful_step_count=60)
 test_any_history = AnyHistory.TestCase
 
 

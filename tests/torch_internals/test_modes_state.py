@@ -14,6 +14,7 @@ import torch._functorch.config
 import torch._inductor.config
 import torch.fx.experimental._config
 
+from precompiled.core.errors import CompileFailed
 from precompiled.torch_internals import code_settings, configs, modes
 
 
@@ -84,7 +85,10 @@ CHANGES: dict[str, dict[str, Any]] = {
     "matmul precision": {"float32_matmul_precision": "medium"},
     "cudnn": {"cudnn": [False, True, True]},
     "mkldnn": {"mkldnn": False},
-    "attention": {"sdp": [False, False, True, False]},
+    "attention": {"sdp": [False, False, True, False, False, True]},
+    "attention's order": {"sdp_priority": [2, 1, 0, 3, 4]},
+    "attention's arithmetic": {"math_sdp_reduction": True},
+    "multiprocessors left out": {"sm_carveout": 8},
     "threads": {"threads": 1},
     "default device": {"default_device": "meta"},
 }
@@ -104,6 +108,17 @@ def test_process_wide_state_is_set_back_after_an_error() -> None:
     with pytest.raises(ZeroDivisionError), modes.process_wide({**before, "default_dtype": "float64"}):
         raise ZeroDivisionError
     assert modes.read(uses_cpu=True) == before
+
+
+@pytest.mark.reason("environment-differs")
+@pytest.mark.skipif(torch.backends.opt_einsum.is_available(), reason="opt_einsum is installed")
+def test_the_order_of_an_einsum_is_the_programs_or_nobodys() -> None:
+    before = modes.read(uses_cpu=True)
+    assert before["opt_einsum"] == [False, None]
+    wanted = {**before, "mkldnn": not before["mkldnn"], "opt_einsum": [True, "auto"]}
+    with pytest.raises(CompileFailed, match="has opt_einsum") as failed, modes.process_wide(wanted):
+        pass
+    assert failed.value.code == "environment-differs" and modes.read(uses_cpu=True) == before
 
 
 def test_the_threads_of_a_gpu_graph_are_nobodys_business() -> None:
