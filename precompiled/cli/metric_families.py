@@ -65,6 +65,7 @@ REMOTE = (
     Told("remote_put_bytes", "bytes that the helper put there", "bytes_put"),
     Told("remote_refused", "objects that the helper refused, by reason", "refused", "reason"),
     Told("remote_failed", "requests that the remote did not answer, by reason", "failed", "reason"),
+    Told("remote_given_up", "objects that the helper could not put, and does not try again", "given_up"),
     Told("remote_waiting", "objects that are still to be put there", "waiting", counts=False),
 )
 # What is counted here.

@@ -96,7 +96,11 @@ def _push(
         for process in run.processes if process.program == name
         for graph in process.graphs.values() if graph.get("key")
     }  # fmt: skip
-    return there.push(sorted(used), _since(days), packages=True) if used else 0
+    if not used:
+        return 0
+    found = there.push(sorted(used), _since(days), packages=True)
+    entries = [(entry.header.function, entry.name) for entry in there.entries(used)]
+    return found + lists.note(there, ahead.identity(program), sorted(used), sorted(used), entries)
 
 
 def _no_keys(keys: Sequence[str]) -> None:
@@ -218,6 +222,8 @@ def line(state: dict[str, Any]) -> str:
         for what in ("refused", "failed"):
             if told := state.get(what):
                 text += f", {what}: {', '.join(f'{code} {count}' for code, count in sorted(told.items()))}"
+        if state.get("given_up"):
+            text += f", {state['given_up']} given up"
         if state.get("last"):
             text += f" (the last: {state['last']})"
     return text

@@ -22,6 +22,7 @@ LOG = "helper.log"
 def arguments(settings: Settings) -> list[str]:
     return [
         "--store", str(settings.cache_dir), "--remote", settings.remote, "--timeout-s", str(settings.remote_timeout_s),
+        "--max-bytes", str(settings.cache_max_bytes), "--max-inodes", str(settings.cache_max_inodes),
         *(["--farm", settings.farm] if settings.farm else []),
         *(item for path in settings.base for item in ("--base", str(path))),
         *(["--unsigned"] if settings.remote_unsigned else []), *([] if settings.remote_put else ["--no-put"]),

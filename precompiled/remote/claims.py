@@ -84,6 +84,14 @@ class Claims:
         with self._changed:
             return sum(case.taken for case in self._cases.values())
 
+    def settle(self, timeout_s: float) -> None:
+        """Wait until the leases that have ended are removed."""
+        with self._changed:
+            self._changed.wait_for(
+                lambda: not any(one.found is Found.MINE and one.over.is_set() for one in self._cases.values()),
+                max(0.0, timeout_s),
+            )
+
     def _forget(self) -> None:
         now = time.monotonic()
         for key in [key for key, case in self._cases.items() if _is_final(case) and now - case.since > KEPT_S]:
@@ -104,6 +112,7 @@ class Claims:
             with self._changed:
                 if not _is_final(case) and self._cases.get(key) is case:
                     del self._cases[key]
+                    self._changed.notify_all()
 
     def _wait(self, case: _Case, claim: Claim) -> None:
         pause, answered = LOOK_S[0], time.monotonic()

@@ -11,11 +11,9 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import fcntl
 import json
 import math
 import os
-import queue
 import select
 import socket
 import sys
@@ -28,18 +26,21 @@ from typing import IO, Any
 
 from precompiled import wire
 from precompiled.core import durable
+from precompiled.core.config import Settings
 from precompiled.core.errors import PrecompiledError, StoreError, WireError
 from precompiled.farm import farm
-from precompiled.remote import link, lists, transfer, trusting
+from precompiled.remote import lease, link, lists, starting, transfer, trusting
 from precompiled.remote.claims import Claims
 from precompiled.remote.errors import RemoteError
+from precompiled.remote.evicting import Evicting
+from precompiled.remote.puts import Item, Puts
 from precompiled.store import artifact_format as fmt
 from precompiled.store import package_format, trust
+from precompiled.store.artifacts import Store
 
 LOOK_S = 1.0
-LEAVING_S = 5.0  # one of other settings has left by then: its loop looks every LOOK_S
+DRAIN_S = 5.0  # for what is still to be put when it leaves; the next one waits for that (starting.LEAVING_S)
 STREAM_KEPT_S = 10.0  # what came ahead for one process of a program has come for those that start with it
-MAX_WAITING = 10_000  # what is to be put
 MAX_JOB_BYTES = 1 << 30
 
 
@@ -51,6 +52,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--timeout-s", type=float, default=10.0)
     parser.add_argument("--idle-s", type=float, default=600.0)
     parser.add_argument("--base", type=Path, action="append", default=[], help="what it has is not fetched")
+    parser.add_argument("--max-bytes", type=int, default=Settings.cache_max_bytes)
+    parser.add_argument("--max-inodes", type=int, default=Settings.cache_max_inodes)
     parser.add_argument("--unsigned", action="store_true")
     parser.add_argument("--no-put", action="store_true")
     parser.add_argument("--detach", action="store_true", help="go to the background, and end here once it listens")
@@ -89,7 +92,11 @@ class Helper:
         self._claims = Claims(self._failed, may_hold=not options.no_put)
         self._streams: dict[str, _Stream] = {}  # by program
         self._lock = threading.Lock()
-        self._to_put: queue.Queue[dict[str, Any]] = queue.Queue(MAX_WAITING)
+        self._puts = Puts(
+            self._put, failed=self._failed, given_up=self._gave_up, changed=self._tell, rests=self._rests
+        )
+        store = Store(options.store, options.base)
+        self._evicting = Evicting(store, options.max_bytes, options.max_inodes, self._failed)
         self._farm = farm.opened(options.farm, options.store, options.base, self._came) if options.farm else None
         self._told: dict[str, dict[str, Any]] = {}  # by file
         self._began = self._asked = time.monotonic()
@@ -109,11 +116,24 @@ class Helper:
             if select.select([listening], [], [], LOOK_S)[0]:
                 sock, _ = listening.accept()
                 threading.Thread(target=self._connection, args=(sock,), daemon=True).start()
+            self._evicting.look(self._published)
             self._tell()
+        with suppress(OSError):  # whoever asks from now on is for the next one
+            path.unlink()
+        until = time.monotonic() + DRAIN_S
+        self._puts.leave(DRAIN_S)
+        self._claims.settle(until - time.monotonic())
+        self._tell()
 
     def _is_wanted(self) -> bool:
-        at_work = self._claims.held > 0 or (self._farm is not None and self._farm.busy)
+        at_work = self._claims.held > 0 or self._puts.waiting > 0 or (self._farm is not None and self._farm.busy)
         return at_work or time.monotonic() - self._asked < self._options.idle_s
+
+    @property
+    def _published(self) -> int:
+        """How many objects have come here."""
+        there, farm = self._transfer, self._farm
+        return (there.counts.fetched if there is not None else 0) + (farm.counts.compiled if farm is not None else 0)
 
     # ------------------------------------------------ requests
 
@@ -219,7 +239,7 @@ class Helper:
                 self._will_put(question)
             case {"do": "flush"}:
                 self._opened.wait()
-                self._to_put.join()
+                self._puts.flush()
                 self._tell()
             case {"do": "farm"} if self._farm is not None:
                 self._farm.look(self._wait_s)
@@ -257,28 +277,16 @@ class Helper:
             self._tell()
 
     def _will_put(self, what: dict[str, Any]) -> bool:
-        if self._options.remote and not self._options.no_put:
-            with suppress(queue.Full):
-                self._to_put.put_nowait(what)
-                return True
-        return False
+        return bool(self._options.remote) and not self._options.no_put and self._puts.add(what)
 
     def _put_all(self) -> None:
         self._opened.wait()
-        while True:
-            what = self._to_put.get()
-            try:
-                if self._transfer is not None:
-                    self._put(self._transfer, what)
-            except (RemoteError, StoreError, FileNotFoundError) as error:
-                self._failed(error)
-            except Exception as error:  # noqa: BLE001 - the thread goes on
-                self._failed(error)
-            finally:
-                self._to_put.task_done()
-                self._tell()
+        self._puts.run()
 
-    def _put(self, there: transfer.Transfer, what: dict[str, Any]) -> None:
+    def _put(self, item: Item) -> None:
+        there, what = self._transfer, item.what
+        if there is None:
+            return  # the remote cannot be used at all, which is told
         if what["do"] == "used":
             lists.note(there, what["program"], what["keys"], what["fresh"], what["entries"])
             return
@@ -287,10 +295,20 @@ class Helper:
             return
         try:
             for artifact in there.store.lookup(what["key"]):
-                if artifact.slot == what["slot"] and there.store.is_own(artifact):
-                    there.put_artifact(artifact)
+                is_it = artifact.slot == what["slot"] and there.store.is_own(artifact)
+                if is_it and there.put_artifact(artifact):
+                    lease.remove_given_up(there, what["key"])
         finally:
-            self._claims.ended(what["key"], "put")
+            if not item.tries:  # nobody waits for a second try; by then another worker may have the key's lease
+                self._claims.ended(what["key"], "put")
+
+    def _rests(self) -> bool:
+        there = self._transfer
+        return there is not None and (there.bucket.writing.rests or there.bucket.reading.rests)
+
+    def _gave_up(self, number: int, why: str) -> None:
+        if self._transfer is not None:
+            self._transfer.gave_up(number, why)
 
     # ------------------------------------------------ its state
 
@@ -327,7 +345,7 @@ class Helper:
             told = self._transfer.document()
         else:
             return
-        self._write(link.STATE, {**told, "waiting": self._to_put.qsize()})
+        self._write(link.STATE, {**told, "waiting": self._puts.waiting})
 
     def _write(self, name: str, told: dict[str, Any]) -> None:
         with self._lock, suppress(OSError):
@@ -342,48 +360,9 @@ def _say(file: IO[bytes], answer: dict[str, Any]) -> None:
     file.flush()
 
 
-def _listening(folder: Path) -> socket.socket:
-    """The socket, in place of what a dead helper left. By the directory's descriptor: its path may be too long."""
-    with trust.open_directory(folder) as directory:
-        with suppress(FileNotFoundError):
-            os.unlink(link.SOCKET, dir_fd=directory)
-        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
-        sock.bind(f"/proc/self/fd/{directory}/{link.SOCKET}")
-        sock.listen(128)
-    return sock
-
-
-def _detach() -> int:
-    """Leave the starter, whose ``os.wait()`` must not find us among its children. What it started ends when its child
-    here closes the descriptor that is returned: it listens, or has ended.
-    """
-    reading, writing = os.pipe()
-    if os.fork() != 0:
-        os.close(writing)
-        os.read(reading, 1)
-        os._exit(0)
-    os.close(reading)
-    os.setsid()
-    return writing
-
-
-def _is_ours(lock: int, store: Path, arguments: list[str]) -> bool:
-    """Whether this process is the store's helper now. One of other settings, which was told to stop, is waited for."""
-    deadline = time.monotonic() + LEAVING_S
-    while True:
-        try:
-            fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return True
-        except OSError:
-            found = link.greeting(store) or {}
-            if found.get("arguments") == arguments or time.monotonic() >= deadline:
-                return False
-            time.sleep(0.02)
-
-
 def main(argv: Sequence[str]) -> int:
     options = _parser().parse_args(argv)
-    told = _detach() if options.detach else -1
+    told = starting.detach() if options.detach else -1
     os.chdir("/")  # the umask stays its user's: a shared directory is made by it, and all that is here says its mode
     folder = link.folder(options.store)
     for directory in (options.store, folder):
@@ -391,9 +370,9 @@ def main(argv: Sequence[str]) -> int:
         trust.check_stat(os.lstat(directory), str(directory), directory=True)
     arguments = [item for item in argv if item != "--detach"]
     lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    if not _is_ours(lock, options.store, arguments):
+    if not starting.is_ours(lock, options.store, arguments):
         return 0
-    listening = _listening(folder)
+    listening = starting.listening(folder)
     with suppress(FileNotFoundError):
         (folder / link.STARTING).unlink()
     if options.detach:

@@ -9,7 +9,7 @@ where it is there already, so there is one holder. It is *alive* while it grows:
 ``beat_s``; nobody reads what is in it. Who has seen its size unchanged for ``ttl_s`` of looking takes it for dead, and
 makes the next one: no clock is compared with another's. A holder that comes late sees the higher fence and stops; what
 it puts all the same is one more object for the same variant, and does no harm. Where a lease is *empty* its holder
-could not compile: everybody tries for himself. It is removed when the artifact is there.
+could not compile: everybody tries for himself. It is removed when its signer has put the artifact all the same.
 """
 
 from __future__ import annotations
@@ -43,6 +43,14 @@ class Found(Enum):
 
 def is_lease(name: str) -> bool:
     return _LEASE.fullmatch(name) is not None
+
+
+def remove_given_up(there: Transfer, key: str) -> None:
+    """Remove the empty leases of this host's signer: the artifact is there. Raises RemoteError."""
+    folder = f"{form.FOLDERS[ARTIFACT]}/{key}"
+    for name, size in there.bucket.listed(folder).items():
+        if size == 0 and (found := _LEASE.fullmatch(name)) and found[1] == there.trust.by:
+            there.bucket.remove(f"{folder}/{name}")
 
 
 class Claim:

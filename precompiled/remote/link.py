@@ -16,8 +16,8 @@
               {"do": "put-entry", "function", "name"}      the same
               {"do": "ahead", "program"}      helper -> {"listed"}, then {"fetched"}: what the program used last is here
               {"do": "used", "program", "keys", "fresh", "entries"}     helper -> {}, before it is listed (lists.py)
-              {"do": "flush"}                 helper -> {}, when all that it was told to put is put, or given up
-              {"do": "stop"}                  helper -> {}, and it leaves
+              {"do": "flush"}                 helper -> {}, when all that it was told to put is put, or was tried
+              {"do": "stop"}                  helper -> {}, and it leaves, when it has tried that once more
 
 Whoever asks goes on without an answer, as on one host: ``ask`` gives None and raises nothing. The standard library
 alone: workers and clients import this.

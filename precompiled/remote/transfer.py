@@ -9,12 +9,13 @@ from __future__ import annotations
 import dataclasses
 import threading
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from precompiled.core import words
 from precompiled.core.errors import CorruptArtifact, StoreError
 from precompiled.remote import envelope as form
 from precompiled.remote.bucket import Bucket
@@ -22,7 +23,7 @@ from precompiled.remote.envelope import ARTIFACT, ENTRY, LIST, Envelope, Object
 from precompiled.remote.errors import Refused, RemoteError
 from precompiled.remote.trusting import Trust
 from precompiled.store import artifact_format as fmt
-from precompiled.store import package_format, packed
+from precompiled.store import package_format, packed, unfit
 from precompiled.store.artifacts import Store
 from precompiled.store.packages import Entry
 from precompiled.store.reading import Artifact
@@ -34,8 +35,8 @@ PARALLEL = 16  # requests at a time, where many objects are wanted
 
 @dataclass
 class Counts:
-    """What was done. ``refused``: objects, by code; ``failed``: requests that gave nothing, by code; ``last``: the last
-    of both in a sentence.
+    """What was done. ``refused``: objects, by code; ``failed``: requests that gave nothing, by code; ``given_up``:
+    objects that were to be put, and are not tried again; ``last``: the last of the three in a sentence.
     """
 
     fetched: int = 0
@@ -43,6 +44,7 @@ class Counts:
     absent: int = 0  # keys that had to be compiled here
     bytes_fetched: int = 0
     bytes_put: int = 0
+    given_up: int = 0
     refused: Counter[str] = field(default_factory=Counter)
     failed: Counter[str] = field(default_factory=Counter)
     last: str = ""
@@ -114,10 +116,10 @@ class Transfer:
         return [item for item in found if item is not None]
 
     def _take(self, objects: list[Object], publish: Callable[[Object, bytes], None]) -> int:
-        """Publish one object of each label; those that are refused are passed over."""
+        """Publish one object of each label; those that are refused, or were set aside here, are passed over."""
         taken, tried = set(), Counter[str]()
         for item in objects:
-            if item.label in taken or item.path in self._bad or tried[item.label] >= MAX_TRIED:
+            if item.label in taken or self._is_unfit(item) or tried[item.label] >= MAX_TRIED:
                 continue
             tried[item.label] += 1
             try:
@@ -165,11 +167,23 @@ class Transfer:
     def is_refused(self, item: Object) -> bool:
         return item.path in self._bad
 
+    def _is_unfit(self, item: Object) -> bool:
+        """Whether it was refused, or came here already, and could not be used."""
+        return self.is_refused(item) or (
+            item.kind == ARTIFACT and unfit.is_noted(self.store.quarantined, item.group, item.digest)
+        )
+
     def failed(self, error: RemoteError) -> None:
         """Count a request that gave nothing: its reason is told when the remote answers again, too."""
         with self._lock:
             self.counts.failed[error.code] += 1
             self.counts.last = error.message
+
+    def gave_up(self, number: int, why: str) -> None:
+        """Count what was to be put and will not be."""
+        with self._lock:
+            self.counts.given_up += number
+            self.counts.last = f"{words.counted(number, 'object')} not put: {why}"
 
     def refuse(self, item: Object, error: Refused | CorruptArtifact) -> None:
         """Count an object that is not as it should be, and do not look at it again."""
@@ -215,11 +229,9 @@ class Transfer:
             manifest = artifact.manifest
             if (not chosen or manifest.key.startswith(chosen)) and manifest.created >= since:
                 found += self._kept(lambda artifact=artifact: self.put_artifact(artifact))  # type: ignore[misc]
-        for entry in list(self._own_entries()) if (not chosen if packages is None else packages) else []:
-            needs = entry.header.artifacts
-            of_keys = not chosen or (needs and all(key.startswith(chosen) for key in needs))
+        for entry in self.entries(chosen) if (not chosen if packages is None else packages) else []:
             with suppress(FileNotFoundError):
-                if of_keys and entry.path.stat().st_mtime >= since:
+                if entry.path.stat().st_mtime >= since:
                     name = (entry.header.function, entry.name)
                     found += self._kept(lambda name=name: self.put_entry(*name))  # type: ignore[misc]
         return found
@@ -231,10 +243,18 @@ class Transfer:
             self.counts.last = str(error)
             return False
 
-    def _own_entries(self) -> Iterator[Entry]:
+    def entries(self, keys: Collection[str] = ()) -> list[Entry]:
+        """The store's own entries that may be put: all, or those that need artifacts of these keys (beginnings are
+        enough), and no others.
+        """
+        found, chosen = [], tuple(keys)
         for entry in self.store.packages.entries():
-            if entry.root == self.store.root and self.store.packages.refused(entry.header.function) is None:
-                yield entry
+            needs = entry.header.artifacts
+            of_keys = not chosen or (needs and all(key.startswith(chosen) for key in needs))
+            is_own = entry.root == self.store.root
+            if of_keys and is_own and self.store.packages.refused(entry.header.function) is None:
+                found.append(entry)
+        return found
 
     def put(self, kind: str, group: str, label: str, body: Callable[[], bytes]) -> bool:
         """Put an object there, unless one of its label is that we believe; whether it was put."""
@@ -242,7 +262,7 @@ class Transfer:
             return False  # a host without a key of its own only reads
         there = [item for item in self.objects(kind, group) if item.label == label]
         # One by a key that we do not believe, or one that was refused, is of no use to us.
-        if any(self.trust.believes(item.by) and item.path not in self._bad for item in there):
+        if any(self.trust.believes(item.by) and not self._is_unfit(item) for item in there):
             return False
         self.write(kind, group, label, body())
         return True

@@ -155,6 +155,13 @@ def open_manifest(data: bytes, key: str) -> Manifest:
     return manifest
 
 
+def names_for_others(manifest: Manifest) -> list[str]:
+    """The files that another host or user needs: all, with the program only where there are guards. Then it may be
+    asked for a further variant where nothing is traced (packages/graphs.py); it has lines of the user's code.
+    """
+    return [name for name in manifest.files if name != PROGRAM or manifest.guards]
+
+
 def encode_failure(failure: Failure) -> bytes:
     return canonical(failure)
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from precompiled.core import durable
 from precompiled.core.errors import CorruptArtifact, StoreError, UntrustedStore
 from precompiled.store import artifact_format as fmt
-from precompiled.store import bases, scratch, trust
+from precompiled.store import bases, scratch, trust, unfit
 from precompiled.store.packages import PackageStore, temporary_name
 from precompiled.store.reading import Artifact, Reader, reading
 
@@ -125,14 +125,8 @@ class Store(Reader):
         return self.read_some(artifact, [name for name in artifact.manifest.files if name != fmt.PROGRAM])
 
     def read_for_others(self, artifact: Artifact) -> dict[str, bytes]:
-        """What another host or user needs of an artifact: ``read_files``, with the program only where it has guards.
-        Then it may be asked for a further variant where nothing is traced (packages/graphs.py); it has lines of the
-        user's code. Raises as ``read_files``.
-        """
-        files = self.read_files(artifact)
-        if artifact.manifest.guards and fmt.PROGRAM in artifact.manifest.files:
-            files |= self.read_some(artifact, [fmt.PROGRAM])
-        return files
+        """What another host or user needs of an artifact (``names_for_others``). Raises as ``read_files``."""
+        return self.read_some(artifact, fmt.names_for_others(artifact.manifest))
 
     def read_program(self, artifact: Artifact) -> bytes | None:
         """The program that an artifact was compiled from, checked as any of its files; None where it has none."""
@@ -151,7 +145,7 @@ class Store(Reader):
         try:
             return self.read(artifact, names)
         except CorruptArtifact as error:
-            self.set_aside(artifact, str(error))
+            self.quarantine(artifact.path, str(error))
             raise
 
     def touch(self, artifact: Artifact) -> None:
@@ -273,7 +267,10 @@ class Store(Reader):
             (self.quarantined / f"{target.name}.reason").write_text(reason + "\n")
 
     def set_aside(self, artifact: Artifact, reason: str) -> None:
-        """Have no lookup find an artifact again, which turned out to be unfit when it was read or loaded."""
+        """Have no lookup find an artifact again, which turned out to be unfit when it was read or loaded; nor a remote
+        bring it again.
+        """
+        unfit.note(artifact, self.quarantined, reason)
         if self.is_own(artifact):
             self.quarantine(artifact.path, reason)
         else:

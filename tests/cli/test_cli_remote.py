@@ -13,11 +13,10 @@ import pytest
 from support_cli import answer, invoke
 
 from precompiled.cli import checks_remote, remote
-from precompiled.client import ahead
 from precompiled.core import config
-from precompiled.remote import expiry, lists
+from precompiled.remote import expiry
 from precompiled.store import artifact_format as fmt
-from precompiled.store import runs
+from precompiled.store import package_format, runs
 from precompiled.store.artifacts import Store
 
 KEY, OTHER = fmt.digest(b"a graph"), fmt.digest(b"another graph")
@@ -83,16 +82,22 @@ def test_what_is_chosen_by_age_or_program_goes_to_and_fro(hosts: dict[str, list[
     run.chmod(0o600)
     assert answer("push", "--program", str(tmp_path / "other.py"), *hosts["a"], status=2)["error"]["code"] == "usage"
     assert answer("push", "--program", str(program), KEY, *hosts["a"], status=2)["error"]["code"] == "usage"
-    assert answer("push", "--program", str(program), *hosts["a"])["put"] == 1
-    assert answer("pull", "--program", str(program), *hosts["b"])["fetched"] == 0  # no process has told of it
     there = remote.opened(config.load({"cache_dir": tmp_path / "a"}))
-    assert lists.note(there, ahead.identity(str(program)), [KEY], [], [])
-    assert answer("pull", "--program", str(program), "--days", "1", *hosts["b"])["fetched"] == 1
+    [function, other] = ("f" * 64, "e" * 64)
+    header = package_format.Header(function, "program", "f", "0" * 64, False, "compiled", artifacts=[KEY])
+    name = there.store.packages.publish(header, b"{}", b"body")
+    there.store.packages.publish(dataclasses.replace(header, function=other, artifacts=[KEY, OTHER]), b"{}", b"body")
+    # The artifact, the entry that needs nothing else, and their list: what `pull` looks for.
+    assert answer("push", "--program", str(program), *hosts["a"])["put"] == 3
+    assert answer("push", "--program", str(program), *hosts["a"])["put"] == 0
+    assert answer("pull", "--program", str(program), "--days", "1", *hosts["b"])["fetched"] == 2
+    mine = Store(tmp_path / "b")
+    assert mine.lookup(KEY) and mine.packages.names(function) == [name] and not mine.packages.names(other)
     done = answer("sync", "--cache-dir", str(tmp_path / "c"))
-    assert (done["fetched"], done["put"]) == (1, 0)
+    assert (done["fetched"], done["put"]) == (2, 0)
     (tmp_path / "d").mkdir()
     os.utime(next((tmp_path / "bucket" / "artifacts" / KEY).iterdir()), (1, 1))
-    assert answer("pull", "--days", "1", "--cache-dir", str(tmp_path / "d"))["fetched"] == 0
+    assert answer("pull", "--days", "1", "--cache-dir", str(tmp_path / "d"))["fetched"] == 1
 
 
 def test_what_is_old_or_too_much_is_removed_from_the_remote(hosts: dict[str, list[str]], tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ from precompiled.core.errors import ConfigError, NotServed, PrecompiledError
 from precompiled.core.reasons import REASONS
 from precompiled.graph import environment
 from precompiled.store import artifact_format as fmt
-from precompiled.store import runs
+from precompiled.store import runs, unfit
 from precompiled.store.artifacts import Store
 from precompiled.torch_internals import compile as compiling
 from precompiled.torch_internals import inductor, route
@@ -94,6 +94,7 @@ def test_an_artifact_that_torch_cannot_load(here: ThisProcess) -> None:
     store, path = plant(here)
     is_made_anew(here, "artifact-unloadable")
     assert not path.exists() and "torch cannot load" in next(store.quarantined.glob("*.reason")).read_text()
+    assert list(store.quarantined.glob(f"*{unfit.NOTE_SUFFIX}")), "no remote is to bring it again"
 
 
 @pytest.mark.reason("artifact-corrupt")
@@ -102,6 +103,7 @@ def test_an_artifact_that_was_altered(here: ThisProcess) -> None:
     (path / fmt.BUNDLE).write_bytes(b"no pickle of torch'Z")
     is_made_anew(here, "artifact-corrupt")
     assert "digest" in next(store.quarantined.glob("*.reason")).read_text()
+    assert not list(store.quarantined.glob(f"*{unfit.NOTE_SUFFIX}")), "a remote may bring it again"
 
 
 @pytest.mark.reason("artifact-evicted")

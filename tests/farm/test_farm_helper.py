@@ -28,7 +28,7 @@ from precompiled.core.config import Settings
 from precompiled.core.errors import ConfigError
 from precompiled.farm import farm
 from precompiled.graph import key
-from precompiled.remote import helper, link
+from precompiled.remote import helper, link, starting
 from precompiled.remote.bucket import Bucket
 from precompiled.remote.lease import is_lease
 from precompiled.store.artifacts import Store
@@ -127,7 +127,7 @@ def with_remote(
     folder = link.folder(root)
     for directory in (root, folder):
         directory.mkdir(mode=0o700)
-    listening = helper._listening(folder)
+    listening = starting.listening(folder)
     running = helper.Helper(helper._parser().parse_args(arguments), arguments)
     thread = threading.Thread(target=running.serve, args=(listening,))
     thread.start()

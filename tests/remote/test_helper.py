@@ -23,8 +23,8 @@ from precompiled import compiler, wire
 from precompiled.client import ahead, remote_helper
 from precompiled.core import config
 from precompiled.core.config import Settings
-from precompiled.remote import link
-from precompiled.remote.envelope import ENTRY
+from precompiled.remote import lease, link
+from precompiled.remote.envelope import ARTIFACT, ENTRY
 from precompiled.store.artifacts import Store
 from precompiled.store.requests import requests
 
@@ -227,7 +227,7 @@ import os, sys
 from pathlib import Path
 from precompiled.client import remote_helper
 from precompiled.core import config
-from precompiled.remote import link
+from precompiled.remote import lease, link
 
 settings = config.load()
 remote_helper.ensure(settings)
@@ -261,3 +261,19 @@ def test_who_ends_waits_no_longer_than_he_says_for_a_helper_that_starts(settings
     began = time.monotonic()
     assert link.ask(settings.cache_dir, {"do": "used"}, wait_s=0.2) is None
     assert time.monotonic() - began < link.STARTING_S / 2
+
+
+def test_who_compiled_at_last_is_not_remembered_as_who_could_not(settings: Settings, tmp_path: Path) -> None:
+    """An empty lease has everybody compile for himself: it was there until somebody ran `remote gc`."""
+    there, root = host(tmp_path / "other", settings.remote), settings.cache_dir
+    folder, store = f"artifacts/{KEY}", Store(root)
+    there.bucket.write(f"{folder}/lease-{'0' * 16}-00000001", b"")  # of another signer
+    there.bucket.write(f"{folder}/lease-unsigned-00000002", b"of one who is at work")
+    remote_helper.ensure(settings)
+    for number in (1, 3):
+        there.bucket.write(f"{folder}/lease-unsigned-{number:08}", b"")
+    link.put_artifact(root, KEY, store.publish(payload()).slot)
+    assert link.ask(root, {"do": "flush"}) == {}
+    names = [name for name in there.bucket.listed(folder) if lease.is_lease(name)]
+    assert sorted(names) == [f"lease-{'0' * 16}-00000001", "lease-unsigned-00000002"]
+    assert len(there.objects(ARTIFACT, KEY)) == 1

@@ -136,6 +136,7 @@ def test_a_process_waits_for_a_helper_that_hangs_once_and_shortly(
     assert not found.wait() and not found.wait()
     assert waited == [pytest.approx(0.2 * ahead.QUIET), 0.0] and found.under_way
     answer.set()
+    monkeypatch.undo()  # the helper is told to stop
 
 
 def test_a_helper_that_cannot_be_started_is_told(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:

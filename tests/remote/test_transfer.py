@@ -21,6 +21,7 @@ from precompiled.remote import envelope as form
 from precompiled.remote.bucket import MAX_FAILURES, Breaker, Bucket
 from precompiled.remote.envelope import Object
 from precompiled.remote.errors import RemoteError
+from precompiled.remote.lease import Claim, Found
 from precompiled.remote.transfer import Transfer
 from precompiled.store import artifact_format as fmt
 from precompiled.store import packed
@@ -127,6 +128,43 @@ def test_what_no_artifact_is_made_of_is_corrupt_and_nothing_else() -> None:
     for wrong in (b"", b"{}\n", body[:-1], body + b"x", body.replace(b"n", b"N", 1)):
         with pytest.raises(CorruptArtifact):
             packed.unpack(wrong, KEY)
+
+
+# ---------------------------------------------------------------- objects that cannot be used here
+
+
+@pytest.mark.parametrize("guards", ["", "s0 > 2"])
+def test_what_was_set_aside_here_does_not_come_again(guards: str, tmp_path: Path) -> None:
+    """Whole, signed, and nothing that torch loads here: each process fetched it anew, and nobody compiled it."""
+    url = memory()
+    a, b = host(tmp_path / "a", url), host(tmp_path / "b", url)
+    plain = payload(guards=guards)
+    a.put_artifact(a.store.publish(fmt.Payload(plain.manifest, {**plain.files, fmt.PROGRAM: fmt.pack_program(b"{}")})))
+    assert b.fetch(KEY) == 1
+    [artifact] = b.store.lookup(KEY)
+    b.store.set_aside(artifact, "torch cannot load it")
+    again = host(tmp_path / "b", url)  # the helper of another process
+    assert (again.fetch(KEY), again.pull(), again.bring(again.everything())) == (0, 0, 0)
+    assert Claim(again, KEY).look() is Found.MINE  # a worker compiles it here
+    # What that makes is of use to others, who may fail at the same one.
+    mine = payload(guards=guards)
+    assert again.put_artifact(again.store.publish(fmt.Payload(replace(mine.manifest, created=1.0), mine.files)))
+    assert len(a.objects(form.ARTIFACT, KEY)) == 2 and not again.put_artifact(again.store.lookup(KEY)[0])
+    # As long as it is in the quarantine.
+    again.store.clear()
+    assert again.fetch(KEY) == 1
+
+
+def test_what_this_disk_has_spoiled_comes_again(tmp_path: Path) -> None:
+    url = memory()
+    a, b = host(tmp_path / "a", url), host(tmp_path / "b", url)
+    a.put_artifact(a.store.publish(payload()))
+    assert b.fetch(KEY) == 1
+    [artifact] = b.store.lookup(KEY)
+    (artifact.path / fmt.BUNDLE).write_bytes(b"x" * 100)
+    with pytest.raises(CorruptArtifact):
+        b.store.read_files(artifact)
+    assert b.store.lookup(KEY) == [] and b.fetch(KEY) == 1
 
 
 # ---------------------------------------------------------------- places that do not answer

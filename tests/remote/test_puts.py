@@ -1,0 +1,165 @@
+"""What is to be put: a remote that fails loses nothing of it, for a while, and keeps no helper for ever."""
+
+from __future__ import annotations
+
+import argparse
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from support_daemon import wait_until
+from support_remote import host
+from support_store import KEY, payload
+
+from precompiled.remote import bucket, envelope, helper, link, puts, starting
+from precompiled.remote.errors import RemoteError
+from precompiled.remote.puts import Item, Puts
+from precompiled.store.artifacts import Store
+
+
+class Told:
+    def __init__(self) -> None:
+        self.tried: list[str] = []
+        self.failed: list[Exception] = []
+        self.given_up: list[tuple[int, str]] = []
+
+
+@contextmanager
+def running(put: Callable[[Item], None], told: Told, rests: Callable[[], bool] = lambda: False) -> Iterator[Puts]:
+    found = Puts(put, failed=told.failed.append, given_up=lambda *one: told.given_up.append(one), rests=rests)
+    thread = threading.Thread(target=found.run)
+    thread.start()
+    try:
+        yield found
+    finally:
+        found.leave(0.0)
+        thread.join(30.0)
+        assert not thread.is_alive()
+
+
+def refuses(told: Told) -> Callable[[Item], None]:
+    def put(item: Item) -> None:
+        told.tried.append(item.what["key"])
+        raise RemoteError("nobody listens", code="remote-unreachable")
+
+    return put
+
+
+def test_what_a_remote_did_not_take_is_put_when_it_is_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More than it takes for the remote to be left alone: what waited then was thrown away."""
+    monkeypatch.setattr(puts, "AGAIN_S", 0.05)
+    monkeypatch.setattr(bucket, "REST_S", 0.1)
+    place, told = tmp_path / "bucket", Told()
+    place.write_text("no directory")
+    there = host(tmp_path / "a", f"file://{place}")
+    keys = [f"{number:x}" * 64 for number in range(bucket.MAX_FAILURES + 2)]
+    artifacts = {key: there.store.publish(payload(key)) for key in keys}
+
+    def rests() -> bool:
+        return there.bucket.reading.rests or there.bucket.writing.rests
+
+    with running(lambda item: there.put_artifact(artifacts[item.what["key"]]) and None, told, rests) as found:
+        for key in keys:
+            assert found.add({"key": key})
+        assert found.flush() and found.waiting == len(keys) and len(told.failed) >= len(keys)
+        place.unlink()
+        wait_until(lambda: found.waiting == 0)
+    assert all(there.objects(envelope.ARTIFACT, key) for key in keys) and told.given_up == []
+
+
+def test_each_is_tried_once_for_who_waits_while_the_remote_fails() -> None:
+    told = Told()
+    with running(refuses(told), told) as found:
+        for key in "abc":
+            found.add({"key": key})
+        assert found.flush() and told.tried == ["a", "b", "c"]
+        assert found.flush() and told.tried == ["a", "b", "c"] * 2 and found.waiting == 3
+    assert [number for number, _why in told.given_up] == [3] and "nobody listens" in told.given_up[0][1]
+
+
+def test_what_a_remote_does_not_take_for_long_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(puts, "AGAIN_S", 0.05)
+    monkeypatch.setattr(puts, "KEPT_S", 0.5)
+    told = Told()
+    with running(refuses(told), told) as found:
+        found.add({"key": "a"})
+        wait_until(lambda: told.given_up)
+        assert found.waiting == 0 and len(told.tried) > 1
+    [(number, why)] = told.given_up
+    assert number == 1 and "nobody listens" in why
+
+
+def test_what_there_is_no_room_for_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(puts, "MAX_WAITING", 1)
+    told = Told()
+    with running(refuses(told), told) as found:
+        assert found.add({"key": "a"}) and found.flush()
+        assert not found.add({"key": "b"}) and told.given_up[0][0] == 1
+
+
+# ---------------------------------------------------------------- a helper's end
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """That nothing can be put into, until it is removed."""
+    found = tmp_path / "bucket"
+    found.write_text("no directory")
+    return found
+
+
+@contextmanager
+def serving(root: Path, place: Path, idle_s: float) -> Iterator[threading.Thread]:
+    """A helper of this process: what it waits for can be made shorter."""
+    arguments = ["--store", str(root), "--remote", f"file://{place}", "--unsigned", "--idle-s", str(idle_s)]
+    options: argparse.Namespace = helper._parser().parse_args(arguments)
+    folder = link.folder(root)
+    folder.mkdir(parents=True, mode=0o700)
+    listening: socket.socket = starting.listening(folder)
+    with listening:
+        thread = threading.Thread(target=helper.Helper(options, arguments).serve, args=(listening,))
+        thread.start()
+        try:
+            yield thread
+        finally:
+            link.ask(root, {"do": "stop"})
+            thread.join(60.0)
+            assert not thread.is_alive()
+
+
+def test_a_helper_with_something_to_put_outlives_its_idle_time_but_no_dead_remote(
+    tmp_path: Path, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(puts, "AGAIN_S", 0.2)
+    monkeypatch.setattr(puts, "KEPT_S", 3.0)
+    root = tmp_path / "store"
+    slot = Store(root).publish(payload()).slot
+    with serving(root, place, idle_s=0.5) as thread:
+        link.put_artifact(root, KEY, slot)
+        thread.join(60.0)
+        assert not thread.is_alive()
+    told = link.state(root)
+    assert told is not None and (told["waiting"], told["put"], told["given_up"]) == (0, 0, 1)
+    assert "3 s" in told["last"] and told["failed"], told  # and not because it left
+
+
+def test_a_helper_that_is_told_to_stop_puts_what_is_waiting(tmp_path: Path, place: Path) -> None:
+    root, there = tmp_path / "store", host(tmp_path / "other", f"file://{place}")
+    slot = Store(root).publish(payload()).slot
+
+    def told() -> dict[str, object]:
+        return link.state(root) or {}
+
+    with serving(root, place, idle_s=600.0) as thread:
+        link.put_artifact(root, KEY, slot)
+        wait_until(lambda: told().get("failed"))
+        wait_until(lambda: told()["waiting"] == 1)
+        place.unlink()
+        assert link.ask(root, {"do": "stop"}) == {}
+        assert link.greeting(root) is None  # the next one may come
+        thread.join(60.0)
+    assert there.objects(envelope.ARTIFACT, KEY)
+    assert (told()["waiting"], told()["put"], told()["given_up"]) == (0, 1, 0)
