@@ -169,7 +169,8 @@ def gc_command(out: Output, settings: Settings, days: float | None, max_bytes: i
     if days is None and max_bytes is None:
         raise click.UsageError("give --days, --max-bytes, or both")
     bucket = opened(settings).bucket
-    items, now = expiry.ours(bucket)
+    items = expiry.ours(bucket)
+    now = time.time() if dry_run or not items else expiry.time_there(bucket)
     gone = expiry.expired(items, now, None if days is None else days * DAY_S, max_bytes)
     if not dry_run:
         expiry.remove(bucket, gone)

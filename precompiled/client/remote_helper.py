@@ -22,7 +22,6 @@ LOG = "helper.log"
 def arguments(settings: Settings) -> list[str]:
     return [
         "--store", str(settings.cache_dir), "--remote", settings.remote, "--timeout-s", str(settings.remote_timeout_s),
-        "--max-bytes", str(settings.cache_max_bytes), "--max-inodes", str(settings.cache_max_inodes),
         *(["--farm", settings.farm] if settings.farm else []),
         *(item for path in settings.base for item in ("--base", str(path))),
         *(["--unsigned"] if settings.remote_unsigned else []), *([] if settings.remote_put else ["--no-put"]),
@@ -44,7 +43,8 @@ def ensure(settings: Settings) -> None:
     starting.write_text(whose)
     with open(_log(folder), "ab") as output:
         process = subprocess.Popen(
-            [sys.executable, "-m", "precompiled.remote.helper", "--detach", *wanted], env=variables(), cwd="/",
+            [sys.executable, "-m", "precompiled.remote.helper", "--detach", f"--max-bytes={settings.cache_max_bytes}",
+             f"--max-inodes={settings.cache_max_inodes}", *wanted], env=variables(), cwd="/",
             stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True,
         )  # fmt: skip
 

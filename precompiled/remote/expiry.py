@@ -7,6 +7,7 @@ host that needs what was removed compiles it, and puts it again.
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +19,7 @@ from precompiled.remote.lease import is_lease
 from precompiled.remote.transfer import PARALLEL
 
 LEASE_MAX_AGE_S = 3600.0  # far beyond the longest time without a beat
+_CLOCK = re.compile(r"clock-[0-9a-f]{16}")  # of ``time_there``, left by one that was killed
 
 
 @dataclass(frozen=True)
@@ -29,24 +31,26 @@ class Item:
     written: float | None
 
 
-def ours(bucket: Bucket) -> tuple[list[Item], float]:
-    """All objects and leases below the URL; what else lies there is nobody's business. And what time it is there, in
-    seconds since the epoch: by an object that is written for it, since a clock that is fast here would remove leases of
-    those who hold them. Raises RemoteError.
+def ours(bucket: Bucket) -> list[Item]:
+    """All objects and leases below the URL; what else lies there is nobody's business. Raises RemoteError."""
+    return [
+        Item(path, size, written)
+        for path, (size, written) in sorted(bucket.everything().items())
+        if form.object_at(path, size) is not None or _is_lease(path) or _CLOCK.fullmatch(path)
+    ]
+
+
+def time_there(bucket: Bucket) -> float:
+    """What time it is in the remote, by an object that is written for it, in seconds since the epoch: a clock that is
+    fast here would remove leases of those who hold them. Raises RemoteError.
     """
     clock = f"clock-{os.urandom(8).hex()}"
     bucket.write(clock, b".")
     try:
-        found = bucket.everything()
+        written = bucket.everything().get(clock, (1, None))[1]
     finally:
         bucket.remove(clock)
-    now = found.get(clock, (1, None))[1]
-    items = [
-        Item(path, size, written)
-        for path, (size, written) in sorted(found.items())
-        if form.object_at(path, size) is not None or _is_lease(path)
-    ]
-    return items, time.time() if now is None else now  # a place that says no times has none that are compared
+    return time.time() if written is None else written  # a place that says no times has none to compare
 
 
 def _is_lease(path: str) -> bool:
@@ -59,7 +63,7 @@ def expired(items: Collection[Item], now: float, max_age_s: float | None, max_by
     kept: list[Item] = []
     for item in items:
         age = None if item.written is None else now - item.written
-        limit = LEASE_MAX_AGE_S if _is_lease(item.path) else max_age_s
+        limit = LEASE_MAX_AGE_S if _is_lease(item.path) or _CLOCK.fullmatch(item.path) else max_age_s
         (found if age is not None and limit is not None and age > limit else kept).append(item)
     left = sum(item.size for item in kept)
     for item in sorted((one for one in kept if one.written is not None), key=lambda one: one.written or 0.0):

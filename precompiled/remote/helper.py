@@ -52,7 +52,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--timeout-s", type=float, default=10.0)
     parser.add_argument("--idle-s", type=float, default=600.0)
     parser.add_argument("--base", type=Path, action="append", default=[], help="what it has is not fetched")
-    parser.add_argument("--max-bytes", type=int, default=Settings.cache_max_bytes)
+    parser.add_argument("--max-bytes", type=int, default=Settings.cache_max_bytes)  # as starting.BUDGETS has them
     parser.add_argument("--max-inodes", type=int, default=Settings.cache_max_inodes)
     parser.add_argument("--unsigned", action="store_true")
     parser.add_argument("--no-put", action="store_true")
@@ -101,6 +101,7 @@ class Helper:
         self._told: dict[str, dict[str, Any]] = {}  # by file
         self._began = self._asked = time.monotonic()
         self._stopping = False
+        self._connections = 0
 
     @property
     def _wait_s(self) -> float:
@@ -115,6 +116,8 @@ class Helper:
         while not self._stopping and self._is_wanted() and path.exists():
             if select.select([listening], [], [], LOOK_S)[0]:
                 sock, _ = listening.accept()
+                with self._lock:
+                    self._connections += 1
                 threading.Thread(target=self._connection, args=(sock,), daemon=True).start()
             self._evicting.look(self._published)
             self._tell()
@@ -126,8 +129,10 @@ class Helper:
         self._tell()
 
     def _is_wanted(self) -> bool:
-        at_work = self._claims.held > 0 or self._puts.waiting > 0 or (self._farm is not None and self._farm.busy)
-        return at_work or time.monotonic() - self._asked < self._options.idle_s
+        # A remote that never opens takes nothing.
+        puts = self._opened.is_set() and self._puts.waiting > 0
+        at_work = puts or self._claims.held > 0 or (self._farm is not None and self._farm.busy)
+        return at_work or self._connections > 0 or time.monotonic() - self._asked < self._options.idle_s
 
     @property
     def _published(self) -> int:
@@ -138,6 +143,13 @@ class Helper:
     # ------------------------------------------------ requests
 
     def _connection(self, sock: socket.socket) -> None:
+        try:
+            self._answered(sock)
+        finally:
+            with self._lock:
+                self._connections -= 1
+
+    def _answered(self, sock: socket.socket) -> None:
         with sock, suppress(OSError, ValueError, KeyError, TypeError, WireError):
             sock.settimeout(link.GREETING_S)
             file: IO[bytes] = sock.makefile("rwb")  # type: ignore[assignment]
@@ -296,7 +308,7 @@ class Helper:
         try:
             for artifact in there.store.lookup(what["key"]):
                 is_it = artifact.slot == what["slot"] and there.store.is_own(artifact)
-                if is_it and there.put_artifact(artifact):
+                if is_it and (there.put_artifact(artifact) or item.tries):  # the first try may have got so far
                     lease.remove_given_up(there, what["key"])
         finally:
             if not item.tries:  # nobody waits for a second try; by then another worker may have the key's lease
@@ -329,8 +341,9 @@ class Helper:
     def _failed(self, error: Exception) -> None:
         if isinstance(error, RemoteError) and self._transfer is not None:
             self._transfer.failed(error)
-        sys.stderr.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {type(error).__name__}: {error}\n")
-        sys.stderr.flush()
+        with suppress(OSError, ValueError):  # its log's disk is full: a thread that puts, or holds a lease, goes on
+            sys.stderr.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {type(error).__name__}: {error}\n")
+            sys.stderr.flush()
 
     def _tell(self) -> None:
         """Write what has changed of the remote's state, and of the farm's."""
@@ -368,7 +381,7 @@ def main(argv: Sequence[str]) -> int:
     for directory in (options.store, folder):
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         trust.check_stat(os.lstat(directory), str(directory), directory=True)
-    arguments = [item for item in argv if item != "--detach"]
+    arguments = starting.identity(argv)
     lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     if not starting.is_ours(lock, options.store, arguments):
         return 0

@@ -2,7 +2,7 @@
 
 What was not tried yet is *fresh*, and tried at once, so who waits in ``flush`` waits for one try of each. What the
 remote did not take is tried again, ``AGAIN_S`` later and not while the remote rests (bucket.py), until it is KEPT_S
-old; then it is given up.
+old; then it is given up. What a program has used is listed after what was told before it: a list names what is there.
 """
 
 from __future__ import annotations
@@ -62,11 +62,11 @@ class Puts:
     def add(self, what: dict[str, Any]) -> bool:
         """Whether there was room for it."""
         with self._state:
-            if len(self._fresh) + len(self._again) < MAX_WAITING:
+            if not self._left and len(self._fresh) + len(self._again) < MAX_WAITING:
                 self._fresh.append(Item(what, time.monotonic()))
                 self._state.notify_all()
                 return True
-        self._given_up(1, f"{MAX_WAITING} are waiting already")
+        self._given_up(1, "the helper has left" if self._left else f"{MAX_WAITING} are waiting already")
         return False
 
     def flush(self, timeout_s: float | None = None) -> bool:
@@ -99,14 +99,27 @@ class Puts:
                 self._failed(error)
             except Exception as error:  # noqa: BLE001 - the thread goes on; here it cannot be read, or was evicted
                 self._failed(error)
-            with self._state:
-                item.tries += 1
-                self._trying = None
-                if item.error is not None:
-                    item.due = time.monotonic() + AGAIN_S
-                    self._again.append(item)
-                self._state.notify_all()
+            finally:
+                with self._state:
+                    item.tries += 1
+                    self._trying = None
+                    if item.error is not None:
+                        self._later(item, time.monotonic() + AGAIN_S)
+                    self._state.notify_all()
             self._changed()
+
+    def _later(self, item: Item, due: float) -> None:
+        item.due = due
+        self._again.append(item)
+
+    def _taken(self, items: deque[Item]) -> Item | None:
+        """The first of these, to be tried; None where that is a list, and what was told before it is not there yet."""
+        item = items.popleft()
+        if item.what.get("do") == "used" and any(other.what.get("do") != "used" for other in self._again):
+            self._later(item, self._again[-1].due)
+            return None
+        self._trying = item
+        return item
 
     def _next(self) -> Item | None:
         while True:
@@ -118,13 +131,13 @@ class Puts:
                 for item in old:
                     self._again.remove(item)
                 if not old:
-                    if self._fresh:
-                        self._trying = self._fresh.popleft()
-                        return self._trying
                     due = self._again[0].due - now if self._again else None
-                    if due is not None and due <= 0 and not self._rests():
-                        self._trying = self._again.popleft()
-                        return self._trying
+                    ready = self._fresh or (self._again if due is not None and due <= 0 and not self._rests() else None)
+                    if ready:
+                        if (taken := self._taken(ready)) is not None:
+                            return taken
+                        self._state.notify_all()  # nothing may be fresh any more
+                        continue
                     self._state.wait(None if due is None else LOOK_S if due <= 0 else min(due, LOOK_S))
             if old:
                 self._give_up(old, f"for {KEPT_S:g} s the remote did not take them")

@@ -6,6 +6,7 @@ import fcntl
 import os
 import socket
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -13,6 +14,16 @@ from precompiled.remote import link
 from precompiled.store import trust
 
 LEAVING_S = 10.0  # one of other settings has left by then: helper.LOOK_S, and helper.DRAIN_S for what it has to put
+
+
+BUDGETS = ("--max-bytes=", "--max-inodes=")
+
+
+def identity(argv: Sequence[str]) -> list[str]:
+    """By which arguments a helper is another one: not by how large its store may be, or programs that differ in that
+    alone would end each other's.
+    """
+    return [item for item in argv if item != "--detach" and not item.startswith(BUDGETS)]
 
 
 def listening(folder: Path) -> socket.socket:

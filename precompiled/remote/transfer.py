@@ -118,8 +118,10 @@ class Transfer:
     def _take(self, objects: list[Object], publish: Callable[[Object, bytes], None]) -> int:
         """Publish one object of each label; those that are refused, or were set aside here, are passed over."""
         taken, tried = set(), Counter[str]()
+        # What nobody can load is not to be fetched from each host in turn.
+        unfit_here = Counter(item.label for item in objects if self._is_unfit(item))
         for item in objects:
-            if item.label in taken or self._is_unfit(item) or tried[item.label] >= MAX_TRIED:
+            if item.label in taken or tried[item.label] + unfit_here[item.label] >= MAX_TRIED or self._is_unfit(item):
                 continue
             tried[item.label] += 1
             try:
@@ -260,9 +262,9 @@ class Transfer:
         """Put an object there, unless one of its label is that we believe; whether it was put."""
         if not self.trust.by:
             return False  # a host without a key of its own only reads
-        there = [item for item in self.objects(kind, group) if item.label == label]
-        # One by a key that we do not believe, or one that was refused, is of no use to us.
-        if any(self.trust.believes(item.by) and not self._is_unfit(item) for item in there):
+        there = [item for item in self.objects(kind, group) if item.label == label and self.trust.believes(item.by)]
+        # One that was refused, or could not be used here, is of no use to us. But not ever more of these.
+        if len(there) >= MAX_TRIED or not all(self._is_unfit(item) for item in there):
             return False
         self.write(kind, group, label, body())
         return True
@@ -283,8 +285,9 @@ class Transfer:
 
     def document(self) -> dict[str, object]:
         """What ``status``, ``stats`` and ``doctor`` show; field names are public."""
-        told = dataclasses.asdict(self.counts)
-        told["refused"], told["failed"] = dict(self.counts.refused), dict(self.counts.failed)
+        with self._lock:
+            told = dataclasses.asdict(self.counts)
+            told["refused"], told["failed"] = dict(self.counts.refused), dict(self.counts.failed)
         reasons = [breaker.reason for breaker in (self.bucket.reading, self.bucket.writing) if breaker.reason]
         state = "rests" if self.bucket.reading.rests else "failing" if reasons else "ok"
         return {

@@ -5,7 +5,6 @@ No locks and no merging: an entry is a file of its own, named by its content, an
 
 from __future__ import annotations
 
-import math
 import os
 import time
 from collections.abc import Iterator, Sequence
@@ -180,7 +179,7 @@ class PackageStore(_Reader):
             os.utime(self.packages / header.function / name, follow_symlinks=False)
             return name  # it is there already
         self._write(header.function, name, content)
-        self._keep_newest(header)
+        self._keep_newest(header, name)
         return name
 
     def touch(self, entry: Entry) -> None:
@@ -272,25 +271,25 @@ class PackageStore(_Reader):
                     code="package-unwritable",
                 ) from error
 
-    def _keep_newest(self, header: fmt.Header) -> None:
-        """Of entries that mean the same, keep the newest of each program; of all, MAX_ENTRIES. Remove the others."""
+    def _keep_newest(self, header: fmt.Header, written: str) -> None:
+        """Of entries that mean the same, keep the newest of each program; of all, MAX_ENTRIES. Remove the others, but
+        for the one that was just ``written``, and none that is not older: of two that are written at once each would
+        remove the other.
+        """
         alike = _of_any_program(header)
-        newest: dict[str, float] = {}  # by program
-        names: list[str] = []
+        programs = {header.sources}
+        folder = self.packages / header.function
         with suppress(StoreError, OSError):
-            names = self._own_names(header.function)
-        # The written one too, in its place, and of two of one time both: written at once, each would remove the other.
-        for number, name in enumerate(names):
-            path = self.packages / header.function / name
-            with suppress(OSError):  # it is removed already
-                if number >= fmt.MAX_ENTRIES:
-                    path.unlink()
-                elif header.meaning and (found := _header(path)) is not None and _of_any_program(found) == alike:
-                    written = path.stat().st_mtime
-                    if found.sources not in newest and len(newest) < fmt.MAX_PROGRAMS:
-                        newest[found.sources] = written
-                    elif written < newest.get(found.sources, math.inf):
-                        path.unlink()
+            begun = os.lstat(folder / written).st_mtime
+            for number, name in enumerate((name for name in self._own_names(header.function) if name != written), 1):
+                with suppress(OSError):  # it is removed already
+                    if number >= fmt.MAX_ENTRIES:
+                        (folder / name).unlink()
+                    elif header.meaning and (found := _header(folder / name)) and _of_any_program(found) == alike:
+                        known = found.sources in programs or len(programs) >= fmt.MAX_PROGRAMS
+                        programs.add(found.sources)
+                        if known and os.lstat(folder / name).st_mtime < begun:
+                            (folder / name).unlink()
 
     def _quarantine(self, path: Path) -> None:
         with suppress(OSError):

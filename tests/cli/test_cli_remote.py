@@ -115,7 +115,11 @@ def test_what_is_old_or_too_much_is_removed_from_the_remote(hosts: dict[str, lis
     for path in (old, lease, mine):
         os.utime(path, (1e9, 1e9))
     assert answer("remote", "gc", *hosts["a"], status=2)["error"]["code"] == "usage"
+    before = sorted((tmp_path / "bucket").rglob("*"))
     told = answer("remote", "gc", "--days", "30", "--dry-run", *hosts["a"])
+    nowhere = answer("remote", "gc", "--days", "30", "--set", f"remote=file://{tmp_path / 'mistyped'}", *hosts["a"])
+    assert nowhere["removed"] == [] and not (tmp_path / "mistyped").exists()
+    assert sorted((tmp_path / "bucket").rglob("*")) == before
     assert len(told["removed"]) == 2 and old.exists()
     told = answer("remote", "gc", "--days", "30", *hosts["a"])
     assert {path.rpartition("/")[2] for path in told["removed"]} == {old.name, lease.name}

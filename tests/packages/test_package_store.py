@@ -82,6 +82,14 @@ def test_two_that_write_at_once_remove_not_each_others_entry(tmp_path: Path, mon
     assert store.names(FUNCTION) == [last]
 
 
+def test_what_was_just_written_stays_whatever_the_clock_has_done(tmp_path: Path) -> None:
+    store = PackageStore(tmp_path)
+    old = store.publish(header(meaning="1"), b"{}", b"1")
+    os.utime(tmp_path / "packages" / FUNCTION / old, (2**32, 2**32))
+    new = store.publish(header(meaning="1"), b"{}", b"2")
+    assert new in store.names(FUNCTION)
+
+
 def test_an_eviction_meanwhile_takes_no_directory_from_a_writer(tmp_path: Path) -> None:
     """It removes directories that are empty: so is that of a function whose first entry is being written."""
     store, done = PackageStore(tmp_path), threading.Event()

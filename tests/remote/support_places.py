@@ -19,9 +19,8 @@ from pathlib import Path
 import pytest
 from support_daemon import wait_until
 
-from benchmarks.fleet import bucket
-
 KINDS = ("s3", "gs", "abfs")
+BUCKET = "bucket"
 # Azurite's account for tests, as its documentation has it.
 ACCOUNT = "devstoreaccount1"
 ACCOUNT_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
@@ -45,6 +44,8 @@ def served(kind: str) -> Iterator[Place]:
 def _s3() -> Iterator[Place]:
     pytest.importorskip("moto.server", reason="make test-buckets installs moto")
     pytest.importorskip("s3fs", reason="make test-buckets installs s3fs")
+    from benchmarks.fleet import bucket  # only here: `pytest` alone has not this checkout on its path
+
     with bucket.served() as port:
         yield Place(f"s3://{bucket.NAME}", bucket.variables(port))
 
@@ -59,10 +60,10 @@ def _google() -> Iterator[Place]:
                f"127.0.0.1:{port}", "-backend", "memory"]  # fmt: skip
     with _running(command, port):
         address = f"http://127.0.0.1:{port}"
-        body = json.dumps({"name": bucket.NAME}).encode()
+        body = json.dumps({"name": BUCKET}).encode()
         made = urllib.request.Request(f"{address}/storage/v1/b?project=x", body, {"Content-Type": "application/json"})
         urllib.request.urlopen(made, timeout=60).close()
-        yield Place(f"gs://{bucket.NAME}", {"STORAGE_EMULATOR_HOST": address})
+        yield Place(f"gs://{BUCKET}", {"STORAGE_EMULATOR_HOST": address})
 
 
 @contextmanager
@@ -82,8 +83,8 @@ def _azure() -> Iterator[Place]:
             f"BlobEndpoint=http://127.0.0.1:{port}/{ACCOUNT};"
         )
         with BlobServiceClient.from_connection_string(connection) as client:
-            client.create_container(bucket.NAME).close()
-        yield Place(f"abfs://{bucket.NAME}", {"AZURE_STORAGE_CONNECTION_STRING": connection})
+            client.create_container(BUCKET).close()
+        yield Place(f"abfs://{BUCKET}", {"AZURE_STORAGE_CONNECTION_STRING": connection})
 
 
 @contextmanager

@@ -75,6 +75,8 @@ def test_one_helper_for_a_store_and_another_for_other_settings(settings: Setting
     first = state(root)["pid"]
     remote_helper.ensure(settings)
     assert link.ask(root, {"do": "flush"}) == {} and state(root)["pid"] == first
+    remote_helper.ensure(replace(settings, cache_max_bytes=1 << 30))  # it is the same one, whatever its store may hold
+    assert link.ask(root, {"do": "flush"}) == {} and state(root)["pid"] == first
     remote_helper.ensure(replace(settings, remote_put=False))
     # The first one is in no hurry to leave. A file, since a look at its socket would wake it.
     wait_until(lambda: state(root).get("pid") not in (None, first), "the other one has come")

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import socket
 import threading
+import types
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support_daemon import wait_until
 from support_remote import host
 from support_store import KEY, payload
 
-from precompiled.remote import bucket, envelope, helper, link, puts, starting
+from precompiled.remote import bucket, envelope, helper, lease, link, puts, starting
 from precompiled.remote.errors import RemoteError
 from precompiled.remote.puts import Item, Puts
 from precompiled.store.artifacts import Store
@@ -100,6 +103,33 @@ def test_what_there_is_no_room_for_is_told(monkeypatch: pytest.MonkeyPatch) -> N
         assert not found.add({"key": "b"}) and told.given_up[0][0] == 1
 
 
+def test_what_was_used_is_listed_after_what_was_told_before_it() -> None:
+    """Or the list would lack what the remote took at the second try, and an empty host with it."""
+    fails, told = threading.Event(), Told()
+    fails.set()
+
+    def put(item: Item) -> None:
+        told.tried.append(item.what["do"])
+        if item.what["do"] == "put" and fails.is_set():
+            raise RemoteError("nobody listens", code="remote-unreachable")
+
+    with running(put, told) as found:
+        found.add({"do": "put"})
+        assert found.flush()
+        found.add({"do": "used"})
+        assert found.flush() and found.waiting == 2 and "used" not in told.tried
+        fails.clear()
+        assert found.flush() and found.flush() and found.waiting == 0
+    assert told.tried[-2:] == ["put", "used"] and told.given_up == []
+
+
+def test_what_comes_when_it_has_left_is_told() -> None:
+    told = Told()
+    with running(refuses(told), told) as found:
+        found.leave(0.0)
+        assert not found.add({"key": "a"}) and [number for number, _why in told.given_up] == [1]
+
+
 # ---------------------------------------------------------------- a helper's end
 
 
@@ -137,7 +167,7 @@ def test_a_helper_with_something_to_put_outlives_its_idle_time_but_no_dead_remot
     monkeypatch.setattr(puts, "KEPT_S", 3.0)
     root = tmp_path / "store"
     slot = Store(root).publish(payload()).slot
-    with serving(root, place, idle_s=0.5) as thread:
+    with serving(root, place, idle_s=3.0) as thread:
         link.put_artifact(root, KEY, slot)
         thread.join(60.0)
         assert not thread.is_alive()
@@ -163,3 +193,65 @@ def test_a_helper_that_is_told_to_stop_puts_what_is_waiting(tmp_path: Path, plac
         thread.join(60.0)
     assert there.objects(envelope.ARTIFACT, KEY)
     assert (told()["waiting"], told()["put"], told()["given_up"]) == (0, 1, 0)
+
+
+class _Full:
+    """What a helper's log is on a full disk."""
+
+    def write(self, _text: str) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    def flush(self) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_a_helper_whose_log_is_on_a_full_disk_goes_on_and_leaves(
+    tmp_path: Path, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(puts, "AGAIN_S", 0.2)
+    monkeypatch.setattr(puts, "KEPT_S", 3.0)
+    monkeypatch.setattr(helper, "sys", types.SimpleNamespace(stderr=_Full()))
+    root = tmp_path / "store"
+    slot = Store(root).publish(payload()).slot
+    with serving(root, place, idle_s=3.0) as thread:
+        link.put_artifact(root, KEY, slot)
+        thread.join(60.0)
+        assert not thread.is_alive()
+    assert (link.state(root) or {})["given_up"] == 1
+
+
+def test_a_remote_that_never_opens_keeps_no_helper(
+    tmp_path: Path, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    over = threading.Event()
+    monkeypatch.setattr(helper.transfer, "opened", lambda *_: over.wait(120.0) and None)
+    root = tmp_path / "store"
+    slot = Store(root).publish(payload()).slot
+    with serving(root, place, idle_s=3.0) as thread:
+        link.put_artifact(root, KEY, slot)
+        thread.join(60.0)
+        assert not thread.is_alive()
+    over.set()
+
+
+def test_an_empty_lease_goes_at_the_next_try_where_its_removal_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, place = tmp_path / "store", tmp_path / "bucket"
+    there = host(tmp_path / "other", f"file://{place}")
+    name = f"artifacts/{KEY}/lease-{there.trust.by}-00000001"
+    there.bucket.write(name, b"")
+    slot = Store(root).publish(payload()).slot
+    remove, failures = lease.remove_given_up, [RemoteError("503", code="remote-unreachable")]
+
+    def fails_once(*arguments: Any) -> None:
+        if failures:
+            raise failures.pop()
+        remove(*arguments)
+
+    monkeypatch.setattr(lease, "remove_given_up", fails_once)
+    with serving(root, place, idle_s=600.0):
+        link.put_artifact(root, KEY, slot)
+        wait_until(lambda: (link.state(root) or {}).get("waiting") == 1 and not failures)
+        assert link.ask(root, {"do": "flush"}) == {}
+        assert len(there.bucket.listed(f"artifacts/{KEY}")) == len(there.objects(envelope.ARTIFACT, KEY)) == 1

@@ -18,6 +18,7 @@ from support_store import KEY, OTHER, payload
 
 from precompiled.core.errors import CorruptArtifact, StoreError
 from precompiled.remote import envelope as form
+from precompiled.remote import transfer
 from precompiled.remote.bucket import MAX_FAILURES, Breaker, Bucket
 from precompiled.remote.envelope import Object
 from precompiled.remote.errors import RemoteError
@@ -153,6 +154,23 @@ def test_what_was_set_aside_here_does_not_come_again(guards: str, tmp_path: Path
     # As long as it is in the quarantine.
     again.store.clear()
     assert again.fetch(KEY) == 1
+
+
+def test_what_nobody_can_load_does_not_fill_the_remote(tmp_path: Path) -> None:
+    url, mine = memory(), payload()
+    starts = 2 * transfer.MAX_TRIED
+    a = host(tmp_path / "a", url)
+    for number in range(starts):
+        if not a.fetch(KEY):  # a worker compiles it here
+            a.put_artifact(a.store.publish(fmt.Payload(replace(mine.manifest, created=float(number)), mine.files)))
+        a.store.set_aside(a.store.lookup(KEY)[0], "torch cannot load it")
+    assert len(a.objects(form.ARTIFACT, KEY)) == transfer.MAX_TRIED
+    b, fetched = host(tmp_path / "b", url), 0
+    for _ in range(starts):
+        fetched += b.fetch(KEY)
+        for artifact in b.store.lookup(KEY):
+            b.store.set_aside(artifact, "torch cannot load it")
+    assert fetched == transfer.MAX_TRIED and b.fetch(KEY) == 0
 
 
 def test_what_this_disk_has_spoiled_comes_again(tmp_path: Path) -> None:
