@@ -62,10 +62,10 @@ SUITES = (
     Suite("test-slow"),
     Suite("test-versions"),
     Suite("test-systemd", _with_nspawn),
-    Suite("test-buckets"),
-    Suite("test-container", _with_podman),
     Suite("test-gpu", _with_a_gpu),
-    Suite("test-farm", _with_ray),  # the last: what it installs, no other suite has been tested with
+    Suite("test-container", _with_podman),
+    Suite("test-farm", _with_ray),  # after all of this environment: what it installs, they have not been tested with
+    Suite("test-buckets"),  # in an environment of its own
 )
 
 
