@@ -23,7 +23,6 @@ import msgspec
 
 from precompiled import wire
 from precompiled.core.errors import (
-    COMPILE_ERROR,
     OF_THE_PLACE,
     CompileFailed,
     PrecompiledError,
@@ -107,7 +106,7 @@ def _run_job(job: wire.Job, record: JobRecord) -> wire.Finished:
             traceback.print_exc()  # to the worker's log as well: the record goes with its store
             message = f"{type(error).__name__}: {error}\n{traceback.format_exc()}"
         ttl_s = HOST_TTL_S if _is_of_the_host(error) else math.inf
-        return _publish_failure(store, job, started, code_of(error, COMPILE_ERROR), message, ttl_s)
+        return _publish_failure(store, job, started, code_of(error, "compile-error"), message, ttl_s)
     finally:
         if "torch" in sys.modules:
             sys.modules["torch"].compiler.reset()  # what a failed compile left behind as well
