@@ -20,7 +20,7 @@ from precompiled.remote.transfer import Transfer
 
 ANSWER_S = 0.5
 AGAIN_THEIRS_S = 5.0  # and while another host compiles: what comes meanwhile is published here without it
-PATIENCE_S = 3.0  # for a remote that has not answered about a key at all
+PATIENCE_S = 10.0  # for a remote that has not answered about a key at all: on a busy machine a listing takes seconds
 LOOK_S = (1.0, 10.0)  # between two looks at another's lease: at first, and at most
 MAX_THEIRS_S = 600.0  # in all; then this host compiles without a lease
 UNCLAIMED_S = 15.0  # a lease that no worker here makes use of is given back
