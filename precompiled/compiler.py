@@ -22,13 +22,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from precompiled import wire
-from precompiled.core.errors import (
-    OF_THE_PLACE,
-    CompileFailed,
-    PrecompiledError,
-    StoreError,
-    code_of,
-)
+from precompiled.core.errors import OF_THE_PLACE, CompileFailed, PrecompiledError, StoreError, code_of
 from precompiled.graph import places
 from precompiled.made_up_cuda import activate
 from precompiled.remote import link

@@ -36,7 +36,7 @@ def ours(bucket: Bucket) -> list[Item]:
     return [
         Item(path, size, written)
         for path, (size, written) in sorted(bucket.everything().items())
-        if form.object_at(path, size) is not None or _is_lease(path) or _CLOCK.fullmatch(path)
+        if form.object_at(path, size) is not None or _is_passing(path)
     ]
 
 
@@ -57,13 +57,18 @@ def _is_lease(path: str) -> bool:
     return path.startswith(f"{form.FOLDERS[form.ARTIFACT]}/") and is_lease(path.rpartition("/")[2])
 
 
+def _is_passing(path: str) -> bool:
+    """Whether it is of no use after an hour, whatever may be as old as one likes: a lease, or a clock that was left."""
+    return _is_lease(path) or _CLOCK.fullmatch(path) is not None
+
+
 def expired(items: Collection[Item], now: float, max_age_s: float | None, max_bytes: int | None) -> list[Item]:
     """Those that are to go. What says no time of its own stays, whatever its size."""
     found: list[Item] = []
     kept: list[Item] = []
     for item in items:
         age = None if item.written is None else now - item.written
-        limit = LEASE_MAX_AGE_S if _is_lease(item.path) or _CLOCK.fullmatch(item.path) else max_age_s
+        limit = LEASE_MAX_AGE_S if _is_passing(item.path) else max_age_s
         (found if age is not None and limit is not None and age > limit else kept).append(item)
     left = sum(item.size for item in kept)
     for item in sorted((one for one in kept if one.written is not None), key=lambda one: one.written or 0.0):

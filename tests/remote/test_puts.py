@@ -160,19 +160,24 @@ def serving(root: Path, place: Path, idle_s: float) -> Iterator[threading.Thread
             assert not thread.is_alive()
 
 
-def test_a_helper_with_something_to_put_outlives_its_idle_time_but_no_dead_remote(
-    tmp_path: Path, place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(puts, "AGAIN_S", 0.2)
-    monkeypatch.setattr(puts, "KEPT_S", 3.0)
+def told_of_a_put(tmp_path: Path, place: Path) -> dict[str, Any]:
+    """What a helper says at its end that was told to put something, and then left alone until it has left by itself."""
     root = tmp_path / "store"
     slot = Store(root).publish(payload()).slot
     with serving(root, place, idle_s=3.0) as thread:
         link.put_artifact(root, KEY, slot)
         thread.join(60.0)
         assert not thread.is_alive()
-    told = link.state(root)
-    assert told is not None and (told["waiting"], told["put"], told["given_up"]) == (0, 0, 1)
+    return link.state(root) or {}
+
+
+def test_a_helper_with_something_to_put_outlives_its_idle_time_but_no_dead_remote(
+    tmp_path: Path, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(puts, "AGAIN_S", 0.2)
+    monkeypatch.setattr(puts, "KEPT_S", 3.0)
+    told = told_of_a_put(tmp_path, place)
+    assert (told["waiting"], told["put"], told["given_up"]) == (0, 0, 1)
     assert "3 s" in told["last"] and told["failed"], told  # and not because it left
 
 
@@ -211,13 +216,7 @@ def test_a_helper_whose_log_is_on_a_full_disk_goes_on_and_leaves(
     monkeypatch.setattr(puts, "AGAIN_S", 0.2)
     monkeypatch.setattr(puts, "KEPT_S", 3.0)
     monkeypatch.setattr(helper, "sys", types.SimpleNamespace(stderr=_Full()))
-    root = tmp_path / "store"
-    slot = Store(root).publish(payload()).slot
-    with serving(root, place, idle_s=3.0) as thread:
-        link.put_artifact(root, KEY, slot)
-        thread.join(60.0)
-        assert not thread.is_alive()
-    assert (link.state(root) or {})["given_up"] == 1
+    assert told_of_a_put(tmp_path, place)["given_up"] == 1
 
 
 def test_a_remote_that_never_opens_keeps_no_helper(
@@ -225,12 +224,7 @@ def test_a_remote_that_never_opens_keeps_no_helper(
 ) -> None:
     over = threading.Event()
     monkeypatch.setattr(helper.transfer, "opened", lambda *_: over.wait(120.0) and None)
-    root = tmp_path / "store"
-    slot = Store(root).publish(payload()).slot
-    with serving(root, place, idle_s=3.0) as thread:
-        link.put_artifact(root, KEY, slot)
-        thread.join(60.0)
-        assert not thread.is_alive()
+    told_of_a_put(tmp_path, place)
     over.set()
 
 
