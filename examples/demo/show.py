@@ -86,8 +86,10 @@ class Show:
             command = [sys.executable, "-m", "precompiled", "run", "--", *command]
         with open(self.directory / f"{run.label}.log", "w+") as log:
             run.launched = run.heard = time.monotonic()
+            # A session of its own, as programs of two hosts, or of two terminals, have: in one session two of them take
+            # all CPUs from the compiles on some kernels (docs/decisions/0021).
             run.process = subprocess.Popen(
-                command, env=self.variables(run), stdout=subprocess.PIPE, stderr=log, text=True
+                command, env=self.variables(run), stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True
             )
             if not self.console.is_terminal:
                 self.console.print(self._now(run), highlight=False)

@@ -87,6 +87,7 @@ class Awaited:
     done: threading.Event = field(default_factory=threading.Event)
     answered: bool = False  # the daemon said that the key is published
     compiled_here: bool = False  # it was compiled in this process instead
+    compiling: threading.RLock = field(default_factory=threading.RLock)  # held meanwhile
     waited_for: bool = False  # a call of the program waits for it
     threads: int = 0  # OpenMP threads that its eager calls use on the CPU
     waited_s: float = 0.0  # in waits of the program that are over
@@ -208,7 +209,7 @@ class Pending:
         self._reset()
         self._dormant = awaited
         for item in awaited:
-            item.done, item.waits_since = threading.Event(), None
+            item.done, item.waits_since, item.compiling = threading.Event(), None, threading.RLock()
             item.dispatch.before_next_call(functools.partial(self._take_up, item))
 
     def _take_up(self, item: Awaited) -> None:
@@ -456,8 +457,13 @@ def _compile_later(session: Session, item: Awaited) -> None:
 
 def _compile_now(session: Session, item: Awaited) -> None:
     """Compile in process, in the caller's thread, just before a call. Raises what plain torch.compile would raise."""
-    if item.compiled_here:
-        return
+    # Of several threads one compiles. The others run eager meanwhile, but those whose call must not: they wait here.
+    with item.compiling:
+        if not item.compiled_here:
+            _compile(session, item)
+
+
+def _compile(session: Session, item: Awaited) -> None:
     item.compiled_here = True
     started = time.perf_counter()
     try:

@@ -460,6 +460,32 @@ def test_a_graph_that_is_done_is_not_submitted_again() -> None:
         assert here.session.pending.wait(0), "it would be awaited for ever"
 
 
+def test_a_call_that_must_not_run_eager_waits_while_another_thread_compiles_its_graph() -> None:
+    with deaf_daemon() as here:
+        call(here)
+        (item,) = here.session.pending._awaited.values()
+        begun, returned, seen = threading.Event(), threading.Event(), []
+
+        def compiles() -> tuple[Callable[..., Any], str]:
+            begun.set()
+            returned.wait(0.5)  # as long as nobody goes on without it
+            return lambda x: (x * 2,), ""
+
+        def must_not_run_eager() -> None:
+            here.session.pending.await_artifact(item)
+            seen.append(len(item.dispatch._loaded))
+            returned.set()
+
+        item.compile_inline = compiles
+        here.session.pending._give_up(item, "artifact-evicted", "It was removed three times.")
+        first = threading.Thread(target=item.dispatch.call, args=(X,))
+        first.start()
+        assert begun.wait(30)
+        must_not_run_eager()
+        first.join()
+        assert seen == [1]
+
+
 def test_what_fails_for_a_device_that_is_not_here_is_not_compiled_for_it_in_process(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
