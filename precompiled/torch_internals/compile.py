@@ -3,7 +3,7 @@
 torch's own ``compile_fx`` is run, so the compiled code is that of plain ``torch.compile``. AOTAutograd's *bundle*
 (torch/_functorch/_aot_autograd/aot_autograd_result.py) holds forward, backward and the runtime wrappers.
 
-Private names: torch._inductor.compile_fx.compile_fx, torch._inductor.config.compile_threads,
+Private names: torch._inductor.compile_fx.{compile_fx, compile_fx_inner}, torch._inductor.config.compile_threads,
 torch._guards.{TracingContext, tracing}, torch._functorch.config.{patch, bundled_autograd_cache,
 force_non_lazy_backward_lowering, bypass_autograd_cache_key, autograd_cache_allow_custom_autograd_functions,
 enable_autograd_cache, strict_autograd_cache},
@@ -32,13 +32,14 @@ from torch._dynamo.source import LocalSource
 from torch._dynamo.symbolic_convert import TensorifyState
 from torch._functorch._aot_autograd.autograd_cache import AOTAutogradCache
 from torch._guards import TracingContext, tracing
-from torch._inductor.compile_fx import compile_fx
+from torch._inductor.compile_fx import compile_fx, compile_fx_inner
 
 from precompiled.core.errors import CompileFailed
 from precompiled.torch_internals import (
     around,
     codec,
     configs,
+    donation,
     dtensor_state,
     freezing,
     kernel_units,
@@ -163,12 +164,13 @@ def compile_here(
         configs.applied(program["configs"], threads),
         tracing(context),
         around.ours(),
-        # With the backward: the guards that it adds must be known before the first call.
-        torch._functorch.config.patch(force_non_lazy_backward_lowering=True),
+        # With the backward: the guards that it adds must be known before the first call. It may be called while the
+        # graph is retained, on which AOTAutograd's cache has entries that say otherwise.
+        torch._functorch.config.patch(force_non_lazy_backward_lowering=True, enable_autograd_cache=False),
     ):
         compiled, symints = _compile(
             codec.decode(program["graph"]), program["inputs"], program["hints"], program["floats"], context, classes,
-            found_meshes,
+            found_meshes, inner_compile=donation.inner_compile,
         )  # fmt: skip
     _refuse_input_guards(context)
     return compiled, produced_guards(symints, size_values(program["inputs"], program["hints"]))
@@ -183,6 +185,7 @@ def _compile(
     classes: program_classes.Classes,
     found_meshes: Sequence[Any],
     weights: Sequence[torch.Tensor] = (),
+    inner_compile: Callable[..., Any] = compile_fx_inner,
 ) -> tuple[Any, list[torch.SymInt]]:
     """The result of compile_fx, and the symbolic sizes among its inputs."""
     mode = context.fake_mode
@@ -208,7 +211,7 @@ def _compile(
         freezing.hold(module, weights)
     fixed = set(TensorifyState.force_specializations)
     try:
-        compiled = compile_fx(module, made)
+        compiled = compile_fx(module, made, inner_compile=inner_compile)
     except TensorifyScalarRestartAnalysis as error:
         # Else the floats of the next graph would be fixed, too; entries of Dynamo's own, in a client, stay.
         TensorifyState.force_specializations = fixed

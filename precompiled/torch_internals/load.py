@@ -7,7 +7,6 @@ artifact (kernels.py).
 Private names: torch._functorch._aot_autograd.aot_autograd_result.BundledAOTAutogradResult.{compiled_fw, compiled_bw,
 sanitized_aot_config, runtime_metadata, wrap_post_compile},
 torch._functorch._aot_autograd.schemas.ViewAndMutationMeta.bw_donated_idxs,
-torch._C._autograd._get_current_graph_task_keep_graph,
 torch._inductor.output_code.CompiledFxGraph.{after_deserialization, current_callable, recursively_apply_fns,
 compiled_fn_runner, source_code, cache_key}, torch._inductor.utils.BoxedBool,
 torch._inductor.cudagraph_utils.BoxedDeviceIndex, torch._guards.{TracingContext, tracing}, torch._dynamo.disable.
@@ -26,7 +25,7 @@ from typing import Any
 import torch
 from torch._guards import TracingContext, tracing
 
-from precompiled.torch_internals import freezing, kernels, metadata, modes, moved, program_classes
+from precompiled.torch_internals import donation, freezing, kernels, metadata, modes, moved, program_classes
 
 
 def load_bundle(
@@ -50,9 +49,7 @@ def load_bundle(
     index = torch.device(device).index or 0
     bundle = program_classes.loads(pickled, classes)
     moved.move(bundle, device, groups)
-    # The worker compiled the backward ahead of its first call, so it may overwrite what the forward has saved. Plain
-    # torch.compile compiles it at its first call; where that call retains the graph, the backward must not overwrite.
-    # So a call here that retains the graph gets copies, and AOTAutograd has no reason to refuse it.
+    # The worker compiled the backward ahead of its first call (donation.py).
     donated = bundle.runtime_metadata.bw_donated_idxs or []
     bundle.runtime_metadata.bw_donated_idxs = []
     for part, label, overwritten in ((bundle.compiled_fw, "forward", []), (bundle.compiled_bw, "backward", donated)):
@@ -86,23 +83,6 @@ def load_bundle(
     return torch._dynamo.disable(forward, reason="a compiled graph")
 
 
-def _on_copies(call: Callable[..., Any], overwritten: list[int]) -> Callable[..., Any]:
-    """``call``, a backward that overwrites these arguments, on copies of them where the graph is retained."""
-
-    def backward(args: list[Any]) -> Any:
-        if torch._C._autograd._get_current_graph_task_keep_graph():
-            for at in overwritten:
-                given = args[at]
-                args[at] = given.clone()
-                if args[at].stride() != given.stride() and 0 not in given.stride():
-                    args[at] = torch.empty_strided(
-                        given.size(), given.stride(), dtype=given.dtype, device=given.device
-                    ).copy_(given)
-        return call(args)
-
-    return backward
-
-
 def _executes_in_memory(filename: str, overwritten: list[int]) -> Callable[..., str]:
     def after_deserialization(graph: Any, constants: Any) -> str:
         """Instead of CompiledFxGraph's own method, which writes to Inductor's cache and imports from it."""
@@ -112,7 +92,7 @@ def _executes_in_memory(filename: str, overwritten: list[int]) -> Callable[..., 
         linecache.cache[filename] = (len(graph.source_code), None, graph.source_code.splitlines(True), filename)
         exec(compile(graph.source_code, filename, "exec"), vars(module))
         vars(module).update(constants.unwrap(graph))  # after the code, as PyCodeCache.load_by_key_path does
-        graph.current_callable = _on_copies(module.call, overwritten) if overwritten else module.call
+        graph.current_callable = donation.on_copies(module.call, overwritten) if overwritten else module.call
         graph.recursively_apply_fns = getattr(module, "recursively_apply_fns", None)
         graph.compiled_fn_runner = getattr(module, "runner", None)
         return filename

@@ -460,6 +460,7 @@ def test_a_graph_that_is_done_is_not_submitted_again() -> None:
         assert here.session.pending.wait(0), "it would be awaited for ever"
 
 
+@pytest.mark.filterwarnings("ignore:precompiled. a graph is compiled in process:RuntimeWarning")
 def test_a_call_that_must_not_run_eager_waits_while_another_thread_compiles_its_graph() -> None:
     with deaf_daemon() as here:
         call(here)
@@ -484,6 +485,36 @@ def test_a_call_that_must_not_run_eager_waits_while_another_thread_compiles_its_
         must_not_run_eager()
         first.join()
         assert seen == [1]
+
+
+def perceptron(x: torch.Tensor, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.gelu(x @ first) @ second
+
+
+@pytest.mark.filterwarnings("ignore:precompiled. a graph is compiled in process:RuntimeWarning")
+def test_what_is_compiled_late_may_be_retained(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its backward is compiled ahead of its first call, and must not overwrite what is asked for again."""
+    torch.manual_seed(0)
+    given = [torch.randn(shape, requires_grad=True) for shape in ((4, 6), (6, 8), (8, 2))]
+
+    def gradients(function: Callable[..., torch.Tensor]) -> list[torch.Tensor | None]:
+        for value in given:
+            value.grad = None
+        loss = function(*given).square().sum()
+        loss.backward(retain_graph=True)
+        loss.backward()
+        return [value.grad for value in given]
+
+    with deaf_daemon() as here:
+        monkeypatch.setattr(submit, "compile_inline", compile_inline)
+        compiled = torch.compile(perceptron, backend="precompiled")
+        expected = gradients(compiled)
+        (item,) = here.session.pending._awaited.values()
+        here.session.pending._give_up(item, "artifact-evicted", "It was removed three times.")
+        for _ in range(2):
+            torch.testing.assert_close(gradients(compiled), expected)
+        assert only(here).source == "inline" and here.in_process == []
+        assert item.calls.snapshot().calls_compiled
 
 
 def test_what_fails_for_a_device_that_is_not_here_is_not_compiled_for_it_in_process(
