@@ -99,7 +99,14 @@ def globals_read(code: types.CodeType) -> frozenset[str]:
 def _has_an_order_of_its_own(value: Any) -> bool:
     if not isinstance(value, frozenset) or len(value) < 2:
         return False
-    return not all(isinstance(item, (int, float, complex)) for item in value)
+    return not all(map(is_hashed_alike, value))
+
+
+def is_hashed_alike(value: Any) -> bool:
+    """Whether an item of a set has one hash in all processes: no text, and nothing that is hashed by its address."""
+    if type(value) is tuple:
+        return all(map(is_hashed_alike, value))
+    return type(value) in (bool, int, float, complex)
 
 
 def module_of_globals(value: Any) -> str | None:

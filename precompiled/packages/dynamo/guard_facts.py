@@ -36,6 +36,7 @@ from torch.utils import _pytree as pytree
 
 from precompiled.core.files import innermost_users, is_torchs
 from precompiled.packages.describe import difference
+from precompiled.packages.describe.codes import is_hashed_alike
 from precompiled.packages.describe.descriptions import Descriptions
 from precompiled.packages.describe.errors import Mismatch, NotPortable
 from precompiled.packages.dynamo import dynamo_state, optimizers, ranks, value_facts
@@ -52,6 +53,8 @@ _VALUES = frozenset({"CONSTANT_MATCH", "EQUALS_MATCH", "BOOL_MATCH", "NONE_MATCH
 _THINGS = frozenset({"ID_MATCH", "FUNCTION_MATCH", "CLASS_MATCH", "MODULE_MATCH", "CLOSURE_MATCH", "BUILTIN_MATCH"})
 _LENGTHS = frozenset(difference.LENGTHS)
 _KEYS = frozenset({"DICT_KEYS_MATCH", "MAPPING_KEYS_CHECK"})
+# copyreg's table has other keys in each process; those of hooks are numbers that each process gives anew.
+_NO_KEYS = (".dispatch_table", "_hooks", "_hooks_with_kwargs")
 # The second is on the gradient of a parameter that an optimizer steps: Dynamo takes for granted that its sizes, strides
 # and so on stay what they were when it traced.
 _TENSORS = frozenset({"TENSOR_MATCH", "NOT_NONE_MATCH"})
@@ -308,8 +311,7 @@ def _fact(kind: str, parameters: dict[str, Any], guard: Guard, builder: Any, des
         which = None if kind == "EMPTY_NN_MODULE_HOOKS_DICT" else described.number(value)
         return [described.a_class(type(value)), length, which]
     if kind in _KEYS:
-        keys = [described.number(key) if isinstance(key, torch.Tensor) else described.value(key) for key in value]
-        return [described.a_class(type(value)), keys]
+        return [described.a_class(type(value)), keys_of(value, described)]
     if kind == "HASATTR":
         return hasattr(value, parameters["attr"])
     if kind in ("RANGE_ITERATOR_MATCH", "COUNT_ITERATOR_MATCH"):
@@ -324,12 +326,17 @@ def _fact(kind: str, parameters: dict[str, Any], guard: Guard, builder: Any, des
 def order_of(value: Any, source: Any, described: Descriptions) -> Any:
     """The keys or items of a container that a trace iterated over, where Dynamo has no guard on them."""
     if isinstance(value, (set, frozenset)):
-        if not all(isinstance(item, (int, float, complex, type(None))) for item in value) and len(value) > 1:
-            raise NotPortable(f"{source.name} is a set, whose order is another one in each process",
-                              "Use a tuple where the order matters", code="package-set-order")  # fmt: skip
-        return [described.value(item) for item in value]
-    # Keys of other dictionaries have guards; copyreg's table has other keys in each process.
-    return list(value) if source.name.endswith(".__dict__") else None
+        # Who goes through a set of others has no entry (ordered.py).
+        return [described.value(item) for item in value] if all(map(is_hashed_alike, value)) else None
+    if not isinstance(value, dict) or source.name.endswith(_NO_KEYS):
+        return None
+    # Mostly there is a guard on them as well; not where a list was made of the dictionary.
+    return keys_of(value, described)
+
+
+def keys_of(value: Iterable[Any], described: Descriptions) -> list[Any]:
+    """The keys of a dictionary, in their order: a tensor is told by which one it is."""
+    return [described.number(key) if isinstance(key, torch.Tensor) else described.value(key) for key in value]
 
 
 def codes_digest(guards: list[Guard]) -> str:

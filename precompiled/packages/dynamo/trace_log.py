@@ -28,11 +28,12 @@ class TraceLog:
     values: list[Any] = field(default_factory=list)  # sources
     attributes: list[tuple[Any, str]] = field(default_factory=list)  # source of an object, name
     keys: list[tuple[Any, Any]] = field(default_factory=list)  # source of a dictionary, key
-    wholes: list[tuple[Any, str]] = field(default_factory=list)  # source, and what of it: "str", "dir", "keys", HAS
+    wholes: list[tuple[Any, str]] = field(default_factory=list)  # source, and what of it: "str", "dir", "keys", "order", HAS
     met: dict[int, tuple[Any, dict[str, Any]]] = field(default_factory=dict)  # by id: an object, its sources
     made: dict[int, Any] = field(default_factory=dict)  # by id: what a variable without a source was made of
     asked: dict[str, Asked] = field(default_factory=dict)
     initialised: dict[str, list[Call]] = field(default_factory=dict)  # by the name of an optimizer's source
+    in_any_order: int = 0  # within so many functions that make the same of a set in any order (ordered.py)
     problem: NotPortable | None = None
 
     def read(self, source: Any) -> None:

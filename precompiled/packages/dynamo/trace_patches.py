@@ -33,7 +33,7 @@ import functools
 import importlib.metadata
 import importlib.util
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch._dynamo.variables.functions as dynamo_functions
@@ -53,7 +53,7 @@ from precompiled.packages.describe.descriptions import Descriptions
 from precompiled.packages.describe.errors import NotPortable
 from precompiled.packages.describe.kinds import ATOMS
 from precompiled.packages.describe.places import codes_at
-from precompiled.packages.dynamo import optimizers, untraced
+from precompiled.packages.dynamo import optimizers, ordered, untraced
 from precompiled.packages.dynamo.trace_log import TraceLog
 
 _READS = ("var_getattr", "tp_getattro_impl")
@@ -80,7 +80,7 @@ def wrap(now: Callable[[], TraceLog | None]) -> Callable[[], None]:
         setattr(owner, name, staticmethod(replacement) if static else replacement)
         ends.append(lambda: setattr(owner, name, original))
 
-    for kind in list(_kinds(VariableTracker)):
+    for kind in list(ordered.kinds(VariableTracker)):
         if "call_obj_hasattr" in vars(kind):
             replace(kind, "call_obj_hasattr", _asked_for)
         for name in _READS:
@@ -101,7 +101,7 @@ def wrap(now: Callable[[], TraceLog | None]) -> Callable[[], None]:
         if name in vars(ConstDictVariable):
             replace(ConstDictVariable, name, _all_keys)
     replace(dynamo_functions.SkipFunctionVariable, "call_function", _called)
-    for owner, name, with_ in (*untraced.replacements(), *optimizers.replacements()):
+    for owner, name, with_ in (*untraced.replacements(), *ordered.replacements(), *optimizers.replacements()):
         replace(owner, name, with_)
     BuiltinVariable.call_function_handler_cache.clear()  # it holds methods that were replaced
     if hasattr(dynamo_functions, "invoke_and_store_as_constant"):
@@ -113,13 +113,6 @@ def wrap(now: Callable[[], TraceLog | None]) -> Callable[[], None]:
         BuiltinVariable.call_function_handler_cache.clear()
 
     return restore
-
-
-def _kinds(kind: type) -> Iterator[type]:
-    yield kind
-    inner: type
-    for inner in kind.__subclasses__():
-        yield from _kinds(inner)
 
 
 def _built(original: Callable[..., Any], now: Callable[[], TraceLog | None]) -> Callable[..., Any]:

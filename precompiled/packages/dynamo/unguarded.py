@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import builtins
 import collections
+import contextlib
 import enum
 import functools
 import hashlib
@@ -32,13 +33,13 @@ from torch._guards import Guard
 from precompiled.core import files
 from precompiled.core.definitions import codes_within
 from precompiled.packages.describe import difference
-from precompiled.packages.describe.codes import globals_read, read_by
+from precompiled.packages.describe.codes import globals_read, is_hashed_alike, read_by
 from precompiled.packages.describe.descriptions import MAX_DEPTH, Descriptions
 from precompiled.packages.describe.errors import Mismatch, NotPortable
 from precompiled.packages.describe.kinds import ATOMS, OF_C
 from precompiled.packages.describe.places import Places
 from precompiled.packages.dynamo import ranks
-from precompiled.packages.dynamo.guard_facts import NO_FACT, WHEN, value_at, without_code
+from precompiled.packages.dynamo.guard_facts import NO_FACT, WHEN, keys_of, value_at, without_code
 from precompiled.packages.dynamo.trace_log import TraceLog
 from precompiled.packages.dynamo.trace_patches import HAS
 from precompiled.packages.dynamo.value_facts import kind_of
@@ -59,7 +60,7 @@ class Seen:
     keys: list[tuple[Any, Any, bool]] = field(default_factory=list)  # key of a dictionary, whether there is one
     values: list[tuple[Any, Any]] = field(default_factory=list)  # description
     globals: list[tuple[str | None, str, Any]] = field(default_factory=list)
-    wholes: list[tuple[Any, str, Any]] = field(default_factory=list)  # "str", "dir", "keys" or HAS; its description
+    wholes: list[tuple[Any, str, Any]] = field(default_factory=list)  # "str", "dir", "keys", "order" or HAS; its description
     same: list[list[Any]] = field(default_factory=list)  # sources of one and the same object
 
     def told(self) -> list[list[Any]]:
@@ -89,6 +90,12 @@ def seen(
         found.keys.append((source, key, key in value_at(source, reader)))
     for source, how in _once(noted.wholes):
         found.wholes.append((source, how, _whole(value_at(source, reader), how, described)))
+    for source in {source.name: source for source in noted.values}.values():
+        with contextlib.suppress(NotPortable):  # what cannot be read is described by nobody
+            value = value_at(source, reader)
+            # Dynamo guards on what is in a set. The same numbers are not always in the same order: {0, 8} and {8, 0}.
+            if type(value) in (set, frozenset) and len(value) > 1 and all(map(is_hashed_alike, value)):
+                found.wholes.append((source, "order", _whole(value, "order", described)))
     for value in noted.made.values():
         _check_made(value, described)
     several = [sources for _, sources in noted.met.values() if len(sources) > 1]
@@ -202,9 +209,9 @@ def _unguarded(source: Any, value: Any, described: Descriptions) -> Any:
 
 def _whole(value: Any, how: str, described: Descriptions) -> Any:
     """Describe the text, the names or the keys of a value. A text is kept as a digest: it may hold private data."""
-    if how == "keys":
-        keys = [described.value(key) for key in value]
-        return sorted(keys, key=repr) if isinstance(value, (set, frozenset)) else keys
+    if how in ("keys", "order"):
+        keys = keys_of(value, described)
+        return sorted(keys, key=repr) if how == "keys" and isinstance(value, (set, frozenset)) else keys
     if how.startswith(HAS):
         name = how.removeprefix(f"{HAS} ")
         return any(f"{getattr(key, '__module__', '')}.{getattr(key, '__qualname__', '')}" == name for key in value)
@@ -233,8 +240,6 @@ def _check_made(value: Any, described: Descriptions, depth: int = 0) -> None:
     Descriptions.attribute describes a module by its name alone, and by its type alone an object without a description.
     """
     if type(value) in (tuple, list, dict, set, frozenset, collections.OrderedDict) and depth <= MAX_DEPTH:
-        if type(value) is set and len(value) > 1 and not all(isinstance(item, (int, float)) for item in value):
-            raise NotPortable("a set that a trace makes has another order in each process", code="package-set-order")
         for item in [*value, *(value.values() if isinstance(value, dict) else ())]:
             _check_made(item, described, depth + 1)
     if isinstance(value, types.ModuleType):

@@ -123,3 +123,63 @@ class Net(nn.Module):
 def build():
     return Net(F.relu), [(torch.randn(4, 4),)]
 """, ("F.relu: 2.0, F.gelu: 3.0", "F.gelu: 2.0, F.relu: 3.0"), TRACED)
+
+# What Dynamo keeps no guard on: the order of a set's numbers, and the keys of a dictionary that a list is made of.
+for _number, _goes in enumerate((
+    "list(SIZES)", "[*SIZES]", "tuple(SIZES)", "SIZES - {3}", "SIZES | {3}", "SIZES.union({3})", "SIZES.copy()",
+    "frozenset(SIZES)", "sorted(SIZES, key=lambda size: size % 2)", "[SIZES.copy().pop()]", "deque(SIZES)", "SIZES",
+)):
+    case(f"order_of_numbers_in_a_set_{_number}", f"""
+from collections import deque
+SIZES = {{0, 8}}
+def f(x):
+    for size in {_goes}:
+        x = torch.mul(x, size + 2.0)
+    return x
+def build():
+    return f, [(torch.randn(4, 4),)]
+""", ("{0, 8}", "{8, 0}"), TRACED)
+for _number, (_goes, _before, _after) in enumerate((
+    ("list(TABLE)", '{"a": 2.0, "b": 3.0}', '{"b": 3.0, "a": 2.0}'),
+    ("[*TABLE]", '{"a": 2.0, "b": 3.0}', '{"b": 3.0, "a": 2.0}'),
+    ("[*TABLE]", '{"a": 2.0}', '{"a": 2.0, "b": 3.0}'),
+    ("(*TABLE,)", '{"a": 2.0}', '{"a": 2.0, "b": 3.0}'),
+    ("deque(TABLE)", '{"a": 2.0, "b": 3.0}', '{"b": 3.0, "a": 2.0}'),
+    ("[name for names in (TABLE,) for name in list(names)]", '{"a": 2.0, "b": 3.0}', '{"b": 3.0, "a": 2.0}'),
+)):
+    case(f"keys_in_a_list_{_number}", f"""
+from collections import deque
+TABLE = {_before}
+def f(x):
+    for name in {_goes}:
+        x = torch.addmm(x, x, x, alpha=TABLE[name])
+    return x
+def build():
+    return f, [(torch.randn(4, 4),)]
+""", (f"TABLE = {_before}", f"TABLE = {_after}"), TRACED)
+for _number, _goes in enumerate((
+    "[*vars(SETTINGS)]", "[*SETTINGS.__dict__]", "{**vars(SETTINGS)}", "vars(SETTINGS).copy()",
+    "sorted(vars(SETTINGS), key=len)",
+)):
+    case(f"names_of_an_object_{_number}", f"""
+import argparse
+SETTINGS = argparse.Namespace(**{{"a": 2.0, "b": 3.0}})
+def f(x):
+    for name in {_goes}:
+        x = torch.addmm(x, x, x, alpha=getattr(SETTINGS, name))
+    return x
+def build():
+    return f, [(torch.randn(4, 4),)]
+""", ('{"a": 2.0, "b": 3.0}', '{"b": 3.0, "a": 2.0}'), TRACED)
+for _number, _asks in enumerate((
+    "'a' in NAMES", "'a' in NAMES - OTHERS", "len(NAMES | OTHERS) == 5", "NAMES >= OTHERS", "bool(NAMES)",
+    "not NAMES.isdisjoint(OTHERS)", "'a' in {'a', 'b'}",
+    "sorted(NAMES)[0] == 'a'", "max(NAMES) == 'c'", "len(set(NAMES) | frozenset(OTHERS)) == 5",
+)):
+    case(f"what_has_no_order_in_a_set_{_number}", f"""
+NAMES, OTHERS = {{"a", "b", "c"}}, {{"c", "d", "e"}}
+def f(x):
+    return torch.addmm(x, x, x, alpha=2.0 if {_asks} else 3.0)
+def build():
+    return f, [(torch.randn(4, 4),)]
+""", None, USED)

@@ -16,6 +16,7 @@ NEVER = {
     "assumed_constant_of_a_local": "package-assumed-constant",
     "order_of_a_set": "package-set-order",
     "a_set_that_is_gone_through": "package-set-order",
+    **{f"order_of_texts_in_a_set_{number}": "package-set-order" for number in range(13)},
     "asks_for_hash": "package-id",
     "a_metaclass_that_decides": "package-not-portable",
     "module_in_a_default": "package-not-portable",
@@ -259,4 +260,19 @@ class Net(nn.Module):
         return self.two(self.one(x))
 def build():
     return Net(), [(torch.randn(4, 4),)]
+""", None, TRACED)
+for _number, _goes in enumerate((
+    "list(NAMES)", "[*NAMES]", "tuple(NAMES)", "NAMES - {'a'}", "NAMES | {'e'}", "NAMES.copy()", "[NAMES.copy().pop()]",
+    "sorted(NAMES, key=len)", "frozenset(NAMES)", "f'{NAMES}'[2]", "str(NAMES)[2]", "','.join(NAMES)[0]",
+    "[name for name, _ in zip(NAMES, range(2))]",
+)):
+    case(f"order_of_texts_in_a_set_{_number}", f"""
+TABLE = {{"a": 1.0, "b": 2.0, "c": 3.0, "d": 4.0}}
+NAMES = set(TABLE)
+def f(x):
+    for name in {_goes}:
+        x = torch.mul(x, TABLE.get(name, 5.0))
+    return x
+def build():
+    return f, [(torch.randn(4, 4),)]
 """, None, TRACED)

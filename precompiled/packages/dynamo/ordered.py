@@ -1,0 +1,178 @@
+"""Notes where a trace goes through a set or a dictionary of whose order, or keys, Dynamo keeps no guard.
+
+Dynamo guards on the content of a set, and rarely on its order, which is another one in each process where its items are
+texts or objects: a program that was traced in one order is not what a trace would give in another. Algebra of sets
+(``a - b``) makes sets, and what matters is who goes through these; so every variable that stands for a set is looked at
+when all of it is read, whether or not it has a source. Of dictionaries Dynamo keeps no guard on the keys where a list is
+made of one (``[*table]``), nor where it is the ``__dict__`` of something.
+
+Private names: torch._dynamo.variables.{SetVariable, FrozensetVariable, DequeVariable, ListVariable},
+torch._dynamo.variables.base.VariableTracker.{unpack_var_sequence, tp_iter_impl (2.13, 2.15), call_method,
+as_python_constant, repr_impl (2.13), tp_repr_impl (2.15), debug_repr (2.11), items, source},
+torch._dynamo.variables.dicts.ConstDictVariable,
+torch._dynamo.variables.builtin.BuiltinVariable.{call_sorted, call_min, call_max, call_set, call_frozenset},
+torch._dynamo.variables.dicts.SideEffectsProxyDict.{__iter__, item} (2.13, 2.15).
+Checked on 2.11.0, 2.13.0, 2.15.0.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch._dynamo.variables.dicts as dynamo_dicts
+from torch._dynamo.source import AttrSource
+from torch._dynamo.variables import FrozensetVariable, SetVariable
+from torch._dynamo.variables.base import VariableTracker
+from torch._dynamo.variables.builtin import BuiltinVariable
+from torch._dynamo.variables.dicts import ConstDictVariable
+from torch._dynamo.variables.lazy import LazyVariableTracker
+from torch._dynamo.variables.lists import BaseListVariable
+
+from precompiled.packages.describe.codes import is_hashed_alike
+from precompiled.packages.describe.errors import NotPortable
+from precompiled.packages.dynamo.trace_log import TraceLog
+from precompiled.packages.dynamo.untraced import constant
+
+_SETS = (SetVariable, FrozensetVariable)
+_GOES_THROUGH = ("unpack_var_sequence", "tp_iter_impl", "repr_impl", "tp_repr_impl", "debug_repr")
+# Of the methods of a variable that stands for a set, those whose answer depends on the order.
+_IN_ORDER = ("pop", "__iter__", "__repr__", "__str__", "__format__")
+# Who takes a set as a constant to make another set of it, to compare it, or to ask whether there is anything in it.
+_ALGEBRA = ("sets.py", "dicts.py", "base.py", "hashable.py", "codegen.py")
+_ASKS = ("generic_bool", "inner")  # the latter: a jump
+_PASSES_ON = "realize_and_forward"  # of a lazy variable
+# Functions that make the same of a set in any order, but for a key that finds two items alike.
+_SORTS = ("call_sorted", "call_min", "call_max")
+_MAKES_A_SET = ("call_set", "call_frozenset")
+
+
+def replacements() -> Iterator[tuple[Any, str, Callable[..., Any]]]:
+    """Owner and name of a function of Dynamo's, and what makes its wrapper (trace_patches.wrap)."""
+    for kind in kinds(VariableTracker):
+        if issubclass(kind, (*_SETS, ConstDictVariable)) or any(issubclass(one, kind) for one in _SETS):
+            for name in _GOES_THROUGH:
+                if name in vars(kind):
+                    yield kind, name, _gone_through
+            if "as_python_constant" in vars(kind):
+                yield kind, "as_python_constant", _as_a_constant
+            if "call_method" in vars(kind) and kind is not VariableTracker:
+                yield kind, "call_method", _asked
+        if issubclass(kind, BaseListVariable) and "call_method" in vars(kind):
+            yield kind, "call_method", _extended
+    for name in (*_SORTS, *_MAKES_A_SET):
+        if name in vars(BuiltinVariable):
+            yield BuiltinVariable, name, _in_any_order
+    if hasattr(dynamo_dicts, "SideEffectsProxyDict"):
+        yield dynamo_dicts.SideEffectsProxyDict, "__iter__", _names
+
+
+def kinds(kind: type) -> Iterator[type]:
+    """A class, and all that are derived of it."""
+    yield kind
+    inner: type
+    for inner in kind.__subclasses__():
+        yield from kinds(inner)
+
+
+def _is_set(variable: Any) -> bool:
+    return isinstance(variable, _SETS) and variable.python_type() in (set, frozenset)
+
+
+def _all_of(noted: TraceLog, variable: Any) -> None:
+    """All of a set is read, in its order. That of numbers is described wherever a set is met (unguarded.py)."""
+    if noted.in_any_order or not _is_set(variable) or len(variable.items) < 2:
+        return
+    if all(is_hashed_alike(constant(item.vt)) for item in variable.items):
+        return
+    which = f"{variable.source.name} is a set" if variable.source is not None else "a set that a trace makes"
+    noted.problem = NotPortable(
+        f"{which}, whose order is another one in each process", "Use a tuple where the order matters",
+        code="package-set-order",
+    )  # fmt: skip
+
+
+def _gone_through(original: Callable[..., Any], now: Callable[[], TraceLog | None]) -> Callable[..., Any]:
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        noted = now()
+        if noted is not None:
+            with noted.looking():
+                _all_of(noted, self)
+        return original(self, *args, **kwargs)
+
+    return method
+
+
+def _as_a_constant(original: Callable[..., Any], now: Callable[[], TraceLog | None]) -> Callable[..., Any]:
+    """A function that Dynamo calls with the set itself: a text of it, a list."""
+
+    def as_python_constant(self: Any, *args: Any, **kwargs: Any) -> Any:
+        noted = now()
+        if noted is not None:
+            with noted.looking():
+                caller = sys._getframe(1)
+                while caller.f_code.co_name == _PASSES_ON and caller.f_back is not None:
+                    caller = caller.f_back
+                code = caller.f_code
+                if os.path.basename(code.co_filename) not in _ALGEBRA and code.co_name not in _ASKS:
+                    _all_of(noted, self)
+        return original(self, *args, **kwargs)
+
+    return as_python_constant
+
+
+def _asked(original: Callable[..., Any], now: Callable[[], TraceLog | None]) -> Callable[..., Any]:
+    def call_method(self: Any, tx: Any, name: str, *args: Any, **kwargs: Any) -> Any:
+        noted = now()
+        if noted is not None and name in _IN_ORDER:
+            with noted.looking():
+                _all_of(noted, self)
+        return original(self, tx, name, *args, **kwargs)
+
+    return call_method
+
+
+def _extended(original: Callable[..., Any], now: Callable[[], TraceLog | None]) -> Callable[..., Any]:
+    """``[*table]``, ``(*table,)``, ``list(table)``, ``items.extend(table)``."""
+
+    def call_method(self: Any, tx: Any, name: str, args: Any, kwargs: Any, *more: Any) -> Any:
+        noted = now()
+        if noted is not None and name == "extend":
+            with noted.looking():
+                for given in args:
+                    if isinstance(given, LazyVariableTracker) and given.is_realized():
+                        given = given.realize()
+                    _all_of(noted, given)
+                    if isinstance(given, ConstDictVariable) and given.source is not None and not _is_set(given):
+                        noted.wholes.append((given.source, "keys"))
+        return original(self, tx, name, args, kwargs, *more)
+
+    return call_method
+
+
+def _in_any_order(original: Callable[..., Any], now: Callable[[], TraceLog | None]) -> Callable[..., Any]:
+    def call(self: Any, tx: Any, *args: Any, **kwargs: Any) -> Any:
+        noted = now()
+        if noted is None or "key" in kwargs:
+            return original(self, tx, *args, **kwargs)
+        noted.in_any_order += 1
+        try:
+            return original(self, tx, *args, **kwargs)
+        finally:
+            noted.in_any_order -= 1
+
+    return call
+
+
+def _names(original: Callable[..., Any], now: Callable[[], TraceLog | None]) -> Callable[..., Any]:
+    def __iter__(self: Any) -> Any:
+        noted = now()
+        if noted is not None:
+            with noted.looking():
+                if self.item.source is not None:
+                    noted.wholes.append((AttrSource(self.item.source, "__dict__"), "keys"))
+        return original(self)
+
+    return __iter__
