@@ -453,9 +453,10 @@ _TABLE = (
     _package("package-inlined", "code was inlined that no name leads to (a class made by `exec`)",
         "define it in a module"),
     _package("package-internal-error", "a bug of ours", "report it, with the log"),
-    _package("package-made-up-device",
-        "traced for a [GPU that is not here](targets.md), the code asks the device for its memory, cache or clocks, "
-        "which a trace takes for constants", "ask outside of what is compiled"),
+    _package("package-device-numbers",
+        "the code asks the GPU for its memory, cache or clocks, which a trace takes for constants: GPUs of one name "
+        "differ in them, and those of a [GPU that is not here](targets.md) are a data sheet's",
+        "ask outside of what is compiled"),
     _package("package-mode",
         "traced under a torch function mode, a functorch transform, `torch.export`, or "
         "`torch._dynamo.config.compiled_autograd`", "nothing yet"),

@@ -360,8 +360,8 @@ class Automatic:
             session.ledger.count(traced=1)
             if looked.refused is not None:
                 raise NotPortable(looked.refused, code="package-audit")
-            if session.stays_eager and (asked := frame_entry.device_numbers(traced)):
-                raise NotPortable(f"its code asks a made-up GPU: {', '.join(asked)}", code="package-made-up-device")
+            if asked := frame_entry.device_numbers(traced):
+                raise NotPortable(f"its code asks a GPU: {', '.join(asked)}", code="package-device-numbers")
             store, before = session.store.packages, looked.audited
             try:
                 if looked.requires is None:

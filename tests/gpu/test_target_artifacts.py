@@ -177,7 +177,7 @@ def test_what_fails_without_the_gpu_is_not_kept_as_a_failure(tmp_path: Path) -> 
     assert store.failure(key) is None and store.lookup(key) == []
 
 
-@pytest.mark.reason("package-made-up-device")
+@pytest.mark.reason("package-device-numbers")
 def test_code_that_asks_the_device_for_its_memory_gets_no_package(tmp_path: Path) -> None:
     """A trace takes it for a constant, and the real device's is another one."""
     program = tmp_path / "asks.py"
@@ -198,7 +198,7 @@ def test_code_that_asks_the_device_for_its_memory_gets_no_package(tmp_path: Path
         done = run("-m", "precompiled", "run", "--target", "h100", "--", sys.executable, str(program), env=env)
     finally:
         run("-m", "precompiled", "stop", env=env)
-    assert json.loads(done.stdout.splitlines()[-1]) == {"asks": "package-made-up-device", "asks_not": ""}
+    assert json.loads(done.stdout.splitlines()[-1]) == {"asks": "package-device-numbers", "asks_not": ""}
 
 
 def test_several_devices(tmp_path: Path) -> None:

@@ -78,6 +78,7 @@ SAID = {
     **{f"order_of_texts_in_a_set_{number}": ("package-set-order", "whose order is another one in each process")
        for number in range(13)},
     "asks_for_hash": ("package-id", "f asks for hash(), a number of this process"),
+    "asks_for_a_seed": ("package-id", "seed() gave a number when it was traced"),
     "a_metaclass_that_decides": ("package-not-portable", "Meta decides what isinstance() says"),
     "module_in_a_default": ("package-not-portable", "is read through a class or a function that holds it"),
     "a_protocol_of_values": ("package-not-portable", "of the protocol Scaled is not said by classes alone"),

@@ -17,8 +17,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch._dynamo import convert_frame
 
+from precompiled.core import files
 from precompiled.packages.describe.codes import code_digest, outermost, qualname
 from precompiled.packages.describe.errors import NotPortable
 from precompiled.packages.dynamo import entry_codec
@@ -181,14 +183,16 @@ def qualnames(traced: Traced) -> set[str]:
     return {outermost(code) for attempt in traced.attempts for code in attempt.code}
 
 
-# They give numbers of a device, which a trace takes for constants: of a made-up one, a data sheet's.
+# They give numbers of a device, which a trace takes for constants; cards of one name have other ones.
 _DEVICE_NUMBERS = frozenset({"get_device_properties", "mem_get_info"})
 
 
 def device_numbers(traced: Traced) -> list[str]:
-    """The functions by which code that a trace met may ask a device for its numbers."""
-    named = {name for attempt in traced.attempts for code in attempt.code for name in code.co_names}
-    return sorted(_DEVICE_NUMBERS & named)
+    """The functions by which code that a trace met may ask a device for its numbers; none where there is no device."""
+    if not torch.cuda.is_available():
+        return []
+    met = [code for attempt in traced.attempts for code in attempt.code if not files.is_torchs(code.co_filename)]
+    return sorted(_DEVICE_NUMBERS.intersection(name for code in met for name in code.co_names))
 
 
 def bytecode_digest(body: Body, names: Mapping[str, str]) -> str:

@@ -3,13 +3,13 @@
 Dynamo guards on the content of a set, and rarely on its order, which is another one in each process where its items are
 texts or objects: a program that was traced in one order is not what a trace would give in another. Algebra of sets
 (``a - b``) makes sets, and what matters is who goes through these; so every variable that stands for a set is looked at
-when all of it is read, whether or not it has a source. Of dictionaries Dynamo keeps no guard on the keys where a list is
-made of one (``[*table]``), nor where it is the ``__dict__`` of something.
+when all of it is read, whether or not it has a source. Of dictionaries Dynamo keeps no guard on the keys where a list
+is made of one (``[*table]``), nor where it is the ``__dict__`` of something.
 
-Private names: torch._dynamo.variables.{SetVariable, FrozensetVariable, DequeVariable, ListVariable},
+Private names: torch._dynamo.variables.{SetVariable, FrozensetVariable, lists.BaseListVariable},
 torch._dynamo.variables.base.VariableTracker.{unpack_var_sequence, tp_iter_impl (2.13, 2.15), call_method,
 as_python_constant, repr_impl (2.13), tp_repr_impl (2.15), debug_repr (2.11), items, source},
-torch._dynamo.variables.dicts.ConstDictVariable,
+torch._dynamo.variables.dicts.ConstDictVariable, torch._dynamo.variables.lazy.LazyVariableTracker.{is_realized, realize},
 torch._dynamo.variables.builtin.BuiltinVariable.{call_sorted, call_min, call_max, call_set, call_frozenset},
 torch._dynamo.variables.dicts.SideEffectsProxyDict.{__iter__, item} (2.13, 2.15).
 Checked on 2.11.0, 2.13.0, 2.15.0.
@@ -141,9 +141,8 @@ def _extended(original: Callable[..., Any], now: Callable[[], TraceLog | None]) 
         noted = now()
         if noted is not None and name == "extend":
             with noted.looking():
-                for given in args:
-                    if isinstance(given, LazyVariableTracker) and given.is_realized():
-                        given = given.realize()
+                for arg in args:
+                    given = arg.realize() if isinstance(arg, LazyVariableTracker) and arg.is_realized() else arg
                     _all_of(noted, given)
                     if isinstance(given, ConstDictVariable) and given.source is not None and not _is_set(given):
                         noted.wholes.append((given.source, "keys"))

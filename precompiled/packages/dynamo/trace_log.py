@@ -28,7 +28,7 @@ class TraceLog:
     values: list[Any] = field(default_factory=list)  # sources
     attributes: list[tuple[Any, str]] = field(default_factory=list)  # source of an object, name
     keys: list[tuple[Any, Any]] = field(default_factory=list)  # source of a dictionary, key
-    wholes: list[tuple[Any, str]] = field(default_factory=list)  # source, and what of it: "str", "dir", "keys", "order", HAS
+    wholes: list[tuple[Any, str]] = field(default_factory=list)  # source; "str", "dir", "keys", "order" or HAS
     met: dict[int, tuple[Any, dict[str, Any]]] = field(default_factory=dict)  # by id: an object, its sources
     made: dict[int, Any] = field(default_factory=dict)  # by id: what a variable without a source was made of
     asked: dict[str, Asked] = field(default_factory=dict)

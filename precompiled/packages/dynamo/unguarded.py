@@ -60,7 +60,7 @@ class Seen:
     keys: list[tuple[Any, Any, bool]] = field(default_factory=list)  # key of a dictionary, whether there is one
     values: list[tuple[Any, Any]] = field(default_factory=list)  # description
     globals: list[tuple[str | None, str, Any]] = field(default_factory=list)
-    wholes: list[tuple[Any, str, Any]] = field(default_factory=list)  # "str", "dir", "keys", "order" or HAS; its description
+    wholes: list[tuple[Any, str, Any]] = field(default_factory=list)  # as in TraceLog, and the description
     same: list[list[Any]] = field(default_factory=list)  # sources of one and the same object
 
     def told(self) -> list[list[Any]]:

@@ -1,13 +1,15 @@
 """Refuses traces in which Dynamo runs code of the user's untraced, or reuses a trace without guards.
 
 Reads of such code are not noted: the key of a ``max()``, a function that ``re.sub`` gets, a protocol or a hook that
-``isinstance()`` asks, a region that is taken for an earlier one (``nested_compile_region``).
+``isinstance()`` asks, a region that is taken for an earlier one (``nested_compile_region``), a function that Dynamo
+calls for its number.
 
 Private names: torch._dynamo.variables.lazy.LazyVariableTracker.{is_realized, realize, peek_value},
 torch._dynamo.variables.base.VariableTracker.{is_python_constant, as_python_constant},
 torch._dynamo.variables.builtin.BuiltinVariable.{call_isinstance, call_issubclass, call_function, fn,
 _call_min_max_seq_with_key (2.15)}, torch._dynamo.variables.functions.{SkipFunctionVariable.call_function,
 BaseUserFunctionVariable, FunctoolsPartialVariable}, torch._dynamo.variables.misc.ConstantLikeVariable.call_method,
+torch._dynamo.variables.builder.handle_traced_output,
 torch._dynamo.variables.invoke_subgraph.{stamp_out_subgraph, build_source_replacement} (2.13, 2.15).
 Checked on 2.11.0, 2.13.0, 2.15.0.
 """
@@ -16,12 +18,14 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import operator
 import sys
 import types
 import typing
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import torch._dynamo.variables.builder as dynamo_builder
 import torch._dynamo.variables.functions as dynamo_functions
 from torch._dynamo.variables.base import VariableTracker
 from torch._dynamo.variables.builtin import BuiltinVariable
@@ -32,6 +36,9 @@ from precompiled.packages.describe.errors import NotPortable
 from precompiled.packages.describe.kinds import INSTALLATION, global_unseen
 from precompiled.packages.dynamo.trace_log import TraceLog
 
+# Functions of nothing, in a graph, whose numbers an entry requires to be the same by other facts.
+_SAME_IN_EACH_PROCESS = ("get_device_capability",)
+
 
 def replacements() -> Iterator[tuple[Any, str, Callable[..., Any]]]:
     """Owner and name of a function of Dynamo's, and what makes its wrapper (trace_patches.wrap)."""
@@ -40,6 +47,7 @@ def replacements() -> Iterator[tuple[Any, str, Callable[..., Any]]]:
     if not hasattr(BuiltinVariable, "_call_min_max_seq_with_key"):  # that one traces the key
         yield BuiltinVariable, "call_function", _folded_by_a_key
     yield ConstantLikeVariable, "call_method", _folded
+    yield dynamo_builder, "handle_traced_output", _answered
     yield dynamo_functions.SkipFunctionVariable, "call_function", _folded
     if importlib.util.find_spec("torch._dynamo.variables.invoke_subgraph") is not None:
         yield importlib.import_module("torch._dynamo.variables.invoke_subgraph"), "stamp_out_subgraph", _stamped
@@ -153,6 +161,28 @@ def _folded_by_a_key(original: Callable[..., Any], now: Callable[[], TraceLog | 
         return found
 
     return call_function
+
+
+def _answered(original: Callable[..., Any], now: Callable[[], TraceLog | None]) -> Callable[..., Any]:
+    """``torch.seed()``, ``torch.cuda.mem_get_info()``: the number that a function of nothing gave is a constant of the
+    trace, and another one in each process.
+    """
+
+    def handle_traced_output(example_value: Any, tx: Any, proxy: Any, *args: Any, **kwargs: Any) -> Any:
+        found = original(example_value, tx, proxy, *args, **kwargs)
+        noted = now()
+        if noted is not None and type(example_value) in (int, float) and found.is_python_constant():
+            with noted.looking():
+                node = proxy.node
+                while node.target is operator.getitem:
+                    node = node.args[0]
+                name = getattr(node.target, "__name__", "")
+                if node.op == "call_function" and not node.all_input_nodes and name not in _SAME_IN_EACH_PROCESS:
+                    said = f"{name}() gave a number when it was traced, another one in each process"
+                    noted.problem = NotPortable(said, code="package-id")
+        return found
+
+    return handle_traced_output
 
 
 def _stamped(original: Callable[..., Any], now: Callable[[], TraceLog | None]) -> Callable[..., Any]:

@@ -18,6 +18,7 @@ NEVER = {
     "a_set_that_is_gone_through": "package-set-order",
     **{f"order_of_texts_in_a_set_{number}": "package-set-order" for number in range(13)},
     "asks_for_hash": "package-id",
+    "asks_for_a_seed": "package-id",
     "a_metaclass_that_decides": "package-not-portable",
     "module_in_a_default": "package-not-portable",
     "a_protocol_of_values": "package-not-portable",
@@ -70,6 +71,13 @@ def build():
 case("asks_for_hash", """
 def f(x):
     return torch.addmm(x, x, x, alpha=float(hash("name") % 1000 + 1) / 1000)
+def build():
+    return f, [(torch.randn(4, 4),)]
+""", None, TRACED)
+case("asks_for_a_seed", """
+def f(x):
+    torch.seed()
+    return torch.mul(x, 2.0 + torch.seed() * 0.0)
 def build():
     return f, [(torch.randn(4, 4),)]
 """, None, TRACED)
