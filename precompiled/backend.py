@@ -365,8 +365,7 @@ class _Graph:
         if waits:
             self.calls.report.message = f"waited for its artifact: {program.no_stand_in}"
             if self.calls.swap.state is not State.COMPILED:
-                self.session.connection.forget(awaited.id)
-                self.session.pending.abandon(awaited)
+                self.session.pending.drop(awaited)
                 if self.session.requires:
                     said = f"no artifact was there within {self.session.settings.wait_s:g} s, and {program.no_stand_in}"
                     raise Bypass(said, code="not-in-time")

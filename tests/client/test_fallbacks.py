@@ -28,6 +28,7 @@ from precompiled import routing, wire
 from precompiled.client import pending, submit
 from precompiled.client.dispatch import Dispatch
 from precompiled.client.ledger import GraphCalls, GraphReport
+from precompiled.client.pending import Awaited
 from precompiled.client.process import PROCESS
 from precompiled.client.submit import compile_inline
 from precompiled.core.errors import ConfigError, NotServed, PrecompiledError
@@ -458,6 +459,36 @@ def test_a_graph_that_is_done_is_not_submitted_again() -> None:
         here.session.pending._finish(item)
         here.session.pending._resubmit(item)
         assert here.session.pending.wait(0), "it would be awaited for ever"
+
+
+@pytest.mark.parametrize("when", ["before it has another id", "before that is submitted", "before the end forgets"])
+def test_what_is_done_while_it_is_submitted_again_is_not_kept_for_the_next_daemon(
+    monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    with deaf_daemon() as here:
+        call(here)
+        awaited, connection = here.session.pending, here.session.connection
+        (item,) = awaited._awaited.values()
+        submit, forget = item.submit, connection.forget
+        assert list(connection._submits) == [item.id]
+
+        def submit_late(item: Awaited) -> None:
+            awaited._finish(item)
+            submit(item)
+
+        def forget_late(id: str) -> None:
+            monkeypatch.setattr(connection, "forget", forget)
+            awaited._resubmit(item)
+            forget(id)
+
+        if when == "before that is submitted":
+            item.submit = submit_late
+        elif when == "before the end forgets":
+            monkeypatch.setattr(connection, "forget", forget_late)
+        if when != "before that is submitted":
+            awaited._finish(item)
+        awaited._resubmit(item)
+        assert not connection._submits and awaited.wait(0)
 
 
 @pytest.mark.filterwarnings("ignore:precompiled. a graph is compiled in process:RuntimeWarning")
