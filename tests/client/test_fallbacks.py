@@ -33,7 +33,7 @@ from precompiled.client.process import PROCESS
 from precompiled.client.submit import compile_inline
 from precompiled.core.errors import ConfigError, NotServed, PrecompiledError
 from precompiled.core.reasons import REASONS
-from precompiled.graph import environment
+from precompiled.graph import capture, environment
 from precompiled.store import artifact_format as fmt
 from precompiled.store import runs, unfit
 from precompiled.store.artifacts import Store
@@ -694,6 +694,35 @@ def test_collectives_over_symbolic_sizes_are_awaited_as_others_are() -> None:
         assert here.session.pending.wait(30), "it is still awaited"
 
 
+def runs_eager(*_: Any) -> Any:
+    raise AssertionError("it ran eager, while other ranks may run compiled")
+
+
+@pytest.mark.parametrize("code", ["lookup-only", "no-daemon", "too-many-variants"])
+def test_sizes_that_nobody_is_asked_for_are_compiled_in_process_where_a_graph_must_not_run_eager(code: str) -> None:
+    """As after a package: nothing is submitted in mode lookup, without a daemon, or for ever more sizes."""
+    programs: list[capture.Program] = []
+
+    def captured(module: torch.fx.GraphModule, _: list[Any]) -> Callable[..., Any]:
+        programs.append(capture.capture(module, {}))
+        return module.forward
+
+    mode = {"PRECOMPILED_MODE": "lookup" if code == "lookup-only" else "eager"}
+    with deaf_daemon(**mode) if code == "too-many-variants" else this_process(mode) as here:
+        x = X.clone()
+        torch._dynamo.mark_dynamic(x, 0)
+        here.call(double, x, backend=captured)
+        (program,) = programs
+        calls = GraphCalls(GraphReport(id="1", name="double [0/0]"))
+        submitter = submit.Submitter(here.session, calls, lambda: "")
+        dispatch = Dispatch(calls, runs_eager, program.size_inputs, lambda sizes: None, waits=True,  # type: ignore[arg-type]
+                            refuse=lambda sizes: submitter.without_a_job(program, dispatch, sizes))  # fmt: skip
+        dispatch.serve_with(runs_eager, lambda sizes: sizes == [1])
+        for _ in range(2):
+            torch.testing.assert_close(dispatch.call(4, X)[0], X * 2)
+        assert here.counted("fallbacks") == {code: 1}
+
+
 # ---------------------------------------------------------------- PRECOMPILED_REQUIRE=1
 
 
@@ -789,7 +818,7 @@ def test_require_holds_for_further_sizes_too(monkeypatch: pytest.MonkeyPatch) ->
             pass
 
         dispatch = Dispatch(calls, StandIn(torch.fx.symbolic_trace(double)), [0], submits_nothing, waits=True,
-                            refuse=lambda: here.session.refuse_sizes(calls))  # fmt: skip
+                            refuse=lambda sizes: here.session.refuse_sizes(calls))  # fmt: skip
         dispatch.serve_with(lambda size: size * 2, lambda sizes: sizes == [3])
         assert dispatch.call(3) == 6
         for _ in range(2):
