@@ -341,7 +341,7 @@ class _Graph:
             self.safe_point,
             waits=bool(program.no_stand_in),
             stays_eager=self.session.stays_eager and not program.no_stand_in,
-            refuse=lambda: self.session.refuse_sizes(self.calls),
+            refuse=lambda sizes: self.submitter.without_a_job(program, dispatch, sizes),
         )
         return dispatch
 
@@ -365,8 +365,7 @@ class _Graph:
         if waits:
             self.calls.report.message = f"waited for its artifact: {program.no_stand_in}"
             if self.calls.swap.state is not State.COMPILED:
-                self.session.connection.forget(awaited.id)
-                self.session.pending.abandon(awaited)
+                self.session.pending.drop(awaited)
                 if self.session.requires:
                     said = f"no artifact was there within {self.session.settings.wait_s:g} s, and {program.no_stand_in}"
                     raise Bypass(said, code="not-in-time")

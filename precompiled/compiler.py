@@ -209,7 +209,7 @@ def _compile_program(
         with environment.unchanged():
             custom_ops.load({**codec.modules(graph), **metadata.modules(inputs), **configs.modules(settings)})
             module = codec.decode(graph)
-    except Exception as error:  # a custom op's module raises anything when it is imported
+    except (Exception, SystemExit) as error:  # a custom op's module raises anything when it is imported
         raise CompileFailed(
             f"the graph does not decode: {type(error).__name__}: {error}", code="undecodable-graph"
         ) from error

@@ -64,11 +64,15 @@ COURIER_S = 60.0  # that a courier may take, and before the next one is tried wh
 MAX_START_FAILURES = 2  # in a row, before a seat is refused for a while
 EXPECTED_IN_VAIN_S = 24 * 3600.0  # for this long a seat gets no worker ahead of a graph, after one that got none
 FINISHED_KEPT = 64  # ended jobs whose stories are kept for diagnosis
-# Failures that say nothing of the graph, so that no record in the store does: clients are told which it was.
+# Failures that say nothing of the graph, so that no record in the store does: clients are told which it was, and what
+# to do where the message does not say it.
 _WITHOUT_A_RECORD = {
     DEVICE_LOST: "It is compiled by the next process that asks",
     MADE_UP_DEVICE: "It is compiled where the GPU is",
     STORE_UNWRITABLE: "`precompiled doctor` says which directory cannot be written",
+    "store-unreadable": "",
+    "store-untrusted": "",
+    "too-many-variants": "`precompiled clear KEY` makes room; or mark fewer sizes dynamic",
 }
 
 
@@ -252,7 +256,8 @@ class Scheduler:
             out.append(Count(job.uid, "failed"))
             why = finished.message or finished.reason
             action = _WITHOUT_A_RECORD.get(finished.reason, "")
-            code = finished.reason if action else "compile-failed"  # then the client says what it does
+            # Else the client goes by the record, where there is one.
+            code = finished.reason if finished.reason in _WITHOUT_A_RECORD else "compile-failed"
             self._end(job, out, wire.Rejected(code, why, action, key=job.submit.key))
         else:
             out.append(job.move("publish", now, finished.outcome))

@@ -113,7 +113,7 @@ def _run(compiler: Compiler, job: wire.Job) -> wire.Finished:
     """run_job, guarded: whatever user code raises ends the job and never the worker."""
     try:
         return compiler.run_job(job)
-    except Exception:  # noqa: BLE001 - custom ops and backends raise anything
+    except (Exception, SystemExit):  # noqa: BLE001 - custom ops and backends raise anything
         import traceback
 
         text = traceback.format_exc()[-MESSAGE_CHARS:]

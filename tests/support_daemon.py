@@ -4,7 +4,7 @@ The stand-in worker is a script that takes the interpreter's place (``Environmen
 (control thread, guardian, stream) around a compiler that does what the graph's bytes say::
 
     {"do": "publish" | "exists" | "fail" | "raise" | "sleep" | "die" | "die-once" | "hog" | "spawn" | "print"
-           | "garbage" | "wait-for", ...}
+           | "leave" | "garbage" | "wait-for", ...}
 """
 
 from __future__ import annotations
@@ -87,6 +87,8 @@ class Fake:
             time.sleep(1000)
         if do == "raise":
             raise RuntimeError("user code went wrong")
+        if do == "leave":
+            sys.exit("user code leaves")
         if do == "print":
             print("x" * 200000)
             os.write(1, b"raw bytes on the standard output" * 100)

@@ -9,7 +9,10 @@ from __future__ import annotations
 import contextlib
 import errno
 import functools
+import importlib
 import json
+import math
+import sys
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -28,7 +31,7 @@ from precompiled.graph import capture
 from precompiled.remote import link
 from precompiled.store import artifact_format as fmt
 from precompiled.store.artifacts import Store
-from precompiled.torch_internals import codec, process_groups
+from precompiled.torch_internals import codec, process_groups, user_modules
 from precompiled.torch_internals import compile as compiling
 
 X = torch.randn(4, 6)
@@ -177,10 +180,40 @@ def test_bytes_that_are_no_graph(store: Store, change: str) -> None:
     assert run(store, graph) == "undecodable-graph"
 
 
+LEAVING = """
+import os, sys, torch
+
+@torch.library.custom_op("precompiled_leaving::twice", mutates_args=())
+def twice(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
+
+twice.register_fake(lambda x: torch.empty_like(x))
+if "PRECOMPILED_TESTS_LEAVE" in os.environ:
+    sys.exit("usage: train.py DATA")
+"""
+
+
+def test_a_module_that_leaves_the_interpreter_when_it_is_imported(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one that reads the command line: a worker's is none of the program's, and the worker must not end for it."""
+    (tmp_path / "precompiled_leaving.py").write_text(LEAVING)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(user_modules, "process_start", lambda: math.inf)  # as if it had begun after that
+    twice = importlib.import_module("precompiled_leaving").twice
+    (found,) = captures(lambda x: twice(x) + 1, X)
+    assert list(found.program.modules) == ["precompiled_leaving"]
+    monkeypatch.delitem(sys.modules, "precompiled_leaving")
+    monkeypatch.setenv("PRECOMPILED_TESTS_LEAVE", "1")
+    assert run(store, found.program.to_bytes()) == "undecodable-graph"
+    (failure,) = store.failures()
+    assert "SystemExit: usage: train.py DATA" in failure.message
+
+
 @pytest.mark.reason("not-serializable")
 def test_a_result_that_torch_cannot_keep(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """No graph is known that comes so far and has such a result: a callable of another kind stands for it."""
-    monkeypatch.setattr(compiling, "compile_fx", lambda module, inputs: module.forward)
+    monkeypatch.setattr(compiling, "compile_fx", lambda module, inputs, **_: module.forward)
     (found,) = captures(double, X)
     assert run(store, found.program.to_bytes()) == "not-serializable"
 
@@ -206,7 +239,7 @@ def test_a_full_disk_is_of_the_host_where_it_shows_as_an_import_that_fails(
 def test_what_comes_from_the_host_keeps_no_graph_from_its_next_compile(
     store: Store, monkeypatch: pytest.MonkeyPatch, error: Exception, passes: bool
 ) -> None:
-    def fails(*_: object) -> None:
+    def fails(*_: object, **__: object) -> None:
         raise error
 
     monkeypatch.setattr(compiling, "compile_fx", fails)

@@ -53,15 +53,15 @@ class Dispatch:
         *,
         waits: bool = False,
         stays_eager: bool = False,
-        refuse: Callable[[], None] = lambda: None,
+        refuse: Callable[[list[int]], None] = lambda sizes: None,
     ) -> None:
         """``is_capturing``: whether a CUDA graph is being captured. Code that has not run yet must not run in it: its
         first run loads kernels, and measures them.
 
         ``safe_point``: that of the function whose graph this is. ``waits``: the graph must not run eager: a call that
         no artifact serves waits for one. ``stays_eager``: what is to serve calls is noted, and an eager run serves them
-        (session.py). ``refuse``: called where such a call has waited in vain, before it runs eager
-        all the same; what it raises, the call raises.
+        (session.py). ``refuse``: called where such a call has nothing to wait for, with the values of the size inputs;
+        it may set what the call waits for, and what it raises, the call raises.
         """
         self._calls = calls
         self._eager = eager
@@ -192,10 +192,8 @@ class Dispatch:
 
     def _run_eager(self, args: tuple[Any, ...], served: Callable[[], Compiled | None]) -> Any:
         """``served()``: the compiled function, where the swap came after this call began, else None."""
-        if self._waits:
-            if (function := self._await(args)) is not None:
-                return function(*args)
-            self._refuse()
+        if self._waits and (function := self._await(args)) is not None:
+            return function(*args)
         eager = self._eager
         keeper, again = eager.repeated(args)
         if keeper is not None and not again:
@@ -221,6 +219,8 @@ class Dispatch:
         sizes = [args[position] for position in self._size_inputs]
         if tuple(sizes) not in self.awaits and self._size_inputs:
             self._request(sizes)
+        if self._waits and tuple(sizes) not in self.awaits:
+            self._refuse(sizes)
         wait = self.awaits.get(tuple(sizes))
         if wait is not None:
             wait()

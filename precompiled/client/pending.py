@@ -188,6 +188,11 @@ class Pending:
             item.done.set()
             self._changed.notify_all()
 
+    def drop(self, item: Awaited) -> None:
+        """Stop awaiting a graph, and send it to no other daemon."""
+        self.abandon(item)
+        self._session.connection.forget(item.id)  # only now: an item that is done gets no other id any more
+
     def close(self, timeout_s: float) -> None:
         """End the thread; waits for a load under way, which must not go on while the interpreter is taken down."""
         with self._changed:
@@ -360,6 +365,8 @@ class Pending:
             self._awaited[item.id] = item
         self._session.connection.forget(old)
         item.submit(item)
+        if item.done.is_set():  # meanwhile: whoever has done could not forget what was not submitted yet
+            self._session.connection.forget(item.id)
 
     def _act(self, item: Awaited, artifact: Artifact) -> None:
         if item.swap.on(Event.PUBLISHED) is not Instruction.LOAD:
@@ -440,11 +447,7 @@ class Pending:
 
     def _finish(self, item: Awaited) -> None:
         self._session.note(item.calls.snapshot())
-        self._session.connection.forget(item.id)
-        with self._changed:
-            self._awaited.pop(item.id, None)
-            item.done.set()
-            self._changed.notify_all()
+        self.drop(item)
 
 
 def _compile_later(session: Session, item: Awaited) -> None:

@@ -87,15 +87,15 @@ class Session:
         calls.refused(code, message)
 
     def refuse_sizes(self, calls: GraphCalls) -> None:
-        """The same for sizes for which no artifact was asked for."""
-        if not self.requires:
-            return
-        said = "no artifact serves these sizes, and "
+        """The same for sizes for which no artifact was asked for. Counted, where they are compiled in process."""
         if self.settings.mode == "lookup":
-            self.refuse(calls, "lookup-only", said + "the mode is lookup")
-        if (problem := self.daemon_problem()) is not None:
-            self.refuse(calls, "no-daemon", said + problem)
-        self.refuse(calls, "too-many-variants", said + f"a graph of a process asks for {MAX_REQUESTS} more at most")
+            code, said = "lookup-only", "the mode is lookup"
+        elif (problem := self.daemon_problem()) is not None:
+            code, said = "no-daemon", problem
+        else:
+            code, said = "too-many-variants", f"a graph of a process asks for {MAX_REQUESTS} more at most"
+        self.refuse(calls, code, f"no artifact serves these sizes, and {said}")
+        self.ledger.count_reason("fallbacks", code)
 
     # ------------------------------------------------------------------ the daemon
 

@@ -41,15 +41,17 @@ class StoreObserver:
                 if event.event_type in ("created", "moved"):
                     on_event()
 
-        observer = Observer()
-        observer.daemon = True
+        observer: Any = None
         try:
+            observer = Observer()  # of watchdog 7 it opens its inotify instance, and starts a thread
             observer.schedule(Handler(), str(directory), recursive=False)
             observer.start()
         except (OSError, RuntimeError) as error:
             # ENOSPC: max_user_watches; EMFILE: max_user_instances. `precompiled doctor` names both.
             log.info("no inotify watch on %s (%s): it is looked at more often", directory, error)
             self._gave_up = True
+            if observer is not None:
+                observer.stop()
             return
         self._observer = observer
         self.active = True

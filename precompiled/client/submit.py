@@ -61,10 +61,35 @@ class Submitter:
                 raise NotServed(self.calls.report.name, "submit-failed", str(error) or type(error).__name__) from error
             log.warning("no variant for the sizes %s: %s", sizes, error)
 
+    def without_a_job(self, program: capture.Program, dispatch: Dispatch, sizes: list[int]) -> None:
+        """For a call that must not run eager, and for whose sizes no variant is submitted: it is compiled in process.
+        Raises NotServed where artifacts are required.
+        """
+        self.session.refuse_sizes(self.calls)
+        hints = program.hints_for(sizes)
+        if hints is not None:
+            swap = Swap()
+            swap.on(Event.MISS)
+            self._awaited(program, dispatch, hints, swap, uuid.uuid4().hex).done.set()
+
     def submit_and_await(
         self, program: capture.Program, dispatch: Dispatch, hints: list[int], swap: Swap, id: str
     ) -> Awaited:
         """Submit a graph, and have ``dispatch`` flipped when its artifact is there. Raises where that is impossible."""
+        awaited = self._awaited(program, dispatch, hints, swap, id)
+        # Added before it is submitted: an answer must find the graph that it is for.
+        self.session.pending.add(awaited)
+        try:
+            awaited.submit(awaited)
+        except BaseException:
+            self.session.pending.abandon(awaited)
+            raise
+        return awaited
+
+    def _awaited(
+        self, program: capture.Program, dispatch: Dispatch, hints: list[int], swap: Swap, id: str
+    ) -> Awaited:
+        """What a call of ``dispatch`` that must not run eager waits for from now on."""
         awaited = Awaited(
             calls=self.calls,
             program=program,
@@ -79,13 +104,6 @@ class Submitter:
             threads=torch.get_num_threads() if program.device == "cpu" else 0,
         )
         dispatch.awaits[tuple(program.sizes(hints))] = lambda: self.session.pending.await_artifact(awaited)
-        # Added before it is submitted: an answer must find the graph that it is for.
-        self.session.pending.add(awaited)
-        try:
-            awaited.submit(awaited)
-        except BaseException:
-            self.session.pending.abandon(awaited)
-            raise
         return awaited
 
     def submit(

@@ -26,8 +26,10 @@ from precompiled.torch_internals import custom_ops
 # differ another worker is started, so variables that a launcher sets for each rank, job or run must not be among them.
 _VARIABLES = (
     "PATH", "LD_LIBRARY_PATH", "CC", "CXX", "CPATH", "CPLUS_INCLUDE_PATH", "LIBRARY_PATH",
-    "VIRTUAL_ENV", "PYTHONPATH", "HOME", "USER", "LANG", "LC_ALL", "XDG_CACHE_HOME",
+    "VIRTUAL_ENV", "PYTHONPATH", "PYTHONUSERBASE", "HOME", "USER", "LANG", "LC_ALL", "XDG_CACHE_HOME",
 )  # fmt: skip
+# Among those, where Python looks for modules: not with -E and -I.
+_OF_PYTHON = ("PYTHONPATH", "PYTHONUSERBASE")
 _VARIABLE_PREFIXES = (
     "TORCHINDUCTOR_", "TORCH_CUDA_", "TORCH_COMPILE", "TRITON_", "CUDA", "NVIDIA_", "OMP_", "MKL_", "KMP_", "ATEN_",
 )  # fmt: skip
@@ -40,6 +42,7 @@ _NOT_FOR_WORKERS = frozenset(
         "TORCH_COMPILE_DEBUG",
         "TORCH_COMPILE_JOB_ID",
         "TORCH_COMPILE_STICKY_PGO_KEY",
+        "TRITON_HOME",  # where its caches are
     }
 )
 # The user's own caches, to which no worker may write; often one for each job.
@@ -48,7 +51,7 @@ _NOT_FOR_WORKERS_SUFFIX = "_CACHE_DIR"
 # are read where they are used. Directories and thread counts change where and how fast is compiled, not what.
 _KEYED_PREFIXES = ("TORCHINDUCTOR_", "TRITON_")
 _KEYED = ("LD_LIBRARY_PATH", "CPATH", "CPLUS_INCLUDE_PATH", "LIBRARY_PATH", "CUDA_HOME", "TORCH_CUDA_ARCH_LIST")
-_NOT_KEYED_SUFFIXES = ("_DIR", "_THREADS", "_START_METHOD", "_LIBCUDA_PATH")
+_NOT_KEYED_SUFFIXES = ("_DIR", "_HOME", "_THREADS", "_START_METHOD", "_LIBCUDA_PATH")
 # What torch tells of a GPU and Inductor reads (triton_heuristics.py, choices.py, template_heuristics/triton.py). Not
 # the sizes of its memory and its cache, and not its clocks: see docs/decisions/0046.
 _GPU = (
@@ -63,6 +66,12 @@ def variables(with_path: bool = False) -> dict[str, str]:
     ``with_path``: with all folders where this process finds modules, those that the program has added as well.
     """
     found = {name: value for name, value in os.environ.items() if _is_for_workers(name)}
+    if sys.flags.ignore_environment:
+        for name in _OF_PYTHON:
+            found.pop(name, None)
+    if sys.flags.no_user_site:
+        # Not in the key: of the packages that are found, torch, Triton and modules of operators are there themselves.
+        found["PYTHONNOUSERSITE"] = "1"
     if with_path:
         own = (sys.prefix, sys.base_prefix)
         found["PYTHONPATH"] = os.pathsep.join(

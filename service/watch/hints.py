@@ -84,10 +84,7 @@ class Hints:
         for directory in sorted(directories):
             try:
                 if self._observer is None:
-                    observer = Observer()
-                    observer.daemon = True
-                    observer.start()
-                    self._observer = observer
+                    self._observer = _started()
                 self._observed[directory] = (inodes[directory], self._observer.schedule(handler, directory))
             except OSError as error:
                 # ENOSPC: max_user_watches; EMFILE: max_user_instances, or descriptors.
@@ -116,6 +113,16 @@ class Hints:
             self._gone = {*self._gone, str(event.src_path)}
         if event.is_directory or str(event.src_path) in self._paths or str(event.dest_path or "") in self._paths:
             self._on_hint()
+
+
+def _started() -> Any:
+    observer = Observer()
+    try:
+        observer.start()
+    except RuntimeError:  # no thread can be had: what watchdog 7 has opened by now would stay, at each try
+        observer.stop()
+        raise
+    return observer
 
 
 class _Handler(FileSystemEventHandler):

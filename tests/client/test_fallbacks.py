@@ -28,11 +28,12 @@ from precompiled import routing, wire
 from precompiled.client import pending, submit
 from precompiled.client.dispatch import Dispatch
 from precompiled.client.ledger import GraphCalls, GraphReport
+from precompiled.client.pending import Awaited
 from precompiled.client.process import PROCESS
 from precompiled.client.submit import compile_inline
 from precompiled.core.errors import ConfigError, NotServed, PrecompiledError
 from precompiled.core.reasons import REASONS
-from precompiled.graph import environment
+from precompiled.graph import capture, environment
 from precompiled.store import artifact_format as fmt
 from precompiled.store import runs, unfit
 from precompiled.store.artifacts import Store
@@ -460,6 +461,36 @@ def test_a_graph_that_is_done_is_not_submitted_again() -> None:
         assert here.session.pending.wait(0), "it would be awaited for ever"
 
 
+@pytest.mark.parametrize("when", ["before it has another id", "before that is submitted", "before the end forgets"])
+def test_what_is_done_while_it_is_submitted_again_is_not_kept_for_the_next_daemon(
+    monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    with deaf_daemon() as here:
+        call(here)
+        awaited, connection = here.session.pending, here.session.connection
+        (item,) = awaited._awaited.values()
+        submit, forget = item.submit, connection.forget
+        assert list(connection._submits) == [item.id]
+
+        def submit_late(item: Awaited) -> None:
+            awaited._finish(item)
+            submit(item)
+
+        def forget_late(id: str) -> None:
+            monkeypatch.setattr(connection, "forget", forget)
+            awaited._resubmit(item)
+            forget(id)
+
+        if when == "before that is submitted":
+            item.submit = submit_late
+        elif when == "before the end forgets":
+            monkeypatch.setattr(connection, "forget", forget_late)
+        if when != "before that is submitted":
+            awaited._finish(item)
+        awaited._resubmit(item)
+        assert not connection._submits and awaited.wait(0)
+
+
 @pytest.mark.filterwarnings("ignore:precompiled. a graph is compiled in process:RuntimeWarning")
 def test_a_call_that_must_not_run_eager_waits_while_another_thread_compiles_its_graph() -> None:
     with deaf_daemon() as here:
@@ -663,6 +694,35 @@ def test_collectives_over_symbolic_sizes_are_awaited_as_others_are() -> None:
         assert here.session.pending.wait(30), "it is still awaited"
 
 
+def runs_eager(*_: Any) -> Any:
+    raise AssertionError("it ran eager, while other ranks may run compiled")
+
+
+@pytest.mark.parametrize("code", ["lookup-only", "no-daemon", "too-many-variants"])
+def test_sizes_that_nobody_is_asked_for_are_compiled_in_process_where_a_graph_must_not_run_eager(code: str) -> None:
+    """As after a package: nothing is submitted in mode lookup, without a daemon, or for ever more sizes."""
+    programs: list[capture.Program] = []
+
+    def captured(module: torch.fx.GraphModule, _: list[Any]) -> Callable[..., Any]:
+        programs.append(capture.capture(module, {}))
+        return module.forward
+
+    mode = {"PRECOMPILED_MODE": "lookup" if code == "lookup-only" else "eager"}
+    with deaf_daemon(**mode) if code == "too-many-variants" else this_process(mode) as here:
+        x = X.clone()
+        torch._dynamo.mark_dynamic(x, 0)
+        here.call(double, x, backend=captured)
+        (program,) = programs
+        calls = GraphCalls(GraphReport(id="1", name="double [0/0]"))
+        submitter = submit.Submitter(here.session, calls, lambda: "")
+        dispatch = Dispatch(calls, runs_eager, program.size_inputs, lambda sizes: None, waits=True,  # type: ignore[arg-type]
+                            refuse=lambda sizes: submitter.without_a_job(program, dispatch, sizes))  # fmt: skip
+        dispatch.serve_with(runs_eager, lambda sizes: sizes == [1])
+        for _ in range(2):
+            torch.testing.assert_close(dispatch.call(4, X)[0], X * 2)
+        assert here.counted("fallbacks") == {code: 1}
+
+
 # ---------------------------------------------------------------- PRECOMPILED_REQUIRE=1
 
 
@@ -758,7 +818,7 @@ def test_require_holds_for_further_sizes_too(monkeypatch: pytest.MonkeyPatch) ->
             pass
 
         dispatch = Dispatch(calls, StandIn(torch.fx.symbolic_trace(double)), [0], submits_nothing, waits=True,
-                            refuse=lambda: here.session.refuse_sizes(calls))  # fmt: skip
+                            refuse=lambda sizes: here.session.refuse_sizes(calls))  # fmt: skip
         dispatch.serve_with(lambda size: size * 2, lambda sizes: sizes == [3])
         assert dispatch.call(3) == 6
         for _ in range(2):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,6 +12,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+import precompiled
 from precompiled.graph import environment
 from precompiled.graph.environment import device_of_a_worker, facts, variables
 
@@ -35,6 +38,7 @@ def torchrun(rank: int, run: int = 0) -> dict[str, str]:
         "TMPDIR": f"/scratch/job-{run}",
         "TORCHINDUCTOR_CACHE_DIR": f"/scratch/job-{run}/{rank}",
         "TRITON_CACHE_DIR": f"/scratch/job-{run}/triton-{rank}",
+        "TRITON_HOME": f"/scratch/job-{run}",
     }
 
 
@@ -47,6 +51,39 @@ def test_the_ranks_of_all_runs_share_workers(monkeypatch: pytest.MonkeyPatch) ->
     found = [variables_in(torchrun(rank, run), monkeypatch) for rank in (0, 1) for run in (0, 1)]
     assert all(each == found[0] for each in found)
     assert found[0] == {name: SHARED[name] for name in ("PATH", "HOME", "OMP_NUM_THREADS")}
+
+
+@pytest.mark.parametrize("name", ["TRITON_HOME", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR"])
+def test_where_caches_are_is_not_in_the_key(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(name, raising=False)
+    before = facts("cpu")
+    monkeypatch.setenv(name, "/scratch/job-1")
+    assert facts("cpu") == before
+
+
+OF_PYTHON = """
+import json, sys
+sys.path.insert(0, sys.argv[1])
+from precompiled.graph import environment
+print(json.dumps({name: value for name, value in environment.variables().items() if name.startswith("PYTHON")}))
+"""
+SEARCHED = {"PYTHONPATH": "/more", "PYTHONUSERBASE": "/of/the/user"}
+
+
+@pytest.mark.parametrize(
+    ("option", "environ", "expected"),
+    [
+        ("-s", SEARCHED, {**SEARCHED, "PYTHONNOUSERSITE": "1"}),
+        ("-E", {**SEARCHED, "PYTHONNOUSERSITE": "1"}, {}),
+        ("-I", SEARCHED, {"PYTHONNOUSERSITE": "1"}),
+    ],
+)
+def test_a_worker_looks_for_modules_where_the_program_does(
+    option: str, environ: dict[str, str], expected: dict[str, str]
+) -> None:
+    done = subprocess.run([sys.executable, option, "-c", OF_PYTHON, str(Path(precompiled.__file__).parents[1])],
+                          env={"PATH": "/bin", **environ}, capture_output=True, text=True, check=True)  # fmt: skip
+    assert json.loads(done.stdout) == expected
 
 
 @pytest.mark.parametrize(

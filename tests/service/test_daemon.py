@@ -167,7 +167,10 @@ def test_a_key_that_kills_two_workers_is_quarantined(daemon: DaemonUnderTest) ->
 
 
 @pytest.mark.reason("worker-error")
-@pytest.mark.parametrize(("do", "reason"), [("fail", "it does not compile"), ("raise", "user code went wrong")])
+@pytest.mark.parametrize(
+    ("do", "reason"),
+    [("fail", "it does not compile"), ("raise", "user code went wrong"), ("leave", "user code leaves")],
+)
 def test_a_failed_compile_keeps_the_worker(daemon: DaemonUnderTest, do: str, reason: str) -> None:
     with raw_client(daemon.settings) as client:
         message = daemon.submit()

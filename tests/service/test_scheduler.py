@@ -337,13 +337,15 @@ def test_a_failed_compile_leaves_the_worker_alive() -> None:
     assert host.only(RunJob, host.submit("other")).worker == number
 
 
-@pytest.mark.reason("store-unwritable")
-def test_a_store_that_cannot_be_written_is_said_to_be_that() -> None:
+@pytest.mark.reason("store-unwritable", "store-unreadable", "store-untrusted", "too-many-variants")
+@pytest.mark.parametrize("code", ["store-unwritable", "store-unreadable", "store-untrusted", "too-many-variants"])
+def test_what_the_store_does_not_take_is_said_to_be_that(code: str) -> None:
+    """A worker cannot leave a record of it there."""
     host = Host()
     host.warm()
     run = host.only(RunJob, host.submit("k"))
-    reply = host.reply(host.done(run, "failed", reason="store-unwritable", message="/x cannot be made: read-only"))
-    assert (reply.code, reply.message) == ("store-unwritable", "/x cannot be made: read-only") and reply.action
+    reply = host.reply(host.done(run, "failed", reason=code, message="/x cannot be used. Make it usable"))
+    assert (reply.code, reply.message) == (code, "/x cannot be used. Make it usable")
 
 
 @pytest.mark.reason("device-lost")

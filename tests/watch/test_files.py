@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from precompiled.service.watch.files import ABSENT, Files
 from precompiled.service.watch.hints import Hints
+from watchdog.observers.api import EventDispatcher
 
 TIMEOUT_S = 30.0
 
@@ -169,3 +170,20 @@ def test_without_inotify_watches_files_are_polled_and_that_is_said(tmp_path: Pat
         timeout=TIMEOUT_S, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stdout.strip()) == (0, "done"), done.stderr
+
+
+def test_without_a_thread_files_are_polled_and_nothing_is_left_open(
+    listener: Listener, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = threading.Thread.start
+
+    def refuse(thread: threading.Thread) -> None:
+        if isinstance(thread, EventDispatcher):
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    before = set(threading.enumerate())
+    listener.hints.observe({str(tmp_path / "a.py")}, time.monotonic())
+    assert "can't start new thread" in listener.hints.problem
+    assert set(threading.enumerate()) == before, "at each try one more"
