@@ -155,7 +155,8 @@ _TABLE = (
     _bypass("higher-order-operator", "an operator with effects, or of a user's own", "nothing yet"),
     _bypass("lookup-only", "no artifact, and the mode is `lookup`", "run once in another mode"),
     _bypass("marked-node",
-        "an operation with a mark that cannot be sent (recomputation tags, hooks, compiled autograd's `steal_arg`)",
+        "an operation with a mark that cannot be sent (recomputation tags, hooks, compiled autograd's `steal_arg`), or "
+        "a graph on a GPU for which `torch._dynamo.override_cudagraphs` asks for other CUDA graphs than the settings",
         "nothing yet"),
     _bypass("direct-call",
         "Inductor was called by name (`torch._inductor.compile`, `standalone_compile`, a backend of yours that calls "
@@ -206,7 +207,8 @@ _TABLE = (
         "is no plain value",
         "move it to the top level of a module"),
     _bypass("user-function",
-        "the graph calls a function that is not torch's (also one that was patched into torch's namespace)",
+        "the graph calls a function that is not torch's (also one that was patched into torch's namespace, or an "
+        "operator of `torch.Tensor` such as `__matmul__`)",
         "let Dynamo trace into it, rather than `torch._dynamo.allow_in_graph` it"),
 
     _failure(_IN_PROCESS, "compile-error", "torch raised in the worker; the message has its traceback",

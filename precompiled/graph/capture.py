@@ -126,6 +126,8 @@ def capture(
     state = {**modes.read(uses_cpu=uses_cpu), "groups": {numbers[name]: size for name, size in groups.items()}}
     settings = configs.snapshot(options)
     configs.refuse_device(settings, device)
+    if device != "cpu":
+        configs.refuse_other_cudagraphs(settings, module.meta.get("cudagraph_annotation"))
     facts = environment.facts(device, uses_cpu=uses_cpu)
     frozen = None
     if held and configs.freezes(settings):

@@ -264,7 +264,7 @@ PATCHED: dict[str, Callable[[torch.Tensor], Any]] = {
     "__iadd__": lambda x: operator.iadd(x.clone(), 1),
     "__radd__": lambda x: operator.iadd(x.clone(), 1),
     "__and__": lambda x: operator.and_(x > 0, x < 1),
-    "__gt__": lambda x: x.lt(1) | (x > 1),
+    "__gt__": lambda x: x > 1,
     "__truediv__": lambda x: x / 2,
     "__neg__": lambda x: -x,
     "__abs__": abs,
