@@ -41,6 +41,12 @@ def refuse_patched(target: Any) -> None:
                 raise Bypass(f"torch.Tensor.{name} is patched, and the graph uses it", code="user-function")
 
 
+def refuse_any_patched() -> None:
+    """The same for all of the module's functions: where there is no graph to tell which of them it uses."""
+    for function in operator.__all__:
+        refuse_patched(getattr(operator, function))
+
+
 @cache
 def _methods(function: str) -> tuple[str, ...]:
     """The methods of a tensor that Python may call for a function of the operator module (``and_``, ``iadd``)."""
