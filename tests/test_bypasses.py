@@ -25,7 +25,7 @@ from torch.testing._internal.two_tensor import TwoTensor
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
 from precompiled import backend
-from precompiled.torch_internals import fixed_floats
+from precompiled.torch_internals import configs, fixed_floats
 
 X = torch.randn(4, 6)
 
@@ -185,6 +185,29 @@ def test_an_operation_on_another_stream(here: ThisProcess) -> None:
             return x * 2
 
     assert "streams" in here.refuses("marked-node", on_stream, X)
+
+
+@pytest.mark.reason("marked-node")
+@pytest.mark.skipif(torch.cuda.is_available(), reason="it would go as far as to use the GPU")
+def test_other_cudagraphs_than_the_settings(here: ThisProcess) -> None:
+    override = getattr(torch._dynamo, "override_cudagraphs", None)
+    if override is None:
+        pytest.skip(f"torch {torch.__version__} has no override_cudagraphs")
+
+    def overridden(device: str, **cudagraphs: bool) -> Callable[[torch.Tensor], torch.Tensor]:
+        def run(x: torch.Tensor) -> torch.Tensor:
+            with override(**cudagraphs):
+                return x.to(device) * 2
+
+        return run
+
+    asked = {"triton.cudagraphs": True}
+    for cudagraphs, options in (({"fwd": True}, {}), ({"fwd": False}, asked), ({"bwd": False}, asked)):
+        message = here.refuses("marked-node", overridden("cuda:0", **cudagraphs), X, options=options, compare=False)
+        assert "override_cudagraphs" in message
+    here.refuses("lookup-only", overridden("cpu", fwd=True), X)  # where it means nothing
+    annotation = here.in_process[-1].meta["cudagraph_annotation"]
+    configs.refuse_other_cudagraphs({"inductor": asked}, annotation)  # what the settings say anyway
 
 
 @pytest.mark.reason("checkpoint-context")

@@ -120,7 +120,8 @@ _TABLE = (
     _bypass("custom-op",
         "a custom op of which nobody can tell what a worker must load for it: Python has made it without a fake kernel "
         "(by `torch.library.Library` alone), torch does not say which library has registered it (`RegisterOperators`, "
-        "a library that is not loaded from a file), or what Python registers for it; or it has several overloads",
+        "a library that is not loaded from a file), or what Python registers for it; or it has several overloads, or "
+        "is autotuned (`register_custom_op_autotuning`)",
         "in C++ use `TORCH_LIBRARY`; in Python register its fake kernel with `torch.library.register_fake`, in a "
         "module"),
     _bypass("custom-op-edited",
@@ -155,7 +156,8 @@ _TABLE = (
     _bypass("higher-order-operator", "an operator with effects, or of a user's own", "nothing yet"),
     _bypass("lookup-only", "no artifact, and the mode is `lookup`", "run once in another mode"),
     _bypass("marked-node",
-        "an operation with a mark that cannot be sent (recomputation tags, hooks, compiled autograd's `steal_arg`)",
+        "an operation with a mark that cannot be sent (recomputation tags, hooks, compiled autograd's `steal_arg`), or "
+        "a graph on a GPU for which `torch._dynamo.override_cudagraphs` asks for other CUDA graphs than the settings",
         "nothing yet"),
     _bypass("direct-call",
         "Inductor was called by name (`torch._inductor.compile`, `standalone_compile`, a backend of yours that calls "
@@ -205,8 +207,14 @@ _TABLE = (
         "(it has a closure, or reads more than kernels, constants and modules); or an argument or setting of one that "
         "is no plain value",
         "move it to the top level of a module"),
+    _bypass("operator-override",
+        "the program has given one of torch's operators another meaning, in torch's dispatcher (`torch.library`, for "
+        "another key than a device's, whose kernels only run) or in Inductor's tables (`register_decomposition`, "
+        "`register_lowering`, `make_fallback`, `register_custom_op_autotuning`): a worker has torch's own",
+        "a custom op of a name of your own, in a module; or register it when nothing is compiled any more"),
     _bypass("user-function",
-        "the graph calls a function that is not torch's (also one that was patched into torch's namespace)",
+        "the graph calls a function that is not torch's (also one that was patched into torch's namespace, or an "
+        "operator of `torch.Tensor` such as `__matmul__`)",
         "let Dynamo trace into it, rather than `torch._dynamo.allow_in_graph` it"),
 
     _failure(_IN_PROCESS, "compile-error", "torch raised in the worker; the message has its traceback",

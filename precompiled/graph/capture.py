@@ -27,7 +27,7 @@ import torch.fx
 from precompiled.core.errors import Bypass, CompileFailed
 from precompiled.graph import devices, environment, job, weights
 from precompiled.graph.key import SECTIONS
-from precompiled.torch_internals import codec, configs, group_names, metadata, modes, process_groups
+from precompiled.torch_internals import codec, configs, group_names, metadata, modes, operator_overrides, process_groups
 from precompiled.torch_internals.sizes import is_size_input, size_values
 
 # Source lines, for people (torch_internals/source_lines.py); neither the key nor the compile depends on them.
@@ -116,6 +116,7 @@ def capture(
     groups = process_groups.used(module)
     numbers = {name: group_names.numbered(number) for number, name in enumerate(groups)}
     graph = codec.encode(module, numbers)
+    operator_overrides.refuse(graph)
     inputs = metadata.describe_inputs([node for node in module.graph.nodes if node.op == "placeholder"])
     for name in inputs.meshes.groups():
         groups.setdefault(name, process_groups.size(name))
@@ -126,6 +127,8 @@ def capture(
     state = {**modes.read(uses_cpu=uses_cpu), "groups": {numbers[name]: size for name, size in groups.items()}}
     settings = configs.snapshot(options)
     configs.refuse_device(settings, device)
+    if device != "cpu":
+        configs.refuse_other_cudagraphs(settings, module.meta.get("cudagraph_annotation"))
     facts = environment.facts(device, uses_cpu=uses_cpu)
     frozen = None
     if held and configs.freezes(settings):

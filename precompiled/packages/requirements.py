@@ -10,11 +10,16 @@ from precompiled.graph import environment
 from precompiled.packages.describe import difference
 from precompiled.packages.describe.errors import Mismatch
 from precompiled.packages.dynamo import dynamo_state
-from precompiled.torch_internals import configs
+from precompiled.torch_internals import configs, operator_overrides, tensor_operators
 
 
 def requirements(options: dict[str, Any]) -> dict[str, str]:
-    """Name -> value here: short texts as they are, the rest as digests. ``options``: torch.compile's."""
+    """Name -> value here: short texts as they are, the rest as digests. ``options``: torch.compile's.
+
+    Raises Bypass where a compile here is none that a worker could do: Dynamo has no guards for these.
+    """
+    tensor_operators.refuse_any_patched()
+    operator_overrides.refuse([])
     settings = configs.snapshot(options)
     facts = environment.facts(dynamo_state.first_device())
     # The artifacts are compiled already: which compiler is here, and what it would find, changes nothing of them.

@@ -37,7 +37,8 @@ _IRRELEVANT = (
     "debug",
     "quiesce_async_compile_pool",
 )
-_IRRELEVANT_PREFIXES = ("trace.", "aot_inductor.", "quiesce_")
+# Not "aot_inductor.": some of these change what is compiled here, too (debug_compile, debug_symbols).
+_IRRELEVANT_PREFIXES = ("trace.", "quiesce_")
 # Where these are on, an artifact would not be what plain torch.compile gives, or could not hold its code.
 _REFUSED = {
     "force_disable_caches": ("caches-disabled", "Inductor's caches are disabled (force_disable_caches)"),
@@ -102,6 +103,19 @@ def refuse_device(settings: Mapping[str, Mapping[str, Any]], device: str) -> Non
         raise Bypass(f"cpp_wrapper code for {device} is more than an artifact holds", code="cpp-wrapper")
     if freezes(settings) and device != "cpu":
         raise Bypass(f"freezing on {device}", code="freezing")
+
+
+def refuse_other_cudagraphs(settings: Mapping[str, Mapping[str, Any]], annotation: Any) -> None:
+    """For a graph on a GPU: raises Bypass where ``torch._dynamo.override_cudagraphs`` asks for others than settings do.
+
+    ``annotation``: of its module (``meta["cudagraph_annotation"]``); None where there is none. As in
+    torch/_inductor/compile_fx.py (create_compiler_config_extra).
+    """
+    if annotation is None:
+        return
+    cudagraphs = bool(settings["inductor"].get("triton.cudagraphs"))
+    if annotation.fwd not in (None, cudagraphs) or (cudagraphs and annotation.bwd is False):
+        raise Bypass(f"override_cudagraphs asks for {annotation}, and the settings do not", code="marked-node")
 
 
 def freezes(settings: Mapping[str, Mapping[str, Any]]) -> bool:

@@ -8,8 +8,8 @@ gets the graph.
 Private names: torch._library.custom_ops.OPDEFS, torch._library.custom_ops.CustomOpDef.{_init_fn, _abstract_fn,
 _setup_context_fn, _backward_fn, _backend_fns}, torch._library.simple_registry.singleton.find,
 torch._ops.OpOverload.{_schema, _overloadname, py_kernels}, torch._C._dispatch_has_kernel_for_dispatch_key,
-torch._library.utils.Kernel.source, torch._inductor.lowering.lowerings, torch._inductor.decomposition.decompositions.
-Checked on 2.11.0, 2.13.0, 2.15.0.
+torch._library.utils.Kernel.source, torch._inductor.lowering.{lowerings, user_lowerings (2.13, 2.15)},
+torch._inductor.decomposition.decompositions. Checked on 2.11.0, 2.13.0, 2.15.0.
 """
 
 from __future__ import annotations
@@ -65,6 +65,8 @@ def defining_modules(op: torch._ops.OpOverload) -> list[str]:
     (``define``). Of one that its schema says whole: the JSON alone.
     """
     name = op._schema.name
+    if op in getattr(sys.modules.get("torch._inductor.lowering"), "user_lowerings", {}):
+        raise Bypass(f"{name} is autotuned here (register_custom_op_autotuning)", code="custom-op")
     # torch wraps some functions; the wrapped ones are among them, too.
     # A method in C has no module (``register_fake(torch.Tensor.clone)``): it defines nothing.
     named = {module for f in _functions(op) if (module := getattr(f, "__module__", None)) is not None}

@@ -26,10 +26,10 @@ import typing_extensions
 
 from precompiled.core.errors import Bypass
 from precompiled.core.files import is_really_torchs
-from precompiled.torch_internals import custom_ops, numpy_calls, user_modules
+from precompiled.torch_internals import custom_ops, numpy_calls, tensor_operators, user_modules
 
 # Operators that come with torch and cannot be redefined by a user's module without patching torch itself.
-_BUILTIN_OP_NAMESPACES = frozenset(
+BUILTIN_OP_NAMESPACES = frozenset(
     {"aten", "prims", "prim", "quantized", "quantized_decomposed", "inductor", "_quantized"}
 )
 # Functional collectives say all that a compile needs: the group's name, and its size where a shape depends on it.
@@ -121,6 +121,7 @@ _NAMES: dict[int, tuple[Any, list[str]]] = {}
 
 def encode(target: Any) -> list[str]:
     """The name of a ``call_function`` target: ``[kind, ...]``. Raises Bypass for what is not torch's own."""
+    tensor_operators.refuse_patched(target)  # each time: what it means may have changed
     known = _NAMES.get(id(target))
     if known is not None and known[0] is target:
         return known[1]
@@ -134,13 +135,13 @@ def encode(target: Any) -> list[str]:
 def _encode(target: Any) -> list[str]:
     if isinstance(target, torch._ops.OpOverload):
         namespace, name = _op_name(target._schema.name)
-        if namespace not in _BUILTIN_OP_NAMESPACES | COLLECTIVE_OP_NAMESPACES:
+        if namespace not in BUILTIN_OP_NAMESPACES | COLLECTIVE_OP_NAMESPACES:
             modules, digest, *source = custom_ops.defining_modules(target)
             return ["cop", namespace, name, target._overloadname, modules, digest, custom_ops.kernels(target), *source]
         return ["op", namespace, name, target._overloadname]
     if isinstance(target, torch._ops.OpOverloadPacket):
         namespace, name = _op_name(target._qualified_op_name)
-        if namespace not in _BUILTIN_OP_NAMESPACES | COLLECTIVE_OP_NAMESPACES:
+        if namespace not in BUILTIN_OP_NAMESPACES | COLLECTIVE_OP_NAMESPACES:
             overloads = target.overloads()
             if len(overloads) != 1:
                 raise Bypass(f"the graph calls {namespace}::{name}, which has several overloads", code="custom-op")

@@ -189,6 +189,14 @@ differ("Inductor's configuration", BASE, under(lambda: torch._inductor.config.pa
 differ("functorch's configuration", BASE, under(lambda: torch._functorch.config.patch(activation_memory_budget=0.5)))
 differ("sizes' configuration", BASE, under(lambda: torch.fx.experimental._config.patch(backed_size_oblivious=True)))
 for name, value in (
+    # What JIT code is of these, too: torch/_inductor/codegen/wrapper.py and cpp_builder.py.
+    ("debug_intermediate_value_printer", "2"),
+    ("debug_compile", True),
+    ("debug_symbols", True),
+):
+    aot = {f"aot_inductor.{name}": value}
+    differ(f"AOTInductor's {name}", BASE, under(lambda aot=aot: torch._inductor.config.patch(aot)))
+for name, value in (
     # Torch leaves these out of what it saves of its configuration.
     ("activation_memory_budget_solver", "greedy"),
     ("activation_memory_budget_runtime_estimator", "testing"),

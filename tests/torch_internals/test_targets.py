@@ -251,3 +251,49 @@ def test_an_operator_with_effects_is_refused() -> None:
 def test_a_name_outside_of_torch_is_not_looked_up(name: list[str]) -> None:
     with pytest.raises(ValueError, match=r"not a module of torch|unknown kind"):
         targets.decode(name)
+
+
+def of_mine(a: Any, b: Any = None) -> Any:
+    return torch.mul(a, 3)
+
+
+PATCHED: dict[str, Callable[[torch.Tensor], Any]] = {
+    "__matmul__": lambda x: x @ x.T,
+    "__add__": lambda x: x + x,
+    "__rsub__": lambda x: 1 - x,
+    "__iadd__": lambda x: operator.iadd(x.clone(), 1),
+    "__radd__": lambda x: operator.iadd(x.clone(), 1),
+    "__and__": lambda x: operator.and_(x > 0, x < 1),
+    "__gt__": lambda x: x > 1,
+    "__truediv__": lambda x: x / 2,
+    "__neg__": lambda x: -x,
+    "__abs__": abs,
+    "__pow__": lambda x: x**2,
+    "__getitem__": lambda x: x[0],
+}
+
+
+@pytest.mark.parametrize("name", PATCHED)
+def test_a_patched_operator_of_tensors_has_no_name(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Dynamo writes the operator's name alone: a worker would compile torch's own."""
+    used = PATCHED[name]
+    captured(used, X)
+    monkeypatch.setattr(torch.Tensor, name, of_mine)
+    with pytest.raises(Bypass, match=f"torch.Tensor.{name} is patched") as refused:
+        captured(used, X)
+    assert refused.value.code == "user-function"
+    captured(torch.sin, X)  # which does not use it
+
+
+def test_an_operator_of_tensors_that_is_patched_with_another_one_of_torchs_has_no_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch.Tensor, "__add__", torch.Tensor.__mul__)
+    assert refusal(operator.add) == "user-function"
+
+
+def test_a_patched_method_of_tensors_is_traced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With its name Dynamo writes what it calls: no worker looks the method up."""
+    monkeypatch.setattr(torch.Tensor, "matmul", of_mine)
+    found = captured(lambda x: x.matmul(x), X)
+    assert [node.target for node in found.module.graph.nodes if node.op.startswith("call_")] == [torch.mul]

@@ -1,0 +1,215 @@
+"""Torch's operators to which a program has given another meaning: their graphs are not a worker's to compile."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import torch
+import torch._inductor.compile_fx
+from support_graphs import captured
+from torch._inductor import decomposition, lowering
+
+from precompiled.core.errors import Bypass
+from precompiled.packages import requirements
+from precompiled.torch_internals import operator_overrides
+
+X = torch.randn(4, 6)
+aten = torch.ops.aten
+# Of these Inductor has a decomposition, and a lowering alone.
+DECOMPOSED, LOWERED = aten.silu.default, aten.convolution.default
+
+
+def refusal() -> str:
+    with pytest.raises(Bypass) as refused:
+        captured(torch.sin, X)  # any graph may come to use the operator
+    assert refused.value.code == "operator-override"
+    return str(refused.value)
+
+
+@contextmanager
+def kept(table: dict[Any, Any], op: Any) -> Iterator[None]:
+    before = dict(table)
+    try:
+        yield
+    finally:
+        table.clear()
+        table.update(before)  # in its order, too
+        lowering.fallbacks.discard(op)
+        operator_overrides.refuse([])
+
+
+@pytest.fixture
+def aten_library() -> Iterator[torch.library.Library]:
+    library = torch.library.Library("aten", "IMPL")
+    yield library
+    library._destroy()
+    operator_overrides.refuse([])
+
+
+def of_mine(x: torch.Tensor) -> torch.Tensor:
+    return x + 100
+
+
+# ---------------------------------------------------------------- the dispatcher
+
+
+@pytest.mark.reason("operator-override")
+@pytest.mark.parametrize("key", ["AutogradCPU", "CompositeImplicitAutograd", "Meta"])
+def test_a_kernel_that_aotautograd_traces(aten_library: torch.library.Library, key: str) -> None:
+    captured(torch.sin, X)
+    # Of the fake kernels torch's own are from Python, too.
+    aten_library.impl("erfinv" if key == "Meta" else "silu", of_mine, key, allow_override=True)
+    message = refusal()
+    assert key in message and __file__ in message
+
+
+@pytest.mark.filterwarnings("ignore:.*Overriding a previously registered kernel")
+def test_a_kernel_that_only_runs_is_no_matter_of_a_compile(aten_library: torch.library.Library) -> None:
+    aten_library.impl("erfinv", of_mine, "CPU")
+    captured(torch.sin, X)
+
+
+@pytest.mark.reason("operator-override")
+def test_a_kernel_of_which_torch_itself_made_the_library() -> None:
+    before = len(torch.library._keep_alive)
+    torch.library.impl("aten::silu", "AutogradCPU", of_mine)
+    try:
+        assert "aten::silu" in refusal()
+    finally:
+        for library in torch.library._keep_alive[before:]:
+            library._destroy()
+        del torch.library._keep_alive[before:]
+    captured(torch.sin, X)
+
+
+def test_an_operator_of_a_name_of_its_own_is_no_override() -> None:
+    library = torch.library.Library("precompiled_overrides", "DEF")
+    library.define("mine(Tensor x) -> Tensor")
+    library.impl("mine", of_mine, "CompositeImplicitAutograd")
+    captured(torch.sin, X)
+    library._destroy()
+
+
+def test_an_operator_that_only_its_callers_use() -> None:
+    """A library's lowering of what is torch's by name (quantized_decomposed) concerns the graphs that call it."""
+    op = torch.ops.quantized.linear_dynamic.default
+    with kept(lowering.lowerings, op):
+        lowering.register_lowering(op)(lambda *args: None)
+        captured(torch.sin, X)
+        with pytest.raises(Bypass, match="quantized::linear_dynamic"):
+            operator_overrides.refuse([[["f", ["op", "quantized", "linear_dynamic", "default"], [], []]]])
+
+
+# ---------------------------------------------------------------- Inductor's tables
+
+
+def popped() -> None:
+    del decomposition.decompositions[DECOMPOSED]
+
+
+def decomposed() -> None:
+    popped()
+    decomposition.register_decomposition([DECOMPOSED])(of_mine)
+
+
+def lowered() -> None:
+    lowering.register_lowering(LOWERED)(lambda *args: args[0])
+
+
+def lowered_by_a_pointwise() -> None:
+    lowering.register_lowering(LOWERED)(lowering.make_pointwise(lambda *args: args[0]))
+
+
+def made_a_fallback() -> None:
+    lowering.make_fallback(LOWERED)
+
+
+CHANGES: dict[Callable[[], None], tuple[dict[Any, Any], Any, str]] = {
+    popped: (decomposition.decompositions, DECOMPOSED, "taken out"),
+    decomposed: (decomposition.decompositions, DECOMPOSED, "not torch's"),
+    lowered: (lowering.lowerings, LOWERED, "not torch's"),
+    lowered_by_a_pointwise: (lowering.lowerings, LOWERED, "not torch's"),
+    made_a_fallback: (lowering.lowerings, LOWERED, "make_fallback"),
+}
+
+
+@pytest.mark.reason("operator-override")
+@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
+def test_a_changed_entry_of_inductors_tables(change: Callable[[], None]) -> None:
+    table, op, expected = CHANGES[change]
+    captured(torch.sin, X)
+    with kept(table, op):
+        change()
+        message = refusal()
+    assert expected in message and op._schema.name in message
+    captured(torch.sin, X)
+
+
+@contextmanager
+def autotuned(op: Any) -> Iterator[None]:
+    custom_op = pytest.importorskip("torch._inductor.kernel.custom_op", reason="this torch cannot autotune operators")
+    if not hasattr(lowering, "user_lowerings"):
+        pytest.skip(f"torch {torch.__version__} has no table of autotuned operators")
+    with kept(lowering.user_lowerings, op):
+        custom_op.register_custom_op_autotuning(op, configs=[custom_op.CustomOpConfig(of_mine)])
+        yield
+
+
+@pytest.mark.reason("operator-override")
+def test_an_operator_of_torchs_that_is_autotuned() -> None:
+    with autotuned(aten.mm.default):
+        assert "aten::mm" in refusal()
+
+
+@pytest.mark.reason("custom-op")
+def test_a_custom_operator_that_is_autotuned() -> None:
+    @torch.library.custom_op("precompiled_overrides::tuned", mutates_args=())
+    def tuned(x: torch.Tensor) -> torch.Tensor:
+        return x + 1
+
+    tuned.register_fake(torch.empty_like)
+    with autotuned(torch.ops.precompiled_overrides.tuned.default), pytest.raises(Bypass, match="autotuned") as refused:
+        captured(lambda x: tuned(x) * 2, X)
+    assert refused.value.code == "custom-op"
+
+
+# ---------------------------------------------------------------- what no graph tells
+
+
+
+
+def test_no_package_is_used_where_an_operator_is_another(
+    monkeypatch: pytest.MonkeyPatch, aten_library: torch.library.Library
+) -> None:
+    """Dynamo has no guard for it, and a package is found without a graph."""
+    requirements.requirements({})
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.Tensor, "__matmul__", of_mine)
+        with pytest.raises(Bypass, match="__matmul__"):
+            requirements.requirements({})
+    aten_library.impl("silu", of_mine, "AutogradCPU")
+    with pytest.raises(Bypass, match="aten::silu"):
+        requirements.requirements({})
+
+
+TORCHS_OWN = """
+import contextlib, importlib
+import torch
+from precompiled.torch_internals import operator_overrides, tensor_operators
+for name in ("torch._dynamo", "torch._inductor.compile_fx", "torch.distributed", "torch.distributed.tensor",
+             "torch.export", "functorch", "torch.nn.attention.flex_attention", "torch.ao.quantization",
+             "torch._refs", "torch._prims", "torch._inductor.kernel.custom_op", "torch.testing._internal.common_utils"):
+    with contextlib.suppress(ModuleNotFoundError):
+        importlib.import_module(name)
+    operator_overrides.refuse([])
+    tensor_operators.refuse_any_patched()
+"""
+
+
+def test_torchs_own_modules_override_nothing() -> None:
+    subprocess.run([sys.executable, "-c", TORCHS_OWN], check=True)
