@@ -9,7 +9,8 @@ is made of one (``[*table]``), nor where it is the ``__dict__`` of something.
 Private names: torch._dynamo.variables.{SetVariable, FrozensetVariable, lists.BaseListVariable},
 torch._dynamo.variables.base.VariableTracker.{unpack_var_sequence, tp_iter_impl (2.13, 2.15), call_method,
 as_python_constant, repr_impl (2.13), tp_repr_impl (2.15), debug_repr (2.11), items, source},
-torch._dynamo.variables.dicts.ConstDictVariable, torch._dynamo.variables.lazy.LazyVariableTracker.{is_realized, realize},
+torch._dynamo.variables.dicts.ConstDictVariable,
+torch._dynamo.variables.lazy.LazyVariableTracker.{is_realized, realize}, torch._dynamo.source.AttrSource,
 torch._dynamo.variables.builtin.BuiltinVariable.{call_sorted, call_min, call_max, call_set, call_frozenset},
 torch._dynamo.variables.dicts.SideEffectsProxyDict.{__iter__, item} (2.13, 2.15).
 Checked on 2.11.0, 2.13.0, 2.15.0.
