@@ -6,7 +6,8 @@ texts or objects: a program that was traced in one order is not what a trace wou
 when all of it is read, whether or not it has a source. Of dictionaries Dynamo keeps no guard on the keys where a list
 is made of one (``[*table]``), nor where it is the ``__dict__`` of something.
 
-Private names: torch._dynamo.variables.{SetVariable, FrozensetVariable, lists.BaseListVariable},
+Private names: torch._dynamo.variables.{SetVariable, FrozensetVariable},
+torch._dynamo.variables.lists.BaseListVariable.list_extend (2.15),
 torch._dynamo.variables.base.VariableTracker.{unpack_var_sequence, tp_iter_impl (2.13, 2.15), call_method,
 as_python_constant, repr_impl (2.13), tp_repr_impl (2.15), debug_repr (2.11), items, source},
 torch._dynamo.variables.dicts.ConstDictVariable,
@@ -38,6 +39,7 @@ from precompiled.packages.dynamo.trace_log import TraceLog
 from precompiled.packages.dynamo.untraced import constant
 
 _SETS = (SetVariable, FrozensetVariable)
+_WITH_METHODS = (ConstDictVariable, BaseListVariable)
 _GOES_THROUGH = ("unpack_var_sequence", "tp_iter_impl", "repr_impl", "tp_repr_impl", "debug_repr")
 # Of the methods of a variable that stands for a set, those whose answer depends on the order.
 _IN_ORDER = ("pop", "__iter__", "__repr__", "__str__", "__format__")
@@ -59,10 +61,10 @@ def replacements() -> Iterator[tuple[Any, str, Callable[..., Any]]]:
                     yield kind, name, _gone_through
             if "as_python_constant" in vars(kind):
                 yield kind, "as_python_constant", _as_a_constant
-            if "call_method" in vars(kind) and kind is not VariableTracker:
-                yield kind, "call_method", _asked
-        if issubclass(kind, BaseListVariable) and "call_method" in vars(kind):
-            yield kind, "call_method", _extended
+        if "call_method" in vars(kind) and (kind is VariableTracker or issubclass(kind, (*_WITH_METHODS, *_SETS))):
+            yield kind, "call_method", _asked
+    if "list_extend" in vars(BaseListVariable):
+        yield BaseListVariable, "list_extend", _extended
     for name in (*_SORTS, *_MAKES_A_SET):
         if name in vars(BuiltinVariable):
             yield BuiltinVariable, name, _in_any_order
@@ -125,31 +127,37 @@ def _as_a_constant(original: Callable[..., Any], now: Callable[[], TraceLog | No
 
 
 def _asked(original: Callable[..., Any], now: Callable[[], TraceLog | None]) -> Callable[..., Any]:
-    def call_method(self: Any, tx: Any, name: str, *args: Any, **kwargs: Any) -> Any:
+    def call_method(self: Any, tx: Any, name: str, args: Any, *more: Any, **named: Any) -> Any:
         noted = now()
-        if noted is not None and name in _IN_ORDER:
+        if noted is not None:
             with noted.looking():
-                _all_of(noted, self)
-        return original(self, tx, name, *args, **kwargs)
+                if name in _IN_ORDER:
+                    _all_of(noted, self)
+                elif name == "extend" and isinstance(self, BaseListVariable):
+                    _in_a_list(noted, args)
+        return original(self, tx, name, args, *more, **named)
 
     return call_method
 
 
 def _extended(original: Callable[..., Any], now: Callable[[], TraceLog | None]) -> Callable[..., Any]:
-    """``[*table]``, ``(*table,)``, ``list(table)``, ``items.extend(table)``."""
-
-    def call_method(self: Any, tx: Any, name: str, args: Any, kwargs: Any, *more: Any) -> Any:
+    def list_extend(self: Any, tx: Any, args: Any, *more: Any, **named: Any) -> Any:
         noted = now()
-        if noted is not None and name == "extend":
+        if noted is not None:
             with noted.looking():
-                for arg in args:
-                    given = arg.realize() if isinstance(arg, LazyVariableTracker) and arg.is_realized() else arg
-                    _all_of(noted, given)
-                    if isinstance(given, ConstDictVariable) and given.source is not None and not _is_set(given):
-                        noted.wholes.append((given.source, "keys"))
-        return original(self, tx, name, args, kwargs, *more)
+                _in_a_list(noted, args)
+        return original(self, tx, args, *more, **named)
 
-    return call_method
+    return list_extend
+
+
+def _in_a_list(noted: TraceLog, args: Any) -> None:
+    """``[*table]``, ``(*table,)``, ``list(table)``, ``items.extend(table)``."""
+    for arg in args:
+        given = arg.realize() if isinstance(arg, LazyVariableTracker) and arg.is_realized() else arg
+        _all_of(noted, given)
+        if isinstance(given, ConstDictVariable) and given.source is not None and not _is_set(given):
+            noted.wholes.append((given.source, "keys"))
 
 
 def _in_any_order(original: Callable[..., Any], now: Callable[[], TraceLog | None]) -> Callable[..., Any]:
