@@ -45,7 +45,7 @@ _GOES_THROUGH = ("unpack_var_sequence", "tp_iter_impl", "repr_impl", "tp_repr_im
 _IN_ORDER = ("pop", "__iter__", "__repr__", "__str__", "__format__")
 # Who takes a set as a constant to make another set of it, to compare it, or to ask whether there is anything in it.
 _ALGEBRA = ("sets.py", "dicts.py", "base.py", "hashable.py", "codegen.py")
-_ASKS = ("generic_bool", "inner")  # the latter: a jump
+_ASKS = ("generic_bool", "generic_is_true", "inner")  # the last one: a jump
 _PASSES_ON = "realize_and_forward"  # of a lazy variable
 # Functions that make the same of a set in any order, but for a key that finds two items alike.
 _SORTS = ("call_sorted", "call_min", "call_max")

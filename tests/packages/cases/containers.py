@@ -172,7 +172,7 @@ def build():
     return f, [(torch.randn(4, 4),)]
 """, ('{"a": 2.0, "b": 3.0}', '{"b": 3.0, "a": 2.0}'), TRACED)
 for _number, _asks in enumerate((
-    "'a' in NAMES", "'a' in NAMES - OTHERS", "len(NAMES | OTHERS) == 5", "NAMES >= OTHERS", "bool(NAMES)",
+    "'a' in NAMES", "'a' in NAMES - OTHERS", "len(NAMES | OTHERS) == 5", "NAMES >= OTHERS", "(True if NAMES else False)",
     "not NAMES.isdisjoint(OTHERS)", "'a' in {'a', 'b'}",
     "sorted(NAMES)[0] == 'a'", "max(NAMES) == 'c'", "len(set(NAMES) | frozenset(OTHERS)) == 5",
 )):
