@@ -12,7 +12,8 @@ torch._dynamo.variables.base.VariableTracker.{unpack_var_sequence, tp_iter_impl 
 as_python_constant, repr_impl (2.13), tp_repr_impl (2.15), debug_repr (2.11), items, source},
 torch._dynamo.variables.dicts.ConstDictVariable,
 torch._dynamo.variables.lazy.LazyVariableTracker.{is_realized, realize}, torch._dynamo.source.AttrSource,
-torch._dynamo.variables.builtin.BuiltinVariable.{call_sorted, call_min, call_max, call_set, call_frozenset},
+torch._dynamo.variables.builtin.BuiltinVariable.{call_sorted, call_min, call_max, call_set, call_frozenset,
+call_custom_dict_fromkeys (2.11)}, torch._dynamo.variables.builtin.DictBuiltinVariable.call_custom_dict_fromkeys (2.13, 2.15),
 torch._dynamo.variables.dicts.SideEffectsProxyDict.{__iter__, item} (2.13, 2.15).
 Checked on 2.11.0, 2.13.0, 2.15.0.
 """
@@ -36,7 +37,7 @@ from torch._dynamo.variables.lists import BaseListVariable
 from precompiled.packages.describe.codes import is_hashed_alike
 from precompiled.packages.describe.errors import NotPortable
 from precompiled.packages.dynamo.trace_log import TraceLog
-from precompiled.packages.dynamo.untraced import constant
+from precompiled.packages.dynamo.untraced import constant, unlazy
 
 _SETS = (SetVariable, FrozensetVariable)
 _WITH_METHODS = (ConstDictVariable, BaseListVariable)
@@ -47,6 +48,7 @@ _IN_ORDER = ("pop", "__iter__", "__repr__", "__str__", "__format__")
 _ALGEBRA = ("sets.py", "dicts.py", "base.py", "hashable.py", "codegen.py")
 _ASKS = ("generic_bool", "generic_is_true", "inner")  # the last one: a jump
 _PASSES_ON = "realize_and_forward"  # of a lazy variable
+_FROM_KEYS = "call_custom_dict_fromkeys"
 # Functions that make the same of a set in any order, but for a key that finds two items alike.
 _SORTS = ("call_sorted", "call_min", "call_max")
 _MAKES_A_SET = ("call_set", "call_frozenset")
@@ -63,6 +65,8 @@ def replacements() -> Iterator[tuple[Any, str, Callable[..., Any]]]:
                 yield kind, "as_python_constant", _as_a_constant
         if "call_method" in vars(kind) and (kind is VariableTracker or issubclass(kind, (*_WITH_METHODS, *_SETS))):
             yield kind, "call_method", _asked
+        if _FROM_KEYS in vars(kind):
+            yield kind, _FROM_KEYS, _of_keys
     if "list_extend" in vars(BaseListVariable):
         yield BaseListVariable, "list_extend", _extended
     for name in (*_SORTS, *_MAKES_A_SET):
@@ -151,6 +155,19 @@ def _extended(original: Callable[..., Any], now: Callable[[], TraceLog | None]) 
     return list_extend
 
 
+def _of_keys(original: Callable[..., Any], now: Callable[[], TraceLog | None]) -> Callable[..., Any]:
+    """``dict.fromkeys(table)``: on 2.15 the items are taken as they are."""
+
+    def call_custom_dict_fromkeys(tx: Any, user_cls: Any, *args: Any, **kwargs: Any) -> Any:
+        noted = now()
+        if noted is not None:
+            with noted.looking():
+                _in_a_list(noted, args[:1])
+        return original(tx, user_cls, *args, **kwargs)
+
+    return call_custom_dict_fromkeys
+
+
 def _in_a_list(noted: TraceLog, args: Any) -> None:
     """``[*table]``, ``(*table,)``, ``list(table)``, ``items.extend(table)``."""
     for arg in args:
@@ -161,9 +178,12 @@ def _in_a_list(noted: TraceLog, args: Any) -> None:
 
 
 def _in_any_order(original: Callable[..., Any], now: Callable[[], TraceLog | None]) -> Callable[..., Any]:
+    """Of a set itself: what a generator over one does on its way may be operators of the graph."""
+
     def call(self: Any, tx: Any, *args: Any, **kwargs: Any) -> Any:
         noted = now()
-        if noted is None or "key" in kwargs:
+        given = unlazy(args[0]) if args else None
+        if noted is None or "key" in kwargs or not (_is_set(given) or type(given) in (set, frozenset)):
             return original(self, tx, *args, **kwargs)
         noted.in_any_order += 1
         try:

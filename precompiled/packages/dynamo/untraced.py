@@ -53,7 +53,7 @@ def replacements() -> Iterator[tuple[Any, str, Callable[..., Any]]]:
         yield importlib.import_module("torch._dynamo.variables.invoke_subgraph"), "stamp_out_subgraph", _stamped
 
 
-def _unlazy(variable: Any) -> Any:
+def unlazy(variable: Any) -> Any:
     """The value of a lazy variable, without realizing it; any other variable as it is."""
     if isinstance(variable, LazyVariableTracker):
         return variable.realize() if variable.is_realized() else variable.peek_value()
@@ -62,7 +62,7 @@ def _unlazy(variable: Any) -> Any:
 
 def constant(key: Any) -> Any:
     """The value of a constant, any other variable as it is; the arguments of a partial are not realized."""
-    key = _unlazy(key)
+    key = unlazy(key)
     if not isinstance(key, VariableTracker) or isinstance(key, dynamo_functions.FunctoolsPartialVariable):
         return key
     return key.as_python_constant() if key.is_python_constant() else key
@@ -113,7 +113,7 @@ def _decides(kind: Any) -> str | None:
 
 def _is_function(variable: Any) -> bool:
     """Whether a call of the variable's value runs code of the user's."""
-    variable = _unlazy(variable)
+    variable = unlazy(variable)
     if not isinstance(variable, VariableTracker):
         return _runs_code(variable)
     if isinstance(variable, dynamo_functions.BaseUserFunctionVariable):

@@ -16,7 +16,7 @@ NEVER = {
     "assumed_constant_of_a_local": "package-assumed-constant",
     "order_of_a_set": "package-set-order",
     "a_set_that_is_gone_through": "package-set-order",
-    **{f"order_of_texts_in_a_set_{number}": "package-set-order" for number in range(13)},
+    **{f"order_of_texts_in_a_set_{number}": "package-set-order" for number in range(15)},
     "asks_for_hash": "package-id",
     "asks_for_a_seed": "package-id",
     "a_metaclass_that_decides": "package-not-portable",
@@ -272,7 +272,8 @@ def build():
 for _number, _goes in enumerate((
     "list(NAMES)", "[*NAMES]", "tuple(NAMES)", "NAMES - {'a'}", "NAMES | {'e'}", "NAMES.copy()", "[NAMES.copy().pop()]",
     "sorted(NAMES, key=len)", "frozenset(NAMES)", "f'{NAMES}'[2]", "str(NAMES)[2]", "','.join(NAMES)[0]",
-    "[name for name, _ in zip(NAMES, range(2))]",
+    "[name for name, _ in zip(NAMES, range(2))]", "set(name for name in NAMES)",
+    "dict.fromkeys(NAMES)",
 )):
     case(f"order_of_texts_in_a_set_{_number}", f"""
 NAMES = {{"a", "b", "c", "d"}}
