@@ -13,7 +13,8 @@ as_python_constant, repr_impl (2.13), tp_repr_impl (2.15), debug_repr (2.11), it
 torch._dynamo.variables.dicts.ConstDictVariable,
 torch._dynamo.variables.lazy.LazyVariableTracker.{is_realized, realize}, torch._dynamo.source.AttrSource,
 torch._dynamo.variables.builtin.BuiltinVariable.{call_sorted, call_min, call_max, call_set, call_frozenset,
-call_custom_dict_fromkeys (2.11)}, torch._dynamo.variables.builtin.DictBuiltinVariable.call_custom_dict_fromkeys (2.13, 2.15),
+call_custom_dict_fromkeys (2.11)},
+torch._dynamo.variables.builtin.DictBuiltinVariable.call_custom_dict_fromkeys (2.13, 2.15),
 torch._dynamo.variables.dicts.SideEffectsProxyDict.{__iter__, item} (2.13, 2.15).
 Checked on 2.11.0, 2.13.0, 2.15.0.
 """
