@@ -12,6 +12,7 @@ torch._dynamo.variables.base.VariableTracker.{unpack_var_sequence, tp_iter_impl 
 as_python_constant, repr_impl (2.13), tp_repr_impl (2.15), debug_repr (2.11), items, source},
 torch._dynamo.variables.dicts.ConstDictVariable,
 torch._dynamo.variables.lazy.LazyVariableTracker.{is_realized, realize}, torch._dynamo.source.AttrSource,
+torch._dynamo.polyfills, torch._dynamo.symbolic_convert.InstructionTranslatorBase.f_code,
 torch._dynamo.variables.builtin.BuiltinVariable.{call_sorted, call_min, call_max, call_set, call_frozenset,
 call_custom_dict_fromkeys (2.11)},
 torch._dynamo.variables.builtin.DictBuiltinVariable.call_custom_dict_fromkeys (2.13, 2.15),
@@ -27,6 +28,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch._dynamo.variables.dicts as dynamo_dicts
+from torch._dynamo import polyfills
 from torch._dynamo.source import AttrSource
 from torch._dynamo.variables import FrozensetVariable, SetVariable
 from torch._dynamo.variables.base import VariableTracker
@@ -107,10 +109,17 @@ def _gone_through(original: Callable[..., Any], now: Callable[[], TraceLog | Non
         noted = now()
         if noted is not None:
             with noted.looking():
-                _all_of(noted, self)
+                if not (args and _is_algebra(args[0])):
+                    _all_of(noted, self)
         return original(self, *args, **kwargs)
 
     return method
+
+
+def _is_algebra(tx: Any) -> bool:
+    """Whether the code that is traced just now is Dynamo's own for a method of sets, which gives a set or an answer."""
+    code = getattr(tx, "f_code", None)
+    return code is not None and code.co_name.startswith("set_") and code.co_filename == polyfills.__file__
 
 
 def _as_a_constant(original: Callable[..., Any], now: Callable[[], TraceLog | None]) -> Callable[..., Any]:

@@ -175,6 +175,7 @@ for _number, _asks in enumerate((
     "'a' in NAMES", "'a' in NAMES - OTHERS", "len(NAMES | OTHERS) == 5", "NAMES >= OTHERS", "(True if NAMES else False)",
     "not NAMES.isdisjoint(OTHERS)", "'a' in {'a', 'b'}",
     "sorted(NAMES)[0] == 'a'", "max(NAMES) == 'c'", "len(set(NAMES) | frozenset(OTHERS)) == 5",
+    "len({*NAMES, 'z'}) == 4",
 )):
     case(f"what_has_no_order_in_a_set_{_number}", f"""
 NAMES, OTHERS = {{"a", "b", "c"}}, {{"c", "d", "e"}}
