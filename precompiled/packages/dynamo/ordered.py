@@ -145,7 +145,7 @@ def _asked(original: Callable[..., Any], now: Callable[[], TraceLog | None]) -> 
         noted = now()
         if noted is not None:
             with noted.looking():
-                if name in _IN_ORDER:
+                if name in _IN_ORDER and not _is_algebra(tx):
                     _all_of(noted, self)
                 elif name == "extend" and isinstance(self, BaseListVariable):
                     _in_a_list(noted, args)
