@@ -37,6 +37,7 @@ from torch._dynamo.variables.dicts import ConstDictVariable
 from torch._dynamo.variables.lazy import LazyVariableTracker
 from torch._dynamo.variables.lists import BaseListVariable
 
+from precompiled.core import files
 from precompiled.packages.describe.codes import is_hashed_alike
 from precompiled.packages.describe.errors import NotPortable
 from precompiled.packages.dynamo.trace_log import TraceLog
@@ -117,9 +118,15 @@ def _gone_through(original: Callable[..., Any], now: Callable[[], TraceLog | Non
 
 
 def _is_algebra(tx: Any) -> bool:
-    """Whether the code that is traced just now is Dynamo's own for a method of sets, which gives a set or an answer."""
+    """Whether the code that is traced just now is torch's, which gives the same in any order: Dynamo's own for a method
+    of sets, or a module's (functional_call looks for tied weights). Dynamo's for other functions (reduce) does not.
+    """
     code = getattr(tx, "f_code", None)
-    return code is not None and code.co_name.startswith("set_") and code.co_filename == polyfills.__file__
+    if code is None:
+        return False
+    if code.co_filename == polyfills.__file__:
+        return bool(code.co_name.startswith("set_"))
+    return files.is_torchs(code.co_filename) and os.path.dirname(polyfills.__file__) not in code.co_filename
 
 
 def _as_a_constant(original: Callable[..., Any], now: Callable[[], TraceLog | None]) -> Callable[..., Any]:
