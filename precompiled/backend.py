@@ -341,7 +341,7 @@ class _Graph:
             self.safe_point,
             waits=bool(program.no_stand_in),
             stays_eager=self.session.stays_eager and not program.no_stand_in,
-            refuse=lambda sizes: self.submitter.without_a_job(program, dispatch, sizes),
+            without_a_job=lambda sizes: self.submitter.without_a_job(program, dispatch, sizes),
         )
         return dispatch
 

@@ -53,15 +53,15 @@ class Dispatch:
         *,
         waits: bool = False,
         stays_eager: bool = False,
-        refuse: Callable[[list[int]], None] = lambda sizes: None,
+        without_a_job: Callable[[list[int]], None] = lambda sizes: None,
     ) -> None:
         """``is_capturing``: whether a CUDA graph is being captured. Code that has not run yet must not run in it: its
         first run loads kernels, and measures them.
 
         ``safe_point``: that of the function whose graph this is. ``waits``: the graph must not run eager: a call that
         no artifact serves waits for one. ``stays_eager``: what is to serve calls is noted, and an eager run serves them
-        (session.py). ``refuse``: called where such a call has nothing to wait for, with the values of the size inputs;
-        it may set what the call waits for, and what it raises, the call raises.
+        (session.py). ``without_a_job``: called where such a call has nothing to wait for, with the values of the size
+        inputs; it may set what the call waits for, and what it raises, the call raises.
         """
         self._calls = calls
         self._eager = eager
@@ -70,7 +70,7 @@ class Dispatch:
         self._safe_point = safe_point or SafePoint()
         self._waits = waits
         self._stays_eager = stays_eager
-        self._refuse = refuse
+        self._without_a_job = without_a_job
         self._is_capturing = is_capturing
         self._variants: list[tuple[Check, Compiled]] = []  # those that serve calls; only ever longer
         self._loaded: tuple[tuple[Check | None, Compiled], ...] = ()  # those, and the ones that await a safe point
@@ -220,7 +220,7 @@ class Dispatch:
         if tuple(sizes) not in self.awaits and self._size_inputs:
             self._request(sizes)
         if self._waits and tuple(sizes) not in self.awaits:
-            self._refuse(sizes)
+            self._without_a_job(sizes)
         wait = self.awaits.get(tuple(sizes))
         if wait is not None:
             wait()

@@ -87,7 +87,7 @@ def _dispatched(
         raise Mismatch(f"its graph cannot be run eager here: {error}") from error
     is_capturing = captures.is_capturing if graph.device != "cpu" else None
     dispatch = Dispatch(calls, eager, graph.size_inputs, request, is_capturing, waits=bool(program.no_stand_in),
-                        refuse=lambda sizes: submitter.without_a_job(program, dispatch, sizes))  # fmt: skip
+                        without_a_job=lambda sizes: submitter.without_a_job(program, dispatch, sizes))  # fmt: skip
     for artifact in artifacts:
         dispatch.serve_with(_loaded(session, graph, artifact, classes), guard_check(artifact.manifest.guards))
     return dispatch.call

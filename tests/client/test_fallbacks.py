@@ -716,7 +716,7 @@ def test_sizes_that_nobody_is_asked_for_are_compiled_in_process_where_a_graph_mu
         calls = GraphCalls(GraphReport(id="1", name="double [0/0]"))
         submitter = submit.Submitter(here.session, calls, lambda: "")
         dispatch = Dispatch(calls, runs_eager, program.size_inputs, lambda sizes: None, waits=True,  # type: ignore[arg-type]
-                            refuse=lambda sizes: submitter.without_a_job(program, dispatch, sizes))  # fmt: skip
+                            without_a_job=lambda sizes: submitter.without_a_job(program, dispatch, sizes))  # fmt: skip
         dispatch.serve_with(runs_eager, lambda sizes: sizes == [1])
         for _ in range(2):
             torch.testing.assert_close(dispatch.call(4, X)[0], X * 2)
@@ -818,7 +818,7 @@ def test_require_holds_for_further_sizes_too(monkeypatch: pytest.MonkeyPatch) ->
             pass
 
         dispatch = Dispatch(calls, StandIn(torch.fx.symbolic_trace(double)), [0], submits_nothing, waits=True,
-                            refuse=lambda sizes: here.session.refuse_sizes(calls))  # fmt: skip
+                            without_a_job=lambda sizes: here.session.refuse_sizes(calls))  # fmt: skip
         dispatch.serve_with(lambda size: size * 2, lambda sizes: sizes == [3])
         assert dispatch.call(3) == 6
         for _ in range(2):

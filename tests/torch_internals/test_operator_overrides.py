@@ -181,8 +181,6 @@ def test_a_custom_operator_that_is_autotuned() -> None:
 # ---------------------------------------------------------------- what no graph tells
 
 
-
-
 def test_no_package_is_used_where_an_operator_is_another(
     monkeypatch: pytest.MonkeyPatch, aten_library: torch.library.Library
 ) -> None:

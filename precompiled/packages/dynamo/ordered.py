@@ -64,20 +64,20 @@ def replacements() -> Iterator[tuple[Any, str, Callable[..., Any]]]:
         if issubclass(kind, (*_SETS, ConstDictVariable)) or any(issubclass(one, kind) for one in _SETS):
             for name in _GOES_THROUGH:
                 if name in vars(kind):
-                    yield kind, name, _gone_through
+                    yield kind, name, _before(_gone_through)
             if "as_python_constant" in vars(kind):
-                yield kind, "as_python_constant", _as_a_constant
+                yield kind, "as_python_constant", _before(_as_a_constant)
         if "call_method" in vars(kind) and (kind is VariableTracker or issubclass(kind, (*_WITH_METHODS, *_SETS))):
-            yield kind, "call_method", _asked
+            yield kind, "call_method", _before(_asked)
         if _FROM_KEYS in vars(kind):
-            yield kind, _FROM_KEYS, _of_keys
+            yield kind, _FROM_KEYS, _before(_of_keys)
     if "list_extend" in vars(BaseListVariable):
-        yield BaseListVariable, "list_extend", _extended
+        yield BaseListVariable, "list_extend", _before(_extended)
     for name in (*_SORTS, *_MAKES_A_SET):
         if name in vars(BuiltinVariable):
             yield BuiltinVariable, name, _in_any_order
     if hasattr(dynamo_dicts, "SideEffectsProxyDict"):
-        yield dynamo_dicts.SideEffectsProxyDict, "__iter__", _names
+        yield dynamo_dicts.SideEffectsProxyDict, "__iter__", _before(_names)
 
 
 def kinds(kind: type) -> Iterator[type]:
@@ -105,19 +105,28 @@ def _all_of(noted: TraceLog, variable: Any) -> None:
     )  # fmt: skip
 
 
-def _gone_through(original: Callable[..., Any], now: Callable[[], TraceLog | None]) -> Callable[..., Any]:
-    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        noted = now()
-        if noted is not None:
-            with noted.looking():
-                if not (args and _is_algebra(args[0])):
-                    _all_of(noted, self)
-        return original(self, *args, **kwargs)
+def _before(note: Callable[..., None]) -> Callable[..., Any]:
+    """Makes wrappers that call ``note`` with the log and the arguments, and then what is wrapped."""
 
-    return method
+    def wrapper(original: Callable[..., Any], now: Callable[[], TraceLog | None]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            noted = now()
+            if noted is not None:
+                with noted.looking():
+                    note(noted, *args, **kwargs)
+            return original(*args, **kwargs)
+
+        return call
+
+    return wrapper
 
 
-def _is_algebra(tx: Any) -> bool:
+def _gone_through(noted: TraceLog, variable: Any, tx: Any = None, *_: Any, **__: Any) -> None:
+    if not _is_torchs(tx):
+        _all_of(noted, variable)
+
+
+def _is_torchs(tx: Any) -> bool:
     """Whether the code that is traced just now is torch's, which gives the same in any order: Dynamo's own for a method
     of sets, or a module's (functional_call looks for tied weights). Dynamo's for other functions (reduce) does not.
     """
@@ -129,60 +138,35 @@ def _is_algebra(tx: Any) -> bool:
     return files.is_torchs(code.co_filename) and os.path.dirname(polyfills.__file__) not in code.co_filename
 
 
-def _as_a_constant(original: Callable[..., Any], now: Callable[[], TraceLog | None]) -> Callable[..., Any]:
+def _as_a_constant(noted: TraceLog, variable: Any, *_: Any, **__: Any) -> None:
     """A function that Dynamo calls with the set itself: a text of it, a list."""
-
-    def as_python_constant(self: Any, *args: Any, **kwargs: Any) -> Any:
-        noted = now()
-        if noted is not None:
-            with noted.looking():
-                caller = sys._getframe(1)
-                while caller.f_code.co_name == _PASSES_ON and caller.f_back is not None:
-                    caller = caller.f_back
-                code = caller.f_code
-                if os.path.basename(code.co_filename) not in _ALGEBRA and code.co_name not in _ASKS:
-                    _all_of(noted, self)
-        return original(self, *args, **kwargs)
-
-    return as_python_constant
+    caller = sys._getframe(2)  # of the wrapper
+    while caller.f_code.co_name == _PASSES_ON and caller.f_back is not None:
+        caller = caller.f_back
+    code = caller.f_code
+    if os.path.basename(code.co_filename) not in _ALGEBRA and code.co_name not in _ASKS:
+        _all_of(noted, variable)
 
 
-def _asked(original: Callable[..., Any], now: Callable[[], TraceLog | None]) -> Callable[..., Any]:
-    def call_method(self: Any, tx: Any, name: str, args: Any, *more: Any, **named: Any) -> Any:
-        noted = now()
-        if noted is not None:
-            with noted.looking():
-                if name in _IN_ORDER and not _is_algebra(tx):
-                    _all_of(noted, self)
-                elif name == "extend" and isinstance(self, BaseListVariable):
-                    _in_a_list(noted, args)
-        return original(self, tx, name, args, *more, **named)
-
-    return call_method
+def _asked(noted: TraceLog, variable: Any, tx: Any, name: str, args: Any, *_: Any, **__: Any) -> None:
+    if name in _IN_ORDER:
+        _gone_through(noted, variable, tx)
+    elif name == "extend" and isinstance(variable, BaseListVariable):
+        _in_a_list(noted, args)
 
 
-def _extended(original: Callable[..., Any], now: Callable[[], TraceLog | None]) -> Callable[..., Any]:
-    def list_extend(self: Any, tx: Any, args: Any, *more: Any, **named: Any) -> Any:
-        noted = now()
-        if noted is not None:
-            with noted.looking():
-                _in_a_list(noted, args)
-        return original(self, tx, args, *more, **named)
-
-    return list_extend
+def _extended(noted: TraceLog, _list: Any, _tx: Any, args: Any, *_: Any, **__: Any) -> None:
+    _in_a_list(noted, args)
 
 
-def _of_keys(original: Callable[..., Any], now: Callable[[], TraceLog | None]) -> Callable[..., Any]:
+def _of_keys(noted: TraceLog, _tx: Any, _kind: Any, *args: Any, **_: Any) -> None:
     """``dict.fromkeys(table)``: on 2.15 the items are taken as they are."""
+    _in_a_list(noted, args[:1])
 
-    def call_custom_dict_fromkeys(tx: Any, user_cls: Any, *args: Any, **kwargs: Any) -> Any:
-        noted = now()
-        if noted is not None:
-            with noted.looking():
-                _in_a_list(noted, args[:1])
-        return original(tx, user_cls, *args, **kwargs)
 
-    return call_custom_dict_fromkeys
+def _names(noted: TraceLog, items: Any) -> None:
+    if items.item.source is not None:
+        noted.wholes.append((AttrSource(items.item.source, "__dict__"), "keys"))
 
 
 def _in_a_list(noted: TraceLog, args: Any) -> None:
@@ -209,15 +193,3 @@ def _in_any_order(original: Callable[..., Any], now: Callable[[], TraceLog | Non
             noted.in_any_order -= 1
 
     return call
-
-
-def _names(original: Callable[..., Any], now: Callable[[], TraceLog | None]) -> Callable[..., Any]:
-    def __iter__(self: Any) -> Any:
-        noted = now()
-        if noted is not None:
-            with noted.looking():
-                if self.item.source is not None:
-                    noted.wholes.append((AttrSource(self.item.source, "__dict__"), "keys"))
-        return original(self)
-
-    return __iter__
