@@ -63,13 +63,16 @@ demo: $(STAMP) ## A model trains without waiting for its compile, beside plain t
 demo-fleet: $(FLEET) ## Three hosts and a bucket on this machine: each graph compiled once (under 4 minutes)
 	@$(BIN)/python examples/demo/fleet.py
 
-.PHONY: bench bench-quick bench-full bench-scale bench-fleet bench-farm bench-watch bench-packages
+.PHONY: bench bench-quick bench-full bench-gpu bench-scale bench-fleet bench-farm bench-watch bench-packages
 bench: $(STAMP) ## All measures against their goals, side by side with torch.compile (about 40 minutes; ARGS=--help)
 	@$(BIN)/python -m benchmarks $(ARGS)
 bench-quick: $(STAMP) ## The same with small models and fewer repeats: does it work, not what it is (minutes)
 	@$(BIN)/python -m benchmarks --quick $(ARGS)
 bench-full: $(STAMP) ## Starts of six models by all contenders, trained or not, static or dynamic (hours; ARGS=--help)
 	@$(BIN)/python -m benchmarks.starts $(ARGS)
+bench-gpu: $(STAMP) ## On this host's GPU: starts of GPT-2, a Llama of 1B and a ResNet-50, and steps after the swap (half an hour; ARGS=--help)
+	@$(BIN)/python -m benchmarks.starts --device cuda --shapes static $(ARGS)
+	@$(BIN)/python -m benchmarks --device cuda --only c
 bench-scale: $(STAMP) ## How costs grow with artifacts, clients and jobs (about ten minutes; ARGS=--help)
 	@$(BIN)/python -m benchmarks.scale $(ARGS)
 bench-fleet: $(FLEET) ## 1,000 simulated hosts start cold at once, some are killed: each graph compiled once (an hour; ARGS=--help)

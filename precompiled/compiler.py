@@ -260,10 +260,11 @@ def _compile_program(
 # What has come from the host, and not from the graph, passes: memory is free again, or the disk. But a compile that
 # fills it each time must not be tried by each process.
 HOST_TTL_S = 60.0
-# How errors of the host read; "died with" is what CalledProcessError says of a signal.
+# How errors of the host read; "died with" is what CalledProcessError says of a signal. "out of memory" is what g++ and
+# CUDA say: a GPU's memory is that of all its processes.
 _OF_THE_HOST = re.compile(
     r"died with |Killed signal terminated|signal terminated program|No space left on device|[Cc]annot allocate memory"
-    r"|out of memory allocating|virtual memory exhausted|Resource temporarily unavailable"
+    r"|out of memory|virtual memory exhausted|Resource temporarily unavailable"
 )
 
 

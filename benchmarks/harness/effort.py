@@ -16,6 +16,7 @@ class Effort:
     steady_rounds: int
     start_rounds: int  # of each block of (e)
     ranks: int = 4  # of (d)
+    device: str = "cpu"  # where the model of most measures is
 
     @property
     def quick(self) -> bool:
@@ -23,7 +24,8 @@ class Effort:
 
     def spec(self, **more: Any) -> dict[str, Any]:
         """GPT-2 in training, for models/program.py."""
-        return {"model": "gpt2", "size": self.size, "task": "training", "shapes": "static", "way": "compile", **more}
+        return {"model": "gpt2", "size": self.size, "task": "training", "shapes": "static", "way": "compile",
+                "device": self.device, **more}  # fmt: skip
 
 
 FULL = Effort("full", repeats=3, steady_rounds=15, start_rounds=30)

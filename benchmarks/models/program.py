@@ -11,6 +11,7 @@ Usage: python -m benchmarks.models.program SPEC, a JSON object: ``model``, ``siz
     aoti-load   that package, loaded and called
 
 ``pending``: what is done while graphs wait for their artifact, "step" or "wait"; ``steps``: how many then follow;
+``device``: where the model is, the CPU where it is left out; ``mode``: of torch.compile;
 ``optimizer``: whether each has AdamW's step; ``check``: whether outputs and gradients are compared with eager's at the
 end; ``serve``: "go N" lines on stdin are N steps each, their seconds come on stdout; ``save``: file for
 torch.compiler.save_cache_artifacts, at the end.
@@ -79,7 +80,10 @@ class Program:
     def __init__(self, spec: dict[str, Any]) -> None:
         self.spec = spec
         self.training = spec["task"] == "training"
-        self.model, self.inputs = suite.build(spec["model"], spec["size"], spec["task"], spec["shapes"])
+        self.device = torch.device(spec.get("device", "cpu"))
+        self.model, self.inputs = suite.build(
+            spec["model"], spec["size"], spec["task"], spec["shapes"], self.device
+        )  # fmt: skip
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4) if spec.get("optimizer") else None
         self.number = 0
         self.steps: list[dict[str, float]] = []
@@ -95,6 +99,7 @@ class Program:
                 "backend": "eager" if way == "traced" else "inductor",
                 # Not None: what is meant is one or the other, and not the second after the first.
                 "dynamic": spec["shapes"] == "dynamic",
+                **({"mode": spec["mode"]} if spec.get("mode") and way != "traced" else {}),
             }
             torch.compile(torch.nn.Identity(), **settings)  # imports Dynamo and what its backend needs
             self.marks["dynamo"] = time.monotonic()
@@ -133,6 +138,8 @@ class Program:
         self.run(self.function, inputs)
         if self.optimizer is not None:
             self.optimizer.step()
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()  # a call returns when its kernels are launched
         seconds = time.monotonic() - started
         ended = time.process_time()
         self.steps.append({"at": started, "s": seconds, "cpu_s": ended - cpu, "cpu_end_s": ended})
@@ -207,7 +214,9 @@ def main() -> None:
     result |= {"marks": program.marks, "steps": program.steps, "reports": reports()}
     if spec.get("steps"):
         result["step_s"] = statistics.median(step["s"] for step in program.steps[result["later"] :])
+    on_gpu = program.device.type == "cuda"
     result |= {"peak_bytes": peak_bytes(), "subprocess": uses_subprocess()}
+    result["peak_gpu_bytes"] = torch.cuda.max_memory_reserved() if on_gpu else 0
     if path := spec.get("save"):
         saved = torch.compiler.save_cache_artifacts()
         with open(path, "wb") as file:

@@ -23,6 +23,7 @@ SHAPES = ("static", "dynamic")
 BATCHES = {"static": (2,), "dynamic": (4, 2, 3)}
 LARGEST = 4
 LENGTH = 64
+CPU = torch.device("cpu")
 
 
 def gpt2(small: bool) -> Example:
@@ -84,6 +85,27 @@ def unet(small: bool) -> Example:
     return Example(model, inputs, {"noise": torch.randn(LARGEST, 3, side, side)})
 
 
+def llama_1b(small: bool) -> Example:
+    """The shape of Llama 3.2 1B, on texts of 512 tokens: for GPUs."""
+    sizes = {"hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 2} if small else {
+        "hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16,
+    }  # fmt: skip
+    return causal(
+        transformers.LlamaForCausalLM, transformers.LlamaConfig, vocabulary=1024 if small else 128256, batch=LARGEST,
+        length=LENGTH if small else 512, num_attention_heads=4 if small else 32,
+        num_key_value_heads=1 if small else 8, use_cache=False, **sizes,
+    )  # fmt: skip
+
+
+def resnet50(small: bool) -> Example:
+    """As torchvision's: for GPUs."""
+    settings = {"embedding_size": 16, "hidden_sizes": [32, 64], "depths": [1, 1]} if small else {}
+    return images(
+        transformers.ResNetForImageClassification, transformers.ResNetConfig, batch=LARGEST,
+        size=32 if small else 224, **settings,
+    )  # fmt: skip
+
+
 def _encoder(small: bool, width: int, layers: int) -> dict[str, int]:
     """The sizes of a stack of transformer layers."""
     width, layers = (128, 2) if small else (width, layers)
@@ -97,7 +119,9 @@ MODELS: dict[str, Callable[[bool], Example]] = {
     build.__name__: build for build in (gpt2, bert, llama, resnet, vit, unet)
 }
 # For measures that ask for them by name.
-FURTHER: dict[str, Callable[[bool], Example]] = {demo.__name__: demo}
+FURTHER: dict[str, Callable[[bool], Example]] = {build.__name__: build for build in (demo, llama_1b, resnet50)}
+# Whose starts are measured on a GPU.
+ON_GPU = ("gpt2", "llama_1b", "resnet50")
 
 
 class Step(torch.nn.Module):
@@ -122,11 +146,15 @@ class Step(torch.nn.Module):
         return functional.cross_entropy(predicted, target)
 
 
-def build(name: str, size: str, task: str, shapes: str) -> tuple[Step, list[dict[str, Any]]]:
+def build(
+    name: str, size: str, task: str, shapes: str, device: torch.device = CPU
+) -> tuple[Step, list[dict[str, Any]]]:  # fmt: skip
     """The module and its inputs, one dict for each batch size in turn; the same in every process."""
     torch.manual_seed(0)
     example = {**MODELS, **FURTHER}[name](size == "small")
-    step = Step(example.model).train(task == "training")
+    step = Step(example.model).train(task == "training").to(device)
     (target,) = example.targets.values()
     inputs = {**example.inputs, **({"target": target} if task == "training" else {})}
-    return step, [{key: value[:batch].clone() for key, value in inputs.items()} for batch in BATCHES[shapes]]
+    return step, [
+        {key: value[:batch].clone().to(device) for key, value in inputs.items()} for batch in BATCHES[shapes]
+    ]

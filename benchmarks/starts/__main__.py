@@ -11,17 +11,21 @@ import argparse
 
 from benchmarks.harness.console import begin
 from benchmarks.harness.result import HEADERS, markdown
-from benchmarks.models.suite import MODELS, SHAPES, TASKS
+from benchmarks.models.suite import FURTHER, MODELS, ON_GPU, SHAPES, TASKS
 from benchmarks.starts.contenders import CONTENDERS, chosen
 from benchmarks.starts.goals import goals
 from benchmarks.starts.report import publish
 from benchmarks.starts.run import Plan, run
 from benchmarks.starts.sample import Group
 
+KNOWN = {**MODELS, **FURTHER}
+
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.starts", description=__doc__)
-    parser.add_argument("--model", default="", help=f"a,b of {', '.join(MODELS)}; all of them")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="where the models are")
+    parser.add_argument("--mode", default="", help="torch.compile's mode, such as max-autotune-no-cudagraphs")
+    parser.add_argument("--model", default="", help=f"a,b of {', '.join(KNOWN)}; all the device's")
     parser.add_argument("--contender", default="", help=f"a,b of {', '.join(CONTENDERS)}, or their first parts; all")
     parser.add_argument("--task", choices=TASKS)
     parser.add_argument("--shapes", choices=SHAPES)
@@ -29,16 +33,16 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="small models: no figures to be quoted")
     parser.add_argument("--docs", action="store_true", help="the picture of the first group also to docs/images/")
     arguments = parser.parse_args()
-    wanted = arguments.model.split(",") if arguments.model else list(MODELS)
-    if unknown := set(wanted) - set(MODELS):
-        parser.error(f"there is no model {', '.join(sorted(unknown))}; there are {', '.join(MODELS)}")
+    wanted = arguments.model.split(",") if arguments.model else list(ON_GPU if arguments.device == "cuda" else MODELS)
+    if unknown := set(wanted) - set(KNOWN):
+        parser.error(f"there is no model {', '.join(sorted(unknown))}; there are {', '.join(KNOWN)}")
     try:
         contenders = tuple(chosen(arguments.contender) if arguments.contender else CONTENDERS)
     except ValueError as error:
         parser.error(str(error))
     _, say = begin(180)
     plans = [
-        Plan(Group(model, task, shapes), contenders, arguments.repeats)
+        Plan(Group(model, task, shapes, arguments.device, arguments.mode), contenders, arguments.repeats)
         for model in wanted
         for task in TASKS
         if arguments.task in (None, task)

@@ -9,15 +9,18 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Group:
-    """What is compared with each other: the same model, task and kind of shapes."""
+    """What is compared with each other: the same model, task, kind of shapes, device and mode of torch.compile."""
 
     model: str
     task: str
     shapes: str
+    device: str = "cpu"
+    mode: str = ""
 
     @property
     def title(self) -> str:
-        return f"{self.model}, {self.task}, {self.shapes} shapes"
+        further = [text for text in ("" if self.device == "cpu" else self.device, self.mode) if text]
+        return ", ".join([self.model, self.task, f"{self.shapes} shapes", *further])
 
 
 @dataclass

@@ -6,7 +6,8 @@ user's function has none: its code could change under an unchanged name. A custo
     ["cop", namespace, name, overload, modules that a worker imports (a,b), their digest, its dispatch keys,
      and its units of an operator that the program itself defines (program_ops.py) or the schema says (schema_ops.py)]
 
-Private names: torch._C.{_nn, _special, _linalg, _fft, _VariableFunctions, _autograd, _functorch}, torch._VF,
+Private names: torch._C.{_nn, _special, _linalg, _fft, _VariableFunctions, _autograd, _functorch,
+_log_api_usage_once}, torch._VF,
 torch._ops.{OpOverload._schema, OpOverload._overloadname, OpOverloadPacket._qualified_op_name,
 HigherOrderOperator._name}. Checked on 2.11.0, 2.13.0, 2.15.0.
 """
@@ -85,6 +86,10 @@ _NAMESPACES = (
     "math",
 )
 
+# Of torch._C itself, by the name that it has there: pybind11 gives a function the qualified name of a type of its own.
+# It notes for torch's makers that something is used, in each graph in which a module is constructed.
+_LOGGED = ("torch._C", "_log_api_usage_once")
+
 
 @cache
 def _resolve(module: str, qualname: str) -> Any:
@@ -161,6 +166,8 @@ def _encode(target: Any) -> list[str]:
         raise Bypass(f"the graph calls {shown}, whose code is not torch's own", code="user-function")
     if qualname and "<" not in qualname and _leads_to(module, qualname, target):
         return ["fn", module, qualname]
+    if _leads_to(*_LOGGED, target):
+        return ["fn", *_LOGGED]
     # A user's function that was patched into a torch namespace has a name there too; in a worker it means another one.
     found = _searched().get(id(target))
     if found is not None and getattr(_namespace(found[0]), found[1], None) is target:

@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +94,51 @@ def test_compiled_code_runs_on_the_callers_stream(shared_host: Host, tmp_path: P
     if MADE_UP:
         launches = [event for event in answer["events"] if event["event"] == "launch"]
         assert launches and {event["stream"] for event in launches} == {answer["stream"]}
+
+
+# ---------------------------------------------------------------- its tools
+
+
+@pytest.mark.parametrize("blocking", ["0", "1"])
+def test_launches_that_block_find_the_same_artifact(shared_host: Host, tmp_path: Path, blocking: str) -> None:
+    before = {artifact.manifest.key for artifact in shared_host.store.all_artifacts()}
+    answer = run(shared_host, "plain", tmp_path, CUDA_LAUNCH_BLOCKING=blocking)
+    assert states(answer) == {("compiled", "hit" if answer["reports"][0]["key"] in before else "swap")}
+    assert before or blocking == "0"
+
+
+def test_the_allocators_history_has_what_compiled_code_allocates(shared_host: Host, tmp_path: Path) -> None:
+    answer = run(shared_host, "snapshot", tmp_path)
+    assert {state for state, _ in states(answer)} == {"compiled"}
+    assert answer["known"]
+
+
+@pytest.mark.skipif(MADE_UP, reason="NOT TESTED: compute-sanitizer needs a GPU")
+@pytest.mark.skipif(not shutil.which("compute-sanitizer"), reason="NOT TESTED: there is no compute-sanitizer")
+def test_compute_sanitizer_finds_nothing_in_code_out_of_artifacts(shared_host: Host, tmp_path: Path) -> None:
+    first = run(shared_host, "sanitized", tmp_path / "first")
+    assert {state for state, _ in states(first)} == {"compiled"}, first["reports"]
+    caches = {name: str(tmp_path / "second" / name) for name in ("TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR")}
+    done = subprocess.run(
+        ["compute-sanitizer", "--tool", "memcheck", "--error-exitcode", "9", sys.executable, str(PROGRAM), "sanitized"],
+        env=shared_host.environment(caches), capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    assert "ERROR SUMMARY: 0 errors" in done.stdout
+    (told,) = (line for line in done.stdout.splitlines() if line.startswith("{"))
+    assert states(json.loads(told)) == {("compiled", "hit")}
+
+
+@pytest.mark.skipif(MADE_UP, reason="NOT TESTED: a made-up device has no memory of its own")
+def test_a_gpu_whose_memory_is_full_is_not_the_graphs_fault(host: Host, tmp_path: Path) -> None:
+    """The worker cannot measure its products, or not even begin. The program does not notice."""
+    host.start_daemon()
+    answer = run(host, "full", tmp_path / "full")
+    assert answer["equal"], answer["reports"]
+    (graph,) = answer["first"]
+    failure = host.store.failure(graph["key"])
+    assert failure is None or failure.ttl_s <= 60.0, failure
+    assert graph["state"] != "compiled" or graph["source"] in ("swap", "inline"), graph
 
 
 # ---------------------------------------------------------------- kernels of the program's, packages

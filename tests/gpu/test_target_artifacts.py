@@ -1,6 +1,6 @@
 """`--target`: what is compiled for a GPU that is not here is found by a process that has it, and is what it would make.
 
-No such GPU is at hand, so the process that has it is a plain client whose device is made up as well.
+The process that has it is a plain client: on this host's GPU where that is one of the table, else on a made-up one.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from support_host import TIMEOUT_S
 
 from precompiled.made_up_cuda.kinds import KINDS
@@ -24,8 +25,20 @@ from precompiled.store.artifacts import Store
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.slow,  # each starts daemons, workers and clients of a CUDA build
-    pytest.mark.skipif(not os.environ.get("CUDA_MADE_UP"), reason="NOT TESTED: the device here is no made-up one"),
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="NOT TESTED ON A GPU: torch.cuda.is_available() is False"),
 ]
+MADE_UP = bool(os.environ.get("CUDA_MADE_UP"))
+needs_other_kinds = pytest.mark.skipif(not MADE_UP, reason="NOT TESTED: this host has its own GPU alone")
+
+
+def kind_here() -> str:
+    """The GPU that clients have, of the table."""
+    if MADE_UP:
+        return "h100"
+    named = [kind.code for kind in KINDS.values() if kind.name == torch.cuda.get_device_name(0)]
+    if not named:
+        pytest.skip(f"NOT TESTED: {torch.cuda.get_device_name(0)} is not in the table of kinds")
+    return named[0]
 PROGRAM = Path(__file__).parent.parent / "programs" / "target_program.py"
 
 
@@ -46,10 +59,15 @@ def run(*command: str, env: dict[str, str], status: int = 0) -> subprocess.Compl
     return done
 
 
+def made_up(kind: str) -> dict[str, str]:
+    """What gives a process a GPU of ``kind``: nothing where there is one."""
+    return {"CUDA_MADE_UP": kind} if MADE_UP else {}
+
+
 def client(place: Path, kind: str, base: Path | None, **extra: str) -> Any:
     """What a plain client on a GPU of ``kind`` says after three steps; it may start no daemon."""
     based = {} if base is None else {"PRECOMPILED_BASE": str(base), "PRECOMPILED_AUTOSTART": "0"}
-    env = environment(place, CUDA_MADE_UP=kind, CUBINS="1", **based, **extra)
+    env = environment(place, CUBINS="1", **made_up(kind), **based, **extra)
     done = run("-m", "precompiled", "run", "--", sys.executable, str(PROGRAM), "3", env=env)
     return json.loads(done.stdout.splitlines()[-1])
 
@@ -60,10 +78,10 @@ def listing(root: Path) -> dict[str, tuple[int, int]]:
 
 @pytest.fixture(scope="module")
 def baked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Any]]:
-    """A base store for an H100, made without a device, that nobody may write to; and what `bake` said."""
+    """A base store for the GPU here, made without it, that nobody may write to; and what `bake` said."""
     place = tmp_path_factory.mktemp("baked")
     base = place / "base"
-    done = run("-m", "precompiled", "bake", "--json", "--target", "h100", "--steps", "3", "-o", str(base), "--",
+    done = run("-m", "precompiled", "bake", "--json", "--target", kind_here(), "--steps", "3", "-o", str(base), "--",
                sys.executable, str(PROGRAM), "0", env=environment(place / "maker"))  # fmt: skip
     assert "MADE-UP GPU" in done.stderr
     subprocess.run(["chmod", "-R", "a-w", str(base)], check=True)
@@ -73,16 +91,19 @@ def baked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Any]
 
 def test_a_process_that_has_the_gpu_compiles_and_traces_nothing(baked: tuple[Path, Any], tmp_path: Path) -> None:
     base, told = baked
-    assert told["target"] == KINDS["h100"].name and told["ended"] == "steps"
+    assert told["target"] == KINDS[kind_here()].name and told["ended"] == "steps"
     assert told["artifacts"] >= 2 and told["packages"] >= 2, told
     manifests = [artifact.manifest for artifact in Store(base).all_artifacts()]
     assert {manifest.compiled_by["device"] for manifest in manifests} == {"made up"}
     before = listing(base)
-    found = client(tmp_path / "theirs", "h100", base)
-    assert found["gpu"] == KINDS["h100"].name
+    found = client(tmp_path / "theirs", kind_here(), base)
+    assert found["gpu"] == KINDS[kind_here()].name
     assert {tuple(graph) for graph in found["graphs"]} == {("compiled", "package", "")}, found["graphs"]
     assert (found["traced"], found["compiles"], found["started"]) == ({}, 0, [])
     assert found["cubins"], "no kernel was loaded"
+    if not MADE_UP:
+        plain = client(tmp_path / "plain", kind_here(), None, PRECOMPILED_MODE="off")
+        assert found["losses"] == pytest.approx(plain["losses"], rel=1e-4)
     assert listing(base) == before
     assert not (tmp_path / "theirs" / "store" / "artifacts").exists()
 
@@ -97,11 +118,12 @@ def test_a_host_of_another_cpu_and_compiler_compiles_nothing(baked: tuple[Path, 
     other.write_text(f'#!/bin/sh\nexec {shutil.which("g++")} "$@"\n')
     other.chmod(0o755)
     path = f"{other.parent}:{os.environ['PATH']}"
-    found = client(tmp_path / "theirs", "h100", base, ATEN_CPU_CAPABILITY="default", PATH=path)
+    found = client(tmp_path / "theirs", kind_here(), base, ATEN_CPU_CAPABILITY="default", PATH=path)
     assert {tuple(graph) for graph in found["graphs"]} == {("compiled", "hit", "")}, found["graphs"]
     assert (found["compiles"], found["started"]) == (0, []) and found["traced"]
 
 
+@needs_other_kinds
 def test_a_process_with_another_gpu_finds_nothing(baked: tuple[Path, Any], tmp_path: Path) -> None:
     base, _told = baked
     # The H200 has the same architecture and as many multiprocessors.
@@ -112,7 +134,8 @@ def test_a_process_with_another_gpu_finds_nothing(baked: tuple[Path, Any], tmp_p
 
 def test_cubins_are_those_of_a_compile_beside_the_device(tmp_path: Path) -> None:
     """Byte for byte, where their sources have one name: the line numbers in a cubin name the workers' folder."""
-    env = environment(tmp_path, CUBINS="1", PRECOMPILED_MODE="wait")
+    # A compile beside a device would measure whether to pad the products of odd sizes.
+    env = environment(tmp_path, CUBINS="1", PRECOMPILED_MODE="wait", TORCHINDUCTOR_SHAPE_PADDING="0")
     folder = scratch.directory(tmp_path / "store")
 
     def made(*options: str, **extra: str) -> Any:
@@ -125,17 +148,18 @@ def test_cubins_are_those_of_a_compile_beside_the_device(tmp_path: Path) -> None
             shutil.rmtree(tmp_path / name, ignore_errors=True)
         return json.loads(done.stdout.splitlines()[-1])
 
-    there, here = made("--target", "h100"), made(CUDA_MADE_UP="h100")
+    there, here = made("--target", kind_here()), made(**made_up(kind_here()))
     for found in (there, here):
         assert {tuple(graph) for graph in found["graphs"]} == {("compiled", "swap", "")}, found["graphs"]
     assert there["keys"] == here["keys"] and there["cubins"]
     assert there["cubins"] == here["cubins"]
-    # Those of plain torch as well, which beside a device would measure whether to pad the products of odd sizes.
-    plain = {"PRECOMPILED_MODE": "off", "TORCHINDUCTOR_SHAPE_PADDING": "0", "TORCHINDUCTOR_CACHE_DIR": str(folder)}
-    found = made(CUDA_MADE_UP="h100", **plain)
+    # Those of plain torch as well.
+    plain = {"PRECOMPILED_MODE": "off", "TORCHINDUCTOR_CACHE_DIR": str(folder)}
+    found = made(**made_up(kind_here()), **plain)
     assert found["graphs"] == [] and set(there["cubins"].items()) <= set(found["cubins"].items())
 
 
+@needs_other_kinds
 def test_values_of_the_command_are_eager_ones(tmp_path: Path) -> None:
     """It fills the user's own store, which was there before, and its calls never run compiled."""
     place = tmp_path / "maker"

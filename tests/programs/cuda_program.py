@@ -73,6 +73,51 @@ def stream() -> dict[str, Any]:
     return told(stream=own.cuda_stream)
 
 
+def snapshot() -> dict[str, Any]:
+    """The allocator's history is recorded, from before the first call to after the swap."""
+    torch.cuda.memory._record_memory_history()
+    compiled, x = torch.compile(waved), torch.randn(4096, device="cuda")
+    compiled(x)
+    precompiled.wait(300)
+    found = compiled(x)
+    segments = torch.cuda.memory._snapshot()["segments"]
+    allocated = {block["address"] for segment in segments for block in segment["blocks"]}
+    return told(known=found.data_ptr() in allocated)
+
+
+def sanitized() -> dict[str, Any]:
+    """A forward and a backward of a model, by kernels out of artifacts and by cuBLAS."""
+    net = torch.nn.Sequential(torch.nn.Linear(65, 131), torch.nn.GELU(), torch.nn.LayerNorm(131)).cuda()
+    compiled, x = torch.compile(net), torch.randn(32, 65, device="cuda", requires_grad=True)
+    for _ in range(2):
+        compiled(x).square().sum().backward()
+        precompiled.wait(300)
+    torch.cuda.synchronize()
+    return told()
+
+
+def full() -> dict[str, Any]:
+    """Nearly all memory of the GPU is this process's while a worker is to measure products of large matrices.
+
+    What the worker takes by itself is the context of an idle one: the second graph needs no memory.
+    """
+
+    def product(x: torch.Tensor) -> torch.Tensor:
+        return (x @ x).relu()
+
+    compiled, x = torch.compile(product, mode="max-autotune-no-cudagraphs"), torch.randn(8192, 8192, device="cuda")
+    expected = product(x)
+    del expected
+    hog = [torch.empty(torch.cuda.mem_get_info()[0] - (1 << 30), dtype=torch.uint8, device="cuda")]
+    compiled(x)
+    precompiled.wait(300)
+    first = told()["reports"]
+    hog.clear()
+    torch.cuda.empty_cache()
+    equal = torch.allclose(compiled(x), product(x), rtol=1e-3, atol=1e-2)
+    return told(first=first, equal=equal)
+
+
 @triton.jit
 def scaled(x, out, n, B: tl.constexpr):  # type: ignore[no-untyped-def]
     i = tl.program_id(0) * B + tl.arange(0, B)

@@ -57,6 +57,7 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "method in place": (lambda x: x.clone().add_(1).mul_(2), (X,)),
     "boolean dispatch": (lambda x: F.max_pool2d(x, 2, stride=1), (IMAGE,)),
     "attention": (lambda x: F.scaled_dot_product_attention(x, x, x, is_causal=True), (IMAGE,)),
+    "module made inside": (lambda x: torch.nn.ReLU()(x) + 1, (X,)),
     "two inputs": (lambda x, y: x - y, (X, torch.randn(4, 6))),
     "autocast": (_with_autocast, (X,)),
 }  # fmt: skip
