@@ -36,6 +36,7 @@ from precompiled.store.artifacts import Artifact
 from precompiled.torch_internals import (
     around,
     captures,
+    cudagraph_parts,
     fixed_floats,
     inductor,
     late,
@@ -332,6 +333,8 @@ class _Graph:
         return Refused(failure.message, code=failure.reason)
 
     def _dispatch(self, program: capture.Program) -> Dispatch:
+        if program.cudagraphs:
+            cudagraph_parts.called_here()
         dispatch = Dispatch(
             self.calls,
             self.graph.eager(),

@@ -22,7 +22,15 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from precompiled import wire
-from precompiled.core.errors import OF_THE_PLACE, CompileFailed, PrecompiledError, StoreError, code_of
+from precompiled.core.errors import (
+    DEVICE_LOST,
+    GPU_UNAVAILABLE,
+    OF_THE_PLACE,
+    CompileFailed,
+    PrecompiledError,
+    StoreError,
+    code_of,
+)
 from precompiled.graph import places
 from precompiled.made_up_cuda import activate
 from precompiled.remote import link
@@ -260,11 +268,10 @@ def _compile_program(
 # What has come from the host, and not from the graph, passes: memory is free again, or the disk. But a compile that
 # fills it each time must not be tried by each process.
 HOST_TTL_S = 60.0
-# How errors of the host read; "died with" is what CalledProcessError says of a signal. "out of memory" is what g++ and
-# CUDA say: a GPU's memory is that of all its processes.
+# How errors of the host read; "died with" is what CalledProcessError says of a signal.
 _OF_THE_HOST = re.compile(
     r"died with |Killed signal terminated|signal terminated program|No space left on device|[Cc]annot allocate memory"
-    r"|out of memory|virtual memory exhausted|Resource temporarily unavailable"
+    r"|out of memory allocating|virtual memory exhausted|Resource temporarily unavailable"
 )
 
 
@@ -309,9 +316,11 @@ def _publish_failure(
     store: Store, job: wire.Job, started: float, code: str, message: str, ttl_s: float = math.inf
 ) -> wire.Finished:
     """``ttl_s``: for how long the graph is not compiled again, at most."""
-    if job.device != "cpu" and (problem := _lost_device()):
+    if job.device != "cpu" and code != GPU_UNAVAILABLE and (problem := _gpu_problem(message)):
+        code, message = problem
+    if code in (DEVICE_LOST, GPU_UNAVAILABLE):
         # Of the device, or of what an earlier compile did to this process's part of it: no word about this graph.
-        return _failed(job, started, "device-lost", f"the worker's GPU cannot be used any more: {problem}")
+        return _failed(job, started, code, message)
     if _is_made_up(job):
         # A worker beside the real GPU may do better: no word about this graph to those who have one.
         return _failed(job, started, code, message)
@@ -332,15 +341,10 @@ def _is_made_up(job: wire.Job) -> bool:
     return job.device != "cpu" and activate.is_active()
 
 
-def _lost_device() -> str:
-    """Why this process cannot use its GPU any more; "" where it can. CUDA's errors of that kind are for good."""
-    import torch
+def _gpu_problem(message: str) -> tuple[str, str] | None:
+    from precompiled.torch_internals import gpu_memory
 
-    try:
-        torch.cuda.synchronize()
-    except Exception as error:  # noqa: BLE001 - of several classes, by the version and by what is lost
-        return str(error).partition("\n")[0]
-    return ""
+    return gpu_memory.problem(message)
 
 
 def _failed(job: wire.Job, started: float, code: str, message: str) -> wire.Finished:

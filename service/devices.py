@@ -39,25 +39,25 @@ def parse_inventory(text: str) -> list[Gpu]:
     return gpus
 
 
-def query_inventory() -> list[Gpu]:
-    """The host's GPUs now; empty without a driver."""
+def query_inventory() -> list[Gpu] | None:
+    """The host's GPUs now; None where nvidia-smi is not there (containers may have the driver alone) or fails."""
     tool = shutil.which("nvidia-smi")
     if tool is None:
-        return []
+        return None
     command = [tool, "--query-gpu=index,uuid,name", "--format=csv,noheader,nounits"]
     try:
         done = subprocess.run(
             command, stdin=subprocess.DEVNULL, capture_output=True, timeout=QUERY_TIMEOUT_S, check=False
         )
     except (OSError, subprocess.TimeoutExpired):
-        return []
-    return parse_inventory(done.stdout.decode(errors="replace")) if done.returncode == 0 else []
+        return None
+    return parse_inventory(done.stdout.decode(errors="replace")) if done.returncode == 0 else None
 
 
 class Devices:
     """The inventory, asked for once in the background: the tool may take seconds, and the main loop never waits."""
 
-    def __init__(self, query: Callable[[], list[Gpu]] = query_inventory) -> None:
+    def __init__(self, query: Callable[[], list[Gpu] | None] = query_inventory) -> None:
         self._query = query
         self._gpus: list[Gpu] | None = None
         self._thread: threading.Thread | None = None
@@ -71,7 +71,7 @@ class Devices:
         self._gpus = self._query()
 
     def gpus(self) -> list[Gpu] | None:
-        """What is known so far; None before the tool has answered."""
+        """What is known; None before the tool has answered, and where it cannot."""
         return self._gpus
 
     def visible(self, device: str) -> str:

@@ -40,17 +40,17 @@ def load(
     torch cannot load is corrupt, and goes into quarantine. Raises Bypass where it cannot be moved to these.
     """
     contents = store.read_files(artifact)
-    from precompiled.torch_internals import profiling
+    from precompiled.torch_internals import gpu_room, profiling
     from precompiled.torch_internals.load import load_bundle
 
     manifest = artifact.manifest
     name = f"{manifest.key[:12]}.{artifact.slot}"
     try:
         with profiling.load(f"{manifest.name} {name}"), native.files(artifact, contents) as mapped:
-            function = load_bundle(
+            function = gpu_room.with_room(lambda: load_bundle(
                 contents[fmt.BUNDLE], mapped, modes, cudagraphs=cudagraphs, name=name, classes=classes, frozen=frozen,
                 device=device, groups=groups,
-            )  # fmt: skip
+            ))  # fmt: skip
     except Bypass:
         raise
     except StoreError as error:

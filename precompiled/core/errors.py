@@ -13,6 +13,8 @@ COMPILE_ERROR = "compile-error"
 OF_THE_PLACE = frozenset({"environment-differs"})
 # A worker cannot use its GPU any more, whatever graph it had.
 DEVICE_LOST = "device-lost"
+# A worker finds no room on its GPU now, whatever graph it has.
+GPU_UNAVAILABLE = "gpu-unavailable"
 # A worker's GPU is made up, and the compile asked it for what only a real one has.
 MADE_UP_DEVICE = "made-up-device"
 # What a worker, or a process that keeps its run, cannot leave in the store.

@@ -295,6 +295,11 @@ _TABLE = (
         "the worker's GPU was lost, or an error of CUDA's has made it useless to that worker, which ends; nothing is "
         "kept about the graph",
         "The message has CUDA's words; `dmesg` and `nvidia-smi` may know more", running=_EAGER),
+    _daemon(_IN_PROCESS, "gpu-unavailable",
+        "the worker found too little memory on the GPU, or none for a context of its own, as in exclusive-process "
+        "mode; nothing is kept about the graph",
+        "Leave room there, compile before the program fills it (`precompiled.wait()`), or "
+        "[bake](targets.md) without the GPU"),
     _daemon(_IN_PROCESS, "worker-error",
         "the worker's own code raised; in the daemon's log (clients are told `compile-failed`, with the traceback)",
         "A bug: report it"),

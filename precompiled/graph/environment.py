@@ -31,7 +31,8 @@ _VARIABLES = (
 # Among those, where Python looks for modules: not with -E and -I.
 _OF_PYTHON = ("PYTHONPATH", "PYTHONUSERBASE")
 _VARIABLE_PREFIXES = (
-    "TORCHINDUCTOR_", "TORCH_CUDA_", "TORCH_COMPILE", "TRITON_", "CUDA", "NVIDIA_", "OMP_", "MKL_", "KMP_", "ATEN_",
+    "TORCHINDUCTOR_", "TORCH_CUDA_", "TORCH_COMPILE", "TRITON_", "CUDA", "CUBLAS", "NVIDIA_", "OMP_", "MKL_", "KMP_",
+    "ATEN_",
 )  # fmt: skip
 # Among those, the ones that do not change compiled code, or that the pool sets itself.
 _NOT_FOR_WORKERS = frozenset(

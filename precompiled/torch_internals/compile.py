@@ -17,7 +17,6 @@ Checked on 2.11.0, 2.13.0, 2.15.0. What compile_fx returns has a ``serialize``, 
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -39,9 +38,11 @@ from precompiled.torch_internals import (
     around,
     codec,
     configs,
+    cudagraph_parts,
     donation,
     dtensor_state,
     freezing,
+    gpu_memory,
     kernel_units,
     meshes,
     metadata,
@@ -79,20 +80,7 @@ class _ExampleValues(torch.fx.Interpreter):
         return result
 
 
-@contextmanager
-def _gives_memory_back() -> Iterator[None]:
-    """Collect a compile's objects at its end (docs/decisions/0014), and free the GPU memory that autotuning has
-    allocated: it is for the user's programs.
-    """
-    try:
-        yield
-    finally:
-        gc.collect()
-        if torch.cuda.is_initialized():
-            torch.cuda.empty_cache()
-
-
-@_gives_memory_back()
+@gpu_memory.given_back()
 def compile_graph(
     module: torch.fx.GraphModule, inputs: dict[str, Any], hints: list[int], floats: list[float],
     weights: Sequence[torch.Tensor] = (), told: Callable[[], None] = lambda: None,
@@ -118,6 +106,7 @@ def compile_graph(
         freezing.collected(weights),
         untimed.choices(),
         static_launchers.kept(),
+        cudagraph_parts.made_ahead(),
     ):
         compiled, symints = _compile(module, inputs, hints, floats, context, classes, found_meshes, weights)
         _refuse_input_guards(context)
@@ -164,6 +153,7 @@ def compile_here(
         configs.applied(program["configs"], threads),
         tracing(context),
         around.ours(),
+        cudagraph_parts.made_ahead(),
         # With the backward: the guards that it adds must be known before the first call. It may be called while the
         # graph is retained, on which AOTAutograd's cache has entries that say otherwise.
         torch._functorch.config.patch(force_non_lazy_backward_lowering=True, enable_autograd_cache=False),

@@ -14,7 +14,7 @@ All of torch's C++ builds go through one function, which is where this file sits
 below the scratch directory are renamed into their places by those who write them (docs/artifact-format.md).
 
 Private names: torch._inductor.cpp_builder.run_compile_cmd, torch._inductor.codecache.{_HEADER_DIR, _HEADER_LOCK_DIR,
-_precompile_header}. Checked on 2.11.0, 2.13.0, 2.15.0.
+_precompile_header, CacheBase.get_local_cache_path}. Checked on 2.11.0, 2.13.0, 2.15.0.
 """
 
 from __future__ import annotations
@@ -48,7 +48,10 @@ _damaged: set[Path] = set()  # of torch's headers, those that no compiler could 
 
 def use(scratch: Path) -> None:
     """From now on, Inductor's files lie in ``scratch``, and those that compilers write are whole."""
-    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(scratch)
+    if os.environ.get("TORCHINDUCTOR_CACHE_DIR") != str(scratch):
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(scratch)
+        # Torch asks once where it keeps what it has measured: that would be another store's folder, or a removed one.
+        codecache.CacheBase.get_local_cache_path.cache_clear()
     headers = scratch / _HEADERS
     if str(headers) != codecache._HEADER_DIR:
         # Torch has them in the system's directory for temporary files, for all programs of the user: there, another

@@ -25,7 +25,17 @@ from typing import Any
 import torch
 from torch._guards import TracingContext, tracing
 
-from precompiled.torch_internals import donation, freezing, kernels, metadata, modes, moved, program_classes
+from precompiled.torch_internals import (
+    cudagraph_parts,
+    donation,
+    freezing,
+    kernels,
+    measured,
+    metadata,
+    modes,
+    moved,
+    program_classes,
+)
 
 
 def load_bundle(
@@ -55,6 +65,7 @@ def load_bundle(
     for part, label, overwritten in ((bundle.compiled_fw, "forward", []), (bundle.compiled_bw, "backward", donated)):
         if part is not None:
             code = freezing.code_of(part)
+            measured.keep_here(code)
             code.after_deserialization = types.MethodType(
                 _executes_in_memory(f"<precompiled {name} {label}>", overwritten), code
             )
@@ -63,7 +74,8 @@ def load_bundle(
     taken: Callable[[tuple[Any, ...]], list[Any]] = list
     # This may be a thread in which another GPU is current.
     there = torch.cuda.device(index) if index else nullcontext()
-    with there, modes.thread_local(program_modes), tracing(context), kernels.mapped(native):
+    ahead = cudagraph_parts.made_ahead() if cudagraphs else nullcontext()
+    with there, modes.thread_local(program_modes), tracing(context), kernels.mapped(native), ahead:
         if isinstance(bundle.compiled_fw.result, freezing.Frozen):
             bundle.compiled_fw.result.bind(frozen)
             taken = bundle.compiled_fw.result.reordered

@@ -69,6 +69,22 @@ def test_an_unknown_gpu_is_told_which_there_are() -> None:
         known([]).visible("cuda:GPU-9")
 
 
+def test_where_the_drivers_tool_is_missing_a_uuid_is_believed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Containers may have the driver alone; the tool fails where one of several GPUs is sick."""
+    for text in ("", "#!/bin/sh\necho No devices were found\nexit 6\n"):
+        if text:
+            (tmp_path / "nvidia-smi").write_text(text)
+            (tmp_path / "nvidia-smi").chmod(0o755)
+        monkeypatch.setenv("PATH", str(tmp_path))
+        devices = Devices()
+        devices.begin()
+        assert devices._thread is not None
+        devices._thread.join()
+        assert devices.visible("cuda:GPU-9") == "GPU-9"
+
+
 def test_a_made_up_gpu_is_in_no_inventory() -> None:
     made_up = f"{UUID_PREFIX}0000-0000-000000000001"
     for inventory in (INVENTORY, ""):

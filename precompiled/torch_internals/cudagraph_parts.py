@@ -1,0 +1,73 @@
+"""CUDA graphs, where forward and backward are made before either is called, and in another thread than calls them.
+
+Plain torch.compile makes the backward at its first call, in the thread that calls. Two things depend on that:
+
+- A backward without CUDA graphs, of a forward with them, tells their manager when it runs
+  (torch/_inductor/output_code.py, maybe_handle_backward_generation). torch asks for the manager when it makes the
+  backward, and asserts that there is one, which the forward's first call makes. Here it is asked for at the call.
+- The managers are kept by threads. The thread that imports torch._inductor.cudagraph_trees is given a place for them,
+  and autograd's threads take over that of the thread that calls them; on 2.11, in each other thread a call ends with an
+  AssertionError. So the thread that traces a graph, and will call it, imports that.
+
+Private names: torch._inductor.output_code.{maybe_handle_backward_generation, CompiledFxGraph.current_callable,
+CompiledFxGraph.fx_kwargs}, torch._inductor.cudagraph_trees.get_manager, torch._inductor.config.triton.cudagraph_trees.
+Checked on 2.11.0, 2.13.0, 2.15.0.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from precompiled.torch_internals.patches import Patches
+
+_lock = threading.Lock()
+_patches, _inside = Patches(), 0
+
+
+def called_here() -> None:
+    """For a thread that will call a graph with CUDA graphs, before another thread loads it."""
+    import torch._inductor.cudagraph_trees  # noqa: F401
+
+
+@contextmanager
+def made_ahead() -> Iterator[None]:
+    """For a compile or a load that makes both parts. In any number of threads at once: what is patched is one for all,
+    and does for other compiles what torch's does.
+    """
+    import torch._inductor.output_code as output_code
+
+    global _inside  # noqa: PLW0603
+    with _lock:
+        if _inside == 0:
+            _patches.replace(output_code, "maybe_handle_backward_generation", lambda _: _tell_at_the_call)
+        _inside += 1
+    try:
+        yield
+    finally:
+        with _lock:
+            _inside -= 1
+            if _inside == 0:
+                _patches.undo()
+
+
+def _tell_at_the_call(graph: Any, forward_device: Any) -> None:
+    from torch._inductor import config
+
+    if not (graph.fx_kwargs["is_backward"] and config.triton.cudagraph_trees):
+        return
+    call, index = graph.current_callable, forward_device.value if forward_device is not None else None
+    if index is None:  # the forward has none either
+        return
+
+    def backward(inputs: Any) -> Any:
+        from torch._inductor.cudagraph_trees import get_manager
+
+        manager = get_manager(index, create_if_none_exists=False)
+        if manager is not None:
+            manager.set_to_running_backward()
+        return call(inputs)
+
+    graph.current_callable = backward

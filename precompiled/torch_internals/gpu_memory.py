@@ -1,0 +1,71 @@
+"""In a worker: the memory of a GPU is that of the user's programs, of which one waits for what the worker compiles.
+
+So a worker keeps its context alone between two jobs. And a GPU that is full is no word about a graph: a worker that
+finds no memory there, not even for a context, leaves the graph to the process that asked. Where only a part of what a
+compile wanted to measure found none, torch goes on without it, as if it were the slowest
+(torch/_inductor/select_algorithm.py, benchmark_choices), and keeps that for the next compile: nothing is published
+then, and nothing kept.
+
+Private names: torch._C.{_cuda_clearCublasWorkspaces, _cuda_hasPrimaryContext},
+torch._inductor.codecache.CacheBase.get_local_cache_path. Checked on 2.11.0, 2.13.0, 2.15.0.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+import torch
+from torch._inductor.codecache import CacheBase
+
+from precompiled.core.errors import DEVICE_LOST, GPU_UNAVAILABLE, CompileFailed
+from precompiled.torch_internals.gpu_room import FULL
+
+
+@contextmanager
+def given_back() -> Iterator[None]:
+    """Collect a compile's objects at its end (docs/decisions/0014), and free the GPU memory that it has allocated.
+
+    Raises CompileFailed where there was too little of it, also where the compile itself took that for an answer.
+    """
+    before = _refused()
+    try:
+        yield
+    except Exception as error:
+        if _refused() > before:
+            raise _full() from error
+        raise
+    else:
+        if _refused() > before:
+            raise _full()
+    finally:
+        gc.collect()
+        if torch.cuda.is_initialized():
+            torch._C._cuda_clearCublasWorkspaces()  # blocks of the allocator that are in use until somebody says so
+            torch.cuda.empty_cache()
+
+
+def _refused() -> int:
+    """How often the allocator had no memory to give."""
+    return int(torch.cuda.memory_stats().get("num_ooms", 0)) if torch.cuda.is_initialized() else 0
+
+
+def _full() -> CompileFailed:
+    with suppress(OSError):
+        CacheBase.get_local_cache_path().unlink()  # what was measured for max-autotune
+    return CompileFailed("the GPU's memory was too full for what the compile measures there", code=GPU_UNAVAILABLE)
+
+
+def problem(message: str) -> tuple[str, str] | None:
+    """What is wrong with this process's GPU, after an error with this message: a code and a text. None: nothing."""
+    try:
+        torch.cuda.synchronize()
+    except Exception as error:  # noqa: BLE001 - of several classes, by the version and by what is lost
+        text = str(error).partition("\n")[0]
+        if torch._C._cuda_hasPrimaryContext(0):
+            return DEVICE_LOST, f"the worker's GPU cannot be used any more: {text}"
+        return GPU_UNAVAILABLE, f"the worker got no context on the GPU: {text}"
+    if full := FULL.search(message):
+        return GPU_UNAVAILABLE, full.group()
+    return None
