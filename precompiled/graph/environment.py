@@ -40,6 +40,8 @@ _NOT_FOR_WORKERS = frozenset(
         "CUDA_VISIBLE_DEVICES",
         "CUDA_DEVICE_ORDER",
         "CUDA_LAUNCH_BLOCKING",
+        "CUDA_INJECTION32_PATH",  # a profiler or a sanitizer, of the program alone
+        "CUDA_INJECTION64_PATH",
         "TORCH_COMPILE_DEBUG",
         "TORCH_COMPILE_JOB_ID",
         "TORCH_COMPILE_STICKY_PGO_KEY",
@@ -51,7 +53,9 @@ _NOT_FOR_WORKERS_SUFFIX = "_CACHE_DIR"
 # The variables whose values are in the key. Inductor's settings are in it as configuration already, but some variables
 # are read where they are used. Directories and thread counts change where and how fast is compiled, not what.
 _KEYED_PREFIXES = ("TORCHINDUCTOR_", "TRITON_")
-_KEYED = ("LD_LIBRARY_PATH", "CPATH", "CPLUS_INCLUDE_PATH", "LIBRARY_PATH", "CUDA_HOME", "TORCH_CUDA_ARCH_LIST")
+_KEYED = ("CUDA_HOME", "TORCH_CUDA_ARCH_LIST")
+# And those of the C++ compiler, where there are values on the CPU.
+_KEYED_OF_CPP = ("LD_LIBRARY_PATH", "CPATH", "CPLUS_INCLUDE_PATH", "LIBRARY_PATH")
 _NOT_KEYED_SUFFIXES = ("_DIR", "_HOME", "_THREADS", "_START_METHOD", "_LIBCUDA_PATH")
 # What torch tells of a GPU and Inductor reads (triton_heuristics.py, choices.py, template_heuristics/triton.py). Not
 # the sizes of its memory and its cache, and not its clocks: see docs/decisions/0046.
@@ -116,7 +120,11 @@ def facts(device: str, *, uses_cpu: bool = True, of_a_worker: bool = False) -> d
         found["compiler"] = _compiler()
     else:
         del found["cpu"]
-    found["variables"] = _keyed_variables(of_a_worker)
+    found["variables"] = {
+        name: value
+        for name, value in _keyed_variables(of_a_worker).items()
+        if uses_cpu or name not in _KEYED_OF_CPP
+    }
     if device.startswith("cuda"):
         properties = torch.cuda.get_device_properties(device)
         found["gpu"] = [getattr(properties, name, None) for name in _GPU]
@@ -133,7 +141,7 @@ def _is_keyed(name: str, of_a_worker: bool) -> bool:
         return of_a_worker or _is_vllms(name)
     if name.startswith(_KEYED_PREFIXES) and not name.endswith(_NOT_KEYED_SUFFIXES):
         return not _is_set_by_torch(name)
-    return name in _KEYED
+    return name in _KEYED or name in _KEYED_OF_CPP
 
 
 @contextmanager

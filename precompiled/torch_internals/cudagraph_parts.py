@@ -37,7 +37,7 @@ def made_ahead() -> Iterator[None]:
     """For a compile or a load that makes both parts. In any number of threads at once: what is patched is one for all,
     and does for other compiles what torch's does.
     """
-    import torch._inductor.output_code as output_code
+    from torch._inductor import output_code
 
     global _inside  # noqa: PLW0603
     with _lock:

@@ -11,7 +11,8 @@ _get_sdp_priority_order, _set_sdp_priority_order, _get_sm_carveout_experimental,
 torch._C._functorch.{get_dynamic_layer_stack_depth, pop_dynamic_layer_stack_and_undo_to_depth},
 torch._dynamo.compiled_autograd.in_compiled_autograd_region,
 torch._functorch._aot_autograd.utils.{top_saved_tensors_hooks, saved_tensors_hooks_are_inlineable},
-torch.nn.attention.{_cur_sdpa_kernel_backends, _sdpa_kernel}.
+torch.nn.attention.{_cur_sdpa_kernel_backends, _sdpa_kernel}, torch._fused_sdp_choice, torch._subclasses.FakeTensorMode,
+torch.utils._python_dispatch._disable_current_modes.
 Checked on 2.11.0, 2.13.0, 2.15.0.
 """
 
@@ -19,13 +20,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
+from functools import cache
 from typing import Any
 
 import torch
 import torch.nn.attention
 from torch._dynamo import compiled_autograd
 from torch._functorch._aot_autograd import utils as aot_utils
+from torch._subclasses import FakeTensorMode
 from torch.autograd import forward_ad
+from torch.utils._python_dispatch import _disable_current_modes
 
 from precompiled.core.errors import Bypass, CompileFailed
 
@@ -39,6 +43,7 @@ def read(uses_cpu: bool) -> dict[str, Any]:
         aot_utils.top_saved_tensors_hooks()
     ):
         raise Bypass("the graph runs under saved-tensor hooks that are compiled into it", code="saved-tensors-hooks")
+    _settle_sdp_priority()
     autocast = {
         device: str(torch.get_autocast_dtype(device)).removeprefix("torch.")
         for device in torch._C._autocast_supported_devices()
@@ -91,6 +96,24 @@ _SDP = (
     (torch._C._get_fa3_sdp_enabled, torch._C._set_sdp_use_fa3),
 )
 _REDUCED_PRECISION = ("allow_fp16_reduced_precision_reduction", "allow_bf16_reduced_precision_reduction")
+
+
+@cache
+def _settled_sdp_priority() -> None:
+    with _disable_current_modes(), FakeTensorMode(), torch.no_grad():
+        query = torch.empty(1, 1, 8, 8, device="cuda")
+        torch._fused_sdp_choice(query, query, query)
+
+
+def _settle_sdp_priority() -> None:
+    """Have torch put cuDNN's attention first where it does so: at the first attention on a GPU, also a traced one
+    (aten/src/ATen/native/transformers/cuda/sdp_utils.cpp, priority_order).
+
+    A process would have two keys for a graph otherwise, one before and one after, and a worker's first attention would
+    undo the order that the program has set. Plain torch.compile has one no later, in Inductor's own patterns.
+    """
+    if torch.cuda.is_initialized():
+        _settled_sdp_priority()
 
 
 def _legacy_matmul_precision() -> str | None:

@@ -99,12 +99,10 @@ def test_compiled_code_runs_on_the_callers_stream(shared_host: Host, tmp_path: P
 # ---------------------------------------------------------------- its tools
 
 
-@pytest.mark.parametrize("blocking", ["0", "1"])
-def test_launches_that_block_find_the_same_artifact(shared_host: Host, tmp_path: Path, blocking: str) -> None:
-    before = {artifact.manifest.key for artifact in shared_host.store.all_artifacts()}
-    answer = run(shared_host, "plain", tmp_path, CUDA_LAUNCH_BLOCKING=blocking)
-    assert states(answer) == {("compiled", "hit" if answer["reports"][0]["key"] in before else "swap")}
-    assert before or blocking == "0"
+def test_launches_that_block_find_the_same_artifact(served: Host, tmp_path: Path) -> None:
+    for blocking, source in (("0", "swap"), ("1", "hit")):
+        answer = run(served, "plain", tmp_path / blocking, CUDA_LAUNCH_BLOCKING=blocking)
+        assert states(answer) == {("compiled", source)}
 
 
 def test_the_allocators_history_has_what_compiled_code_allocates(shared_host: Host, tmp_path: Path) -> None:
@@ -168,11 +166,17 @@ def test_a_kernel_with_a_closure_is_left_to_torch_which_says_what_it_always_says
     assert plain["reports"] == [] and answer.get("error") == plain.get("error") is not None
 
 
-def test_a_second_process_with_packages_traces_nothing(shared_host: Host, tmp_path: Path) -> None:
+def test_a_graph_has_one_key_before_and_after_the_first_attention(shared_host: Host, tmp_path: Path) -> None:
+    answer = run(shared_host, "attention_order", tmp_path)
+    assert len(answer["reports"]) == 2 and len({graph["key"] for graph in answer["reports"]}) == 1, answer
+
+
+@pytest.mark.parametrize("way", ["package", "attention_package"])
+def test_a_second_process_with_packages_traces_nothing(shared_host: Host, tmp_path: Path, way: str) -> None:
     on = {"PRECOMPILED_PACKAGES": "program"}
-    first = run(shared_host, "package", tmp_path / "first", **on)
+    first = run(shared_host, way, tmp_path / "first", **on)
     assert first["frames"] and first["packages"][0]["state"] == "recorded", first["packages"]
-    second = run(shared_host, "package", tmp_path / "second", **on)
+    second = run(shared_host, way, tmp_path / "second", **on)
     assert second["frames"] == {}, "a frame was traced"
     assert states(second) == {("compiled", "package")}, second["reports"]
     if MADE_UP:

@@ -121,6 +121,21 @@ def test_variables_of_vllms_count_where_it_says_so_and_it_is_there(monkeypatch: 
     environment._vllms_variables.cache_clear()
 
 
+def test_where_a_compiler_looks_is_no_fact_of_a_graph_without_cpu_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sanitizers and modules of clusters set it for a program; no machine code for a GPU depends on it."""
+    monkeypatch.delenv("LD_LIBRARY_PATH", raising=False)
+    before = facts("cpu"), facts("cpu", uses_cpu=False)
+    monkeypatch.setenv("LD_LIBRARY_PATH", "/opt/tool")
+    assert facts("cpu") != before[0]
+    assert facts("cpu", uses_cpu=False) == before[1]
+
+
+def test_a_profiler_of_the_program_is_none_of_its_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = variables()
+    monkeypatch.setenv("CUDA_INJECTION64_PATH", "/opt/tool/injection.so")
+    assert variables() == before
+
+
 def test_what_an_import_sets_in_a_worker_is_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LD_LIBRARY_PATH", "/lib")
     monkeypatch.delenv("TRITON_OVERRIDE", raising=False)

@@ -198,11 +198,37 @@ def plain() -> dict[str, Any]:
     return told(device=torch.cuda.get_device_name(0))
 
 
+def attended(x: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.scaled_dot_product_attention(x, x, x).sin()
+
+
+def attention_order() -> dict[str, Any]:
+    """The same graph before and after the process's first attention, at which torch puts cuDNN's first on some GPUs."""
+    x = torch.randn(1, 2, 16, 32, device="cuda")
+    for _ in range(2):
+        torch._dynamo.reset()
+        torch.compile(waved)(x)
+        precompiled.wait(300)
+        attended(x)
+    return told(order=torch._C._get_sdp_priority_order())
+
+
+def attention_package() -> dict[str, Any]:
+    compiled, x = torch.compile(attended), torch.randn(1, 2, 16, 32, device="cuda")
+    compiled(x)
+    precompiled.wait(300)
+    check(compiled(x), attended(x))
+    return with_packages(told())
+
+
 def package() -> dict[str, Any]:
     """What Dynamo traced is kept, or was."""
+    return with_packages(plain())
+
+
+def with_packages(answer: dict[str, Any]) -> dict[str, Any]:
     from precompiled.client.process import PROCESS
 
-    answer = plain()
     PROCESS.packages.flush()  # type: ignore[union-attr]
     return {**answer, "frames": dict(torch._dynamo.utils.counters["frames"]),
             "packages": [vars(report) for report in precompiled.package_report()]}  # fmt: skip
