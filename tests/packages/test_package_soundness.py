@@ -76,7 +76,7 @@ SAID = {
     "order_of_a_set": ("package-set-order", "whose order is another one in each process"),
     "a_set_that_is_gone_through": ("package-set-order", "G['NAMES'] is a set, whose order is another one"),
     **{f"order_of_texts_in_a_set_{number}": ("package-set-order", "whose order is another one in each process")
-       for number in range(15)},
+       for number in range(22)},
     "asks_for_hash": ("package-id", "f asks for hash(), a number of this process"),
     "asks_for_a_seed": ("package-id", "seed() gave a number when it was traced"),
     "a_metaclass_that_decides": ("package-not-portable", "Meta decides what isinstance() says"),

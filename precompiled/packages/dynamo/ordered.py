@@ -3,8 +3,9 @@
 Dynamo guards on the content of a set, and rarely on its order, which is another one in each process where its items are
 texts or objects: a program that was traced in one order is not what a trace would give in another. Algebra of sets
 (``a - b``) makes sets, and what matters is who goes through these; so every variable that stands for a set is looked at
-when all of it is read, whether or not it has a source. Of dictionaries Dynamo keeps no guard on the keys where a list
-is made of one (``[*table]``), nor where it is the ``__dict__`` of something.
+when all of it is read, whether or not it has a source, but for those that the trace fills itself (set_order.py). Of
+dictionaries Dynamo keeps no guard on the keys where a list is made of one (``[*table]``), nor where it is the
+``__dict__`` of something.
 
 Private names: torch._dynamo.variables.{SetVariable, FrozensetVariable},
 torch._dynamo.variables.lists.BaseListVariable.list_extend (2.15),
@@ -12,7 +13,6 @@ torch._dynamo.variables.base.VariableTracker.{unpack_var_sequence, tp_iter_impl 
 as_python_constant, repr_impl (2.13), tp_repr_impl (2.15), debug_repr (2.11), items, source},
 torch._dynamo.variables.dicts.ConstDictVariable,
 torch._dynamo.variables.lazy.LazyVariableTracker.{is_realized, realize}, torch._dynamo.source.AttrSource,
-torch._dynamo.polyfills, torch._dynamo.symbolic_convert.InstructionTranslatorBase.f_code,
 torch._dynamo.variables.builtin.BuiltinVariable.{call_sorted, call_min, call_max, call_set, call_frozenset,
 call_custom_dict_fromkeys (2.11)},
 torch._dynamo.variables.builtin.DictBuiltinVariable.call_custom_dict_fromkeys (2.13, 2.15),
@@ -28,7 +28,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch._dynamo.variables.dicts as dynamo_dicts
-from torch._dynamo import polyfills
 from torch._dynamo.source import AttrSource
 from torch._dynamo.variables import FrozensetVariable, SetVariable
 from torch._dynamo.variables.base import VariableTracker
@@ -37,21 +36,24 @@ from torch._dynamo.variables.dicts import ConstDictVariable
 from torch._dynamo.variables.lazy import LazyVariableTracker
 from torch._dynamo.variables.lists import BaseListVariable
 
-from precompiled.core import files
 from precompiled.packages.describe.codes import is_hashed_alike
 from precompiled.packages.describe.errors import NotPortable
+from precompiled.packages.dynamo import set_order
 from precompiled.packages.dynamo.trace_log import TraceLog
 from precompiled.packages.dynamo.untraced import constant, unlazy
 
 _SETS = (SetVariable, FrozensetVariable)
 _WITH_METHODS = (ConstDictVariable, BaseListVariable)
-_GOES_THROUGH = ("unpack_var_sequence", "tp_iter_impl", "repr_impl", "tp_repr_impl", "debug_repr")
+_GOES_THROUGH = ("unpack_var_sequence", "tp_iter_impl")
+_WRITES = ("repr_impl", "tp_repr_impl", "debug_repr")
 # Of the methods of a variable that stands for a set, those whose answer depends on the order.
-_IN_ORDER = ("pop", "__iter__", "__repr__", "__str__", "__format__")
+_IN_ORDER = ("pop", "__repr__", "__str__", "__format__")
 # Who takes a set as a constant to make another set of it, to compare it, or to ask whether there is anything in it.
 _ALGEBRA = ("sets.py", "dicts.py", "base.py", "hashable.py", "codegen.py")
 _ASKS = ("generic_bool", "generic_is_true", "inner")  # the last one: a jump
 _PASSES_ON = "realize_and_forward"  # of a lazy variable
+# Who makes a function with what its cells hold, and who asks for that to see in which file it is.
+_OF_A_CELL, _ASKS_FOR_THE_FILE = "_get_function_impl", "check_verbose"
 _FROM_KEYS = "call_custom_dict_fromkeys"
 # Functions that make the same of a set in any order, but for a key that finds two items alike.
 _SORTS = ("call_sorted", "call_min", "call_max")
@@ -62,9 +64,10 @@ def replacements() -> Iterator[tuple[Any, str, Callable[..., Any]]]:
     """Owner and name of a function of Dynamo's, and what makes its wrapper (trace_patches.wrap)."""
     for kind in kinds(VariableTracker):
         if issubclass(kind, (*_SETS, ConstDictVariable)) or any(issubclass(one, kind) for one in _SETS):
-            for name in _GOES_THROUGH:
-                if name in vars(kind):
-                    yield kind, name, _before(_gone_through)
+            for names, note in ((_GOES_THROUGH, _gone_through), (_WRITES, _read)):
+                for name in names:
+                    if name in vars(kind):
+                        yield kind, name, _before(note)
             if "as_python_constant" in vars(kind):
                 yield kind, "as_python_constant", _before(_as_a_constant)
         if "call_method" in vars(kind) and (kind is VariableTracker or issubclass(kind, (*_WITH_METHODS, *_SETS))):
@@ -122,20 +125,14 @@ def _before(note: Callable[..., None]) -> Callable[..., Any]:
 
 
 def _gone_through(noted: TraceLog, variable: Any, tx: Any = None, *_: Any, **__: Any) -> None:
-    if not _is_torchs(tx):
+    """Item by item, as Dynamo has them."""
+    if not (_is_set(variable) and set_order.is_known(noted, variable)):
+        _read(noted, variable, tx)
+
+
+def _read(noted: TraceLog, variable: Any, tx: Any = None, *_: Any, **__: Any) -> None:
+    if not set_order.is_torchs(tx):
         _all_of(noted, variable)
-
-
-def _is_torchs(tx: Any) -> bool:
-    """Whether the code that is traced just now is torch's, which gives the same in any order: Dynamo's own for a method
-    of sets, or a module's (functional_call looks for tied weights). Dynamo's for other functions (reduce) does not.
-    """
-    code = getattr(tx, "f_code", None)
-    if code is None:
-        return False
-    if code.co_filename == polyfills.__file__:
-        return bool(code.co_name.startswith("set_"))
-    return files.is_torchs(code.co_filename) and os.path.dirname(polyfills.__file__) not in code.co_filename
 
 
 def _as_a_constant(noted: TraceLog, variable: Any, *_: Any, **__: Any) -> None:
@@ -144,13 +141,25 @@ def _as_a_constant(noted: TraceLog, variable: Any, *_: Any, **__: Any) -> None:
     while caller.f_code.co_name == _PASSES_ON and caller.f_back is not None:
         caller = caller.f_back
     code = caller.f_code
+    if code.co_name == _OF_A_CELL and _looks_where_it_is(caller):
+        return
     if os.path.basename(code.co_filename) not in _ALGEBRA and code.co_name not in _ASKS:
         _all_of(noted, variable)
 
 
+def _looks_where_it_is(frame: Any) -> bool:
+    for _ in range(3):
+        frame = frame.f_back
+        if frame is None or frame.f_code.co_name == _ASKS_FOR_THE_FILE:
+            return frame is not None
+    return False
+
+
 def _asked(noted: TraceLog, variable: Any, tx: Any, name: str, args: Any, *_: Any, **__: Any) -> None:
-    if name in _IN_ORDER:
+    if name == "__iter__":
         _gone_through(noted, variable, tx)
+    elif name in _IN_ORDER:
+        _read(noted, variable, tx)
     elif name == "extend" and isinstance(variable, BaseListVariable):
         _in_a_list(noted, args)
 
@@ -161,7 +170,7 @@ def _extended(noted: TraceLog, _list: Any, _tx: Any, args: Any, *_: Any, **__: A
 
 def _of_keys(noted: TraceLog, _tx: Any, _kind: Any, *args: Any, **_: Any) -> None:
     """``dict.fromkeys(table)``: on 2.15 the items are taken as they are."""
-    _in_a_list(noted, args[:1])
+    _in_a_list(noted, args[:1], item_by_item=False)
 
 
 def _names(noted: TraceLog, items: Any) -> None:
@@ -169,11 +178,12 @@ def _names(noted: TraceLog, items: Any) -> None:
         noted.wholes.append((AttrSource(items.item.source, "__dict__"), "keys"))
 
 
-def _in_a_list(noted: TraceLog, args: Any) -> None:
+def _in_a_list(noted: TraceLog, args: Any, *, item_by_item: bool = True) -> None:
     """``[*table]``, ``(*table,)``, ``list(table)``, ``items.extend(table)``."""
     for arg in args:
         given = arg.realize() if isinstance(arg, LazyVariableTracker) and arg.is_realized() else arg
-        _all_of(noted, given)
+        if not (item_by_item and _is_set(given) and set_order.is_known(noted, given)):
+            _all_of(noted, given)
         if isinstance(given, ConstDictVariable) and given.source is not None and not _is_set(given):
             noted.wholes.append((given.source, "keys"))
 

@@ -34,6 +34,7 @@ class TraceLog:
     asked: dict[str, Asked] = field(default_factory=dict)
     initialised: dict[str, list[Call]] = field(default_factory=dict)  # by the name of an optimizer's source
     in_any_order: int = 0  # within so many functions that make the same of a set in any order (ordered.py)
+    in_order: dict[int, tuple[Any, list[Any]]] = field(default_factory=dict)  # by id: items of a set (set_order.py)
     problem: NotPortable | None = None
 
     def read(self, source: Any) -> None:

@@ -53,7 +53,7 @@ from precompiled.packages.describe.descriptions import Descriptions
 from precompiled.packages.describe.errors import NotPortable
 from precompiled.packages.describe.kinds import ATOMS
 from precompiled.packages.describe.places import codes_at
-from precompiled.packages.dynamo import optimizers, ordered, untraced
+from precompiled.packages.dynamo import optimizers, ordered, set_order, untraced
 from precompiled.packages.dynamo.trace_log import TraceLog
 
 _READS = ("var_getattr", "tp_getattro_impl")
@@ -101,7 +101,9 @@ def wrap(now: Callable[[], TraceLog | None]) -> Callable[[], None]:
         if name in vars(ConstDictVariable):
             replace(ConstDictVariable, name, _all_keys)
     replace(dynamo_functions.SkipFunctionVariable, "call_function", _called)
-    for owner, name, with_ in (*untraced.replacements(), *ordered.replacements(), *optimizers.replacements()):
+    for owner, name, with_ in (
+        *untraced.replacements(), *ordered.replacements(), *set_order.replacements(), *optimizers.replacements()
+    ):  # fmt: skip
         replace(owner, name, with_)
     BuiltinVariable.call_function_handler_cache.clear()  # it holds methods that were replaced
     if hasattr(dynamo_functions, "invoke_and_store_as_constant"):

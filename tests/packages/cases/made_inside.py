@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from packages.cases import TRACED, case
+from packages.cases import TRACED, USED, case
 
 case("default_of_a_method_of_an_object_made_inside", """
 class Scale:
@@ -116,3 +116,24 @@ def f(x):
 def build():
     return f, [(torch.randn(4, 4),)]
 """, ("alpha = 2.0", "alpha = 3.0"), TRACED)
+# Sets in the order in which the trace made them, which is Dynamo's in each process.
+for number, made in enumerate((
+    "NAMES = set()\n    for name in TEXTS:\n        NAMES.add(name)",
+    "NAMES = {name for name in TEXTS}",
+    "NAMES = set(TEXTS)",
+    "NAMES = list(set(TEXTS))",
+    "NAMES = {TEXTS[1], TEXTS[0]}\n    NAMES.update(list(TEXTS))",
+    "NAMES = set(set(TEXTS))",
+    "NAMES = set(TEXTS)\n    NAMES.discard('beta')",
+)):  # fmt: skip
+    case(f"order_of_a_set_that_is_built_{number}", f"""
+TEXTS = ("delta", "alpha", "gamma", "beta", "epsilon")
+def f(x):
+    {made}
+    found = x
+    for name in NAMES:
+        found = torch.addmm(found, x, x, alpha=float(ord(name[0])) / 100)
+    return found
+def build():
+    return f, [(torch.randn(4, 4),)]
+""", None, USED)

@@ -1,0 +1,141 @@
+"""Sets that a trace makes, of which it knows the order.
+
+Dynamo keeps the items of a set as a dictionary does. One that was made by ``{a, b}`` or ``set()``, and was given its
+items one by one, or out of a list, has them in the order in which the program did that, in every process, and Dynamo
+goes through it in that order, whatever Python would do. What came out of another set came in the order of that.
+
+Nothing is assumed of how Dynamo changes a set: its order is known as long as its items are those that were seen to come.
+
+Private names: torch._dynamo.variables.SetVariable.{__init__, call_method, items},
+torch._dynamo.variables.lists.BaseListVariable.items,
+torch._dynamo.symbolic_convert.InstructionTranslatorBase.{BUILD_SET, f_code},
+torch._dynamo.variables.builtin.BuiltinVariable.call_set, torch._dynamo.polyfills.
+Checked on 2.11.0, 2.13.0, 2.15.0.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from torch._dynamo import polyfills
+from torch._dynamo.variables import SetVariable
+from torch._dynamo.variables.lists import BaseListVariable
+
+from precompiled.core import files
+from precompiled.packages.dynamo.trace_log import TraceLog
+from precompiled.packages.dynamo.untraced import constant, unlazy
+
+_MAKES_ONE, _MAKES_AN_EMPTY_ONE = "BUILD_SET", "call_set"
+_FRAMES = 4  # between such a function of Dynamo's and the variable that it makes
+_MAX_ITEMS = 256  # what comes out of a list is compared with all that is there
+_REMOVE = ("discard", "remove")
+
+
+def replacements() -> Iterator[tuple[Any, str, Callable[..., Any]]]:
+    """As ``ordered.replacements``."""
+    yield SetVariable, "__init__", _made
+    yield SetVariable, "call_method", _changed
+
+
+def is_torchs(tx: Any) -> bool:
+    """Whether the code that is traced just now is torch's, which gives the same in any order: Dynamo's own for a method
+    of sets, or a module's (functional_call looks for tied weights). Dynamo's for other functions (reduce) does not.
+    """
+    code = getattr(tx, "f_code", None)
+    if code is None:
+        return False
+    if code.co_filename == polyfills.__file__:
+        return bool(code.co_name.startswith("set_"))
+    return files.is_torchs(code.co_filename) and os.path.dirname(polyfills.__file__) not in code.co_filename
+
+
+def is_known(noted: TraceLog, variable: Any) -> bool:
+    """Whether the items of a variable for a set are in the order in which the trace has added them."""
+    return _order(noted, variable) is not None
+
+
+def _order(noted: TraceLog, variable: Any) -> list[Any] | None:
+    items, order = noted.in_order.get(id(variable.items), (None, []))
+    if items is not variable.items or not _same(list(items), order):
+        return None
+    return list(order)
+
+
+def _same(found: list[Any], wanted: list[Any]) -> bool:
+    return len(found) == len(wanted) and all(left is right for left, right in zip(found, wanted, strict=True))
+
+
+def _know(noted: TraceLog, variable: Any) -> None:
+    noted.in_order[id(variable.items)] = variable.items, list(variable.items)
+
+
+def _made(original: Callable[..., Any], now: Callable[[], TraceLog | None]) -> Callable[..., Any]:
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        noted = now()
+        if noted is None or self.source is not None:
+            return
+        with noted.looking():
+            caller = sys._getframe(1)
+            for _ in range(_FRAMES):
+                name = caller.f_code.co_name
+                if name == _MAKES_ONE or (name == _MAKES_AN_EMPTY_ONE and not self.items):
+                    _know(noted, self)
+                if name in (_MAKES_ONE, _MAKES_AN_EMPTY_ONE) or caller.f_back is None:
+                    return
+                caller = caller.f_back
+
+    return __init__
+
+
+def _changed(original: Callable[..., Any], now: Callable[[], TraceLog | None]) -> Callable[..., Any]:
+    def call_method(self: Any, tx: Any, name: str, args: Any, *more: Any, **kwargs: Any) -> Any:
+        noted, order, coming = now(), None, None
+        if noted is not None:
+            with noted.looking():
+                # Dynamo's own code for update() adds item by item, out of any set.
+                order = None if name == "add" and is_torchs(tx) else _order(noted, self)
+                coming = _coming(noted, name, args) if order is not None else None
+        found = original(self, tx, name, args, *more, **kwargs)
+        if noted is not None and order is not None:
+            with noted.looking():
+                if _is_expected(list(self.items), order, name, coming):
+                    _know(noted, self)
+        return found
+
+    return call_method
+
+
+def _coming(noted: TraceLog, name: str, args: Any) -> list[Any] | None:
+    """The variables that a call of a set's method adds to it, in their order; None where that is not known."""
+    if name == "add":
+        return list(args)
+    given = unlazy(args[0]) if name == "update" and len(args) == 1 else None
+    if isinstance(given, BaseListVariable):
+        return list(given.items)
+    if isinstance(given, SetVariable):
+        order = _order(noted, given)
+        return None if order is None else [key.vt for key in order]
+    return None
+
+
+def _is_expected(found: list[Any], order: list[Any], name: str, coming: list[Any] | None) -> bool:
+    """Whether the keys are those of before, with what came behind them, or without what was removed."""
+    if name in _REMOVE:
+        return _same(found, [key for key in order if any(key is left for left in found)])
+    if coming is None or len(order) + len(coming) > _MAX_ITEMS or not _same(found[: len(order)], order):
+        return False
+    added: list[Any] = []
+    for variable in coming:
+        if not any(_alike(key.vt, variable) for key in order) and not any(_alike(one, variable) for one in added):
+            added.append(variable)
+    new = found[len(order) :]
+    return len(new) == len(added) and all(_alike(key.vt, one) for key, one in zip(new, added, strict=True))
+
+
+def _alike(left: Any, right: Any) -> bool:
+    left, right = constant(left), constant(right)
+    return left is right or (type(left) is type(right) and isinstance(left, (str, int)) and bool(left == right))
