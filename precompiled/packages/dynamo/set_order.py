@@ -4,7 +4,7 @@ Dynamo keeps the items of a set as a dictionary does. One that was made by ``{a,
 items one by one, or out of a list, has them in the order in which the program did that, in every process, and Dynamo
 goes through it in that order, whatever Python would do. What came out of another set came in the order of that.
 
-Nothing is assumed of how Dynamo changes a set: its order is known as long as its items are those that were seen to come.
+Nothing is assumed of how Dynamo changes a set: its order is known while its items are those that were seen to come.
 
 Private names: torch._dynamo.variables.SetVariable.{__init__, call_method, items},
 torch._dynamo.variables.lists.BaseListVariable.items,
