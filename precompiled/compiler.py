@@ -317,7 +317,7 @@ def _publish_failure(
 ) -> wire.Finished:
     """``ttl_s``: for how long the graph is not compiled again, at most."""
     if job.device != "cpu" and code != GPU_UNAVAILABLE and (problem := _gpu_problem(message)):
-        code, message = problem
+        code, message = problem.code, problem.message
     if code in (DEVICE_LOST, GPU_UNAVAILABLE):
         # Of the device, or of what an earlier compile did to this process's part of it: no word about this graph.
         return _failed(job, started, code, message)
@@ -341,7 +341,7 @@ def _is_made_up(job: wire.Job) -> bool:
     return job.device != "cpu" and activate.is_active()
 
 
-def _gpu_problem(message: str) -> tuple[str, str] | None:
+def _gpu_problem(message: str) -> CompileFailed | None:
     from precompiled.torch_internals import gpu_memory
 
     return gpu_memory.problem(message)

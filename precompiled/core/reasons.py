@@ -263,7 +263,7 @@ _TABLE = (
         then=", by this version; the other one's stays"),
     _store(_AGAIN, "artifact-unloadable", "an artifact's bytes are right, and torch cannot load it",
         "Report it with the message",
-        then="; eager after three"),
+        then="; compiled in process after three"),
     _store(_AGAIN, "artifact-evicted", "an artifact was evicted between the lookup and the load",
         "Raise `cache_max_bytes` when that is frequent"),
     _store(None, "base-unusable",

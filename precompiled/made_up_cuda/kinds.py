@@ -1,11 +1,11 @@
 """The kinds of GPU that the made-up device can be, as CUDA describes them.
 
-What NVIDIA's data sheets and the CUDA programming guide's table of compute capabilities say, written from memory. Name,
-capability, number of multiprocessors and L2 size of H100 and H200 are as PyTorch reported them on such GPUs; the others
-were never compared with one, clocks of memory least of all. What torch tells of a device and a compile depends on is in
-the key (graph/environment.py), so a wrong number here costs a hit and no result. But for the memory's rate, by which
-torch 2.15 decides some fusions (torch/_inductor/scheduler.py, _reindexing_regresses_memory_coalescing): a wrong one
-costs that choice.
+What NVIDIA's data sheets and the CUDA programming guide's table of compute capabilities say, written from memory. The
+H100's row is what PyTorch 2.11 reported on one, as are name, capability, number of multiprocessors and L2 size of the
+H200; the others were never compared with one, clocks of memory least of all. What torch tells of a device and a compile
+depends on is in the key (graph/environment.py), so a wrong number here costs a hit and no result. But for the memory's
+rate, by which torch 2.15 decides some fusions (torch/_inductor/scheduler.py, _reindexing_regresses_memory_coalescing):
+a wrong one costs that choice.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ KINDS = {
         Kind("t4", "Tesla T4", 7, 5, 40, 15_360 * _MIB, 1024, 65_536, 65_536, 4 * _MIB, 256, 5001),
         Kind("a100", "NVIDIA A100-SXM4-80GB", 8, 0, 108, 81_920 * _MIB, 2048, 166_912, 167_936, 40 * _MIB, 5120, 1593),
         Kind("l4", "NVIDIA L4", 8, 9, 58, 23_034 * _MIB, 1536, 101_376, 102_400, 48 * _MIB, 192, 6251),
-        Kind("h100", "NVIDIA H100 80GB HBM3", 9, 0, 132, 81_559 * _MIB, 2048, 232_448, 233_472, 50 * _MIB, 5120, 2619),
+        Kind("h100", "NVIDIA H100 80GB HBM3", 9, 0, 132, 81_079 * _MIB, 2048, 232_448, 233_472, 50 * _MIB, 5120, 2619),
         Kind("h200", "NVIDIA H200", 9, 0, 132, 143_771 * _MIB, 2048, 232_448, 233_472, 60 * _MIB, 6144, 3201),
         Kind("b200", "NVIDIA B200", 10, 0, 148, 183_359 * _MIB, 2048, 232_448, 233_472, 126 * _MIB, 8192, 3996),
     )

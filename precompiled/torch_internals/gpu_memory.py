@@ -19,7 +19,7 @@ from contextlib import contextmanager, suppress
 import torch
 from torch._inductor.codecache import CacheBase
 
-from precompiled.core.errors import DEVICE_LOST, GPU_UNAVAILABLE, CompileFailed
+from precompiled.core.errors import CompileFailed
 from precompiled.torch_internals.gpu_room import FULL
 
 
@@ -54,18 +54,18 @@ def _refused() -> int:
 def _full() -> CompileFailed:
     with suppress(OSError):
         CacheBase.get_local_cache_path().unlink()  # what was measured for max-autotune
-    return CompileFailed("the GPU's memory was too full for what the compile measures there", code=GPU_UNAVAILABLE)
+    return CompileFailed("the GPU's memory was too full for what the compile measures there", code="gpu-unavailable")
 
 
-def problem(message: str) -> tuple[str, str] | None:
-    """What is wrong with this process's GPU, after an error with this message: a code and a text. None: nothing."""
+def problem(message: str) -> CompileFailed | None:
+    """What is wrong with this process's GPU, after an error with this message; None: nothing."""
     try:
         torch.cuda.synchronize()
     except Exception as error:  # noqa: BLE001 - of several classes, by the version and by what is lost
         text = str(error).partition("\n")[0]
         if torch._C._cuda_hasPrimaryContext(0):
-            return DEVICE_LOST, f"the worker's GPU cannot be used any more: {text}"
-        return GPU_UNAVAILABLE, f"the worker got no context on the GPU: {text}"
+            return CompileFailed(f"the worker's GPU cannot be used any more: {text}", code="device-lost")
+        return CompileFailed(f"the worker got no context on the GPU: {text}", code="gpu-unavailable")
     if full := FULL.search(message):
-        return GPU_UNAVAILABLE, full.group()
+        return CompileFailed(full.group(), code="gpu-unavailable")
     return None
