@@ -48,7 +48,7 @@ def main() -> int:
     if arguments.docs:
         _write_page(rows, sums)
     graphs, served = _counts(rows)
-    equal = all(row.absent or not (row.different or row.error) for row in rows)
+    equal = all(row.absent or row.equal for row in rows)
     return 0 if equal and served >= SERVED * graphs > 0 else 1
 
 
@@ -60,7 +60,7 @@ def _sums(rows: Sequence[Row]) -> list[str]:
     """What all programs come to, in sentences."""
     run = [row for row in rows if not row.absent]
     graphs, served = _counts(rows)
-    equal = sum(not (row.different or row.error) for row in run)
+    equal = sum(row.equal for row in run)
     untraced = sum(len(row.traced) > 1 and row.traced[1] == 0 for row in run)
     steady = sum(len(row.traced) > 2 and row.traced[2] == 0 for row in run)
     return [

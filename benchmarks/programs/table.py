@@ -47,14 +47,19 @@ class Row:
     error: str = ""
 
     @property
+    def equal(self) -> bool:
+        """As far as plain torch.compile is: it may die of the code that Inductor makes of it."""
+        return self.as_plain if self.error else not self.different
+
+    @property
     def right(self) -> bool:
-        """Equal, as far as plain torch.compile is, and every graph served in every run."""
-        return not self.error and not self.different and self.graphs == self.served and min(self.graphs, default=0) > 0
+        """Equal, and every graph served in every run that came to its end."""
+        return self.equal and self.graphs == self.served and (bool(self.error) or min(self.graphs, default=0) > 0)
 
     def cells(self) -> list[str]:
         if self.absent:
             return [self.name, self.library, "", "", "", "", "", f"not run: no {', '.join(self.absent)}"]
-        equal = "error" if self.error else "no" if self.different else "as plain" if self.as_plain else "yes"
+        equal = ("dies, as plain" if self.as_plain else "error") if self.error else "no" if self.different else "as plain" if self.as_plain else "yes"
         shares = " ".join(f"{served}/{graphs}" for served, graphs in zip(self.served, self.graphs, strict=True))
         reasons = [f"{reason} {number}" for reason, number in sorted(self.reasons.items())]
         reasons += [f"{reason} {number}" for reason, number in sorted(self.kept_from_packages.items())]
@@ -85,6 +90,7 @@ def examine(names: Sequence[str], say: Say) -> list[Row]:
                 _examine(host, row)
             except BenchmarkError as error:
                 row.error = str(error)
+                row.as_plain = _dies(host, row)
         say(f"{next(done)}/{len(names)} {'  '.join(row.cells())}")
         return row
 
@@ -127,6 +133,15 @@ def _examine(host: Host, row: Row) -> None:
                 for text in _differences(values, plain)
             ]
             row.as_plain = not row.different
+
+
+def _dies(host: Host, row: Row) -> bool:
+    """Whether the program ends so with plain torch.compile, too: code of Inductor's may be what ends it."""
+    try:
+        _run(host, row, "plain", hook=False, extra={})
+    except BenchmarkError:
+        return True
+    return False
 
 
 def _differences(got: Sequence[Any], expected: Sequence[Any]) -> list[str]:
