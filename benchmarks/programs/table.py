@@ -59,7 +59,10 @@ class Row:
     def cells(self) -> list[str]:
         if self.absent:
             return [self.name, self.library, "", "", "", "", "", f"not run: no {', '.join(self.absent)}"]
-        equal = ("dies, as plain" if self.as_plain else "error") if self.error else "no" if self.different else "as plain" if self.as_plain else "yes"
+        alike = "as plain" if self.as_plain else "yes"
+        equal = "no" if self.different else alike
+        if self.error:
+            equal = "dies, as plain" if self.as_plain else "error"
         shares = " ".join(f"{served}/{graphs}" for served, graphs in zip(self.served, self.graphs, strict=True))
         reasons = [f"{reason} {number}" for reason, number in sorted(self.reasons.items())]
         reasons += [f"{reason} {number}" for reason, number in sorted(self.kept_from_packages.items())]
