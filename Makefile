@@ -72,7 +72,7 @@ bench-full: $(STAMP) ## Starts of six models by all contenders, trained or not, 
 	@$(BIN)/python -m benchmarks.starts $(ARGS)
 bench-gpu: $(STAMP) ## On this host's GPU: starts of GPT-2, a Llama of 1B and a ResNet-50, and steps after the swap (half an hour; ARGS=--help)
 	@$(BIN)/python -m benchmarks.starts --device cuda --shapes static $(ARGS)
-	@$(BIN)/python -m benchmarks --device cuda --only c
+	@$(if $(filter --help,$(ARGS)),true,$(BIN)/python -m benchmarks --device cuda --only c $(filter --quick,$(ARGS)))
 bench-scale: $(STAMP) ## How costs grow with artifacts, clients and jobs (about ten minutes; ARGS=--help)
 	@$(BIN)/python -m benchmarks.scale $(ARGS)
 bench-fleet: $(FLEET) ## 1,000 simulated hosts start cold at once, some are killed: each graph compiled once (an hour; ARGS=--help)

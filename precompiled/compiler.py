@@ -135,6 +135,8 @@ def _among_hosts(
             further = {key: _publish_for(store, payload, key, program) for key, program in others.items()}
             record.spent("publish", time.monotonic() - publishing)
     except Exception as error:
+        if (problem := _of_the_gpu(job, error)) is not None:
+            raise problem from error
         of_the_place = isinstance(error, StoreError) or _is_of_the_host(error) or code_of(error, "") in OF_THE_PLACE
         if not of_the_place and not _is_made_up(job):
             among_hosts.failed()  # at the graph, where the next host would fail too
@@ -316,8 +318,6 @@ def _publish_failure(
     store: Store, job: wire.Job, started: float, code: str, message: str, ttl_s: float = math.inf
 ) -> wire.Finished:
     """``ttl_s``: for how long the graph is not compiled again, at most."""
-    if job.device != "cpu" and code != GPU_UNAVAILABLE and (problem := _gpu_problem(message)):
-        code, message = problem.code, problem.message
     if code in (DEVICE_LOST, GPU_UNAVAILABLE):
         # Of the device, or of what an earlier compile did to this process's part of it: no word about this graph.
         return _failed(job, started, code, message)
@@ -341,10 +341,13 @@ def _is_made_up(job: wire.Job) -> bool:
     return job.device != "cpu" and activate.is_active()
 
 
-def _gpu_problem(message: str) -> CompileFailed | None:
+def _of_the_gpu(job: wire.Job, error: Exception) -> CompileFailed | None:
+    """What to say instead of an error that comes from the state of this process's GPU."""
+    if job.device == "cpu" or code_of(error, "") in OF_THE_PLACE:
+        return None
     from precompiled.torch_internals import gpu_memory
 
-    return gpu_memory.problem(message)
+    return gpu_memory.problem(str(error))
 
 
 def _failed(job: wire.Job, started: float, code: str, message: str) -> wire.Finished:

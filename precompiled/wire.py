@@ -174,8 +174,8 @@ class Rejected(_Message, frozen=True):
 
     At once: "protocol-version", "bad-message", "too-large", "not-permitted", "no-such-device", "key-quarantined",
     "worker-cannot-start", "stopping". Later, as the end of an accepted job: "compile-failed", "device-lost",
-    "made-up-device", "store-unwritable", "store-unreadable", "store-untrusted", "too-many-variants", "key-quarantined",
-    "worker-cannot-start", "job-cancelled", "stopping". What each means: docs/protocol.md.
+    "gpu-unavailable", "made-up-device", "store-unwritable", "store-unreadable", "store-untrusted", "too-many-variants",
+    "key-quarantined", "worker-cannot-start", "job-cancelled", "stopping". What each means: docs/protocol.md.
     """
 
     code: str

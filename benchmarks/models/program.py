@@ -214,9 +214,7 @@ def main() -> None:
     result |= {"marks": program.marks, "steps": program.steps, "reports": reports()}
     if spec.get("steps"):
         result["step_s"] = statistics.median(step["s"] for step in program.steps[result["later"] :])
-    on_gpu = program.device.type == "cuda"
     result |= {"peak_bytes": peak_bytes(), "subprocess": uses_subprocess()}
-    result["peak_gpu_bytes"] = torch.cuda.max_memory_reserved() if on_gpu else 0
     if path := spec.get("save"):
         saved = torch.compiler.save_cache_artifacts()
         with open(path, "wb") as file:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -24,6 +25,7 @@ CLIENTS = 2
 # A step's weights have the rounding of all steps before it: in ten times the noise of one step.
 OF_LARGEST_GRADIENT = 1e-5
 RUNS = ("first", "second", "third")
+_KILLED = re.compile(r"ended with -\d+")  # by a signal
 BY_DAEMON = ("swap", "hit", "package")
 
 
@@ -93,7 +95,7 @@ def examine(names: Sequence[str], say: Say) -> list[Row]:
                 _examine(host, row)
             except BenchmarkError as error:
                 row.error = str(error)
-                row.as_plain = _dies(host, row)
+                row.as_plain = bool(_KILLED.search(row.error)) and _dies(host, row)
         say(f"{next(done)}/{len(names)} {'  '.join(row.cells())}")
         return row
 
@@ -139,11 +141,11 @@ def _examine(host: Host, row: Row) -> None:
 
 
 def _dies(host: Host, row: Row) -> bool:
-    """Whether the program ends so with plain torch.compile, too: code of Inductor's may be what ends it."""
+    """Whether the program is ended by a signal with plain torch.compile, too: Inductor's code may be what ends it."""
     try:
         _run(host, row, "plain", hook=False, extra={})
-    except BenchmarkError:
-        return True
+    except BenchmarkError as error:
+        return bool(_KILLED.search(str(error)))
     return False
 
 

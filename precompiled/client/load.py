@@ -37,7 +37,8 @@ def load(
     ``groups``: the names of its process groups.
 
     Raises StoreError (UntrustedStore, CorruptArtifact) or FileNotFoundError, and no error of torch's: an artifact that
-    torch cannot load is corrupt, and goes into quarantine. Raises Bypass where it cannot be moved to these.
+    torch cannot load is corrupt, and goes into quarantine. Raises Bypass where it cannot be moved to these, and where
+    the GPU has no room for its code.
     """
     contents = store.read_files(artifact)
     from precompiled.torch_internals import gpu_room, profiling
@@ -61,6 +62,8 @@ def load(
         if isinstance(error, _ARTIFACTS_FAULT):
             store.set_aside(artifact, message)
             raise CorruptArtifact(message, code="artifact-unloadable") from error
+        if gpu_room.FULL.search(str(error)):
+            raise Bypass(message, code="gpu-unavailable") from error
         # A problem of this process (no memory, no descriptors, a GPU that a fork's child may not use): others can load.
         raise StoreError(message, code="artifact-unloadable") from error
     store.touch(artifact)

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 # What torch raised in a worker: the one failure of which a compile in process shows whose fault it was.
 COMPILE_ERROR = "compile-error"
-# What a worker says of a graph that it could not do because of where it is, not of what the graph is.
-OF_THE_PLACE = frozenset({"environment-differs"})
 # A worker cannot use its GPU any more, whatever graph it had.
 DEVICE_LOST = "device-lost"
 # A worker finds no room on its GPU now, whatever graph it has.
 GPU_UNAVAILABLE = "gpu-unavailable"
 # A worker's GPU is made up, and the compile asked it for what only a real one has.
 MADE_UP_DEVICE = "made-up-device"
+# What a worker says of a graph that it could not do because of where it is, not of what the graph is.
+OF_THE_PLACE = frozenset({"environment-differs", DEVICE_LOST, GPU_UNAVAILABLE, MADE_UP_DEVICE})
 # What a worker, or a process that keeps its run, cannot leave in the store.
 STORE_UNWRITABLE = "store-unwritable"
 

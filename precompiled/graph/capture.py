@@ -124,7 +124,8 @@ def capture(
     device = devices.device_of(module, graph, inputs.args)
     # Values on the CPU have kernels for it, beside those for a GPU.
     uses_cpu = device == "cpu" or devices.uses_cpu(module, inputs.args)
-    state = {**modes.read(uses_cpu=uses_cpu), "groups": {numbers[name]: size for name, size in groups.items()}}
+    read = modes.read(uses_cpu=uses_cpu, on_gpu=device != "cpu")
+    state = {**read, "groups": {numbers[name]: size for name, size in groups.items()}}
     settings = configs.snapshot(options)
     configs.refuse_device(settings, device)
     if device != "cpu":

@@ -27,7 +27,8 @@ def load(
     session: sessions.Session, graph: Graph, artifacts: list[Artifact]
 ) -> tuple[Callable[..., Any], GraphCalls]:
     """The callable of a graph, from its artifacts. Raises StoreError, and Mismatch where the graph is not for here."""
-    state = dynamo_state.modes_of_a_compile(bool(graph.modes["threads"]))  # none where no kernel is for the CPU
+    # It has no threads where no kernel is for the CPU, and no order where it is not on a GPU.
+    state = dynamo_state.modes_of_a_compile(bool(graph.modes["threads"]), bool(graph.modes["sdp_priority"]))
     changed = [name for name in state if state[name] != graph.modes.get(name)]
     if changed:
         name = changed[0]

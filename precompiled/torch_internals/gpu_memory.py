@@ -2,9 +2,9 @@
 
 So a worker keeps its context alone between two jobs. And a GPU that is full is no word about a graph: a worker that
 finds no memory there, not even for a context, leaves the graph to the process that asked. Where only a part of what a
-compile wanted to measure found none, torch goes on without it, as if it were the slowest
+compile wanted to measure was refused memory by PyTorch's allocator, torch goes on without it, as if it were the slowest
 (torch/_inductor/select_algorithm.py, benchmark_choices), and keeps that for the next compile: nothing is published
-then, and nothing kept.
+then, and nothing kept, unless the GPU was this compile's own.
 
 Private names: torch._C.{_cuda_clearCublasWorkspaces, _cuda_hasPrimaryContext},
 torch._inductor.codecache.CacheBase.get_local_cache_path. Checked on 2.11.0, 2.13.0, 2.15.0.
@@ -22,6 +22,8 @@ from torch._inductor.codecache import CacheBase
 from precompiled.core.errors import CompileFailed
 from precompiled.torch_internals.gpu_room import FULL
 
+OF_OTHERS = 0.25  # of a GPU's memory: a context takes far less
+
 
 @contextmanager
 def given_back() -> Iterator[None]:
@@ -32,13 +34,12 @@ def given_back() -> Iterator[None]:
     before = _refused()
     try:
         yield
+        if _refused() > before and _is_others():
+            raise _full()
     except Exception as error:
-        if _refused() > before:
+        if _refused() > before and _is_others() and not isinstance(error, CompileFailed):
             raise _full() from error
         raise
-    else:
-        if _refused() > before:
-            raise _full()
     finally:
         gc.collect()
         if torch.cuda.is_initialized():
@@ -49,6 +50,12 @@ def given_back() -> Iterator[None]:
 def _refused() -> int:
     """How often the allocator had no memory to give."""
     return int(torch.cuda.memory_stats().get("num_ooms", 0)) if torch.cuda.is_initialized() else 0
+
+
+def _is_others() -> bool:
+    """Whether much of the memory is other processes'. What finds no room on an empty GPU finds none anywhere."""
+    free, total = torch.cuda.mem_get_info()
+    return total - free - torch.cuda.memory_reserved() > total * OF_OTHERS
 
 
 def _full() -> CompileFailed:
@@ -63,9 +70,16 @@ def problem(message: str) -> CompileFailed | None:
         torch.cuda.synchronize()
     except Exception as error:  # noqa: BLE001 - of several classes, by the version and by what is lost
         text = str(error).partition("\n")[0]
-        if torch._C._cuda_hasPrimaryContext(0):
+        if _has_context():
             return CompileFailed(f"the worker's GPU cannot be used any more: {text}", code="device-lost")
         return CompileFailed(f"the worker got no context on the GPU: {text}", code="gpu-unavailable")
     if full := FULL.search(message):
         return CompileFailed(full.group(), code="gpu-unavailable")
     return None
+
+
+def _has_context() -> bool:
+    try:
+        return bool(torch._C._cuda_hasPrimaryContext(0))
+    except RuntimeError:  # there is no such device
+        return False

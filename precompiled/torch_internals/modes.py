@@ -18,6 +18,7 @@ Checked on 2.11.0, 2.13.0, 2.15.0.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
@@ -34,8 +35,9 @@ from torch.utils._python_dispatch import _disable_current_modes
 from precompiled.core.errors import Bypass, CompileFailed
 
 
-def read(uses_cpu: bool) -> dict[str, Any]:
+def read(uses_cpu: bool, on_gpu: bool = True) -> dict[str, Any]:
     """The state as it is now, as plain data. ``uses_cpu``: Inductor bakes the number of threads into CPU kernels only.
+    ``on_gpu``: attention on the CPU knows no order.
 
     Raises Bypass for hooks on saved tensors that AOTAutograd would trace into the graph.
     """
@@ -71,7 +73,7 @@ def read(uses_cpu: bool) -> dict[str, Any]:
         "cudnn": [torch.backends.cudnn.enabled, torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic],
         "mkldnn": torch.backends.mkldnn.enabled,
         "sdp": [getter() for getter, _setter in _SDP],
-        "sdp_priority": list(torch._C._get_sdp_priority_order()),
+        "sdp_priority": list(torch._C._get_sdp_priority_order()) if on_gpu else [],
         "math_sdp_reduction": torch.backends.cuda.fp16_bf16_reduction_math_sdp_allowed(),
         "sm_carveout": torch._C._get_sm_carveout_experimental(),
         "opt_einsum": _opt_einsum(),
@@ -100,9 +102,12 @@ _REDUCED_PRECISION = ("allow_fp16_reduced_precision_reduction", "allow_bf16_redu
 
 @cache
 def _settled_sdp_priority() -> None:
-    with _disable_current_modes(), FakeTensorMode(), torch.no_grad():
-        query = torch.empty(1, 1, 8, 8, device="cuda")
-        torch._fused_sdp_choice(query, query, query)
+    # The order comes before the choice, for which a program may have left no kernel: torch warns, and raises then.
+    with warnings.catch_warnings(), suppress(RuntimeError):
+        warnings.simplefilter("ignore")
+        with _disable_current_modes(), FakeTensorMode(), torch.no_grad():
+            query = torch.empty(1, 1, 64, 64, device="cuda", dtype=torch.float16)
+            torch._fused_sdp_choice(query, query, query)
 
 
 def _settle_sdp_priority() -> None:
@@ -220,7 +225,8 @@ def _set(modes: Mapping[str, Any]) -> None:
     torch.backends.mkldnn.set_flags(modes["mkldnn"])
     for (_getter, setter), enabled in zip(_SDP, modes["sdp"], strict=True):
         setter(enabled)
-    torch._C._set_sdp_priority_order(modes["sdp_priority"])
+    if modes["sdp_priority"]:
+        torch._C._set_sdp_priority_order(modes["sdp_priority"])
     torch.backends.cuda.allow_fp16_bf16_reduction_math_sdp(modes["math_sdp_reduction"])
     if torch._C._get_sm_carveout_experimental() != modes["sm_carveout"]:  # it warns
         torch._C._set_sm_carveout_experimental(modes["sm_carveout"])

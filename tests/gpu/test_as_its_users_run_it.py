@@ -167,7 +167,9 @@ def test_a_kernel_with_a_closure_is_left_to_torch_which_says_what_it_always_says
 
 def test_a_graph_has_one_key_before_and_after_the_first_attention(shared_host: Host, tmp_path: Path) -> None:
     answer = run(shared_host, "attention_order", tmp_path)
-    assert len(answer["reports"]) == 2 and len({graph["key"] for graph in answer["reports"]}) == 1, answer
+    under_flash, *others = answer["reports"]
+    assert {graph["state"] for graph in answer["reports"]} == {"compiled"}, answer
+    assert len(others) == 2 and len({graph["key"] for graph in others}) == 1 and under_flash["key"] != others[0]["key"]
 
 
 @pytest.mark.parametrize("way", ["package", "attention_package"])

@@ -27,6 +27,7 @@ pytestmark = [
     pytest.mark.slow,  # each starts daemons, workers and clients of a CUDA build
     pytest.mark.skipif(not torch.cuda.is_available(), reason="NOT TESTED ON A GPU: torch.cuda.is_available() is False"),
 ]
+PROGRAM = Path(__file__).parent.parent / "programs" / "target_program.py"
 MADE_UP = bool(os.environ.get("CUDA_MADE_UP"))
 needs_other_kinds = pytest.mark.skipif(not MADE_UP, reason="NOT TESTED: this host has its own GPU alone")
 
@@ -39,7 +40,6 @@ def kind_here() -> str:
     if not named:
         pytest.skip(f"NOT TESTED: {torch.cuda.get_device_name(0)} is not in the table of kinds")
     return named[0]
-PROGRAM = Path(__file__).parent.parent / "programs" / "target_program.py"
 
 
 def environment(place: Path, **extra: str) -> dict[str, str]:

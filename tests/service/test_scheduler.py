@@ -367,6 +367,16 @@ def test_a_worker_that_has_lost_its_gpu_leaves_and_the_graph_is_not_blamed() -> 
     assert host.only(RunJob, host.submit("k")).job.key == "k", "the key is not quarantined"
 
 
+@pytest.mark.reason("gpu-unavailable")
+def test_a_worker_that_found_no_room_on_its_gpu_stays_and_the_graph_is_not_blamed() -> None:
+    host = Host()
+    host.warm()
+    said = host.done(host.only(RunJob, host.submit("k")), "failed", reason="gpu-unavailable", message="out of memory")
+    assert host.reply(said).code == "gpu-unavailable"
+    assert not [order for order in said if isinstance(order, StopWorker)]
+    assert host.only(RunJob, host.submit("k")).job.key == "k", "the key is not quarantined"
+
+
 def test_a_job_that_another_host_compiles_is_parked_and_holds_no_slot() -> None:
     host = Host()
     worker = host.warm()

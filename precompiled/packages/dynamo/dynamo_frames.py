@@ -65,9 +65,14 @@ def install(packages: Packages) -> None:
     missing = [name for name in _NEEDED if not hasattr(convert_frame, name)]
     if missing or not hasattr(convert_frame.CheckFunctionManager, "serialize_guards"):
         raise NotPortable(f"this torch has no {', '.join(missing) or 'serialize_guards'}", code="package-unsupported")
-    for converter in (convert_frame.ConvertFrame, convert_frame.ConvertFrameAssert):
-        _patches.replace(converter, "__call__", _routed)
-    trace_recording.install()
+    try:
+        for converter in (convert_frame.ConvertFrame, convert_frame.ConvertFrameAssert):
+            _patches.replace(converter, "__call__", _routed)
+        trace_recording.install()
+    except BaseException:  # what was noted by half of it would be believed
+        _packages = None
+        remove()
+        raise
 
 
 def remove() -> None:

@@ -136,10 +136,10 @@ def trace_configuration() -> str:
     return hashlib.sha256(repr((shown, breaks, str(stance))).encode()).hexdigest()
 
 
-def modes_of_a_compile(uses_cpu: bool) -> dict[str, Any]:
+def modes_of_a_compile(uses_cpu: bool, on_gpu: bool) -> dict[str, Any]:
     """The modes in which a trace would call the backend: Dynamo makes no_grad of inference mode."""
     with maybe_disable_inference_mode():
-        return modes.read(uses_cpu)
+        return modes.read(uses_cpu, on_gpu)
 
 
 def passing() -> bool:

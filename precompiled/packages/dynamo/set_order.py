@@ -6,7 +6,8 @@ goes through it in that order, whatever Python would do. What came out of anothe
 
 Nothing is assumed of how Dynamo changes a set: its order is known while its items are those that were seen to come.
 
-Private names: torch._dynamo.variables.SetVariable.{__init__, call_method, items},
+Private names: torch._dynamo.variables.{ConstantVariable, SetVariable.__init__, SetVariable.call_method,
+SetVariable.items},
 torch._dynamo.variables.lists.BaseListVariable.items,
 torch._dynamo.symbolic_convert.InstructionTranslatorBase.{BUILD_SET, f_code},
 torch._dynamo.variables.builtin.BuiltinVariable.call_set, torch._dynamo.polyfills.
@@ -21,14 +22,15 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from torch._dynamo import polyfills
-from torch._dynamo.variables import SetVariable
+from torch._dynamo.variables import ConstantVariable, SetVariable
+from torch._dynamo.variables.builtin import BuiltinVariable
 from torch._dynamo.variables.lists import BaseListVariable
 
 from precompiled.core import files
 from precompiled.packages.dynamo.trace_log import TraceLog
-from precompiled.packages.dynamo.untraced import constant, unlazy
+from precompiled.packages.dynamo.untraced import unlazy
 
-_MAKES_ONE, _MAKES_AN_EMPTY_ONE = "BUILD_SET", "call_set"
+_MAKES_ONE, _MAKES_ONE_OF = "BUILD_SET", "call_set"
 _FRAMES = 4  # between such a function of Dynamo's and the variable that it makes
 _MAX_ITEMS = 256  # what comes out of a list is compared with all that is there
 _REMOVE = ("discard", "remove")
@@ -36,8 +38,9 @@ _REMOVE = ("discard", "remove")
 
 def replacements() -> Iterator[tuple[Any, str, Callable[..., Any]]]:
     """As ``ordered.replacements``."""
-    yield SetVariable, "__init__", _made
-    yield SetVariable, "call_method", _changed
+    for name, with_ in (("__init__", _made), ("call_method", _changed)):  # a base has them, in some versions
+        yield next(kind for kind in SetVariable.__mro__ if name in vars(kind)), name, with_
+    yield BuiltinVariable, _MAKES_ONE_OF, _made_of
 
 
 def is_torchs(tx: Any) -> bool:
@@ -59,9 +62,17 @@ def is_known(noted: TraceLog, variable: Any) -> bool:
 
 def _order(noted: TraceLog, variable: Any) -> list[Any] | None:
     items, order = noted.in_order.get(id(variable.items), (None, []))
-    if items is not variable.items or not _same(list(items), order):
+    if items is not variable.items:
+        return None
+    if not _same(list(items), order):
+        _forget(noted, variable)
         return None
     return list(order)
+
+
+def _forget(noted: TraceLog, variable: Any) -> None:
+    """For good: by chance they may come to lie in that order again."""
+    noted.in_order.pop(id(variable.items), None)
 
 
 def _same(found: list[Any], wanted: list[Any]) -> bool:
@@ -73,37 +84,59 @@ def _know(noted: TraceLog, variable: Any) -> None:
 
 
 def _made(original: Callable[..., Any], now: Callable[[], TraceLog | None]) -> Callable[..., Any]:
+    """A display, or an empty set."""
+
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
         noted = now()
-        if noted is None or self.source is not None:
+        if noted is None or not isinstance(self, SetVariable) or self.source is not None:
             return
         with noted.looking():
             caller = sys._getframe(1)
             for _ in range(_FRAMES):
                 name = caller.f_code.co_name
-                if name == _MAKES_ONE or (name == _MAKES_AN_EMPTY_ONE and not self.items):
+                if name == _MAKES_ONE or (name == _MAKES_ONE_OF and not self.items):
                     _know(noted, self)
-                if name in (_MAKES_ONE, _MAKES_AN_EMPTY_ONE) or caller.f_back is None:
+                if name in (_MAKES_ONE, _MAKES_ONE_OF) or caller.f_back is None:
                     return
                 caller = caller.f_back
 
     return __init__
 
 
+def _made_of(original: Callable[..., Any], now: Callable[[], TraceLog | None]) -> Callable[..., Any]:
+    """``set(names)``."""
+
+    def call_set(self: Any, tx: Any, *args: Any, **kwargs: Any) -> Any:
+        noted, coming = now(), None
+        if noted is not None and len(args) == 1 and not is_torchs(tx):
+            with noted.looking():
+                coming = _coming(noted, "update", args)
+        found = original(self, tx, *args, **kwargs)
+        if noted is not None and isinstance(found, SetVariable):
+            with noted.looking():
+                if _is_expected(list(found.items), [], "update", coming):
+                    _know(noted, found)
+        return found
+
+    return call_set
+
+
 def _changed(original: Callable[..., Any], now: Callable[[], TraceLog | None]) -> Callable[..., Any]:
     def call_method(self: Any, tx: Any, name: str, args: Any, *more: Any, **kwargs: Any) -> Any:
         noted, order, coming = now(), None, None
-        if noted is not None:
+        # Dynamo's own code for update() adds item by item, out of any set.
+        if noted is not None and isinstance(self, SetVariable) and not is_torchs(tx):
             with noted.looking():
-                # Dynamo's own code for update() adds item by item, out of any set.
-                order = None if name == "add" and is_torchs(tx) else _order(noted, self)
+                order = _order(noted, self)
                 coming = _coming(noted, name, args) if order is not None else None
         found = original(self, tx, name, args, *more, **kwargs)
         if noted is not None and order is not None:
             with noted.looking():
                 if _is_expected(list(self.items), order, name, coming):
                     _know(noted, self)
+                elif not _same(list(self.items), order):
+                    _forget(noted, self)
         return found
 
     return call_method
@@ -137,5 +170,11 @@ def _is_expected(found: list[Any], order: list[Any], name: str, coming: list[Any
 
 
 def _alike(left: Any, right: Any) -> bool:
-    left, right = constant(left), constant(right)
-    return left is right or (type(left) is type(right) and isinstance(left, (str, int)) and bool(left == right))
+    """Of two variables, or values of lazy ones. Nothing is made a constant here: that goes through sets itself."""
+    left, right = _text_or_number(left), _text_or_number(right)
+    return left is right or (type(left) is type(right) and isinstance(left, (str, int)) and left == right)
+
+
+def _text_or_number(variable: Any) -> Any:
+    variable = unlazy(variable)
+    return variable.value if isinstance(variable, ConstantVariable) else variable

@@ -72,6 +72,11 @@ def wrap(now: Callable[[], TraceLog | None]) -> Callable[[], None]:
     """Note what this thread's traces read in ``now()``, where it is not None; returns a function that ends this."""
     ends: list[Callable[[], None]] = []
 
+    def restore() -> None:
+        while ends:
+            ends.pop()()
+        BuiltinVariable.call_function_handler_cache.clear()  # it holds methods that were replaced
+
     def replace(owner: Any, name: str, with_: Callable[[Any, Any], Any]) -> None:
         original = getattr(owner, name) if not isinstance(owner, type) else vars(owner)[name]
         static = isinstance(original, staticmethod)
@@ -80,6 +85,16 @@ def wrap(now: Callable[[], TraceLog | None]) -> Callable[[], None]:
         setattr(owner, name, staticmethod(replacement) if static else replacement)
         ends.append(lambda: setattr(owner, name, original))
 
+    try:
+        _replace_all(replace)
+    except BaseException:  # a torch in which something has another place
+        restore()
+        raise
+    BuiltinVariable.call_function_handler_cache.clear()
+    return restore
+
+
+def _replace_all(replace: Callable[[Any, str, Callable[[Any, Any], Any]], None]) -> None:
     for kind in list(ordered.kinds(VariableTracker)):
         if "call_obj_hasattr" in vars(kind):
             replace(kind, "call_obj_hasattr", _asked_for)
@@ -105,16 +120,8 @@ def wrap(now: Callable[[], TraceLog | None]) -> Callable[[], None]:
         *untraced.replacements(), *ordered.replacements(), *set_order.replacements(), *optimizers.replacements()
     ):  # fmt: skip
         replace(owner, name, with_)
-    BuiltinVariable.call_function_handler_cache.clear()  # it holds methods that were replaced
     if hasattr(dynamo_functions, "invoke_and_store_as_constant"):
         replace(dynamo_functions, "invoke_and_store_as_constant", _assumed)
-
-    def restore() -> None:
-        while ends:
-            ends.pop()()
-        BuiltinVariable.call_function_handler_cache.clear()
-
-    return restore
 
 
 def _built(original: Callable[..., Any], now: Callable[[], TraceLog | None]) -> Callable[..., Any]:

@@ -137,3 +137,20 @@ def f(x):
 def build():
     return f, [(torch.randn(4, 4),)]
 """, None, USED)
+case("a_set_that_is_asked_in_a_comprehension", """
+TEXTS = ("delta", "alpha")
+def f(x, **kwargs):
+    known = set(TEXTS) | {"gamma"}
+    kept = {name: value for name, value in kwargs.items() if name in known}
+    return torch.addmm(x, x, x, alpha=sum(kept.values()) + 2.0)
+def build():
+    return f, [(torch.randn(4, 4),)]
+""", None, USED)
+case("a_frozenset_in_a_set", """
+def f(x):
+    seen = set()
+    seen.add(frozenset({"a", "b"}))
+    return torch.addmm(x, x, x, alpha=3.0 if frozenset({"a", "b"}) in seen else 2.0)
+def build():
+    return f, [(torch.randn(4, 4),)]
+""", None, USED)

@@ -1,0 +1,43 @@
+"""What packages replace of Dynamo's is replaced whole, or not at all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from torch._dynamo import convert_frame
+from torch._dynamo.variables.base import VariableTracker
+
+from precompiled.packages.dynamo import dynamo_frames, ordered, set_order
+
+
+class Nobody:
+    def find(self, frame: Any) -> None: ...
+    def ended(self) -> None: ...
+    def traced(self, frame: Any, traced: Any) -> None: ...
+
+
+def functions() -> dict[tuple[type, str], Any]:
+    kinds = [*ordered.kinds(VariableTracker), convert_frame.ConvertFrame, convert_frame.ConvertFrameAssert]
+    return {(kind, name): value for kind in kinds for name, value in vars(kind).items() if callable(value)}
+
+
+def test_a_torch_without_one_of_the_functions_keeps_all_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    def gone() -> Iterator[tuple[Any, str, Any]]:
+        yield VariableTracker, "a_function_that_was_renamed", lambda original, now: original
+
+    before, recording = functions(), convert_frame.CheckFunctionManager
+    monkeypatch.setattr(set_order, "replacements", gone)
+    with pytest.raises(KeyError):
+        dynamo_frames.install(Nobody())
+    assert functions() == before and convert_frame.CheckFunctionManager is recording
+    assert dynamo_frames._packages is None
+
+
+def test_what_was_replaced_is_given_back() -> None:
+    before = functions()
+    dynamo_frames.install(Nobody())
+    assert functions() != before
+    dynamo_frames.remove()
+    assert functions() == before

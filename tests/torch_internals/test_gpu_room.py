@@ -1,0 +1,38 @@
+"""A load that finds the GPU full is tried once more, after the allocator has given back what nobody uses."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from precompiled.torch_internals import gpu_room
+
+FULL = RuntimeError("CUDA driver error: out of memory")
+
+
+def test_a_load_is_tried_again_with_more_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[str] = []
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: done.append("emptied"))
+
+    def load() -> str:
+        done.append("load")
+        if "emptied" not in done:
+            raise FULL
+        return "loaded"
+
+    assert gpu_room.with_room(load) == "loaded"
+    assert done == ["load", "emptied", "load"]
+
+
+@pytest.mark.parametrize("error", [FULL, RuntimeError("invalid device function"), ValueError("no artifact")])
+def test_other_errors_and_a_second_one_are_raised(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    tried: list[int] = []
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+
+    def load() -> None:
+        tried.append(1)
+        raise error
+
+    with pytest.raises(type(error), match=str(error)):
+        gpu_room.with_room(load)
+    assert len(tried) == (2 if error is FULL else 1)
