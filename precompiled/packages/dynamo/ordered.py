@@ -158,7 +158,7 @@ def _looks_where_it_is(frame: Any) -> bool:
 def _asked(noted: TraceLog, variable: Any, tx: Any, name: str, args: Any, *_: Any, **__: Any) -> None:
     if name == "__iter__":
         _gone_through(noted, variable, tx)
-    elif name in _IN_ORDER:
+    elif name in _IN_ORDER and not (name == "pop" and args):  # 2.11 has discard() as the pop() of a key
         _read(noted, variable, tx)
     elif name == "extend" and isinstance(variable, BaseListVariable):
         _in_a_list(noted, args)
