@@ -318,11 +318,9 @@ def _publish_failure(
     store: Store, job: wire.Job, started: float, code: str, message: str, ttl_s: float = math.inf
 ) -> wire.Finished:
     """``ttl_s``: for how long the graph is not compiled again, at most."""
-    if code in (DEVICE_LOST, GPU_UNAVAILABLE):
-        # Of the device, or of what an earlier compile did to this process's part of it: no word about this graph.
-        return _failed(job, started, code, message)
-    if _is_made_up(job):
-        # A worker beside the real GPU may do better: no word about this graph to those who have one.
+    # Of the device, or of what an earlier compile did to this process's part of it: no word about this graph. And beside
+    # the real GPU a worker may do better than one whose GPU is made up.
+    if code in (DEVICE_LOST, GPU_UNAVAILABLE) or _is_made_up(job):
         return _failed(job, started, code, message)
     seconds = time.monotonic() - started
     message = message[:MAX_MESSAGE_CHARS]

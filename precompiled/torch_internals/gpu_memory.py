@@ -73,7 +73,7 @@ def problem(message: str) -> CompileFailed | None:
         if _has_context():
             return CompileFailed(f"the worker's GPU cannot be used any more: {text}", code="device-lost")
         return CompileFailed(f"the worker got no context on the GPU: {text}", code="gpu-unavailable")
-    if full := FULL.search(message):
+    if (full := FULL.search(message)) and _is_others():
         return CompileFailed(full.group(), code="gpu-unavailable")
     return None
 
