@@ -318,8 +318,8 @@ def _publish_failure(
     store: Store, job: wire.Job, started: float, code: str, message: str, ttl_s: float = math.inf
 ) -> wire.Finished:
     """``ttl_s``: for how long the graph is not compiled again, at most."""
-    # Of the device, or of what an earlier compile did to this process's part of it: no word about this graph. Beside the
-    # real GPU a worker may do better than one whose GPU is made up.
+    # Of the device, or of what an earlier compile did to this process's part of it: no word about this graph. And one
+    # whose GPU is made up may do worse than another beside the real one.
     if code in (DEVICE_LOST, GPU_UNAVAILABLE) or _is_made_up(job):
         return _failed(job, started, code, message)
     seconds = time.monotonic() - started
