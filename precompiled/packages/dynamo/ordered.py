@@ -95,9 +95,14 @@ def _is_set(variable: Any) -> bool:
     return isinstance(variable, _SETS) and variable.python_type() in (set, frozenset)
 
 
-def _all_of(noted: TraceLog, variable: Any) -> None:
-    """All of a set is read, in its order. That of numbers is described wherever a set is met (unguarded.py)."""
+def _all_of(noted: TraceLog, variable: Any, *, item_by_item: bool = False) -> None:
+    """All of a set is read, in its order. That of numbers is described wherever a set is met (unguarded.py).
+
+    ``item_by_item``: in the order in which Dynamo has the items.
+    """
     if noted.in_any_order or not _is_set(variable) or len(variable.items) < 2:
+        return
+    if item_by_item and set_order.is_known(noted, variable):
         return
     if all(is_hashed_alike(constant(item.vt)) for item in variable.items):
         return
@@ -125,9 +130,8 @@ def _before(note: Callable[..., None]) -> Callable[..., Any]:
 
 
 def _gone_through(noted: TraceLog, variable: Any, tx: Any = None, *_: Any, **__: Any) -> None:
-    """Item by item, as Dynamo has them."""
-    if not (_is_set(variable) and set_order.is_known(noted, variable)):
-        _read(noted, variable, tx)
+    if not set_order.is_torchs(tx):
+        _all_of(noted, variable, item_by_item=True)
 
 
 def _read(noted: TraceLog, variable: Any, tx: Any = None, *_: Any, **__: Any) -> None:
@@ -182,8 +186,7 @@ def _in_a_list(noted: TraceLog, args: Any, *, item_by_item: bool = True) -> None
     """``[*table]``, ``(*table,)``, ``list(table)``, ``items.extend(table)``."""
     for arg in args:
         given = arg.realize() if isinstance(arg, LazyVariableTracker) and arg.is_realized() else arg
-        if not (item_by_item and _is_set(given) and set_order.is_known(noted, given)):
-            _all_of(noted, given)
+        _all_of(noted, given, item_by_item=item_by_item)
         if isinstance(given, ConstDictVariable) and given.source is not None and not _is_set(given):
             noted.wholes.append((given.source, "keys"))
 

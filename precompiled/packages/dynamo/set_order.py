@@ -7,8 +7,7 @@ goes through it in that order, whatever Python would do. What came out of anothe
 Nothing is assumed of how Dynamo changes a set: its order is known while its items are those that were seen to come.
 
 Private names: torch._dynamo.variables.{ConstantVariable, SetVariable.__init__, SetVariable.call_method,
-SetVariable.items},
-torch._dynamo.variables.lists.BaseListVariable.items,
+SetVariable.items}, torch._dynamo.variables.lists.BaseListVariable.items,
 torch._dynamo.symbolic_convert.InstructionTranslatorBase.{BUILD_SET, f_code},
 torch._dynamo.variables.builtin.BuiltinVariable.call_set, torch._dynamo.polyfills.
 Checked on 2.11.0, 2.13.0, 2.15.0.
@@ -18,6 +17,7 @@ from __future__ import annotations
 
 import os
 import sys
+import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -30,8 +30,8 @@ from precompiled.core import files
 from precompiled.packages.dynamo.trace_log import TraceLog
 from precompiled.packages.dynamo.untraced import unlazy
 
-_MAKES_ONE, _MAKES_ONE_OF = "BUILD_SET", "call_set"
-_FRAMES = 4  # between such a function of Dynamo's and the variable that it makes
+_DISPLAY = "BUILD_SET"
+_FRAMES = 4  # between that function of Dynamo's and the variable that it makes
 _MAX_ITEMS = 256  # what comes out of a list is compared with all that is there
 _REMOVE = ("discard", "remove")
 
@@ -40,7 +40,7 @@ def replacements() -> Iterator[tuple[Any, str, Callable[..., Any]]]:
     """As ``ordered.replacements``."""
     for name, with_ in (("__init__", _made), ("call_method", _changed)):  # a base has them, in some versions
         yield next(kind for kind in SetVariable.__mro__ if name in vars(kind)), name, with_
-    yield BuiltinVariable, _MAKES_ONE_OF, _made_of
+    yield BuiltinVariable, "call_set", _made_of
 
 
 def is_torchs(tx: Any) -> bool:
@@ -84,7 +84,7 @@ def _know(noted: TraceLog, variable: Any) -> None:
 
 
 def _made(original: Callable[..., Any], now: Callable[[], TraceLog | None]) -> Callable[..., Any]:
-    """A display, or an empty set."""
+    """``{a, b}``."""
 
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
@@ -92,23 +92,22 @@ def _made(original: Callable[..., Any], now: Callable[[], TraceLog | None]) -> C
         if noted is None or not isinstance(self, SetVariable) or self.source is not None:
             return
         with noted.looking():
-            caller = sys._getframe(1)
+            caller: types.FrameType | None = sys._getframe(1)
             for _ in range(_FRAMES):
-                name = caller.f_code.co_name
-                if name == _MAKES_ONE or (name == _MAKES_ONE_OF and not self.items):
+                if caller is not None and caller.f_code.co_name == _DISPLAY:
                     _know(noted, self)
-                if name in (_MAKES_ONE, _MAKES_ONE_OF) or caller.f_back is None:
                     return
-                caller = caller.f_back
+                caller = caller and caller.f_back
 
     return __init__
 
 
 def _made_of(original: Callable[..., Any], now: Callable[[], TraceLog | None]) -> Callable[..., Any]:
-    """``set(names)``."""
+    """``set()``, ``set(names)``."""
 
     def call_set(self: Any, tx: Any, *args: Any, **kwargs: Any) -> Any:
-        noted, coming = now(), None
+        noted = now()
+        coming: list[Any] | None = None if args else []
         if noted is not None and len(args) == 1 and not is_torchs(tx):
             with noted.looking():
                 coming = _coming(noted, "update", args)
