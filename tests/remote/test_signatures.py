@@ -15,7 +15,7 @@ from support_store import KEY, OTHER, payload
 
 from precompiled.core.errors import UntrustedStore
 from precompiled.remote import envelope as form
-from precompiled.remote import keys, trusting
+from precompiled.remote import keys, transfer, trusting
 from precompiled.remote.errors import RemoteError
 from precompiled.remote.transfer import Transfer
 from precompiled.store import artifact_format as fmt
@@ -86,6 +86,23 @@ def test_what_is_unsigned_or_by_somebody_else_is_not_even_read(
     assert dict(b.counts.refused) == {"remote-untrusted": 1, "remote-unsigned": 1} and read == []
     # Nobody else's object keeps b from having its own there.
     assert b.put_artifact(b.store.publish(payload())) and len(objects(tmp_path)) == 3
+
+
+def test_many_who_do_not_believe_each_other_share_a_bucket(
+    of_host: Callable[[str], Transfer], on: Callable[[str], Iterator[None]]
+) -> None:
+    """Each finds its own, however many others' are in the listing before it, and has no complaint about these."""
+    teams = [f"team{number}" for number in range(2 * transfer.MAX_TRIED)]
+    for name in teams:
+        with on(name):  # type: ignore[attr-defined]
+            keys.new()
+        there = of_host(name)
+        assert there.fetch(KEY) == 0
+        assert there.put_artifact(there.store.publish(payload()))
+    for name in teams:
+        there = of_host(name)
+        there.store.clear()
+        assert (there.fetch(KEY), dict(there.counts.refused)) == (1, {})
 
 
 def _as_another_name(path: Path, head: dict[str, object], body: bytes) -> tuple[dict[str, object], bytes]:
