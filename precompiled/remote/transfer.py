@@ -118,8 +118,8 @@ class Transfer:
     def _take(self, objects: list[Object], publish: Callable[[Object, bytes], None]) -> int:
         """Publish one object of each label; those that are refused, or were set aside here, are passed over."""
         taken, tried = set(), Counter[str]()
-        # What nobody can load is not to be fetched from each host in turn. What others have signed comes last, and is not
-        # counted: or five teams in one bucket would keep each other from their own objects.
+        # What nobody can load is not to be fetched from each host in turn. Others' objects come last and do not count:
+        # or five teams in one bucket would keep each other from their own.
         ours = [item for item in objects if self.trust.believes(item.by)]
         unfit_here = Counter(item.label for item in ours if self._is_unfit(item))
         for item in [*ours, *(item for item in objects if not self.trust.believes(item.by))]:
