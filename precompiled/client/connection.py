@@ -173,7 +173,7 @@ class Connection:
         self._revival_pause = REVIVAL_MIN_S
 
     def alone_s(self) -> float:
-        """For how many seconds there have been submits that could be handed to no daemon; 0 where one takes them."""
+        """For how many seconds there have been submits, and no daemon that takes them or answers; else 0."""
         since = self._alone_since
         return 0.0 if since is None else time.monotonic() - since
 
@@ -285,8 +285,8 @@ class Connection:
                     next_look = now + retry
                     retry = min(2 * retry, RETRY_MAX_S)
             if self._link is not None and self._link.up:
-                self._alone_since = None
                 self._send_due(now)
+                self._alone_since = self._link.silent_since(now) if self._submits else None
             elif self._submits and self._alone_since is None:
                 self._alone_since = now
             self._wait(now, next_look, idle_since)

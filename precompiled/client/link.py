@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 CONNECT_TIMEOUT_S = 1.0
 HANDSHAKE_TIMEOUT_S = 5.0  # of a socket that accepts us: a stopped daemon's does, and it says nothing
+ASK_S = 30.0  # of silence, while we want something of the daemon: then it is asked whether it is still at work
+ANSWER_S = 5.0  # a daemon that is at work has answered by then
 LINGER_MS = 1000  # at the end, for messages that have been handed to libzmq
 
 
@@ -111,6 +113,8 @@ class Link:
         self.up = False
         self._broken = False
         self._since = time.monotonic()
+        self._heard = self._since  # when the daemon's last word came
+        self._asked: float | None = None  # when it was asked whether it is at work, and has not answered
         self._poller = zmq.Poller()
         self._poller.register(self._socket, zmq.POLLIN)
         self._poller.register(self._monitor, zmq.POLLIN)
@@ -123,11 +127,11 @@ class Link:
         while self._monitor.poll(0):
             event = int.from_bytes(self._monitor.recv_multipart()[0][:2], "little")
             if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
-                self.up = True
+                self.up, self._heard = True, time.monotonic()
             else:
                 self._broken = True
 
-    def send(self, message: wire.Submit | wire.Tally | wire.Expect, blob: bytes | None) -> bool:
+    def send(self, message: wire.Submit | wire.Tally | wire.Expect | wire.Status, blob: bytes | None) -> bool:
         """Hand a message to libzmq; false when its queue is full."""
         from precompiled import wire
 
@@ -149,10 +153,23 @@ class Link:
                 frames = self._socket.recv_multipart(self._zmq.NOBLOCK)
             except self._zmq.Again:
                 return replies
+            self._heard, self._asked = time.monotonic(), None
             try:
                 replies.append(decode_reply(frames))
             except DaemonError as error:
                 replies.append(wire.Rejected(error.code, error.message, error.action))
+
+    def silent_since(self, now: float) -> float | None:
+        """Since when the daemon has not answered, or None. For one who waits for it: after a long silence it is asked.
+
+        A daemon that hangs, or is stopped by a signal, keeps its connections, and libzmq says nothing of it.
+        """
+        if self._asked is None and now - self._heard > ASK_S:
+            from precompiled import wire
+
+            self.send(wire.Status(), None)  # where the queue is full, the silence is answer enough
+            self._asked = now
+        return self._asked if self._asked is not None and now - self._asked > ANSWER_S else None
 
     def is_lost(self, now: float) -> bool:
         return self._broken or (not self.up and now - self._since > HANDSHAKE_TIMEOUT_S)

@@ -279,8 +279,8 @@ _TABLE = (
     _store(None, "bad-key", "something that is no key was to become a file name", "a bug: report it"),
 
     _daemon(_IN_PROCESS, "no-daemon",
-        "no daemon listens, and none can be started; or the daemon that had the graph was stopped, and for a minute "
-        "none has followed it", "`precompiled doctor`"),
+        "no daemon listens, and none can be started; or the daemon that had the graph was stopped, or hangs, and for a "
+        "minute none has answered", "`precompiled doctor`"),
     _daemon(None, "no-reply", "the daemon accepts connections and does not answer (commands only)",
         "look into its log, or restart it"),
     _daemon(_IN_PROCESS, "protocol-version", "client and daemon, or daemon and worker, are of different versions",

@@ -17,6 +17,7 @@ import pytest
 from support_daemon import TIMEOUT_S, DaemonUnderTest, alive, graph, running_daemon, wait_until
 
 from precompiled import wire
+from precompiled.client import link
 from precompiled.client.ask import request
 from precompiled.client.connection import Connection, _Submit
 from precompiled.client.link import daemon_reachable
@@ -272,6 +273,33 @@ def test_for_how_long_there_was_no_daemon(daemon: DaemonUnderTest, connection: C
     wait_until(lambda: connection.alone_s() > 0.1, "the submit is kept, and nobody has it")
     daemon.start()
     wait_until(lambda: connection.alone_s() == 0.0)
+
+
+def test_a_daemon_that_hangs_with_our_graphs_is_none(
+    daemon: DaemonUnderTest, connection: Connection, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Its connections stay as they are: it is asked, and answers as soon as it can."""
+    monkeypatch.setattr(link, "ASK_S", 0.2)
+    monkeypatch.setattr(link, "ANSWER_S", 0.2)
+    go, replies, held, told = tmp_path / "go", Replies(), Replies(), Replies()
+    connection.submit(daemon.submit(), graph("wait-for", path=str(go)), held)
+    assert connection.flush(TIMEOUT_S)
+    os.kill(daemon.pid, signal.SIGSTOP)
+    try:
+        wait_until(lambda: connection.alone_s() > 0.1, "the graph was accepted, and nobody is at work")
+        connection.submit(daemon.submit(), graph(), replies)
+        # Whoever comes now need not wait again to know it.
+        wait_until(lambda: [submit.state for submit in connection._submits.values()] == ["accepted", "sent"])
+        assert connection.alone_s() > 0.1
+    finally:
+        os.kill(daemon.pid, signal.SIGCONT)
+    wait_until(lambda: connection.alone_s() == 0.0)
+    go.touch()
+    for waiting in (held, replies):
+        wait_until(waiting.published)
+    connection.submit(daemon.submit(), graph(), told)
+    wait_until(told.published)
+    assert connection.alone_s() == 0.0
 
 
 def test_a_reply_handler_that_raises_harms_nobody(daemon: DaemonUnderTest, connection: Connection) -> None:
