@@ -41,6 +41,7 @@ from precompiled.torch_internals import (
     inductor,
     late,
     lowering,
+    retrace,
     stand_in,
     standalone,
     traced,
@@ -229,7 +230,9 @@ class _Graph:
     @property
     def submitter(self) -> Submitter:
         given = None if self.graph.traced else late.Given(self.calls.report.name, self.graph.as_given, self.options)
-        return Submitter(self.session, self.calls, lambda: about.text(self.graph.module, self.options), given)
+        return Submitter(
+            self.session, self.calls, lambda: about.text(self.graph.module, self.options), given, retrace.being_traced()
+        )
 
     def serve(self) -> Compiled:
         if self.session.settings.mode != "lookup":

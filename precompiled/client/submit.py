@@ -17,13 +17,16 @@ from precompiled.client.session import Session
 from precompiled.client.swap import Event, Swap
 from precompiled.core.errors import CompileFailed, NotServed
 from precompiled.graph import capture, devices, environment
-from precompiled.torch_internals import group_names, late
+from precompiled.torch_internals import group_names, late, retrace
 
 if TYPE_CHECKING:
     from precompiled.client.connection import OnReply
 
 log = logging.getLogger("precompiled.backend")
 
+
+# What a worker has found can be compiled within Dynamo alone: it has Dynamo trace anew, or add guards.
+_DYNAMOS = frozenset({"fixed-float", "aotautograd-guards", "size-guards"})
 
 # Why a graph waits for its artifact that could run eager: a program's ``no_stand_in``.
 REQUIRED = "PRECOMPILED_REQUIRE=1 lets no graph run eager"
@@ -39,13 +42,15 @@ def as_required(session: Session, program: capture.Program) -> capture.Program:
 @dataclass(frozen=True)
 class Submitter:
     """Submits one graph. ``about``: gives its source lines, for people (torch_internals/source_lines.py). ``given``:
-    the graph as Dynamo gave it, where it can be compiled so once the trace has ended.
+    the graph as Dynamo gave it, where it can be compiled so once the trace has ended. ``traced``: the frame that it was
+    traced from, where Dynamo can trace that again.
     """
 
     session: Session
     calls: GraphCalls
     about: Callable[[], str]
     given: late.Given | None = None
+    traced: retrace.Traced | None = None
 
     def request_variant(self, program: capture.Program, dispatch: Dispatch, sizes: list[int]) -> None:
         """For a call after the swap whose sizes no variant serves: it runs eager, and a variant is submitted."""
@@ -99,12 +104,26 @@ class Submitter:
                 item.program, item.hints, item.id, self.session.pending.on_reply, waiting=item.waited_for
             ),
             dispatch=dispatch,
-            compile_inline=lambda: compile_inline(program, hints, self.given),
+            compile_inline=lambda: self._compile_inline(program, hints, swap),
             id=id,
             threads=torch.get_num_threads() if program.device == "cpu" else 0,
         )
         dispatch.awaits[tuple(program.sizes(hints))] = lambda: self.session.pending.await_artifact(awaited)
         return awaited
+
+    def _compile_inline(
+        self, program: capture.Program, hints: list[int], swap: Swap
+    ) -> tuple[Compiled, str] | None:
+        """``compile_inline``; but where only Dynamo can have it compiled, it traces the function anew at its next call,
+        and finds the failure's record: it compiles as plain torch.compile does (not for further sizes: what serves the
+        others would be lost).
+        """
+        report, traced = self.calls.report, self.traced if swap is self.calls.swap else None
+        why = f"precompiled: {report.reason}: {report.message}"
+        if report.reason in _DYNAMOS and traced is not None and traced.again(why):
+            log.info("graph %s (%s): Dynamo traces it again", report.name, report.reason)
+            return None
+        return compile_inline(program, hints, self.given)
 
     def submit(
         self, program: capture.Program, hints: list[int], id: str, on_reply: OnReply, *, waiting: bool = False

@@ -229,7 +229,7 @@ _TABLE = (
     _failure(_IN_PROCESS, "aotautograd-guards", "AOTAutograd added guards on its inputs that an artifact cannot carry"),
     _failure(_IN_PROCESS, "fixed-float",
         "a float argument that Dynamo passes as a symbol: what was compiled would hold for one value of it only",
-        then=", in later processes; eager in the one that asked for it (but in mode `wait`)"),
+        then=": Dynamo traces the function again, with the value as a constant, and that graph is served"),
     _failure(_IN_PROCESS, "size-guards",
         "what was compiled holds under guards that the graph's size inputs do not tell, or that cannot be evaluated "
         "on them; or a graph that is compiled ahead of its calls (a piece of vLLM's) holds for some sizes only"),

@@ -138,8 +138,8 @@ def differentiable(args: Sequence[Any]) -> list[int]:
 
 def share_memory(args: Sequence[Any], positions: list[int]) -> bool:
     """Whether one of these inputs lies in the memory of another one, whichever that is."""
-    counted = Counter(_storage(value) for value in args if isinstance(value, torch.Tensor))
-    return any(counted[_storage(args[at])] > 1 for at in positions)
+    counted = Counter(storage(value) for value in args if isinstance(value, torch.Tensor))
+    return any(counted[storage(args[at])] > 1 for at in positions)
 
 
 def without_gradient(run: Callable[..., Any], args: Sequence[Any], positions: list[int]) -> frozenset[int]:
@@ -212,16 +212,16 @@ class _Outputs:
         self._args = args
         self._inner = inner
         self._at = {id(value): at for at, value in enumerate(inner) if isinstance(value, torch.Tensor)}
-        self._storages = {_storage(value) for value in inner if isinstance(value, torch.Tensor)}
+        self._storages = {storage(value) for value in inner if isinstance(value, torch.Tensor)}
         self._changed = [at for at, before in histories.items() if inner[at].grad_fn is not before]
         self._through: list[torch.Tensor] = []  # what goes through the node
         self._numbers: dict[int, int] = {}  # of each, by identity: where it is among them
 
     def finished(self, outputs: Sequence[Any], last: frozenset[int]) -> list[Any]:
         tensors = [output for output in outputs if isinstance(output, torch.Tensor)]
-        in_storage = Counter(_storage(tensor) for tensor in tensors)
+        in_storage = Counter(storage(tensor) for tensor in tensors)
         # Torch refuses to change what comes several at once (of ``chunk``) in place: those count for nobody else.
-        may_change = Counter(_storage(tensor) for tensor in tensors if not _is_one_of_many(tensor))
+        may_change = Counter(storage(tensor) for tensor in tensors if not _is_one_of_many(tensor))
         places = [self._place(output, may_change) for output in outputs]
         changed = [self._pass(self._inner[at]) for at in self._changed]
         if not self._through:
@@ -230,7 +230,7 @@ class _Outputs:
         copied = {
             number
             for number, tensor in enumerate(self._through)
-            if id(tensor) in alone and _is_kept_in_vain(tensor) and in_storage[_storage(tensor)] == 1
+            if id(tensor) in alone and _is_kept_in_vain(tensor) and in_storage[storage(tensor)] == 1
         }
         with torch.enable_grad():  # a graph may end in another mode than it began in
             made = CompiledFunction.apply(copied, *self._through)
@@ -256,8 +256,8 @@ class _Outputs:
             alone = _alone(output, self._storages)
             return lambda _made: alone
         base = output._base
-        others = may_change[_storage(output)]
-        if _storage(output) in self._storages:
+        others = may_change[storage(output)]
+        if storage(output) in self._storages:
             of = self._at.get(id(base))
             if of is None or (others == 0 and _is_one_of_many(output)):
                 number = self._pass(output)
@@ -277,7 +277,7 @@ def run_alone(run: Callable[..., Any], args: Sequence[Any]) -> Any:
         return outputs
     if not any(isinstance(output, torch.Tensor) and output._is_view() for output in outputs):
         return outputs
-    storages = {_storage(value) for value in args if isinstance(value, torch.Tensor)}
+    storages = {storage(value) for value in args if isinstance(value, torch.Tensor)}
     return type(outputs)(_alone(output, storages) for output in outputs)
 
 
@@ -289,7 +289,7 @@ def _alone(output: Any, storages: set[Any]) -> Any:
         isinstance(output, torch.Tensor)
         and output._is_view()
         and not output.requires_grad
-        and _storage(output) not in storages
+        and storage(output) not in storages
     ):
         return output.detach()
     return output
@@ -316,7 +316,8 @@ def _is_one_of_many(tensor: torch.Tensor) -> bool:
     return tensor.grad_fn is not None and tensor.grad_fn.name().startswith(_SEVERAL_VIEWS)
 
 
-def _storage(tensor: torch.Tensor) -> Any:
+def storage(tensor: torch.Tensor) -> Any:
+    """What is equal for tensors over one memory."""
     try:
         return tensor.untyped_storage()._cdata
     except (NotImplementedError, RuntimeError):  # sparse, or a wrapper of others

@@ -18,53 +18,17 @@ torch.fx._lazy_graph_module._LazyGraphModule.real_recompile. Checked on 2.11.0, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 import torch.fx
 from torch.utils.checkpoint import checkpoint
 
-from precompiled.torch_internals import autograd_edges, modes, surroundings
+from precompiled.torch_internals import autograd_edges, modes, operations, surroundings
 
 # Where Dynamo keeps the context function of selective activation checkpointing (torch/_higher_order_ops/wrap.py).
 CONTEXT = "_checkpoint_context_fn"
-
-
-# What changes a tensor's metadata or history in place: an input of the eager run is not the caller's tensor then.
-_CHANGE_THE_TENSOR = frozenset(
-    {"as_strided_", "detach_", "requires_grad_", "resize_", "resize_as_", "retain_grad", "set_", "set_data", "squeeze_",
-     "swapaxes_", "swapdims_", "t_", "transpose_", "unsqueeze_"}
-)  # fmt: skip
-
-# What gives a view of its first argument.
-_VIEWS = frozenset(
-    {"as_strided", "chunk", "detach", "diagonal", "expand", "expand_as", "flatten", "getitem", "movedim", "narrow",
-     "permute", "reshape", "select", "split", "squeeze", "swapaxes", "swapdims", "t", "transpose", "unbind",
-     "unflatten", "unsqueeze", "view", "view_as"}
-)  # fmt: skip
-# What changes its first argument, and has another name than torch's rule for that (a trailing "_").
-_WRITE = frozenset(
-    {"setitem", "iadd", "iand", "ifloordiv", "ilshift", "imatmul", "imod", "imul", "ior", "ipow", "irshift", "isub",
-     "itruediv", "ixor"}
-)  # fmt: skip
-
-
-# What keeps its input, and compiled code for it only a mask or indices: by the backwards of torch's derivatives.yaml
-# and Inductor's decompositions, compared with each other in tests/torch_internals/test_stand_in_operators.py.
-_KEEP_THEIR_INPUT = frozenset(
-    {"amax", "amin", "aminmax", "clamp", "clamp_max", "clamp_min", "clip", "cummax", "cummin", "fmax", "fmin", "gather",
-     "hardshrink", "hardsigmoid", "hardtanh", "leaky_relu", "max", "max_pool1d", "max_pool2d", "max_pool3d", "maximum",
-     "median", "min", "minimum", "nan_to_num", "nanmedian", "nansum", "prelu", "relu6", "rrelu", "sgn", "softshrink",
-     "threshold"}
-)  # fmt: skip
-
-# What sets a mode of autograd's, of attention's or of autocast, or begins a transform, in the midst of a graph.
-_SET_MODES = frozenset(
-    {"_enter_autocast", "_set_grad_enabled", "set_grad_enabled", "_sdpa_kernel", "_sdpa_kernel_variadic",
-     "_enter_dual_level", "_set_fwd_grad_enabled", "_grad_increment_nesting", "_jvp_increment_nesting",
-     "_vmap_increment_nesting"}
-)  # fmt: skip
 
 
 class StandIn:
@@ -76,20 +40,26 @@ class StandIn:
         # program may well catch, and would be in the way of each call (torch/fx/_lazy_graph_module.py).
         getattr(run, "real_recompile", lambda: None)()
         self._run: Callable[..., Any] = run.forward
-        self._sets_modes = any(name in _SET_MODES for _, name in _calls(module))
+        self._sets_modes = any(operations.name(node) in operations.SET_MODES for node in _calls(module))
         self._plain = not _changes_an_input(module)
-        self._writes = _writes(module)
+        self._writes = any(operations.writes(node) for node in _calls(module))
         self._last = _last(module)
         self._draws: bool | None = None
         self._apart: dict[tuple[int, ...], frozenset[int]] = {}  # by the inputs that have a history
 
     def __call__(self, *args: Any) -> Any:
         """The graph's outputs."""
-        if not self._sets_modes:
-            return self._called(args)
-        # Compiled code sets none of them. What the graph has set, it would have set back at its end.
-        with modes.set_back_after_an_error():
-            return self._called(args)
+        # Compiled code casts a weight at each call. Autocast's cache lives on after it, and sees no change in place.
+        caches = torch.is_autocast_cache_enabled()
+        torch.set_autocast_cache_enabled(False)
+        try:
+            if not self._sets_modes:
+                return self._called(args)
+            # Compiled code sets none of them. What the graph has set, it would have set back at its end.
+            with modes.set_back_after_an_error():
+                return self._called(args)
+        finally:
+            torch.set_autocast_cache_enabled(caches)
 
     def _called(self, args: Sequence[Any]) -> Any:
         positions = self._differentiable(args)
@@ -141,37 +111,27 @@ class StandIn:
         return self._draws
 
 
-def _calls(module: torch.fx.GraphModule) -> Iterator[tuple[torch.fx.Node, str]]:
-    """The operations of a graph and of those in it, with the names of what they call."""
+def _calls(module: torch.fx.GraphModule) -> Iterator[torch.fx.Node]:
+    """The operations of a graph and of those in it."""
     for held in module.modules():
         if isinstance(held, torch.fx.GraphModule):
-            for node in held.graph.nodes:
-                if node.op.startswith("call_"):
-                    yield node, _name(node)
+            yield from (node for node in held.graph.nodes if node.op.startswith("call_"))
 
 
 def _changes_an_input(module: torch.fx.GraphModule) -> bool:
-    return any(name in _CHANGE_THE_TENSOR and _is_of_an_input(node) for node, name in _calls(module))
+    """Whether the metadata of an input, or of what may be a view of one, is changed in place."""
+    changing = (node for node in _calls(module) if operations.name(node) in operations.CHANGE_THE_TENSOR)
+    return any(_chain(node)[-1].op == "placeholder" or not node.all_input_nodes for node in changing)
 
 
-def _is_of_an_input(node: torch.fx.Node) -> bool:
-    """Whether it changes an input, or what may be a view of one."""
-    changed = _viewed(node.args[0] if node.args else None, _VIEWS | _CHANGE_THE_TENSOR)
-    return not isinstance(changed, torch.fx.Node) or changed.op == "placeholder"
-
-
-def _viewed(value: Any, through: Set[str], until: Set[torch.fx.Node] = frozenset()) -> Any:
-    """What a value is a view of, through operations of these names; itself where it is none, or one of ``until``."""
-    while isinstance(value, torch.fx.Node) and value not in until and value.op != "placeholder":
-        if _name(value) not in through:
+def _chain(node: torch.fx.Node) -> list[torch.fx.Node]:
+    """The node, and what it is a view of, and what that is one of, up to what is none or an input."""
+    chain = [node]
+    while chain[-1].op.startswith("call_") and chain[-1].all_input_nodes:
+        if not operations.gives_a_view(chain[-1]) and operations.name(chain[-1]) not in operations.CHANGE_THE_TENSOR:
             break
-        value = value.args[0] if value.args else None
-    return value
-
-
-def _name(node: torch.fx.Node) -> str:
-    """Of what an operation calls."""
-    return str(getattr(node.target, "__name__", node.target))
+        chain.append(chain[-1].all_input_nodes[0])
+    return chain
 
 
 def _last(module: torch.fx.GraphModule) -> frozenset[int]:
@@ -180,17 +140,6 @@ def _last(module: torch.fx.GraphModule) -> frozenset[int]:
     values = output.args[0] if isinstance(output.args[0], (tuple, list)) else (output.args[0],)
     nodes = [(at, value) for at, value in enumerate(values) if isinstance(value, torch.fx.Node)]
     return frozenset(at for at, node in nodes if len(node.users) == 1)
-
-
-def _writes(module: torch.fx.GraphModule) -> bool:
-    """Whether it may change a tensor in place; by name, as Python and torch name what does."""
-    return any(
-        (name.endswith("_") and not name.endswith("__"))
-        or name in _WRITE
-        or node.kwargs.get("inplace")
-        or node.kwargs.get("out") is not None
-        for node, name in _calls(module)
-    )
 
 
 def eager(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
@@ -213,9 +162,10 @@ def eager(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
     graph = torch.fx.Graph()
     nodes: dict[torch.fx.Node, torch.fx.Node] = {}
     graph.output(graph.graph_copy(module.graph, nodes))
-    for node, argument in copied:
+    for node, argument, owners in copied:
         with graph.inserting_before(nodes[node]):
-            nodes[node].replace_input_with(nodes[argument], graph.call_function(_copy, (nodes[argument],)))
+            copy_of = graph.call_function(_copy, (nodes[argument], *(nodes[owner] for owner in owners)))
+            nodes[node].replace_input_with(nodes[argument], copy_of)
     for node in graph.nodes:
         if node.op == "call_function":
             node.target = _runner(node.target) or node.target
@@ -224,35 +174,35 @@ def eager(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
     return copy
 
 
-def _inputs_to_copy(graph: torch.fx.Graph) -> list[tuple[torch.fx.Node, torch.fx.Node]]:
-    """Operations that keep an input which the caller may change before the backward, and that input."""
-    outputs = set(next(node for node in graph.nodes if node.op == "output").all_input_nodes)
+def _inputs_to_copy(graph: torch.fx.Graph) -> list[tuple[torch.fx.Node, torch.fx.Node, list[torch.fx.Node]]]:
+    """Operations that keep an input which the caller may change before the backward; that input; and the caller's
+    tensors in whose memory it may lie.
+    """
+    output = next(node for node in graph.nodes if node.op == "output")
+    callers = {node for value in output.all_input_nodes for node in _chain(value)}
     found = []
     for node in graph.nodes:
-        if not node.op.startswith("call_") or node.kwargs.get("inplace"):
+        if not node.op.startswith("call_") or operations.writes(node):
             continue
-        if _name(node).removeprefix("_") in _KEEP_THEIR_INPUT:
-            found += [(node, value) for value in node.all_input_nodes if _is_the_callers(value, outputs)]
+        if operations.name(node).removeprefix("_") in operations.KEEP_THEIR_INPUT:
+            for value in node.all_input_nodes:
+                owners = [made for made in _chain(value) if made in callers or made.op == "placeholder"]
+                if owners:
+                    found.append((node, value, owners))
     return found
 
 
-def _is_the_callers(node: torch.fx.Node, outputs: set[torch.fx.Node]) -> bool:
-    """Whether the caller has a tensor of the same memory: an input, an output, or what they are views of."""
-    viewed = _viewed(node, _VIEWS, outputs)
-    return isinstance(viewed, torch.fx.Node) and (viewed in outputs or viewed.op == "placeholder")
-
-
-def _copy(value: Any) -> Any:
-    is_kept = isinstance(value, torch.Tensor) and value.requires_grad and torch.is_grad_enabled()
-    return value.clone() if is_kept else value
+def _copy(value: Any, *owners: Any) -> Any:
+    """A copy where it lies in the memory of one of these: ``to`` and ``contiguous`` may give back their argument."""
+    if not (isinstance(value, torch.Tensor) and value.requires_grad and torch.is_grad_enabled()):
+        return value
+    storage = autograd_edges.storage(value)
+    is_the_callers = any(isinstance(one, torch.Tensor) and autograd_edges.storage(one) == storage for one in owners)
+    return value.clone() if is_the_callers else value
 
 
 def _runner(target: Any) -> Callable[..., Any] | None:
     operators = torch.ops.higher_order
-    if target is torch.nn.functional.batch_norm:
-        return _functional_batch_norm
-    if target is torch.batch_norm:
-        return _batch_norm
     if target is operators.invoke_subgraph:
         return _call
     # Not looked up as attributes of torch.ops: versions differ in which of the two they have.
@@ -261,28 +211,7 @@ def _runner(target: Any) -> Callable[..., Any] | None:
         "wrap_activation_checkpoint",
     ):
         return _checkpoint
-    return None
-
-
-def _functional_batch_norm(
-    input: torch.Tensor, running_mean: torch.Tensor | None, running_var: torch.Tensor | None,
-    weight: torch.Tensor | None = None, bias: torch.Tensor | None = None, training: bool = False,
-    *rest: Any, **options: Any,
-) -> torch.Tensor:  # fmt: skip
-    mean, var = _unversioned(training, running_mean, running_var)
-    return torch.nn.functional.batch_norm(input, mean, var, weight, bias, training, *rest, **options)
-
-
-def _batch_norm(
-    input: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None, running_mean: torch.Tensor | None,
-    running_var: torch.Tensor | None, training: bool, *rest: Any, **options: Any,
-) -> torch.Tensor:  # fmt: skip
-    mean, var = _unversioned(training, running_mean, running_var)
-    return torch.batch_norm(input, weight, bias, mean, var, training, *rest, **options)
-
-
-def _unversioned(training: bool, *statistics: torch.Tensor | None) -> list[torch.Tensor | None]:
-    return [value.data if training and value is not None else value for value in statistics]
+    return operations.with_unversioned_statistics(target)
 
 
 def _call(graph: torch.fx.GraphModule, identifier: str, *arguments: Any) -> Any:

@@ -52,6 +52,34 @@ print(json.dumps([graph.state, graph.source, graph.reason, graph.calls_eager - b
 """
 
 
+EMBEDDED = """
+import json
+import precompiled
+import torch
+
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Embedding(20, 8), torch.nn.Linear(8, 4))
+compiled = torch.compile(model, dynamic=True, backend="precompiled")
+for length in (6, 7, 8, 9, 10, 11):
+    x = torch.arange(length)
+    torch.testing.assert_close(compiled(x), model(x))
+    assert precompiled.wait(60)
+graphs = precompiled.report()
+print(json.dumps([[graph.state, graph.source, graph.reason, graph.calls_compiled > 0] for graph in graphs]))
+"""
+
+
+@pytest.mark.parametrize("mode", ["eager", "wait"])
+def test_a_graph_that_only_dynamo_can_have_compiled_is_traced_again(served: Host, mode: str) -> None:
+    """With ``dynamic=True`` an embedding's ``norm_type`` is a symbol, and AOTAutograd finds its value fixed."""
+    file = served.project(embedded=EMBEDDED) / "embedded.py"
+    found = served.program(str(file), env={"PRECOMPILED_MODE": mode}).result()
+    assert found[0][0] == "bypassed" and found[0][2] == "fixed-float"
+    assert found[-1] == ["compiled", "swap", "", True], found
+    again = served.program(str(file), env={"PRECOMPILED_MODE": mode}).result()
+    assert again[-1][:2] in (["compiled", "hit"], ["compiled", "package"]), again
+
+
 def test_further_sizes_of_a_refused_graph_are_compiled_in_process_too(served: Host) -> None:
     file = served.project(sizes=SIZES) / "sizes.py"
     found = served.program(str(file), env={"PRECOMPILED_MAX_GRAPH_BYTES": "10"}).result()

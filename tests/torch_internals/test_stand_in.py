@@ -389,7 +389,102 @@ def a_batch_norm_by_keywords(compile: Compile) -> Any:
     return kind(compile(lambda x: norm(x, running_mean=mean, running_var=var, training=True))(x)), kind(mean)
 
 
+# Of an input of the graph; plain refuses the others' backward there (Hardswish, Mish, SiLU, Threshold).
+IN_PLACE = [
+    torch.nn.CELU(inplace=True), torch.nn.Dropout(0.0, inplace=True), torch.nn.ELU(inplace=True),
+    torch.nn.Hardsigmoid(inplace=True), torch.nn.Hardtanh(inplace=True), torch.nn.LeakyReLU(0.2, inplace=True),
+    torch.nn.RReLU(inplace=True).eval(), torch.nn.ReLU(inplace=True), torch.nn.ReLU6(inplace=True),
+    torch.nn.SELU(inplace=True),
+]  # fmt: skip
+
+
+def _in_place(of: Callable[[torch.nn.Module], Callable[..., Any]], compile: Compile) -> Any:
+    """What a module that works in place gives, what it leaves of its input, and the gradient before it."""
+    found: list[Any] = []
+    for module in IN_PLACE:
+        (a,) = weights("a")
+        x = a * 1
+        output = compile(of(module))(x)
+        (output.sum() + x.sum()).backward()
+        found += [kind(output), kind(x), kind(a.grad)]
+    return found
+
+
+@row
+def modules_that_work_in_place_change_their_input(compile: Compile) -> Any:
+    return _in_place(lambda module: lambda x: module(x) * 2, compile)
+
+
+@row
+def an_input_beside_what_changes_it_in_place(compile: Compile) -> Any:
+    """As in the blocks of a U-Net: ``cat([x, module(x)])``, whose first part is changed as well."""
+    return _in_place(lambda module: lambda x: torch.cat([x, module(x) @ torch.ones(4, 4)]), compile)
+
+
+@row
+def outputs_that_a_module_changes_in_place(compile: Compile) -> Any:
+    """Features of each layer, collected."""
+    (a,) = weights("a")
+
+    def features(x: torch.Tensor) -> list[torch.Tensor]:
+        found = []
+        for module in IN_PLACE:
+            found += [x := x @ a, x := module(x)]
+        return found
+
+    found = compile(features)(torch.ones(2, 4))
+    sum(feature.sum() for feature in found).backward()
+    return [*map(kind, found), kind(a.grad)]
+
+
+@row
+def an_operator_by_its_overload_changes_inputs_over_one_memory(compile: Compile) -> Any:
+    (a,) = weights("a")
+    base = a * 1
+
+    def change(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        torch.ops.aten.mul_.Tensor(x, 3.0)
+        torch.ops.aten.add_(x, 1.0)
+        return (x * y[:2]).sum()
+
+    (compile(change)(base[:2], base[1:]) + base.sum()).backward()
+    return kind(base), kind(a.grad)
+
+
+@row
+def an_operator_by_its_overload_changes_its_inputs_shape(compile: Compile) -> Any:
+    (a,) = weights("a")
+    x = (a * 1)[:2].clone()
+    compile(lambda x: torch.ops.aten.t_.default(x) * 2)(x).sum().backward()
+    return tuple(x.shape), kind(a.grad)
+
+
+@row
+def a_batch_norm_by_its_overload(compile: Compile) -> Any:
+    x = torch.randn(8, 4, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    mean, var = torch.zeros(4), torch.ones(4)
+    norm = torch.ops.aten.batch_norm.default
+    output = compile(lambda x: norm(x, None, None, mean, var, True, 0.1, 1e-5, False))(x)
+    with torch.no_grad():
+        mean.add_(1)
+    output.pow(2).sum().backward()
+    return kind(output), kind(mean), kind(x.grad)
+
+
 # ---------------------------------------------------------------- modes
+
+
+@row
+def weights_that_change_within_autocast_are_cast_again(compile: Compile) -> Any:
+    """As checkpoints that are compared in one region: autocast's cache would see no change in place."""
+    torch.manual_seed(0)
+    layer, found = torch.nn.Linear(4, 4), []
+    function = compile(layer)
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        for value in (0.0, 1.0, 2.0):
+            layer.weight.fill_(value)
+            found.append(kind(function(torch.ones(2, 4))))
+    return found, torch.is_autocast_cache_enabled()
 
 
 @row

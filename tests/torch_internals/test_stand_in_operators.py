@@ -59,6 +59,16 @@ KEEP_TOO_MUCH: dict[str, Operator] = {
     "softshrink": F.softshrink,
     "threshold": lambda x: F.threshold(x, 0.1, 0.0),
     "of a view": lambda x: x.t().clamp(0.2, 0.8),
+    "of what is of that type": lambda x: x.float().clamp(0.2, 0.8),
+    "of what is there": lambda x: x.to(x.device, x.dtype).clamp(0.2, 0.8),
+    "of what is contiguous": lambda x: x.contiguous().clamp(0.2, 0.8),
+    "of what is not dropped": lambda x: F.dropout(x, 0.1, training=False).clamp(0.2, 0.8),
+    "of an attribute": lambda x: x.T.clamp(0.2, 0.8),
+    "of windows": lambda x: x.unfold(1, 2, 1).clamp(0.2, 0.8),
+    "by its overload": lambda x: torch.ops.aten.clamp.default(x, 0.2, 0.8),
+    "by its name": torch.ops.aten.leaky_relu,
+    "by two overloads": lambda x: torch.ops.aten.max.dim(torch.ops.aten.slice.Tensor(x, 1, 0, 4), -1)[0],
+    "max_pool2d_with_indices": lambda x: torch.ops.aten.max_pool2d_with_indices.default(x[None, None], [2, 2])[0],
     "between others": lambda x: F.leaky_relu(x) @ WEIGHT,
 }
 # What both keep, so that a change is refused; and what neither keeps.
