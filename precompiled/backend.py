@@ -323,7 +323,7 @@ class _Graph:
     def _load(self, program: capture.Program, artifact: Artifact) -> Compiled:
         return load(self.session.store, artifact, program.modes, cudagraphs=program.cudagraphs,
                     classes=program.classes, frozen=program.frozen, device=program.device,
-                    groups=program.groups)  # fmt: skip
+                    groups=program.groups, context=program.context)  # fmt: skip
 
     def _known_to_fail(self, failure: Failure) -> PrecompiledError:
         """What to raise for a failure record. After a compile error the user is to see what torch does in this process

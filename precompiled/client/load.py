@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import pickle
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
@@ -30,11 +31,11 @@ _ARTIFACTS_FAULT = (
 def load(
     store: Store, artifact: Artifact, modes: Mapping[str, Any], *, cudagraphs: bool,
     classes: Mapping[str, type] = MappingProxyType({}), frozen: Sequence[Any] = (), device: str = "cpu",
-    groups: Sequence[str] = (),
+    groups: Sequence[str] = (), context: contextvars.Context | None = None,
 ) -> Callable[..., Any]:  # fmt: skip
     """Verify every file of ``artifact`` and load it. ``classes``: those of the program that it needs, by their digests.
     ``frozen``: the graph's last inputs, where they are constants. ``device``: what the graph runs on.
-    ``groups``: the names of its process groups.
+    ``groups``: the names of its process groups. ``context``: with the settings of its compile, which torch reads.
 
     Raises StoreError (UntrustedStore, CorruptArtifact) or FileNotFoundError, and no error of torch's: an artifact that
     torch cannot load is corrupt, and goes into quarantine. Raises Bypass where it cannot be moved to these, and where
@@ -48,9 +49,10 @@ def load(
     name = f"{manifest.key[:12]}.{artifact.slot}"
     try:
         with profiling.load(f"{manifest.name} {name}"), native.files(artifact, contents) as mapped:
-            function = gpu_room.with_room(lambda: load_bundle(
-                contents[fmt.BUNDLE], mapped, modes, cudagraphs=cudagraphs, name=name, classes=classes, frozen=frozen,
-                device=device, groups=groups,
+            there = contextvars.copy_context() if context is None else context.copy()
+            function = gpu_room.with_room(lambda: there.run(
+                load_bundle, contents[fmt.BUNDLE], mapped, modes, cudagraphs=cudagraphs, name=name, classes=classes,
+                frozen=frozen, device=device, groups=groups,
             ))  # fmt: skip
     except Bypass:
         raise

@@ -396,7 +396,7 @@ class Pending:
             with captures.unconcerned():
                 function = load(session.store, artifact, program.modes, cudagraphs=program.cudagraphs,
                                 classes=program.classes, frozen=program.frozen, device=program.device,
-                                groups=program.groups)  # fmt: skip
+                                groups=program.groups, context=program.context)  # fmt: skip
         except (Bypass, StoreError, FileNotFoundError) as error:
             return error
         load_s = time.perf_counter() - started

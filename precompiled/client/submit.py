@@ -114,15 +114,16 @@ class Submitter:
     def _compile_inline(
         self, program: capture.Program, hints: list[int], swap: Swap
     ) -> tuple[Compiled, str] | None:
-        """``compile_inline``; but where only Dynamo can have it compiled, it traces the function anew at its next call,
-        and finds the failure's record: it compiles as plain torch.compile does (not for further sizes: what serves the
-        others would be lost).
+        """``compile_inline``; but what only Dynamo can have compiled it traces anew at its next call. It finds the
+        failure's record then, and compiles as plain torch.compile does. (Not for further sizes: what serves the others
+        would be lost.)
         """
-        report, traced = self.calls.report, self.traced if swap is self.calls.swap else None
-        why = f"precompiled: {report.reason}: {report.message}"
-        if report.reason in _DYNAMOS and traced is not None and traced.again(why):
-            log.info("graph %s (%s): Dynamo traces it again", report.name, report.reason)
-            return None
+        report, traced = self.calls.report, self.traced
+        if traced is not None and swap is self.calls.swap:
+            failure = self.session.store.failure(report.key)
+            if failure is not None and failure.reason in _DYNAMOS and traced.again(f"precompiled: {failure.reason}"):
+                log.info("graph %s (%s): Dynamo traces it again", report.name, failure.reason)
+                return None
         return compile_inline(program, hints, self.given)
 
     def submit(
@@ -163,7 +164,7 @@ def compile_inline(
     try:
         plain = group_names.for_a_client(capture.parse(program.to_bytes(hints)), program.groups)
         here = devices.for_a_client(plain, program.device)
-        return compiling.compile_here(here, program.classes, program.meshes)
+        return late.as_in_dynamo(compiling.compile_here)(here, program.classes, program.meshes)
     except CompileFailed as reason:
         # As in the worker: compiled code would serve some calls only.
         log.info("a graph stays eager in this process (%s): %s", reason.code, reason)
@@ -184,7 +185,7 @@ def _compile_as_given(
 ) -> tuple[Compiled | None, Exception | None]:
     """Where the captured program fails: a callable for all calls; or the error that the user is to see; or neither."""
     try:
-        compiled = given.compile(capture.parse(program.to_bytes(hints)))
+        compiled = late.as_in_dynamo(given.compile)(capture.parse(program.to_bytes(hints)))
     except Exception as error:
         # The two compiles share nothing but the graph: an error of both is torch's.
         if type(error) is type(captured):

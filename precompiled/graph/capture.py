@@ -16,6 +16,7 @@ behind the JSON, the data of weights that are frozen.
 
 from __future__ import annotations
 
+import contextvars
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -51,6 +52,8 @@ class Program:
     weights: weights.Weights | None = None  # those that are frozen
     groups: tuple[str, ...] = ()  # the names of its process groups here, which the sections number (group_names.py)
     meshes: tuple[Any, ...] = ()  # its meshes here
+    # In which its artifacts are loaded, by whichever thread: with its settings.
+    context: contextvars.Context = field(default_factory=contextvars.copy_context, compare=False, repr=False)
 
     def to_bytes(self, hints: list[int] | None = None, about: str = "") -> bytes:
         """The program for a worker; ``hints``: instead of those captured; ``about``: source lines as JSON, or ""."""
@@ -84,14 +87,15 @@ class Program:
 
 def restored(
     kept: dict[str, Any], modes: dict[str, Any], device: str, cudagraphs: bool, size_inputs: list[int],
-    modules: dict[str, str], classes: Mapping[str, type], groups: tuple[str, ...] = (),
+    modules: dict[str, str], classes: Mapping[str, type], groups: tuple[str, ...],
+    context: contextvars.Context,
 ) -> Program:  # fmt: skip
     """The program whose sections are ``kept`` (by ``parse``); the other arguments are as they were captured."""
     sections = {name: _dump(kept[name]) for name in SECTIONS}
     hints, floats = kept["hints"], kept["floats"]
     no_stand_in = _no_stand_in(kept["graph"], kept["inputs"])
     return Program(sections, modes, device, cudagraphs, hints, floats, size_inputs, modules, no_stand_in, classes,
-                   groups=groups)  # fmt: skip
+                   groups=groups, context=context)  # fmt: skip
 
 
 def _no_stand_in(graph: list[list[list[Any]]], inputs: dict[str, Any]) -> str:
@@ -160,6 +164,7 @@ def capture(
         frozen,
         tuple(groups),
         tuple(inputs.meshes.found),
+        configs.context(options),
     )
 
 

@@ -42,7 +42,7 @@ from precompiled.packages.source_files import SourceFiles
 from precompiled.remote import link
 from precompiled.store import package_format as fmt
 from precompiled.store.packages import Entry, PackageStore
-from precompiled.torch_internals import collection, structured
+from precompiled.torch_internals import collection, configs, structured
 from precompiled.version import switched_off
 
 log = logging.getLogger("precompiled.package")
@@ -322,7 +322,10 @@ class Automatic:
             if missing is not None:
                 raise Mismatch(f"the artifact {missing[:12]} is not in the store")
             install = installing.rebuilt(frame, rebuilder)
-            loaded = [graphs.load(session, graph, artifacts[graph.key]) for graph in body.graphs]
+            context, safe_point = configs.context(frame.options), session.safe_points.of(frame.code)
+            loaded = [
+                graphs.load(session, graph, artifacts[graph.key], context, safe_point) for graph in body.graphs
+            ]
 
         def use() -> Any:
             with installing.or_discarded(body, frame, name, undo):

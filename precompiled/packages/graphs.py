@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import json
 import time
 import uuid
@@ -12,6 +13,7 @@ from precompiled.client import load as loading
 from precompiled.client import session as sessions
 from precompiled.client.dispatch import Dispatch, counting
 from precompiled.client.ledger import GraphCalls, GraphReport
+from precompiled.client.safe_points import SafePoint
 from precompiled.client.submit import Submitter, as_required
 from precompiled.core.errors import Bypass, StoreError
 from precompiled.graph import capture, devices
@@ -24,9 +26,11 @@ from precompiled.torch_internals.sizes import guard_check
 
 
 def load(
-    session: sessions.Session, graph: Graph, artifacts: list[Artifact]
-) -> tuple[Callable[..., Any], GraphCalls]:
-    """The callable of a graph, from its artifacts. Raises StoreError, and Mismatch where the graph is not for here."""
+    session: sessions.Session, graph: Graph, artifacts: list[Artifact], context: contextvars.Context,
+    safe_point: SafePoint,
+) -> tuple[Callable[..., Any], GraphCalls]:  # fmt: skip
+    """The callable of a graph, from its artifacts. ``context``: with the settings that torch reads at a load.
+    ``safe_point``: that of its function. Raises StoreError, and Mismatch where the graph is not for here."""
     # It has no threads where no kernel is for the CPU, and no order where it is not on a GPU.
     state = dynamo_state.modes_of_a_compile(bool(graph.modes["threads"]), bool(graph.modes["sdp_priority"]))
     changed = [name for name in state if state[name] != graph.modes.get(name)]
@@ -38,30 +42,33 @@ def load(
         classes = program_classes.find(graph.modules)
     except (Exception, SystemExit) as error:  # the user's module raises anything
         raise Mismatch(f"its operators are others here: {error}") from error
+    if safe_point.is_held():  # the graph would be compiled from its first call on
+        raise Mismatch("a checkpoint is to run again what another graph of the function ran eager")
     started = time.perf_counter()
     calls = GraphCalls(GraphReport(id=uuid.uuid4().hex, name=graph.name, key=graph.key))
     whole = next((artifact for artifact in artifacts if not artifact.manifest.guards), None)
     if whole is not None:
-        function = counting(calls, _loaded(session, graph, whole, classes))
+        function = counting(calls, _loaded(session, graph, whole, classes, context))
     else:
-        function = _dispatched(session, graph, artifacts, calls, classes)
+        function = _dispatched(session, graph, artifacts, calls, classes, context, safe_point)
     calls.loaded("package", time.perf_counter() - started, (whole or artifacts[0]).manifest.compile_s)
     return function, calls
 
 
 def _loaded(
-    session: sessions.Session, graph: Graph, artifact: Artifact, classes: dict[str, type]
+    session: sessions.Session, graph: Graph, artifact: Artifact, classes: dict[str, type], context: contextvars.Context
 ) -> Callable[..., Any]:
     try:
         return loading.load(session.store, artifact, graph.modes, cudagraphs=graph.cudagraphs, classes=classes,
-                            device=graph.device, groups=graph.groups)  # fmt: skip
+                            device=graph.device, groups=graph.groups, context=context)  # fmt: skip
     except Bypass as error:
         raise Mismatch(f"an artifact is not for this process: {error}") from error
 
 
 def _dispatched(
-    session: sessions.Session, graph: Graph, artifacts: list[Artifact], calls: GraphCalls, classes: dict[str, type]
-) -> Callable[..., Any]:
+    session: sessions.Session, graph: Graph, artifacts: list[Artifact], calls: GraphCalls, classes: dict[str, type],
+    context: contextvars.Context, safe_point: SafePoint,
+) -> Callable[..., Any]:  # fmt: skip
     """A graph whose artifacts are for some sizes: as after a swap, calls with others run eager, and submit a variant.
 
     The eager run is made ready now: once Dynamo has the graph, a call must not fail because an artifact was evicted, or
@@ -71,7 +78,7 @@ def _dispatched(
     if "meshes" in kept["inputs"]:
         raise Mismatch("its graph has meshes, and no further sizes of it can be compiled without a trace")
     program = capture.restored(kept, graph.modes, graph.device, graph.cudagraphs, graph.size_inputs, graph.modules,
-                               classes, graph.groups)  # fmt: skip
+                               classes, graph.groups, context)  # fmt: skip
     about = kept.get(capture.ABOUT)
     submitter = Submitter(session, calls, lambda: json.dumps(about) if about else "")
     if session.settings.mode != "lookup":
@@ -87,10 +94,11 @@ def _dispatched(
     except Exception as error:  # an import of the user's, or an operator that has other kernels here
         raise Mismatch(f"its graph cannot be run eager here: {error}") from error
     is_capturing = captures.is_capturing if graph.device != "cpu" else None
-    dispatch = Dispatch(calls, eager, graph.size_inputs, request, is_capturing, waits=bool(program.no_stand_in),
+    dispatch = Dispatch(calls, eager, graph.size_inputs, request, is_capturing, safe_point,
+                        waits=bool(program.no_stand_in),
                         without_a_job=lambda sizes: submitter.without_a_job(program, dispatch, sizes))  # fmt: skip
     for artifact in artifacts:
-        dispatch.serve_with(_loaded(session, graph, artifact, classes), guard_check(artifact.manifest.guards))
+        dispatch.serve_with(_loaded(session, graph, artifact, classes, context), guard_check(artifact.manifest.guards))
     return dispatch.call
 
 

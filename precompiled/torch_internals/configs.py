@@ -3,13 +3,14 @@
 Private names: torch._inductor.config.{save_config_portable, patch, _save_config_ignore, _config, _is_default},
 torch._functorch.config.{save_config_portable, patch, _save_config_ignore, _config, _is_default},
 torch._inductor.config_comms.{patch, _config}, torch.fx.experimental._config.{patch, _config}.
-Checked on 2.11.0, 2.13.0, 2.15.0. They are in torch/utils/_config_module.py.
+Checked on 2.11.0, 2.13.0, 2.15.0. They are in torch/utils/_config_module.py; an entry of _config has a user_override.
 """
 
 from __future__ import annotations
 
+import contextvars
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -157,6 +158,18 @@ def snapshot(options: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         # What users change to make torch's caches miss makes this one miss.
         "tag": {"cache_key_tag": str(getattr(torch.compiler.config, "cache_key_tag", ""))},
     }
+
+
+# Since 2.13 (torch/utils/_config_module.py); in 2.11 a setting is one for all threads, and patched for all of them.
+_ARE_OF_A_CONTEXT = isinstance(getattr(_inductor._config["debug"], "user_override", None), contextvars.ContextVar)
+
+
+def context(options: Mapping[str, Any]) -> contextvars.Context:
+    """This thread's settings of now, with torch.compile's ``mode=`` and ``options=`` on top: torch reads them when it
+    loads a compiled graph, too (``cudagraph_policy``, ``graph_partition``), and each thread begins with its own.
+    """
+    with _inductor.patch(dict(options)) if options and _ARE_OF_A_CONTEXT else nullcontext():
+        return contextvars.copy_context()
 
 
 def changed() -> list[str]:

@@ -44,3 +44,44 @@ def test_inputs_of_any_size_over_one_memory_that_the_graph_changes(served: Host)
     """Torch cannot compile that in a worker, nor here once the trace has ended; a call must not raise for it."""
     (served.root / "overlapping.py").write_text(OVERLAPPING)
     assert served.program(str(served.root / "overlapping.py")).result() == ["aliased-mutation"]
+
+
+SETTINGS = """
+import json, threading
+import precompiled
+import torch
+import torch._functorch.config as functorch
+import torch._inductor.config as inductor
+from precompiled.torch_internals import load as loading
+
+seen, load_bundle = [], loading.load_bundle
+
+def noted(*args, **options):
+    in_the_program = threading.current_thread() is threading.main_thread()
+    seen.append([in_the_program, functorch.view_replay_for_aliased_outputs, inductor.triton.cudagraph_trees,
+                 inductor.max_fusion_size])
+    return load_bundle(*args, **options)
+
+loading.load_bundle = noted
+functorch.view_replay_for_aliased_outputs = False
+inductor.triton.cudagraph_trees = False
+
+def double(x):
+    return x * 2
+
+for _ in range(2):
+    compiled = torch.compile(double, options={"max_fusion_size": 17}, backend="precompiled")
+    for _ in range(2):
+        compiled(torch.ones(4))
+        assert precompiled.wait(60)
+    torch._dynamo.reset()
+print(json.dumps([seen, [graph.source for graph in precompiled.report()], inductor.max_fusion_size]))
+"""
+
+
+def test_an_artifact_is_loaded_with_the_settings_of_its_compile(served: Host) -> None:
+    """torch reads some when it loads (cudagraph_trees), and since 2.13 each thread has its own."""
+    file = served.project(settled=SETTINGS) / "settled.py"
+    seen, sources, after = served.program(str(file)).result()
+    assert sources == ["swap", "hit"] and after != 17
+    assert seen == [[False, False, False, 17], [True, False, False, 17]]
