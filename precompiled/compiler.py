@@ -331,7 +331,10 @@ def _publish_failure(
                         program=program)
         )  # fmt: skip
     except StoreError as error:
-        return _failed(job, started, error.code, f"{error} (while recording: {message})")
+        # The message of what failed may be a traceback, which is for the log.
+        sys.stderr.write(f"the failure of {job.key[:12]} ({code}) is not recorded: {message}\n")
+        said = message.partition("\n")[0][:200]
+        return _failed(job, started, error.code, f"{error}; what was to be recorded is {code}: {said}")
     return wire.Finished(job.id, job.key, "failed", seconds, reason=code, message=message)
 
 

@@ -99,11 +99,13 @@ def cli() -> None:
 Body = Callable[..., int | None]
 
 
-def command(name: str, *, overrides: bool = False, **extra: Any) -> Callable[[Body], click.Command]:
+def command(
+    name: str, *, overrides: bool = False, raises: bool = True, **extra: Any
+) -> Callable[[Body], click.Command]:
     """A command that takes `--json` and the directories, and is called with an Output and the Settings first.
 
-    `overrides`: it also takes `--set NAME=VALUE` for every other setting. The function returns its exit status, or
-    None for 0.
+    `overrides`: it also takes `--set NAME=VALUE` for every other setting. `raises`: or a file or variable that cannot
+    be used is said, and counts as none. The function returns its exit status, or None for 0.
     """
 
     def decorate(function: Body) -> click.Command:
@@ -111,7 +113,8 @@ def command(name: str, *, overrides: bool = False, **extra: Any) -> Callable[[Bo
         def wrapper(
             as_json: bool, cache_dir: str | None, runtime_dir: str | None, sets: Sequence[str] = (), **rest: Any
         ) -> int | None:
-            settings = _load_settings({"cache_dir": cache_dir, "runtime_dir": runtime_dir, **_parse_sets(sets)})
+            flags = {"cache_dir": cache_dir, "runtime_dir": runtime_dir, **_parse_sets(sets)}
+            settings = _load_settings(flags, raises=raises)
             logging.basicConfig(level=settings.log.upper(), format="%(levelname)s %(name)s: %(message)s")
             return function(Output(as_json), settings, **rest)
 
@@ -132,11 +135,17 @@ def command(name: str, *, overrides: bool = False, **extra: Any) -> Callable[[Bo
     return decorate
 
 
-def _load_settings(flags: dict[str, str | None]) -> config.Settings:
+def _load_settings(flags: dict[str, str | None], *, raises: bool) -> config.Settings:
     try:
         return config.load(flags)
     except ConfigError as error:
-        config.load()  # raises where a variable or a file is wrong: a failure
+        try:
+            config.load()  # raises where a variable or a file is wrong: a failure
+        except ConfigError:
+            if raises:
+                raise
+            click.echo(f"precompiled: {error}", err=True)
+            return config.Settings(origins=dict.fromkeys(config.NAMES, "default"))
         raise click.UsageError(str(error)) from error  # a wrong flag is wrong use
 
 

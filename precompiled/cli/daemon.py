@@ -193,7 +193,8 @@ def _start(out: Output, settings: Settings, timeout: float) -> int:
     if outcome.kind not in ("ready", "already-running"):
         raise DaemonError(
             f"the daemon did not start ({outcome.kind}): {outcome.reason}",
-            f"See {settings.log_path}, or run `precompiled doctor`",
+            f"See {settings.log_path}, or run `precompiled doctor`" if settings.log_path.exists()
+            else "Run `precompiled doctor`",
             code=f"start-{outcome.kind}",
         )
     verb = "The daemon is ready" if outcome.kind == "ready" else "A daemon is running already"

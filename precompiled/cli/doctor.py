@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 import traceback
 from collections.abc import Callable, Iterator
 
@@ -32,6 +33,8 @@ def doctor_command(out: Output, settings: Settings) -> int:
 
     Exit status 1 when a check fails; a warning does not count.
     """
+    if sys.stderr.isatty():
+        click.echo("Looking at the hook, the daemon, the store, the remote, the farm and the host ...", err=True)
     checks = run_checks(settings)
     out.result([dataclasses.asdict(check) for check in checks], lambda: _show(checks))
     return int(any(check.state == "fail" for check in checks))

@@ -13,7 +13,7 @@ import click
 from precompiled.cli import functions, runs
 from precompiled.cli.app import command
 from precompiled.cli.nearest import NOT_SENT, Explained, Kepts, named_sizes
-from precompiled.cli.output import Output, pairs
+from precompiled.cli.output import SHOWN_DIGITS, Output, pairs
 from precompiled.cli.store import open_store, resolve
 from precompiled.core.config import Settings
 from precompiled.core.errors import StoreError
@@ -154,7 +154,7 @@ def _show(found: Explained) -> None:
     mine, nearest = found.mine, found.nearest
     click.echo(str(mine[-1]))
     if mine[-1].state == "failed":
-        click.echo("Why it failed: `precompiled show` has the message.")
+        click.echo(f"Why it failed: `precompiled show {mine[-1].key[:SHOWN_DIGITS]}` has the message.")
     for number, variant in enumerate(found.variants):
         if number:
             _show_variant(found, variant, found.variants[:number])

@@ -35,7 +35,7 @@ def rows(store: Store) -> list[dict[str, Any]]:
     """One row for each function that has entries, by name."""
     found: dict[str, dict[str, Any]] = {}
     for entry in store.packages.entries():
-        name = _name(entry)
+        name = function_of(entry)
         row = found.setdefault(
             name, {"function": name, "entries": 0, "bytes": 0, "used": 0.0, "skipped": 0, "stores": []}
         )
@@ -81,7 +81,7 @@ def show_document(store: Store, name: str) -> dict[str, Any]:
     """All entries of a function, the one used last first. Raises StoreError."""
     entries = _entries(store, name)
     return {
-        "function": _name(entries[0][0]),
+        "function": function_of(entries[0][0]),
         "entries": [
             {
                 "entry": entry.name,
@@ -131,7 +131,7 @@ def explain_document(store: Store, name: str) -> dict[str, Any]:
     entries = _entries(store, name)
     entries = [item for item in entries if item[0].header.kind == "compiled"] or entries[:1]
     (last, about), *others = entries
-    name = _name(last)
+    name = function_of(last)
     compared: list[dict[str, Any]] = []
     for other, before in others:
         if are_of_other_files(files_of(last.header, about), files_of(other.header, before)):
@@ -181,7 +181,7 @@ def _entries(store: Store, name: str) -> list[tuple[Entry, About]]:
     """The entries of a function, the one used last first; raises StoreError where there are none."""
     known = list(store.packages.entries())
     refused = {refusal["function"]: refusal["reason"] for refusal in refusals(store)}
-    names = {_name(entry) for entry in known} | set(refused)
+    names = {function_of(entry) for entry in known} | set(refused)
     found = _meant(name, names)
     if len(found) != 1:
         # Python 3.10 has no qualified names of code: there the last part is all that is known.
@@ -193,7 +193,7 @@ def _entries(store: Store, name: str) -> list[tuple[Entry, About]]:
             f"Did you mean {' or '.join(alike[:MAX_SUGGESTED])}?" if alike else "See `precompiled ls`",
             code="no-such-function",
         )
-    entries = [entry for entry in known if _name(entry) == found[0]]
+    entries = [entry for entry in known if function_of(entry) == found[0]]
     if not entries:
         raise StoreError(refused[found[0]], "`precompiled clear` puts them into use again", code="package-audit")
     entries.sort(key=_used, reverse=True)
@@ -216,7 +216,7 @@ def _tail(name: str) -> str:
     return ".".join(name.split(".")[-2:])
 
 
-def _name(entry: Entry) -> str:
+def function_of(entry: Entry) -> str:
     """As people call it: a module of torch's own (nn.Sequential) by its class, which the guards know."""
     if entry.header.module == WRAPPER:
         with suppress(StoreError, LookupError, TypeError):

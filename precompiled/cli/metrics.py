@@ -144,6 +144,8 @@ def _serve(out: Output, registry: CollectorRegistry, where: str) -> None:
             server: socketserver.BaseServer = _Port((host or "127.0.0.1", int(port)), handler)
             bound: Any = server.server_address  # type: ignore[attr-defined, unused-ignore]
             shown = f"http://{bound[0]}:{bound[1]}/metrics"
+        elif host and os.sep not in where:
+            raise OSError("it is no port, and no path")  # which has a slash where it has a colon
         else:
             path = Path(where).absolute()
             _remove_socket(path)

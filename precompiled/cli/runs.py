@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -12,6 +13,7 @@ import click
 
 from precompiled.cli import checks_store, misses
 from precompiled.cli.check import Check
+from precompiled.cli.checks_daemon import existing_parent
 from precompiled.cli.output import SHOWN_DIGITS, human_age, pairs, table
 from precompiled.core.config import Settings
 from precompiled.core.errors import STORE_UNWRITABLE, PrecompiledError
@@ -132,6 +134,10 @@ def _check_that_runs_are_kept(settings: Settings) -> None:
     kept_in = settings.cache_dir / RUNS
     if store.state == "ok" and kept_in.exists() and not os.access(kept_in, os.W_OK | os.X_OK):
         store = Check("store", "warn", f"{kept_in} cannot be written", f"Make {kept_in} writable")
+    if store.state == "ok":
+        place = settings.cache_dir if settings.cache_dir.exists() else existing_parent(settings.cache_dir)
+        space = checks_store.space(settings.cache_dir, shutil.disk_usage(place).free, None)
+        store = space if space.state == "fail" else store
     if store.state != "ok":
         raise PrecompiledError(f"no run can be kept: {store.message}", store.action, code=STORE_UNWRITABLE)
 
@@ -236,7 +242,7 @@ def _why_traced(before: Sequence[dict[str, Any]], item: dict[str, Any]) -> str:
     """``before``: what the process had traced until then."""
     told = "; ".join(dict.fromkeys(item["reasons"])) or item["message"].partition("\n")[0]
     is_first = item["state"] == "recorded" and item["name"] not in {other["name"] for other in before}
-    return in_words(told) if told or not is_first else "for the first time: no package of this program has it"
+    return in_words(told) if told or not is_first else "no package has it as it is now: it is new, or was edited"
 
 
 def _show_miss(miss: misses.Miss, run: Run) -> None:

@@ -40,7 +40,8 @@ def config_command(out: Output, settings: Settings, names: tuple[str, ...]) -> N
         table(("SETTING", "VALUE", "ORIGIN"), rows)
         for name in names:
             click.echo(f"\n{name}: {sentence(MEANINGS[name].replace('`', ''))}")
-            click.echo(f"  {ENV_PREFIX}{name.upper()}=VALUE, or `{name} = VALUE` in {paths.user_config_file()}")
+            value = "VALUE" if isinstance(getattr(settings, name), (bool, int, float)) else '"VALUE"'
+            click.echo(f"  {ENV_PREFIX}{name.upper()}=VALUE, or `{name} = {value}` in {paths.user_config_file()}")
 
     out.result(document, show)
 

@@ -124,9 +124,8 @@ def show_command(out: Output, settings: Settings, key: str, with_code: bool) -> 
 
 
 def _packages(store: Store, key: str) -> list[str]:
-    """Functions whose packages use this graph (module.qualified name)."""
-    found = (entry.header for entry in store.packages.entries() if key in entry.header.artifacts)
-    return sorted({f"{header.module}.{header.qualname}" for header in found})
+    """Functions whose packages use this graph, by the names that ``explain`` takes."""
+    return sorted({functions.function_of(entry) for entry in store.packages.entries() if key in entry.header.artifacts})
 
 
 @command("clear")

@@ -23,7 +23,8 @@ NOT_EXECUTABLE = 126
 NOT_FOUND = 127
 
 
-@command("run", context_settings={"allow_interspersed_args": False})
+# A setting that cannot be used keeps no command from running: without us, as the hook in it says.
+@command("run", raises=False, context_settings={"allow_interspersed_args": False})
 @click.option("--mode", type=click.Choice(MODES), help="PRECOMPILED_MODE for the command.")
 @targets.option
 @click.argument("cmd", nargs=-1, type=click.UNPROCESSED, metavar="-- CMD...")

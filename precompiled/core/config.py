@@ -271,7 +271,8 @@ def _read_toml(path: Path) -> dict[str, Any]:
     try:
         return dict(tomllib.loads(data.decode()))
     except ValueError as error:  # TOMLDecodeError and UnicodeDecodeError are both ValueErrors
-        raise ConfigError(f"{path} is not valid TOML: {error}", "Correct or remove the file") from error
+        action = 'Correct or remove the file; texts need quotes, as in `mode = "wait"`'
+        raise ConfigError(f"{path} is not valid TOML: {error}", action) from error
 
 
 def load(flags: Mapping[str, Any] | None = None) -> Settings:
@@ -284,7 +285,11 @@ def load(flags: Mapping[str, Any] | None = None) -> Settings:
     for path in (paths.SYSTEM_CONFIG, paths.user_config_file()):
         for name, value in _read_toml(path).items():
             if name not in NAMES:
-                raise ConfigError(f"{path} has the unknown key {name!r}", f"Known keys: {', '.join(NAMES)}")
+                from difflib import get_close_matches  # here, since only an error needs it
+
+                near = get_close_matches(name, NAMES, 1)
+                further = f"Did you mean {near[0]}?" if near else f"Known keys: {', '.join(NAMES)}"
+                raise ConfigError(f"{path} has the unknown key {name!r}", further)
             chosen[name] = (value, f"file {path}")
     for name in NAMES:
         variable = ENV_PREFIX + name.upper()
@@ -300,6 +305,7 @@ def load(flags: Mapping[str, Any] | None = None) -> Settings:
         try:
             values[name] = _PARSERS[name](value)
         except (ValueError, TypeError) as error:
-            raise ConfigError(f"{name} = {value!r} (from {origin}) cannot be used: {error}") from error
+            said = f"{name} = {value!r} (from {origin}) cannot be used: {error}"
+            raise ConfigError(said, "Correct it, or leave it out") from error
         origins[name] = origin
     return Settings(**values, origins=origins)

@@ -182,7 +182,10 @@ def _graph(before: dict[str, Any], after: dict[str, Any], differs: bool) -> Iter
         kind, short = ("value", "value") if _same_operator(before, after, place) else ("way", "operation")
         yield Cause(kind, f"other {short} at {line.short}", operations, str(line))
     elif now is not None and then is not None and not _edited(before, after, then, now):
-        yield Cause("way", f"other way at {now.short}", f"from {then.short}: {then.code!r} -> {now.code!r}", str(now))
+        # Where both lines were run both times, other inputs have only moved what follows.
+        if then not in _places(after) or now not in _places(before):
+            lines = f"from {then.short}: {then.code!r} -> {now.code!r}"
+            yield Cause("way", f"other way at {now.short}", lines, str(now))
     else:
         was = f"{then.code!r} -> {now.code!r}" if now and then and now.code and then.code else operations
         yield Cause("edit", f"edit at {line.short}", was, str(line) if now else f"before the edit {line}")
@@ -196,6 +199,10 @@ def _edited(before: dict[str, Any], after: dict[str, Any], then: listing.Place, 
     texts = [{(place.file, place.line): place.code for operation in listing.operations(program)
               if (place := operation.place) is not None} for program in (before, after)]  # fmt: skip
     return any(texts[1].get(line, code) != code for line, code in texts[0].items())
+
+
+def _places(program: dict[str, Any]) -> set[listing.Place | None]:
+    return {operation.place for operation in listing.operations(program)}
 
 
 def _same_operator(before: dict[str, Any], after: dict[str, Any], place: tuple[int, int]) -> bool:

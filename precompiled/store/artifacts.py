@@ -251,7 +251,7 @@ class Store(Reader):
                 file.write(fmt.encode_failure(failure))
             durable.sync_directory(self.artifacts)
         except OSError as error:
-            raise StoreError(f"the failure record cannot be written: {error}", code="store-unwritable") from error
+            raise StoreError(f"{self.artifacts} cannot be written: {error}", code="store-unwritable") from error
 
     def forget_failure(self, key: str) -> None:
         _check_key(key)

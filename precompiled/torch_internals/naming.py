@@ -1,22 +1,34 @@
 """A name for a graph that people recognise: the function that Dynamo is compiling, and its compile id.
 
+Where that is torch's own (a module of torch's, an optimizer's step), the outermost module of the graph instead.
+
 Private names: torch.fx.GraphModule.meta["dynamo_compile_id"], torch.fx.Node.meta["nn_module_stack"].
 Checked on 2.11.0, 2.13.0, 2.15.0. Without them the name is "graph".
 """
 
 from __future__ import annotations
 
+import re
+
 import torch.fx
+
+from precompiled.core.files import is_torchs
+from precompiled.torch_internals import traced
 
 
 def graph_name(module: torch.fx.GraphModule) -> str:
-    """Such as ``forward [0/0]`` (file and line are left out: they change with every edit)."""
+    """Such as ``GPT.forward [0/0]`` (file and line are left out: they change with every edit)."""
     compile_id = module.meta.get("dynamo_compile_id")
     shown = f" [{compile_id}]" if compile_id is not None else ""
     return f"{_function_name(module)}{shown}"
 
 
 def _function_name(module: torch.fx.GraphModule) -> str:
+    code = traced.function()
+    if code is not None and not is_torchs(code.co_filename):
+        # Behind a graph break: the code is Dynamo's, and has the function's name in its own.
+        resumed = re.fullmatch(r"torch_dynamo_resume_in_(.+)_at_\d+", code.co_name)
+        return resumed.group(1) if resumed else getattr(code, "co_qualname", code.co_name).rpartition("<locals>.")[2]
     for node in module.graph.nodes:
         stack = node.meta.get("nn_module_stack")
         if stack:

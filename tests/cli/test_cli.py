@@ -305,6 +305,14 @@ def test_run_restores_what_python_ignores(environment: dict[str, str]) -> None:
     assert not ignored & (1 << (signal.SIGPIPE - 1))
 
 
+@pytest.mark.parametrize("bad", ["PRECOMPILED_MODE", "PRECOMPILED_WORKERS"])
+def test_run_runs_its_command_whatever_the_settings_are(environment: dict[str, str], bad: str) -> None:
+    """A typo in a file of the administrator's must not stop everybody's jobs: the hook in them says the same."""
+    done = precompiled({**environment, bad: "wat"}, "run", "--", "echo", "done")
+    assert (done.returncode, done.stdout) == (0, "done\n")
+    assert done.stderr.startswith("precompiled: ") and "'wat'" in done.stderr and len(done.stderr.splitlines()) == 1
+
+
 def test_run_with_everything_off_says_so(environment: dict[str, str]) -> None:
     done = precompiled({**environment, "PRECOMPILED": "0"}, "run", "--", "echo", "done")
     assert done.returncode == 0 and done.stdout == "done\n" and "PRECOMPILED=0" in done.stderr

@@ -21,7 +21,7 @@ from support_daemon import wait_until
 from support_host import Host
 from support_programs import ARGS, NODES, changed, everything, put
 
-from precompiled.cli import misses
+from precompiled.cli import checks_store, misses
 from precompiled.cli import runs as shown
 from precompiled.cli.nearest import Kepts
 from precompiled.client import runs as client_runs
@@ -226,6 +226,16 @@ def test_a_store_that_cannot_be_written_keeps_no_run_and_that_is_said(
     assert error["message"].startswith("no run can be kept: ") and str(file) in error["message"]
     monkeypatch.setenv("PRECOMPILED_CACHE_DIR", str(tmp_path / "store"))
     assert answer("explain", "--run", "last", status=1)["error"]["code"] == "no-such-run"
+
+
+@pytest.mark.reason("store-unwritable")
+def test_a_full_disk_keeps_no_run_and_that_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PRECOMPILED_CACHE_DIR", str(tmp_path / "store"))
+    error = answer("explain", "--run", "last", status=1)["error"]
+    assert error["code"] == "no-such-run", error
+    monkeypatch.setattr(checks_store, "NO_SPACE", 1 << 62)
+    error = answer("explain", "--run", "last", status=1)["error"]
+    assert error["code"] == "store-unwritable" and "free" in error["message"] and "Free some space" in error["action"]
 
 
 def _command(show: Callable[[], None]) -> click.Command:

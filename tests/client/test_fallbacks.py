@@ -862,12 +862,13 @@ def test_require_is_switched_off_by_what_switches_everything_off(monkeypatch: py
 
 
 def test_require_is_not_switched_off_by_a_setting_that_cannot_be_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    with this_process() as here:
-        monkeypatch.setattr(PROCESS, "session", None)
-        monkeypatch.setenv("PRECOMPILED_MODE", "fast")
+    # Undone before the process's own session is: what a test leaves there would write at the end of the run.
+    with this_process() as here, monkeypatch.context() as patch:
+        patch.setattr(PROCESS, "session", None)
+        patch.setenv("PRECOMPILED_MODE", "fast")
         torch.testing.assert_close(here.call(double, X), X * 2)
         assert len(here.in_process) == 1
-        monkeypatch.setenv("PRECOMPILED_REQUIRE", "1")
+        patch.setenv("PRECOMPILED_REQUIRE", "1")
         says_what_to_do(raised(here), "bad-config")
 
 

@@ -141,3 +141,13 @@ def test_base_stores_are_a_list_in_toml(bare: Path) -> None:
     file.write_text('base = ["/opt/a", "/opt/b"]\n')
     assert config.load().base == (Path("/opt/a"), Path("/opt/b"))
     assert config.load().text("base") == "/opt/a:/opt/b"
+
+
+def test_what_people_write_wrong_in_a_file_says_what_to_do(bare: Path) -> None:
+    for text, said in (
+        ("mode = wait", 'mode = "wait"'), ('moed = "wait"', "Did you mean mode?"), ("mode = 3", "leave it out"),
+    ):  # fmt: skip
+        write_user(text)
+        with pytest.raises(ConfigError) as error:
+            config.load()
+        assert said in error.value.action, error.value

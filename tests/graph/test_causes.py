@@ -67,6 +67,24 @@ def test_one_cause(change: Callable[[dict[str, Any]], Any], kind: str, short: st
     assert bool(line) == bool(found.line) and found.advice
 
 
+def test_what_other_inputs_have_moved_is_no_other_way() -> None:
+    """As from training to evaluation: an input less, and each line after it is compared with another one."""
+    lines = [["/home/me/model.py", number, "forward", f"line {number}"] for number in (12, 13)]
+
+    def graph(*nodes: str) -> Callable[[dict[str, Any]], Any]:
+        made = [["p"], *([["p"]] if len(nodes) > 2 else []), *(["m", name, [{"n": 0}], []] for name in nodes[:2])]
+        places = [-1, *([-1] if len(nodes) > 2 else []), 0, 1, -1]
+        return everything(
+            put("graph", [[*made, ["o", None, [{"n": len(made) - 1}], []]]]),
+            put("about", {"places": lines, "nodes": [places]}), CALLS,
+        )  # fmt: skip
+
+    without_gradients = everything(graph("sin", "cos"), put("modes", "grad", False))
+    before, after = changed(graph("sin", "cos", "more")), changed(without_gradients)
+    found = causes.causes(before, after, difference.compare(before, after))
+    assert [cause.kind for cause in found if cause.kind in ("way", "mode")] == ["mode"], found
+
+
 def test_an_edit_of_unknown_place() -> None:
     constant = put(*NODES, 2, 2, 1, 3)
     one, other = (changed(everything(change, put("about", {}))) for change in (put("hints", [9]), constant))
