@@ -170,7 +170,9 @@ def load_kernel(name: str, path: Path, digest: str) -> Any:
     known = _loaded.get((name, digest))
     if known is not None:
         return known
-    os.environ[_VARIABLE] = str(getattr(torch._C._dynamo.guards, _SLOT))
+    slot = str(getattr(torch._C._dynamo.guards, _SLOT))
+    if os.environ.get(_VARIABLE) != slot:  # once: another thread may read the environment in C, without Python's lock
+        os.environ[_VARIABLE] = slot
     # The import system derives the name of the init function from the last part of the module's. A file with several
     # modules is mapped once: the loader knows it by its inode.
     module_path = f"precompiled.native_{digest}.{module_name(name)}"

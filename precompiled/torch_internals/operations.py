@@ -81,7 +81,8 @@ def writes(node: torch.fx.Node) -> bool:
 
 def gives_a_view(node: torch.fx.Node) -> bool:
     """Whether it may give a view of its first argument, or that one itself."""
-    if isinstance(node.target, OpOverload) and any(item.alias_info is not None for item in node.target._schema.returns):
+    given = (item.alias_info for schema in _schemas(node.target) for item in schema.returns)
+    if any(alias is not None and not alias.is_write for alias in given):
         return True
     return name(node) in _VIEWS
 
