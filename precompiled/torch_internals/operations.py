@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from functools import cache
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -110,7 +110,7 @@ def _is_inplace(node: torch.fx.Node) -> bool:
     return place is not None and len(node.args) > place and bool(node.args[place])
 
 
-@cache
+@lru_cache(256)  # a program may make ever new functions
 def _place_of_inplace(target: Any) -> int | None:
     try:
         names = list(inspect.signature(target).parameters)
