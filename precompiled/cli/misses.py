@@ -17,6 +17,8 @@ from precompiled.core.config import Settings
 from precompiled.core.errors import StoreError
 from precompiled.core.words import counted, human_seconds, listed
 from precompiled.graph.causes import Cause
+from precompiled.store.artifact_format import Failure
+from precompiled.store.reading import Artifact
 from precompiled.store.runs import NOT_SERVED, Process, Run, runs, spans_of, traces, waited_s, way
 
 # How the graphs that are no misses came to run.
@@ -39,6 +41,7 @@ class Miss:
     compile_s: float = 0.0  # by a worker
     became: str = ""  # what it runs as, where that is not what the daemon compiled
     is_pending: bool = False  # so far, or at the end
+    since: str = ""  # what has become of it after that
 
     @property
     def short(self) -> str:
@@ -123,6 +126,7 @@ def summary(settings: Settings, run: Run) -> Summary:
                 by_name[name] = Miss(
                     graph.get("name", ""), graph.get("key", ""), causes, [], became=_became(graph),
                     is_pending=became == "pending",
+                    since=_since(kepts, graph) if became == "pending" and not process.is_alive else "",
                 )  # fmt: skip
             _add(by_name[name], process, graph)
     found.misses = list(by_name.values())
@@ -135,6 +139,15 @@ def _kepts(settings: Settings) -> Kepts | None:
         return Kepts(open_store(settings))
     except StoreError:
         return None
+
+
+def _since(kepts: Kepts | None, graph: dict[str, Any]) -> str:
+    """What the store has by now of a graph that was pending when its process ended."""
+    kept = kepts.of(graph.get("key", "")) if kepts is not None else []
+    if any(isinstance(item.stored, Artifact) for item in kept):
+        return "it has been compiled since"
+    failed = next((item.stored.reason for item in kept if isinstance(item.stored, Failure)), "")
+    return f"its compile has failed since ({failed})" if failed else ""
 
 
 def _add(miss: Miss, process: Process, graph: dict[str, Any]) -> None:

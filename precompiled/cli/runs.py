@@ -253,8 +253,8 @@ def _show_miss(miss: misses.Miss, run: Run) -> None:
         show_cause(cause, "  ")
     graphs = (graph for process in run.processes for graph in process.graphs.values())
     said = next((_why(graph) for graph in graphs if graph.get("reason") and _is(graph, miss)), "")
-    if said:
-        click.echo(f"  {said}")
+    if said or miss.since:
+        click.echo(f"  {said or miss.since}")
     elif not miss.causes:
         click.echo("  it is not compiled yet" if miss.is_pending else "  the store does not have it any more")
 

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import signal
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -307,6 +308,22 @@ def test_a_graph_that_is_not_in_the_store_is_known_by_its_run(tmp_path: Path, mo
     error = answer("explain", "cc1", status=1)["error"]
     assert "i [3/0] of " in error["message"] and error["message"].endswith("(a): pending")
     assert error["code"] == "no-such-key"
+
+
+def test_what_has_become_of_a_graph_since_its_run_has_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tmp_path.chmod(0o700)
+    monkeypatch.setenv("PRECOMPILED_CACHE_DIR", str(tmp_path))
+    store = Store(tmp_path)
+    manifest = fmt.Manifest(
+        key="a" * 64, name="f [0/0]", components={}, environment={}, device="cpu", guards="", files={}, compile_s=1.0,
+        created=100.0, compiled_by={},
+    )  # fmt: skip
+    store.publish(fmt.Payload(manifest, {fmt.BUNDLE: b"x"}))
+    store.publish_failure(fmt.Failure("b" * 64, "g [1/0]", "compile-error", "It failed.", time.time(), 3600.0))
+    for name in "abc":
+        recorded(tmp_path, name, GraphReport(name, "f [0/0]", name * 64, "pending"), files={})
+    said = [answer("explain", "--run", name)["misses"][0]["since"] for name in "abc"]
+    assert said == ["it has been compiled since", "its compile has failed since (compile-error)", ""]
 
 
 def test_a_store_that_a_run_makes_is_its_users_alone(tmp_path: Path) -> None:
