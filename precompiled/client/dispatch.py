@@ -80,8 +80,10 @@ class Dispatch:
         self.awaits: dict[tuple[int, ...], Callable[[], None]] = {}
         self._before: dict[tuple[int, ...], Callable[[], None]] = {}  # by the same values: what a call does first
 
+        flipped: Compiled | None = None
+
         def unserved(*args: Any) -> Any:
-            return self._run_eager(args, lambda: None if run is unserved else run)
+            return self._run_eager(args, lambda: flipped)
 
         run: Compiled = unserved
 
@@ -90,10 +92,10 @@ class Dispatch:
             return run(*args)
 
         def flip(function: Compiled) -> None:
-            nonlocal run
+            nonlocal run, flipped
             if calls.calls_before_flip is None:
                 calls.calls_before_flip = calls.calls
-            run = function
+            run = flipped = function
 
         def before_next_call(action: Callable[[], None], *, in_captures: bool = True) -> None:
             nonlocal run

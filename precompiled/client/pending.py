@@ -70,6 +70,10 @@ class Session(Protocol):
     def requires(self) -> bool: ...
 
 
+class NotNow(Exception):
+    """Not at this call: the graph runs eager, and the next call tries again."""
+
+
 @dataclass(eq=False)
 class Awaited:
     """One graph that runs eager until its artifact is there."""
@@ -471,6 +475,10 @@ def _compile(session: Session, item: Awaited) -> None:
     started = time.perf_counter()
     try:
         compiled = item.compile_inline()
+    except NotNow:
+        item.compiled_here = False
+        _compile_later(session, item)
+        return
     except BaseException:
         # The next call compiles again, as with plain torch.compile: to keep the error would keep the frames of its
         # traceback, and with them the program's tensors.

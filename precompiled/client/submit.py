@@ -12,7 +12,7 @@ import torch
 
 from precompiled.client.dispatch import Compiled, Dispatch
 from precompiled.client.ledger import GraphCalls
-from precompiled.client.pending import Awaited
+from precompiled.client.pending import Awaited, NotNow
 from precompiled.client.session import Session
 from precompiled.client.swap import Event, Swap
 from precompiled.core.errors import CompileFailed, NotServed
@@ -114,16 +114,19 @@ class Submitter:
     def _compile_inline(
         self, program: capture.Program, hints: list[int], swap: Swap
     ) -> tuple[Compiled, str] | None:
-        """``compile_inline``; but what only Dynamo can have compiled it traces anew at its next call. It finds the
-        failure's record then, and compiles as plain torch.compile does. (Not for further sizes: what serves the others
-        would be lost.)
+        """``compile_inline``; but what only Dynamo can have compiled it traces anew at its next call, and compiles as
+        plain torch.compile does. (Not for further sizes: what serves the others would be lost.) Raises NotNow where a
+        run of it may be repeated, which must be as this one.
         """
         report, traced = self.calls.report, self.traced
         if traced is not None and swap is self.calls.swap:
             failure = self.session.store.failure(report.key)
-            if failure is not None and failure.reason in _DYNAMOS and traced.again(f"precompiled: {failure.reason}"):
-                log.info("graph %s (%s): Dynamo traces it again", report.name, failure.reason)
-                return None
+            if failure is not None and failure.reason in _DYNAMOS:
+                if self.session.safe_points.of(traced.code()).is_held() or not traced.is_safe():
+                    raise NotNow
+                if traced.again(f"{failure.reason}: {failure.message}"):
+                    log.info("graph %s (%s): Dynamo traces it again", report.name, failure.reason)
+                    return None
         return compile_inline(program, hints, self.given)
 
     def submit(
@@ -164,7 +167,7 @@ def compile_inline(
     try:
         plain = group_names.for_a_client(capture.parse(program.to_bytes(hints)), program.groups)
         here = devices.for_a_client(plain, program.device)
-        return late.as_in_dynamo(compiling.compile_here)(here, program.classes, program.meshes)
+        return late.apart(compiling.compile_here, program.device)(here, program.classes, program.meshes)
     except CompileFailed as reason:
         # As in the worker: compiled code would serve some calls only.
         log.info("a graph stays eager in this process (%s): %s", reason.code, reason)
@@ -185,7 +188,7 @@ def _compile_as_given(
 ) -> tuple[Compiled | None, Exception | None]:
     """Where the captured program fails: a callable for all calls; or the error that the user is to see; or neither."""
     try:
-        compiled = late.as_in_dynamo(given.compile)(capture.parse(program.to_bytes(hints)))
+        compiled = late.apart(given.compile, program.device)(capture.parse(program.to_bytes(hints)))
     except Exception as error:
         # The two compiles share nothing but the graph: an error of both is torch's.
         if type(error) is type(captured):

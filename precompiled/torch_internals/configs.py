@@ -161,15 +161,23 @@ def snapshot(options: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 # Since 2.13 (torch/utils/_config_module.py); in 2.11 a setting is one for all threads, and patched for all of them.
-_ARE_OF_A_CONTEXT = isinstance(getattr(_inductor._config["debug"], "user_override", None), contextvars.ContextVar)
+_OF_A_CONTEXT = frozenset(
+    found for module in (_inductor, _functorch, _comms, _shapes) for entry in module._config.values()
+    if isinstance(found := getattr(entry, "user_override", None), contextvars.ContextVar)
+)  # fmt: skip
 
 
 def context(options: Mapping[str, Any]) -> contextvars.Context:
-    """This thread's settings of now, with torch.compile's ``mode=`` and ``options=`` on top: torch reads them when it
-    loads a compiled graph, too (``cudagraph_policy``, ``graph_partition``), and each thread begins with its own.
+    """This thread's settings of now, with torch.compile's ``mode=`` and ``options=`` on top, and nothing else of its
+    context: torch reads them when it loads a compiled graph, too (``cudagraph_policy``, ``graph_partition``), and each
+    thread begins with its own.
     """
-    with _inductor.patch(dict(options)) if options and _ARE_OF_A_CONTEXT else nullcontext():
-        return contextvars.copy_context()
+    with _inductor.patch(dict(options)) if options and _OF_A_CONTEXT else nullcontext():
+        settings = [(known, value) for known, value in contextvars.copy_context().items() if known in _OF_A_CONTEXT]
+    made = contextvars.Context()
+    for known, value in settings:
+        made.run(known.set, value)
+    return made
 
 
 def changed() -> list[str]:

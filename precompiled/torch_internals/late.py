@@ -6,7 +6,7 @@ is raised in the form that Dynamo gives to a backend's errors (torch/_dynamo/out
 
 Private names: torch._guards.{TracingContext, tracing}, torch._dynamo.exc.{BackendCompilerFailed, ShortenTraceback,
 SkipFrame, TensorifyScalarRestartAnalysis, exceptions_allowed_to_be_fallback}, torch._dynamo.config.suppress_errors,
-torch._dynamo.convert_frame.{preserve_global_state, compile_lock}, torch.utils._python_dispatch._disable_current_modes,
+torch.utils._python_dispatch._disable_current_modes,
 torch._inductor.config.compile_threads, torch.fx.Node._dynamo_source, torch.fx.GraphModule._param_name_to_source,
 torch.fx.Node.meta["example_value"], torch._subclasses.fake_tensor.FakeTensor.fake_mode.
 Checked on 2.11.0, 2.13.0, 2.15.0.
@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 
 import torch
 import torch.fx
-from torch._dynamo import convert_frame, exc
+from torch._dynamo import exc
 from torch._guards import TracingContext, tracing
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import _disable_current_modes
@@ -42,18 +42,17 @@ _AS_THEY_ARE = (exc.ShortenTraceback, *((IndexError,) if version_tuple(torch.__v
 _Made = TypeVar("_Made")
 
 
-def as_in_dynamo(compile: Callable[..., _Made]) -> Callable[..., _Made]:
-    """``compile``, amid what Dynamo puts around a compile: it measures kernels on random tensors, and the numbers that
-    the program draws next must not depend on that; nor does a mode of the program's (``FlopCounterMode``) see it.
+def apart(compile: Callable[..., _Made], device: str) -> Callable[..., _Made]:
+    """``compile``, apart from the program's random numbers, as in Dynamo: it measures kernels on random tensors, and
+    what the program draws next must not depend on that. Nor does a mode of the program's (``FlopCounterMode``) see it.
     """
-    preserved = convert_frame.preserve_global_state(compile)
 
     @functools.wraps(compile)
     def compiled(*args: Any, **options: Any) -> _Made:
-        state = random.getstate()
+        state, devices = random.getstate(), [] if device == "cpu" else [torch.device(device)]
         try:
-            with convert_frame.compile_lock, _disable_current_modes():
-                return preserved(*args, **options)
+            with torch.random.fork_rng(devices=devices), _disable_current_modes():
+                return compile(*args, **options)
         finally:
             random.setstate(state)
 

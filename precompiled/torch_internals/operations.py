@@ -128,17 +128,19 @@ def with_unversioned_statistics(target: Any) -> Callable[..., Any] | None:
         names = list(inspect.signature(target).parameters)
     elif target is torch.batch_norm or "batch_norm" in getattr(target, "__name__", ""):
         schemas = _schemas(torch.ops.aten.batch_norm.default if target is torch.batch_norm else target)
-        found = [[argument.name for argument in schema.arguments] for schema in schemas]
+        # Of torch's own: what an operator of the program's does with its statistics, nobody knows.
+        found = [[argument.name for argument in schema.arguments] for schema in schemas
+                 if schema.name.startswith("aten::")]  # fmt: skip
         names = next((names for names in found if set(_STATISTICS) <= set(names)), [])
     else:
         return None
     if not names:
         return None
+    trains = "with_update" in getattr(target, "__name__", "")  # it has no argument that says so
 
     def normalized(*args: Any, **options: Any) -> Any:
         given = {**dict(zip(names, args, strict=False)), **options}
-        # ``_batch_norm_with_update`` has no such argument: it is the one for training.
-        if not given.get("training", target is not torch.nn.functional.batch_norm):
+        if not given.get("training", trains):
             return target(*args, **options)
         apart = {one: value.data for one in _STATISTICS if isinstance(value := given.get(one), torch.Tensor)}
         taken = [apart.get(one, value) for one, value in zip(names, args, strict=False)]

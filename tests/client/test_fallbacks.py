@@ -24,6 +24,7 @@ import pytest
 import torch
 from support_daemon import DaemonUnderTest, running_daemon, wait_until
 from support_session import ThisProcess, deaf_daemon, this_process
+from torch.utils.checkpoint import checkpoint
 
 from precompiled import routing, wire
 from precompiled.client import pending, submit
@@ -346,6 +347,32 @@ def test_the_thread_that_awaits_artifacts_breaks_down(monkeypatch: pytest.Monkey
         monkeypatch.setattr(here.session.connection, "ensure_running", _no_descriptors)
         graph = compiled_at_its_next_call(here, "swap-thread")
         assert "Too many open files" in graph.message and here.counted("fallbacks") == {"swap-thread": 1}
+
+
+def test_a_trace_anew_waits_for_a_call_that_nothing_repeats() -> None:
+    """A checkpoint takes what the second run saves for what the first one did: both are eager, or both compiled."""
+    x, weight = torch.randn(6, 6), torch.randn(6, 6, requires_grad=True)
+    function = torch.compile(lambda x, weight: torch.sin(x @ weight), backend="precompiled")
+
+    def step() -> torch.Tensor | None:
+        weight.grad = None
+        checkpoint(function, x * 1, weight, use_reentrant=False).sum().backward()
+        return weight.grad
+
+    with deaf_daemon() as here, warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        wanted = step()
+        (item,) = here.session.pending._awaited.values()
+        record = fmt.Failure(item.key, "f", "size-guards", "It holds for some sizes.", time.time(), 3600.0)
+        here.session.store.publish_failure(record)
+        here.session.pending._give_up(item, record.reason, record.message)
+        for _ in range(2):
+            torch.testing.assert_close(step(), wanted)
+        assert len(here.reports()) == 1 and not here.in_process
+        for _ in range(2):
+            function(x, weight)
+        assert [graph.reason for graph in here.reports()] == ["size-guards"] * 2 and len(here.in_process) == 1
+        torch.testing.assert_close(step(), wanted)
 
 
 def forked(look: Callable[[], dict[str, Any]], file: Path) -> dict[str, Any]:

@@ -1,0 +1,52 @@
+"""What operations do with their arguments, and whose batch norms are torch's; and what of a context a load sees."""
+
+from __future__ import annotations
+
+import contextvars
+import uuid
+
+import torch
+import torch.fx
+
+from precompiled.torch_internals import configs, operations
+
+
+def test_the_statistics_of_a_programs_own_batch_norm_are_left_alone() -> None:
+    name = f"mine_{uuid.uuid4().hex[:8]}::my_batch_norm"
+
+    @torch.library.custom_op(name, mutates_args=())
+    def my_batch_norm(x: torch.Tensor, running_mean: torch.Tensor, running_var: torch.Tensor) -> torch.Tensor:
+        return (x - running_mean) / running_var
+
+    assert operations.with_unversioned_statistics(my_batch_norm._opoverload) is None
+    assert operations.with_unversioned_statistics(torch.ops.aten.layer_norm.default) is None
+    for ours in (torch.batch_norm, torch.ops.aten.batch_norm.default, torch.ops.aten.native_batch_norm.default):
+        assert operations.with_unversioned_statistics(ours) is not None
+
+
+def test_an_operator_of_the_programs_that_changes_its_argument_is_known_by_its_schema() -> None:
+    name = f"mine_{uuid.uuid4().hex[:8]}::scale"
+
+    @torch.library.custom_op(name, mutates_args=("x",))
+    def scale(x: torch.Tensor, by: float) -> None:
+        x.mul_(by)
+
+    graph = torch.fx.Graph()
+    x = graph.placeholder("x")
+    nodes = [graph.call_function(target, (x, 2.0)) for target in (scale._opoverload, torch.ops.aten.mul.Tensor)]
+    assert [operations.writes(node) for node in nodes] == [True, False]
+
+
+VARIABLE: contextvars.ContextVar[object] = contextvars.ContextVar("a request of the program's")
+
+
+def test_the_context_of_a_load_keeps_nothing_of_the_programs_alive() -> None:
+    token = VARIABLE.set(object())
+    try:
+        made = configs.context({"max_fusion_size": 17})
+    finally:
+        VARIABLE.reset(token)
+    assert VARIABLE not in made
+    if configs._OF_A_CONTEXT:
+        assert made.run(lambda: torch._inductor.config.max_fusion_size) == 17
+    assert torch._inductor.config.max_fusion_size != 17
