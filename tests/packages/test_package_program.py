@@ -191,7 +191,7 @@ def test_what_is_told_as_then_is_of_the_same_file(shared_host: Host, folder: Pat
         found = run(shared_host, folder, f"{packages}.py", PRECOMPILED_PACKAGES=packages)
         assert (found[0], found[3:]) == ("recorded", [])
         text = shared_host.command("explain", "--run", "last")
-        assert "for the first time" in text and "1 new graph" in text and "was in the store" in text
+        assert "it is new, or was edited" in text and "1 new graph" in text and "was in the store" in text
     # One setting is another, beside entries of other programs: it is the reason.
     (folder / "main.py").write_text(OWN + "EDITED = 1\n")
     found = run(shared_host, folder)
