@@ -251,8 +251,8 @@ class _Graph:
                 log.warning("graph %s: %s", report.name, error)
 
         self.session.ledger.count(misses=1)
-        if why := retrace.why_in_process():
-            raise Bypass(why.partition(": ")[2], code=why.partition(": ")[0])
+        if (why := retrace.why_in_process()) is not None:
+            raise why
         if failure is not None:
             raise self._known_to_fail(failure)
         if self.session.settings.mode == "lookup":

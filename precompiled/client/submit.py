@@ -15,7 +15,7 @@ from precompiled.client.ledger import GraphCalls
 from precompiled.client.pending import Awaited, NotNow
 from precompiled.client.session import Session
 from precompiled.client.swap import Event, Swap
-from precompiled.core.errors import CompileFailed, NotServed
+from precompiled.core.errors import Bypass, CompileFailed, NotServed
 from precompiled.graph import capture, devices, environment
 from precompiled.torch_internals import group_names, late, retrace
 
@@ -124,7 +124,7 @@ class Submitter:
             if failure is not None and failure.reason in _DYNAMOS:
                 if self.session.safe_points.of(traced.code()).is_held() or not traced.is_safe():
                     raise NotNow
-                if traced.again(f"{failure.reason}: {failure.message}"):
+                if traced.again(Bypass(failure.message, code=failure.reason)):
                     log.info("graph %s (%s): Dynamo traces it again", report.name, failure.reason)
                     return None
         return compile_inline(program, hints, self.given)

@@ -25,13 +25,14 @@ from torch._C._dynamo.eval_frame import _debug_get_cache_entry_list
 from torch._dynamo.guards import DeletedGuardManagerWrapper
 from torch._guards import CompileContext
 
+from precompiled.core.errors import Bypass
 from precompiled.torch_internals import surroundings, traced
 
 log = logging.getLogger("precompiled.retrace")
 
-# Why the next trace of a function is left to a compile in process; "" once it was. A function is traced again once: its
-# invalid entries count for Dynamo's limit.
-_asked: weakref.WeakKeyDictionary[CodeType, str] = weakref.WeakKeyDictionary()
+# Why the next trace of a function is left to a compile in process; None once it was. A function is traced again
+# once: its invalid entries count for Dynamo's limit.
+_asked: weakref.WeakKeyDictionary[CodeType, Bypass | None] = weakref.WeakKeyDictionary()
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ class Traced:
         """Whether nothing around this call runs it again, and takes one run for the other (surroundings.py)."""
         return not (surroundings.in_a_checkpoint() or surroundings.in_a_backward() or surroundings.in_a_function())
 
-    def again(self, why: str) -> bool:
+    def again(self, why: Bypass) -> bool:
         """Have Dynamo trace it at its next call; false where it would not, or where the program forbids it."""
         code = self.code()
         if code is None:
@@ -63,7 +64,7 @@ class Traced:
             mine = [entry.guard_manager for entry in entries if entry.compile_id == self.compile_id]
             for guards in mine:
                 if not isinstance(guards, DeletedGuardManagerWrapper):
-                    guards.extra_state.invalidate(guards.cache_entry, DeletedGuardManagerWrapper(why))
+                    guards.extra_state.invalidate(guards.cache_entry, DeletedGuardManagerWrapper(str(why)))
         except (AttributeError, TypeError):  # another torch
             log.warning("Dynamo's entries are not as they were: a graph stays eager", exc_info=True)
             return False
@@ -81,10 +82,10 @@ def being_traced() -> Traced | None:
     return Traced(weakref.ref(code), compile_id, torch._dynamo.config.recompile_limit)
 
 
-def why_in_process() -> str:
-    """Why the graph that Dynamo hands over just now is to be compiled in process; "" for almost all. Tells it once."""
+def why_in_process() -> Bypass | None:
+    """Why the graph that Dynamo hands over just now is to be compiled in process, told once; None for almost all."""
     code = traced.function()
-    why = _asked.get(code, "") if code is not None and _asked else ""
-    if code is not None and why:
-        _asked[code] = ""
+    why = _asked.get(code) if code is not None else None
+    if code is not None and why is not None:
+        _asked[code] = None
     return why
