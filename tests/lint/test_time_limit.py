@@ -1,0 +1,19 @@
+"""A run of all suites that has so much time ends by itself, and says what it did not run."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+
+
+def test_no_test_begins_when_the_time_is_over() -> None:
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "tests/core/test_durable.py"]
+    environment = {**os.environ, "PRECOMPILED_TESTS_UNTIL": "1"}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+    assert "no time was left for it" in done.stdout
+    assert " passed" not in done.stdout
