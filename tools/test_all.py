@@ -73,7 +73,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     names = [suite.target for suite in SUITES]
     parser.add_argument("--without", action="append", default=[], choices=names, help="leave this suite out")
-    parser.add_argument("--within", type=float, default=math.inf, metavar="S", help="begin no suite, and no test, after S seconds")
+    limit = "begin no suite, and no test, after S seconds"
+    parser.add_argument("--within", type=float, default=math.inf, metavar="S", help=limit)
     arguments = parser.parse_args()
     rows, until = [], time.time() + arguments.within
     for suite in SUITES:
