@@ -22,7 +22,7 @@ from precompiled.client.pending import Pending
 from precompiled.client.process import PROCESS, Recorder
 from precompiled.client.runs import RunRecord
 from precompiled.client.safe_points import SafePoints
-from precompiled.core.errors import COMPILE_ERROR, NotServed
+from precompiled.core.errors import COMPILE_ERROR, NotServed, PrecompiledError
 from precompiled.core.paths import TARGET_VARIABLE
 from precompiled.core.spans import Span
 from precompiled.store import runs
@@ -152,7 +152,12 @@ class Session:
         from precompiled import wire
         from precompiled.graph import environment
 
-        self.connection.expect(wire.Expect(environment.interpreter_of_a_worker(), environment.likely_device()))
+        without_gpu = self.settings.compile_without_gpu
+        try:
+            interpreter, device = environment.worker_for(environment.likely_device(), without_gpu=without_gpu)
+        except PrecompiledError:
+            return  # the graph will say it
+        self.connection.expect(wire.Expect(interpreter, device))
 
     def daemon_problem(self) -> str | None:
         """None when a daemon runs; else why none does. One is started once: a program must not try again for every

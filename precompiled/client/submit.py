@@ -138,15 +138,17 @@ class Submitter:
         from precompiled import wire
 
         session, report = self.session, self.calls.report
+        without_gpu = session.settings.compile_without_gpu
+        interpreter, device = environment.worker_for(program.device, program.modules, without_gpu=without_gpu)
         message = wire.Submit(
             id=id,
             key=report.key,
             store=str(session.store.root),
-            environment=environment.interpreter_of_a_worker(program.modules),
-            device=environment.device_of_a_worker(program.device),
+            environment=interpreter,
+            device=device,
             name=report.name,
             base=[str(path) for path in session.settings.base],
-            farm=bool(session.settings.farm) and program.device == "cpu",
+            farm=bool(session.settings.farm) and (without_gpu or program.device == "cpu"),
             waiting=waiting or session.settings.mode == "wait" or bool(program.no_stand_in),
         )
         graph = program.to_job(self.about(), hints)

@@ -54,6 +54,11 @@ class Settings:
         "whether traces of Dynamo are kept, so that later processes skip tracing, too. `program`: used where all "
         "source files of the program are the same; `function`: where all that a trace has read is the same; `off`",
     )
+    compile_without_gpu: bool = _setting(
+        False,
+        "workers take no memory of a GPU: they compile for one like it that is made up (docs/targets.md), and a farm's "
+        "nodes need none. What a compile would measure is decided without",
+    )
     package_audit: float = _setting(0.02, "fraction of processes that trace nevertheless, and compare; 0: none")
     # -- both
     cache_dir: Path = field(default_factory=paths.default_cache_dir, metadata={"meaning": "the store"})
@@ -239,6 +244,7 @@ _PARSERS: dict[str, Callable[[Any], Any]] = {
     "log": lambda value: _log(str(value).lower()),
     "require": _switch,
     "progress": _switch,
+    "compile_without_gpu": _switch,
     "packages": lambda value: _packages(str(value)),
     "autostart": _switch,
     "base": _directories,

@@ -299,7 +299,10 @@ _TABLE = (
         "the worker found too little memory on the GPU, or none for a context of its own, as in exclusive-process "
         "mode; nothing is kept about the graph",
         "Leave room there, compile before the program fills it (`precompiled.wait()`), or "
-        "[bake](targets.md) without the GPU"),
+        "[without the GPU](targets.md#compiles-without-the-gpu)"),
+    _daemon(_IN_PROCESS, "no-made-up-gpu",
+        "`compile_without_gpu` is on, and no GPU can be made up here: no CUDA build of torch, no compiler, no headers",
+        "The message says what to install; or switch it off"),
     _daemon(_IN_PROCESS, "worker-error",
         "the worker's own code raised; in the daemon's log (clients are told `compile-failed`, with the traceback)",
         "A bug: report it"),

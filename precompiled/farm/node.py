@@ -24,6 +24,7 @@ from precompiled import wire
 from precompiled.core import config, worker_variables
 from precompiled.core.errors import OF_THE_PLACE, PrecompiledError, WireError
 from precompiled.farm.messages import Request, Result, decode, encode
+from precompiled.made_up_cuda.kinds import FIRST_UUID
 from precompiled.store import packed
 from precompiled.store.artifacts import Store
 from precompiled.version import VERSION
@@ -48,10 +49,11 @@ class _Worker:
         self._said: BinaryIO = tempfile.TemporaryFile()  # noqa: SIM115 - closed in ``end``
         ours, theirs = socket.socketpair()
         given = {name: value for name, value in interpreter.variables.items() if name not in _OF_THE_NODE}
+        visible = FIRST_UUID if "CUDA_MADE_UP" in given else ""  # of the node's own, if it has some, none
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "precompiled.service.worker", "--control-fd", str(theirs.fileno())],
-                env=worker_variables.variables(os.environ, given, ""), cwd="/", pass_fds=(theirs.fileno(),),
+                env=worker_variables.variables(os.environ, given, visible), cwd="/", pass_fds=(theirs.fileno(),),
                 stdin=subprocess.DEVNULL, stdout=self._said, stderr=self._said, start_new_session=True, umask=0o077,
             )  # fmt: skip
         self._sock = ours

@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 
+from precompiled.core.errors import PrecompiledError
 from precompiled.torch_internals import custom_ops
 
 # The environment variables that a compile depends on: a worker gets these from the client, and no others. Where they
@@ -265,7 +266,26 @@ def interpreter_of_a_worker(modules: Mapping[str, str] | None = None) -> Any:
 
 def likely_device() -> str:
     """Where a graph that is not traced yet will probably run: on the GPU in a process that has used one."""
-    return device_of_a_worker(f"cuda:{torch.cuda.current_device()}") if torch.cuda.is_initialized() else "cpu"
+    return f"cuda:{torch.cuda.current_device()}" if torch.cuda.is_initialized() else "cpu"
+
+
+def worker_for(device: str, modules: Mapping[str, str] | None = None, *, without_gpu: bool = False) -> tuple[Any, str]:
+    """The interpreter and the device of a worker for graphs on what this process calls ``device``.
+
+    ``without_gpu``: its device is a made-up one that says what ours does, and takes none of our GPU's memory. Raises
+    PrecompiledError where there can be none.
+    """
+    interpreter = interpreter_of_a_worker(modules)
+    if device == "cpu" or not without_gpu:
+        return interpreter, device_of_a_worker(device)
+    from precompiled.made_up_cuda import build, kinds
+
+    try:
+        build.check(build.installed())
+    except build.CannotBuild as error:
+        raise PrecompiledError(f"a worker without the GPU: {error}", error.action, code="no-made-up-gpu") from error
+    interpreter.variables["CUDA_MADE_UP"] = kinds.like(torch.cuda.get_device_properties(device))
+    return interpreter, f"cuda:{kinds.FIRST_UUID}"
 
 
 def device_of_a_worker(device: str) -> str:

@@ -11,6 +11,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
 #include <map>
 #include <sstream>
 
@@ -25,10 +26,10 @@ static std::string variable(const char* name) {
     return value ? value : "";
 }
 
-static std::vector<std::string> parts(const std::string& text) {
+static std::vector<std::string> parts(const std::string& text, char between = ',') {
     std::vector<std::string> found;
     std::stringstream stream(text);
-    for (std::string part; std::getline(stream, part, ',');) {
+    for (std::string part; std::getline(stream, part, between);) {
         size_t first = part.find_first_not_of(" \t"), last = part.find_last_not_of(" \t");
         found.push_back(first == std::string::npos ? "" : part.substr(first, last - first + 1));
     }
@@ -42,11 +43,25 @@ static std::string state_file(const std::string& name) {
 
 // ---------------------------------------------------------------- which devices
 
+// A kind that the table need not have, with all that kinds.py has of one: "NVIDIA L4|8|9|58|...". Null: it is no row.
+static const Kind* row(const std::string& text) {
+    const std::vector<std::string> fields = parts(text, '|');
+    unsigned long long numbers[10];
+    if (fields.size() != 1 + std::size(numbers)) return nullptr;
+    for (size_t i = 0; i < std::size(numbers); i++) {
+        char* end;
+        numbers[i] = strtoull(fields[i + 1].c_str(), &end, 10);
+        if (*end || fields[i + 1].empty()) return nullptr;
+    }
+    const auto& n = numbers;  // for as long as the process lives
+    return new Kind{"", strdup(fields[0].c_str()), n[0], n[1], n[2], n[3], n[4], n[5], n[6], n[7], n[8], n[9]};
+}
+
 const std::vector<Device>& host() {
     static const std::vector<Device> all = [] {
         std::vector<Device> found;
         for (const std::string& code : parts(variable("CUDA_MADE_UP"))) {
-            const Kind* kind = nullptr;
+            const Kind* kind = row(code);
             for (const Kind& one : KINDS)
                 if (code == one.code) kind = &one;
             if (!kind) {

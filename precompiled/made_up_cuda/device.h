@@ -1,6 +1,7 @@
 // The made-up devices of this process: which there are, what they say of themselves, whose memory is whose, and the log.
 //
-// CUDA_MADE_UP        the host's devices, by kind: "h100" or "h100,h100,a100"; kinds.py has the table
+// CUDA_MADE_UP        the host's devices, by kind: "h100" or "h100,h100,a100"; kinds.py has the table. Or with their rows
+//                     (kinds.py, like)
 // CUDA_MADE_UP_STATE  a folder that all processes of such a host share: log, use of memory, devices that are lost
 // CUDA_VISIBLE_DEVICES as with CUDA: indices or (beginnings of) UUIDs; the list ends at the first that does not exist
 #pragma once

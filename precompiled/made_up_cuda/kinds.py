@@ -11,6 +11,7 @@ a wrong one costs that choice.
 from __future__ import annotations
 
 from dataclasses import astuple, dataclass
+from typing import Any
 
 _MIB = 1 << 20
 
@@ -47,6 +48,26 @@ KINDS = {
 
 # How the UUID of each begins: the letters "madeup" (device.cpp). No GPU of a host has it, and no driver lists it.
 UUID_PREFIX = "GPU-6d616465-7570-"
+FIRST_UUID = UUID_PREFIX + "0000-0000-000000000001"
+
+
+def like(properties: Any) -> str:
+    """An element of CUDA_MADE_UP: a made-up device that says what this one does (torch.cuda.get_device_properties)."""
+    found = Kind(
+        code="",
+        name=properties.name,
+        major=properties.major,
+        minor=properties.minor,
+        multiprocessors=properties.multi_processor_count,
+        memory=properties.total_memory,
+        threads=properties.max_threads_per_multi_processor,
+        shared_block=properties.shared_memory_per_block_optin,
+        shared_multiprocessor=properties.shared_memory_per_multiprocessor,
+        l2=properties.L2_cache_size,
+        bus_bits=properties.memory_bus_width,
+        memory_mhz=properties.memory_clock_rate // 1000,  # which is in kHz
+    )
+    return "|".join(map(str, astuple(found)[1:]))
 
 
 def as_c() -> str:

@@ -13,8 +13,9 @@ import pytest
 import torch
 
 import precompiled
+from precompiled.core.errors import PrecompiledError
 from precompiled.graph import environment
-from precompiled.graph.environment import device_of_a_worker, facts, variables
+from precompiled.graph.environment import device_of_a_worker, facts, variables, worker_for
 
 SHARED = {"PATH": "/bin", "HOME": "/home/u", "OMP_NUM_THREADS": "1", "MASTER_ADDR": "localhost", "WORLD_SIZE": "2"}
 
@@ -165,3 +166,12 @@ def test_a_worker_is_pinned_to_a_gpu_or_to_the_slice_of_one_that_the_process_see
     properties = SimpleNamespace(name=name, uuid="the-gpu")
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
     assert device_of_a_worker("cuda:0") == pinned
+
+
+@pytest.mark.skipif(torch.version.cuda is not None, reason="NOT TESTED: this torch is a CUDA build")
+@pytest.mark.reason("no-made-up-gpu")
+def test_a_worker_without_the_gpu_needs_a_cuda_build_of_torch() -> None:
+    with pytest.raises(PrecompiledError, match="no CUDA build") as error:
+        worker_for("cuda:0", without_gpu=True)
+    assert error.value.code == "no-made-up-gpu" and error.value.action
+    assert worker_for("cpu", without_gpu=True)[1] == "cpu"
