@@ -53,7 +53,7 @@ def load(
             function = gpu_room.with_room(lambda: there.run(
                 load_bundle, contents[fmt.BUNDLE], mapped, modes, cudagraphs=cudagraphs, name=name, classes=classes,
                 frozen=frozen, device=device, groups=groups,
-            ))  # fmt: skip
+            ), device)  # fmt: skip
     except Bypass:
         raise
     except StoreError as error:
@@ -64,7 +64,7 @@ def load(
         if isinstance(error, _ARTIFACTS_FAULT):
             store.set_aside(artifact, message)
             raise CorruptArtifact(message, code="artifact-unloadable") from error
-        if gpu_room.FULL.search(str(error)):
+        if gpu_room.is_full(error):
             raise Bypass(message, code="gpu-unavailable") from error
         # A problem of this process (no memory, no descriptors, a GPU that a fork's child may not use): others can load.
         raise StoreError(message, code="artifact-unloadable") from error

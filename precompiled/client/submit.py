@@ -165,16 +165,24 @@ def compile_inline(
     Raises what plain torch.compile would have raised, and no error that may be ours (docs/decisions/0018).
     """
     from precompiled.torch_internals import compile as compiling
+    from precompiled.torch_internals import gpu_room
 
-    try:
+    def compile_here() -> tuple[Compiled, str]:
         plain = group_names.for_a_client(capture.parse(program.to_bytes(hints)), program.groups)
         here = devices.for_a_client(plain, program.device)
         return late.apart(compiling.compile_here, program.device)(here, program.classes, program.meshes)
+
+    try:
+        return gpu_room.with_room(compile_here, program.device)
     except CompileFailed as reason:
         # As in the worker: compiled code would serve some calls only.
         log.info("a graph stays eager in this process (%s): %s", reason.code, reason)
         return None
     except Exception as error:
+        if gpu_room.is_full(error) and not program.no_stand_in:
+            # By now the program's steps have taken the memory. Plain torch.compile would have come before them.
+            log.warning("a graph stays eager, the GPU has no room for its code: %s", error)
+            return None
         if given is None:
             log.warning("compiling in process failed, the graph stays eager: %s", error, exc_info=True)
             return None

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from precompiled.core.errors import PrecompiledError
-from precompiled.torch_internals import custom_ops
+from precompiled.torch_internals import custom_ops, libdevice
 
 # The environment variables that a compile depends on: a worker gets these from the client, and no others. Where they
 # differ another worker is started, so variables that a launcher sets for each rank, job or run must not be among them.
@@ -106,8 +106,11 @@ def _vllms_variables(is_imported: bool) -> frozenset[str]:
 
 def _is_set_by_torch(name: str) -> bool:
     """Builds with an assembler of their own (2.11) name it here before their first compile for a GPU, for the rest of
-    the process (torch/_inductor/runtime/compile_tasks.py): what has compiled is no other environment for that.
+    the process (torch/_inductor/runtime/compile_tasks.py), and others CUDA's mathematical library: what has compiled is
+    no other environment for that.
     """
+    if name == libdevice.VARIABLE:
+        return libdevice.is_set_here()
     own = os.path.join(os.path.dirname(torch.__file__), "bin", "ptxas")
     return name == "TRITON_PTXAS_PATH" and os.environ[name] == own
 

@@ -99,6 +99,11 @@ bool Device::lost() const {
     return access(file.c_str(), F_OK) == 0 || access((file + "-" + std::to_string(getpid())).c_str(), F_OK) == 0;
 }
 
+bool Device::exclusive() const {
+    const std::string file = state_file("exclusive-" + std::to_string(index));
+    return !file.empty() && access(file.c_str(), F_OK) == 0;
+}
+
 const std::vector<Device>& visible() {
     static const std::vector<Device> chosen = [] {
         const char* wanted = getenv("CUDA_VISIBLE_DEVICES");
@@ -153,6 +158,7 @@ int attribute(const Device& device, int which) {
         case CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH: return kind.bus_bits;
         case CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE: return kind.memory_mhz * 1000;
         case CU_DEVICE_ATTRIBUTE_CLOCK_RATE: return 1000000;  // kHz: no rate that anybody measured
+        case CU_DEVICE_ATTRIBUTE_COMPUTE_MODE: return device.exclusive() ? CU_COMPUTEMODE_EXCLUSIVE_PROCESS : CU_COMPUTEMODE_DEFAULT;
         case CU_DEVICE_ATTRIBUTE_PCI_BUS_ID: return device.index + 1;
         case CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING:
         case CU_DEVICE_ATTRIBUTE_CONCURRENT_KERNELS:

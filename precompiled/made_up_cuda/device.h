@@ -27,6 +27,7 @@ struct Device {
     std::string uuid_text() const;  // GPU-6d616465-7570-...: "made" "up" in ASCII
     std::string bus() const;
     bool lost() const;              // a file lost-<index> in the state folder says so, or lost-<index>-<pid>
+    bool exclusive() const;         // one process's alone: a file exclusive-<index> there
 };
 
 const std::vector<Device>& host();     // all of the host

@@ -44,6 +44,7 @@ from precompiled.torch_internals import (
     freezing,
     gpu_memory,
     kernel_units,
+    libdevice,
     meshes,
     metadata,
     modes,
@@ -105,6 +106,7 @@ def compile_graph(
         kernel_units.collected(progress.kernels) as collector,
         freezing.collected(weights),
         untimed.choices(),
+        libdevice.taken_back(),
         static_launchers.kept(),
         cudagraph_parts.made_ahead(),
     ):

@@ -4,7 +4,11 @@ So a worker keeps its context alone between two jobs. And a GPU that is full is 
 finds no memory there, not even for a context, leaves the graph to the process that asked. Where only a part of what a
 compile wanted to measure was refused memory by PyTorch's allocator, torch goes on without it, as if it were the slowest
 (torch/_inductor/select_algorithm.py, benchmark_choices), and keeps that for the next compile: nothing is published
-then, and nothing kept, unless the GPU was this compile's own.
+then, and nothing kept, unless the GPU was this compile's own. Where it is not, a compile may take half of what is free,
+so that what it measures is refused memory before a step of the program's is.
+
+In exclusive-process mode the first process that makes a context has the GPU to itself. That must not be a worker, which
+stays: the next program would find no GPU. Below MPS all processes are one.
 
 Private names: torch._C.{_cuda_clearCublasWorkspaces, _cuda_hasPrimaryContext},
 torch._inductor.codecache.CacheBase.get_local_cache_path. Checked on 2.11.0, 2.13.0, 2.15.0.
@@ -12,7 +16,9 @@ torch._inductor.codecache.CacheBase.get_local_cache_path. Checked on 2.11.0, 2.1
 
 from __future__ import annotations
 
+import ctypes
 import gc
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
@@ -23,14 +29,22 @@ from precompiled.core.errors import CompileFailed
 from precompiled.torch_internals.gpu_room import FULL
 
 OF_OTHERS = 0.25  # of a GPU's memory: a context takes far less
+OF_FREE = 0.5  # for a compile beside others
+_COMPUTE_MODE, _DEFAULT = 20, 0  # CU_DEVICE_ATTRIBUTE_COMPUTE_MODE, CU_COMPUTEMODE_DEFAULT
+_MPS = "/tmp/nvidia-mps"
 
 
 @contextmanager
 def given_back() -> Iterator[None]:
     """Collect a compile's objects at its end (docs/decisions/0014), and free the GPU memory that it has allocated.
 
-    Raises CompileFailed where there was too little of it, also where the compile itself took that for an answer.
+    Raises CompileFailed where there was too little of it, also where the compile itself took that for an answer; and
+    where the GPU is one process's alone.
     """
+    if torch.cuda.is_available():
+        _refuse_exclusive()
+        free, total = torch.cuda.mem_get_info()
+        torch.cuda.set_per_process_memory_fraction(OF_FREE * free / total if _is_others() else 1.0)
     before = _refused()
     try:
         yield
@@ -45,6 +59,17 @@ def given_back() -> Iterator[None]:
         if torch.cuda.is_initialized():
             torch._C._cuda_clearCublasWorkspaces()  # blocks of the allocator that are in use until somebody says so
             torch.cuda.empty_cache()
+
+
+def _refuse_exclusive() -> None:
+    driver = ctypes.CDLL("libcuda.so.1")  # asked without a context; an error leaves what is there
+    device, mode = ctypes.c_int(0), ctypes.c_int(_DEFAULT)
+    driver.cuInit(0)
+    driver.cuDeviceGet(ctypes.byref(device), 0)
+    driver.cuDeviceGetAttribute(ctypes.byref(mode), _COMPUTE_MODE, device)
+    below_mps = os.path.exists(os.path.join(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", _MPS), "control"))
+    if mode.value != _DEFAULT and not below_mps:
+        raise CompileFailed("the GPU is in exclusive-process mode, and is left to the program", code="gpu-unavailable")
 
 
 def _refused() -> int:

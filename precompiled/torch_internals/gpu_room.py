@@ -18,12 +18,19 @@ T = TypeVar("T")
 FULL = re.compile(r"CUDA[^\n]*out of memory")  # as PyTorch's allocator, CUDA's runtime and its driver say it
 
 
-def with_room(load: Callable[[], T]) -> T:
+def with_room(load: Callable[[], T], device: str) -> T:
     """What ``load`` gives; where the GPU is full, once more after the allocator has given back what nobody uses."""
     try:
         return load()
     except RuntimeError as error:
-        if not FULL.search(str(error)):
+        if device == "cpu" or not is_full(error):
             raise
-    torch.cuda.empty_cache()
+    # This may be a thread in which another GPU is current: CUDA would make a context there, of hundreds of MB.
+    with torch.cuda.device(device):
+        torch.cuda.empty_cache()
     return load()
+
+
+def is_full(error: BaseException) -> bool:
+    """Whether an error says that a GPU has no memory left."""
+    return FULL.search(str(error)) is not None

@@ -35,6 +35,7 @@ from precompiled.torch_internals import (
     modes,
     moved,
     program_classes,
+    triton_futures,
 )
 
 
@@ -75,7 +76,8 @@ def load_bundle(
     # This may be a thread in which another GPU is current.
     there = torch.cuda.device(index) if index else nullcontext()
     ahead = cudagraph_parts.made_ahead() if cudagraphs else nullcontext()
-    with there, modes.thread_local(program_modes), tracing(context), kernels.mapped(native), ahead:
+    alone = triton_futures.of_this_thread()
+    with there, modes.thread_local(program_modes), tracing(context), kernels.mapped(native), alone, ahead:
         if isinstance(bundle.compiled_fw.result, freezing.Frozen):
             bundle.compiled_fw.result.bind(frozen)
             taken = bundle.compiled_fw.result.reordered

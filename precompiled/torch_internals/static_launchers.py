@@ -12,10 +12,14 @@ process that loads the bundle then asks Triton for the kernel, which asks ptxas 
   it has loaded the kernel, and by then it has put the launcher aside. So that launcher is given what the look added,
   and is told that it was taken: the artifact's key has the GPU's properties, by which torch decides.
 
+And one thing keeps machine code out of it: since 2.13, where anything was measured in a compile (max-autotune), the
+bundle has the code of what was found the quickest, and of nothing else (TritonBundler.put_winner, collect). The kernels
+around it were never run here. So no winner is told.
+
 Private names: torch._inductor.codegen.triton.get_fused_kernel_name,
 torch._inductor.runtime.triton_heuristics.CachingAutotuner.{_dynamic_scale_rblock, _make_launchers, compile_results,
 inductor_meta, is_statically_launchable, prepare_for_caching},
-torch._inductor.triton_bundler.TritonBundler.{put_static_autotuner, _static_autotuners}.
+torch._inductor.triton_bundler.TritonBundler.{put_static_autotuner, put_winner, _static_autotuners}.
 Checked on 2.11.0, 2.13.0, 2.15.0.
 """
 
@@ -50,6 +54,8 @@ def kept() -> Iterator[None]:
         patches.replace(codegen, "get_fused_kernel_name", _cut)
         patches.replace(TritonBundler, "put_static_autotuner", launchers.put)
         patches.replace(CachingAutotuner, "_dynamic_scale_rblock", launchers.scale)
+        if hasattr(TritonBundler, "put_winner"):  # not in 2.11
+            patches.replace(TritonBundler, "put_winner", lambda original: lambda kernel_hash: None)
         yield
     finally:
         patches.undo()

@@ -139,6 +139,21 @@ def test_a_gpu_whose_memory_is_full_is_not_the_graphs_fault(host: Host, tmp_path
     assert [graph["source"] for graph in answer["reports"]] == ["inline"]
 
 
+@needs_the_log
+@pytest.mark.reason("gpu-unavailable")
+def test_a_gpu_that_is_one_processs_alone_is_left_to_the_program(host: Host, tmp_path: Path) -> None:
+    """A worker that had made its context first would stay, and the next program find no GPU."""
+    exclusive = Path(os.environ["CUDA_MADE_UP_STATE"], "exclusive-2")
+    exclusive.touch()
+    try:
+        host.start_daemon()
+        answer = run(host, "plain", tmp_path / "plain", CUDA_VISIBLE_DEVICES="2")
+    finally:
+        exclusive.unlink()
+    assert {graph["reason"] for graph in answer["reports"]} == {"gpu-unavailable"}, answer["reports"]
+    assert {graph["source"] for graph in answer["reports"]} == {"inline"}
+
+
 # ---------------------------------------------------------------- kernels of the program's, packages
 
 

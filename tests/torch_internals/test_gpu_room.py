@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import pytest
 import torch
 
@@ -13,6 +15,8 @@ FULL = RuntimeError("CUDA driver error: out of memory")
 def test_a_load_is_tried_again_with_more_room(monkeypatch: pytest.MonkeyPatch) -> None:
     done: list[str] = []
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: done.append("emptied"))
+    # The swap's thread has another GPU than its graph's, and must make no context there.
+    monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext(done.append(device)))
 
     def load() -> str:
         done.append("load")
@@ -20,19 +24,20 @@ def test_a_load_is_tried_again_with_more_room(monkeypatch: pytest.MonkeyPatch) -
             raise FULL
         return "loaded"
 
-    assert gpu_room.with_room(load) == "loaded"
-    assert done == ["load", "emptied", "load"]
+    assert gpu_room.with_room(load, "cuda:0") == "loaded"
+    assert done == ["load", "cuda:0", "emptied", "load"]
 
 
 @pytest.mark.parametrize("error", [FULL, RuntimeError("invalid device function"), ValueError("no artifact")])
 def test_other_errors_and_a_second_one_are_raised(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
     tried: list[int] = []
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())
 
     def load() -> None:
         tried.append(1)
         raise error
 
     with pytest.raises(type(error), match=str(error)):
-        gpu_room.with_room(load)
+        gpu_room.with_room(load, "cuda:0")
     assert len(tried) == (2 if error is FULL else 1)

@@ -1,0 +1,107 @@
+"""What a client measures of an artifact's kernels is found again, and what a worker measures loses no kernel."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+import support_compiles
+import torch
+from support_graphs import captured
+
+from precompiled.graph import capture, environment
+from precompiled.torch_internals import freezing, libdevice, measured, program_classes, static_launchers, triton_futures
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="NOT TESTED ON A GPU: torch.cuda.is_available() is False"),
+]
+
+
+@pytest.fixture(autouse=True)
+def caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "triton"))
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))
+
+
+def code_of(function: Any, *inputs: torch.Tensor) -> Any:
+    """What a client gets of a worker's compile."""
+    program = capture.parse(captured(function, *inputs).program.to_bytes())
+    bundle = program_classes.loads(support_compiles.compiled(program).bundle, {})
+    return freezing.code_of(bundle.compiled_fw)
+
+
+def test_a_choice_among_an_artifacts_configurations_is_found_by_the_next_process() -> None:
+    """Also where the worker has added one, as for this reduction (tests/programs/client.py has the same)."""
+    from torch._inductor.runtime.triton_heuristics import check_autotune_cache
+
+    def reduction(x: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(x, dim=-1) + torch.nn.functional.layer_norm(x, x.shape[-1:])
+
+    def pointwise(x: torch.Tensor) -> torch.Tensor:
+        return (x.t() + x).sin()
+
+    kernels = []
+    for function, shape in ((reduction, (4096, 8191)), (pointwise, (2048, 2048))):
+        code = code_of(function, torch.randn(shape, device="cuda"))
+        measured.keep_here(code)
+        kernels += [launched.kernel for launched in code._triton_bundle.static_autotuners]
+    several = [kernel for kernel in kernels if len(kernel.compile_results) > 1]
+    assert several, "no kernel with more than one configuration"
+    for kernel in several:
+        chosen = kernel.compile_results[-1].config
+        kernel.save_cache_hook(chosen, 0)
+        found, _cache, _told = check_autotune_cache(
+            [result.config for result in kernel.compile_results], kernel.filename, kernel.inductor_meta
+        )
+        assert [(config.kwargs, config.num_warps) for config in found] == [(chosen.kwargs, chosen.num_warps)]
+
+
+def test_kernels_that_were_not_measured_are_kept_beside_those_that_were() -> None:
+    from torch._inductor.triton_bundler import TritonBundler
+
+    if not hasattr(TritonBundler, "put_winner"):
+        pytest.skip("NOT TESTED: this torch keeps all (2.11)")
+    with static_launchers.kept(), torch._inductor.config.patch(bundle_triton_into_fx_graph_cache=True):
+        TritonBundler.begin_compile()
+        try:
+            TritonBundler.put_winner("measured")
+            assert not TritonBundler._winners
+        finally:
+            TritonBundler.end_compile()
+
+
+def test_a_choice_of_libdevice_ends_with_its_compile(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As torch makes it where a program asks for eager's rounding: it is no fact of this process's later graphs."""
+    from triton import knobs
+
+    monkeypatch.delenv(libdevice.VARIABLE, raising=False)
+    before = environment.facts("cuda:0")
+    with libdevice.taken_back():
+        os.environ[libdevice.VARIABLE] = "/usr/local/cuda/nvvm/libdevice/libdevice.10.bc"
+        knobs.nvidia.libdevice_path = os.environ[libdevice.VARIABLE]
+        assert environment.facts("cuda:0") == before
+    assert knobs.nvidia.libdevice_path is None and libdevice.VARIABLE not in os.environ
+    monkeypatch.setenv(libdevice.VARIABLE, "/opt/libdevice.10.bc")  # the user's own
+    assert environment.facts("cuda:0") != before
+
+
+def test_a_load_has_its_kernels_to_itself() -> None:
+    """A compile in another thread clears the process's table at its end."""
+    from torch._inductor.async_compile import CompiledTritonKernels
+
+    CompiledTritonKernels.save("of the compile", "compiling")
+    with triton_futures.of_this_thread():
+        CompiledTritonKernels.save("of the load", "loading")
+        assert CompiledTritonKernels.get("of the compile") is None
+        other = threading.Thread(target=CompiledTritonKernels.cache_clear)
+        other.start()
+        other.join()
+        assert CompiledTritonKernels.get("of the load") == "loading"
+        CompiledTritonKernels.remove_future("of the load")
+        assert CompiledTritonKernels.get("of the load") is None
+    assert CompiledTritonKernels.get("of the compile") is None  # cleared
+    assert CompiledTritonKernels.get("of the load") is None
