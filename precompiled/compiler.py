@@ -151,8 +151,10 @@ def _among_hosts(
 
 
 def is_there(store: Store, job: wire.Job) -> bool:
-    """Whether the store has an artifact for the sizes of this job. Raises StoreError where all slots are taken."""
-    artifacts = store.lookup(job.key)
+    """Whether the store has an artifact for the sizes of this job, where it is to be tuned a tuned one. Raises
+    StoreError where all slots are taken.
+    """
+    artifacts = [item for item in store.lookup(job.key) if not (job.tune and item.manifest.tier == fmt.UNTIMED)]
     if not artifacts:
         return False
     if any(not artifact.manifest.guards for artifact in artifacts):
@@ -258,6 +260,7 @@ def _compile_program(
             "host": socket.gethostname(),
             **({"device": "made up"} if _is_made_up(job) else {}),
         },
+        tier=fmt.UNTIMED if result.undecided else fmt.DEFAULT,
         has_backward=result.has_backward,
         kernels=result.native.kernels,
     )

@@ -65,6 +65,7 @@ class Submit(_Message, frozen=True):
     waiting: bool = False  # a client waits for it: it goes before background jobs
     base: list[str] = []  # absolute paths of the client's base stores: what one of them has is not compiled
     farm: bool = False  # while no worker has room for it, it may be offered to the client's farm (docs/farm.md)
+    tune: bool = False  # an artifact that was made without measuring (docs/targets.md) does not count as one
 
 
 class Tally(_Message, frozen=True):
@@ -333,6 +334,7 @@ class Job(_Message, frozen=True):
     queued_s: float = 0.0  # since its first submit
     may_park: bool = False  # the daemon knows the outcome "parked"
     offer: Offer | None = None  # for a courier
+    tune: bool = False  # as in Submit
 
 
 class Exit(_Message, frozen=True):

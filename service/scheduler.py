@@ -519,6 +519,7 @@ class Scheduler:
             compile_threads=self._threads(now), failure_ttl_s=self.limits.failure_ttl_s,
             name=submit.name, attempt=job.attempt, cache_max_bytes=self.limits.cache_max_bytes,
             cache_max_inodes=self.limits.cache_max_inodes, base=submit.base, queued_s=now - job.since, may_park=True,
+            tune=submit.tune,
             offer=wire.Offer(submit.environment, self.limits.job_timeout_s) if worker.is_courier else None,
         )  # fmt: skip
         out.append(RunJob(worker.number, order, self._yields_until(job)))

@@ -40,6 +40,7 @@ COMMANDS = {
     "explain": "precompiled.cli.explain",
     "package": "precompiled.cli.package",
     "bake": "precompiled.cli.bake",
+    "tune": "precompiled.cli.tune",
     "push": "precompiled.cli.remote",
     "pull": "precompiled.cli.remote",
     "sync": "precompiled.cli.remote",

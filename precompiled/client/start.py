@@ -25,7 +25,8 @@ TAIL_BYTES = 4096  # of what a daemon that failed said
 # Directories are told anyway; the others a client alone uses.
 _OF_A_CLIENT = ("runtime_dir", "cache_dir", "base", "remote", "remote_unsigned", "remote_put", "remote_timeout_s",
                 "remote_ahead_s", "farm",
-                "mode", "wait_s", "require", "progress", "autostart", "packages", "package_audit")  # fmt: skip
+                "mode", "wait_s", "require", "progress", "autostart", "packages", "package_audit",
+                "compile_without_gpu")  # fmt: skip
 
 Kind = Literal["ready", "already-running", "timed-out", "failed"]
 

@@ -379,6 +379,8 @@ _TABLE = (
         "the message has the list"),
     _command("target-unavailable", "no GPU can be made up here: no CUDA build of torch, no compiler, no headers",
         "the message says what to install; no GPU and no driver is needed"),
+    _command("gpu-use-unknown", "`tune --when-idle` cannot ask how much the GPU is used",
+        "tune without it, while nothing uses the GPU"),
     _command("cache-dir", "the system daemon's cache directory cannot be made", "modes of its parent"),
     _command("libzmq", "this libzmq does not tell who a peer is", "pyzmq 26 or later"),
     _command("scheduler", "the scheduler was driven along a transition that does not exist",

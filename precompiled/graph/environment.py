@@ -136,6 +136,22 @@ def facts(device: str, *, uses_cpu: bool = True, of_a_worker: bool = False) -> d
     return found
 
 
+def device_with(wanted: Mapping[str, Any]) -> tuple[str, str]:
+    """What this process calls a device that has these facts, or "", and what differs on the one that is most like it.
+
+    ``wanted``: as ``facts`` gives them.
+    """
+    devices = [f"cuda:{index}" for index in range(torch.cuda.device_count())] if "gpu" in wanted else ["cpu"]
+    problems = []
+    for device in devices:
+        here = facts(device, uses_cpu="cpu" in wanted)
+        names = [name for name in sorted({*wanted, *here}) if wanted.get(name) != here.get(name)]
+        if not names:
+            return device, ""
+        problems.append("; ".join(f"{name}: {wanted.get(name)!r}, here {here.get(name)!r}" for name in names))
+    return "", min(problems, key=len, default="gpu: there is none here")
+
+
 def _keyed_variables(of_a_worker: bool) -> dict[str, str]:
     return {name: os.environ[name] for name in sorted(os.environ) if _is_keyed(name, of_a_worker)}
 

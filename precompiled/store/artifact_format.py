@@ -45,6 +45,9 @@ MAX_FILE_BYTES = 4 << 30
 # The program in a failure record: a client that looks the graph up reads the whole record.
 MAX_FAILURE_PROGRAM_BYTES = 1 << 20
 
+# Tiers. "untimed": made where no time can be measured, and one would have made a choice; another may be quicker.
+DEFAULT, UNTIMED = "default", "untimed"
+
 _KEY = re.compile(r"[0-9a-f]{64}")
 _FILE = re.compile(r"entry\.bin|program\.json\.gz|native/[0-9a-f]{64}\.so")
 
@@ -86,7 +89,7 @@ class Manifest:
     compile_s: float
     created: float  # seconds since the epoch
     compiled_by: dict[str, str]  # version, uid, pid, host; device where it is made up: nothing was chosen by a time
-    tier: str = "default"
+    tier: str = DEFAULT
     has_backward: bool = False
     kernels: dict[str, str] = field(default_factory=dict)  # name of a kernel -> the digest of its file in native/
     format: int = FORMAT
@@ -156,10 +159,11 @@ def open_manifest(data: bytes, key: str) -> Manifest:
 
 
 def names_for_others(manifest: Manifest) -> list[str]:
-    """The files that another host or user needs: all, with the program only where there are guards. Then it may be
-    asked for a further variant where nothing is traced (packages/graphs.py); it has lines of the user's code.
+    """The files that another host or user needs: all, with the program only where it may be compiled again: for
+    further sizes where nothing is traced (packages/graphs.py), or to be tuned. It has lines of the user's code.
     """
-    return [name for name in manifest.files if name != PROGRAM or manifest.guards]
+    again = bool(manifest.guards) or manifest.tier == UNTIMED
+    return [name for name in manifest.files if name != PROGRAM or again]
 
 
 def encode_failure(failure: Failure) -> bytes:

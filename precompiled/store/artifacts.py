@@ -67,8 +67,8 @@ class Store(Reader):
     # ------------------------------------------------------------------ reading
 
     def lookup(self, key: str) -> list[Artifact]:
-        """All variants of ``key``, the store's own by slot, then those that only a base has; with checked manifests:
-        their files are checked when they are read.
+        """All variants of ``key``, the store's own by slot, then those that only a base has, and last what could be
+        tuned; with checked manifests: their files are checked when they are read.
 
         A corrupt artifact is put into quarantine and left out. Raises UntrustedStore when the store itself, or an
         artifact of the key in it, could have been written by another user.
@@ -94,7 +94,7 @@ class Store(Reader):
                 for artifact in base.lookup(key, self._told)
                 if artifact.variant not in known and not bases.is_left_out(artifact, self.quarantined)
             ]
-        return found
+        return sorted(found, key=lambda artifact: artifact.manifest.tier == fmt.UNTIMED)
 
     def is_own(self, artifact: Artifact) -> bool:
         """Whether an artifact is in the user's own store, and not in a base."""

@@ -70,6 +70,7 @@ class CompileResult:
     has_backward: bool
     guards: str
     any_place: bool  # whether it is for each place in the graph's meshes
+    undecided: int  # choices that a time would have made, and nothing could measure
 
 
 class _ExampleValues(torch.fx.Interpreter):
@@ -105,7 +106,7 @@ def compile_graph(
         _serializable(),
         kernel_units.collected(progress.kernels) as collector,
         freezing.collected(weights),
-        untimed.choices(),
+        untimed.choices() as choices,
         libdevice.taken_back(),
         static_launchers.kept(),
         cudagraph_parts.made_ahead(),
@@ -132,7 +133,8 @@ def compile_graph(
     except Exception as error:
         raise CompileFailed(f"the result cannot be pickled: {error}", code="not-serializable") from error
     progress.phase("C++ compilers")
-    return CompileResult(pickled, collector.native(), bundle.compiled_bw is not None, guards, not asked.yes)
+    return CompileResult(pickled, collector.native(), bundle.compiled_bw is not None, guards, not asked.yes,
+                         choices.undecided)  # fmt: skip
 
 
 def _refuse_input_guards(context: TracingContext) -> None:

@@ -3,47 +3,98 @@
 Inductor measures in a compile whether a matrix product is quicker when it is padded
 (torch/_inductor/fx_passes/pad_mm.py) and, under max-autotune, which of a library's and of Triton's kernels is the
 quickest (torch/_inductor/select_algorithm.py). Both have a form without a choice, which is taken here: no padding,
-and the library's kernel. What else would be measured is not compiled. The configurations of Triton's kernels, those of
-coordinate descent as well, are measured where they are launched first: in the client.
+and the library's kernel; and it is noted that there was one. What else would be measured is not compiled. The
+configurations of Triton's kernels, those of coordinate descent as well, are measured where they are launched first: in
+the client.
 
-Private names: torch._inductor.config.{patch, shape_padding, force_shape_pad, max_autotune_gemm_backends,
-max_autotune_conv_backends}. Checked on 2.11.0, 2.13.0, 2.15.0.
+Private names: torch._inductor.config.{patch, max_autotune, max_autotune_gemm, max_autotune_gemm_backends,
+max_autotune_conv_backends}, torch._inductor.fx_passes.pad_mm.{should_pad, should_pad_bench_key},
+torch._inductor.select_algorithm.AlgorithmSelectorCache.__call__. Checked on 2.11.0, 2.13.0, 2.15.0.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch._inductor.config as inductor
 
 from precompiled.core.errors import CompileFailed
 from precompiled.made_up_cuda import activate
+from precompiled.torch_internals.patches import Patches
+
+
+@dataclass
+class Choices:
+    """How many were left undecided: what a compile beside a GPU would have measured."""
+
+    undecided: int = 0
+
+
+class _Measured(Exception):
+    """Whether to pad depends on times."""
 
 
 @contextmanager
-def choices() -> Iterator[None]:
+def choices() -> Iterator[Choices]:
     """For a compile whose result is kept. Raises CompileFailed where something asked for a time all the same, also
     where the compile itself took the error for an answer. Does nothing where times can be measured.
 
     Within the program's configuration: the key has that, and not what is set here.
     """
+    found = Choices()
     if not activate.is_active():
-        yield
+        yield found
         return
-    settled: dict[str, Any] = {"max_autotune_gemm_backends": "ATEN", "max_autotune_conv_backends": "ATEN"}
-    if not inductor.force_shape_pad:  # which pads without a look at times
-        settled["shape_padding"] = False
-    with inductor.patch(settled), activate.compiling() as refused:
+    from torch._inductor.fx_passes import pad_mm
+    from torch._inductor.select_algorithm import AlgorithmSelectorCache
+
+    patches = Patches()
+    settled = {"max_autotune_gemm_backends": "ATEN", "max_autotune_conv_backends": "ATEN"}
+    try:
+        # Asked for where nothing else decides, just before it is measured.
+        patches.replace(pad_mm, "should_pad_bench_key", lambda original: _is_measured)
+        patches.replace(pad_mm, "should_pad", functools.partial(_not_padded, found))
+        patches.replace(AlgorithmSelectorCache, "__call__", functools.partial(_the_only_one, found))
+        with inductor.patch(settled), activate.compiling() as refused:
+            try:
+                yield found
+            except Exception as error:
+                if not (what := refused()):
+                    raise
+                raise _not_here(what) from error
+            if what := refused():
+                raise _not_here(what)
+    finally:
+        patches.undo()
+
+
+def _is_measured(*args: Any, **options: Any) -> str:
+    raise _Measured
+
+
+def _not_padded(found: Choices, original: Callable[..., bool]) -> Callable[..., bool]:
+    @functools.wraps(original)
+    def should_pad(*args: Any, **options: Any) -> bool:
         try:
-            yield
-        except Exception as error:
-            if not (what := refused()):
-                raise
-            raise _not_here(what) from error
-        if what := refused():
-            raise _not_here(what)
+            return original(*args, **options)
+        except _Measured:
+            found.undecided += 1
+            return False
+
+    return should_pad
+
+
+def _the_only_one(found: Choices, original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def select(*args: Any, **options: Any) -> Any:
+        found.undecided += bool(inductor.max_autotune or inductor.max_autotune_gemm)
+        return original(*args, **options)
+
+    return select
 
 
 def _not_here(what: str) -> CompileFailed:

@@ -51,7 +51,7 @@ def asked_for(monkeypatch: pytest.MonkeyPatch, *arguments: Any, **options: Any) 
     def as_it_is() -> Any:
         with activate.compiling() as refused:
             try:
-                yield
+                yield untimed.Choices()
             finally:
                 found.append(refused())
 
@@ -73,6 +73,20 @@ def test_a_product_is_not_padded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert asked_for(monkeypatch, mm, *odd) == "a measured time"
     code = compiled(mm, *odd)
     assert "extern_kernels.mm(" in code and "triton" not in code.partition("def call")[2], code
+
+
+def test_what_a_time_would_have_decided_is_noted() -> None:
+    """What has nothing of it is as good as beside a GPU, and need not be tuned."""
+
+    def undecided(size: int, **options: Any) -> int:
+        inputs = torch.randn(512, size, device="cuda"), torch.randn(size, 512, device="cuda")
+        program = captured(mm, *inputs, options=options).program
+        return support_compiles.compiled(capture.parse(program.to_bytes())).undecided
+
+    assert undecided(511) == 1  # whether to pad
+    assert undecided(511, force_shape_pad=True) == 0
+    assert undecided(512) == 0
+    assert undecided(512, max_autotune=True) == 1  # which kernel
 
 
 def test_a_product_that_is_to_be_padded_in_any_case_is() -> None:

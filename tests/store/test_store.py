@@ -104,6 +104,17 @@ def test_variants_take_slots_in_order(store: Store) -> None:
     ]  # fmt: skip
 
 
+def test_what_could_be_tuned_comes_last_also_before_a_bases(tmp_path: Path) -> None:
+    base = Store(tmp_path / "base")
+    base.publish(payload())
+    store = Store(tmp_path / "store", [base.root])
+    store.publish(payload(tier=fmt.UNTIMED))
+    store.publish(payload(guards="s0 > 0"))
+    found = [(artifact.manifest.tier, artifact.root == base.root) for artifact in store.lookup(KEY)]
+    assert found == [(fmt.DEFAULT, False), (fmt.DEFAULT, True), (fmt.UNTIMED, False)]
+    assert fmt.PROGRAM not in fmt.names_for_others(store.lookup(KEY)[1].manifest)
+
+
 def test_a_freed_slot_is_taken_again(store: Store) -> None:
     for guards in ("a", "b"):
         store.publish(payload(guards=guards))

@@ -1,0 +1,180 @@
+"""tune: compiles again, beside this host's GPU, what was made where nothing could be measured (docs/targets.md)."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import threading
+import time
+import uuid
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from precompiled.cli.app import command
+from precompiled.cli.output import SHOWN_DIGITS, Output
+from precompiled.core.config import Settings
+from precompiled.core.errors import PrecompiledError, StoreError
+from precompiled.core.words import counted
+from precompiled.store import artifact_format as fmt
+from precompiled.store.artifacts import Artifact, Store
+
+if TYPE_CHECKING:
+    from precompiled import wire
+    from precompiled.client.connection import Connection
+
+IDLE_PERCENT = 5
+LOOKS, LOOK_S = 3, 1.0  # so often in a row a GPU is seen to idle, before it is believed to
+BUSY_S = 10.0  # between two rounds of them
+
+
+@command("tune")
+@click.option("--when-idle", is_flag=True, help="Begin each compile when nothing uses the GPU, and wait for that.")
+@click.argument("keys", nargs=-1, metavar="[KEY]...")
+def tune_command(out: Output, settings: Settings, when_idle: bool, keys: tuple[str, ...]) -> int:
+    """Compile again, beside this host's GPU, what was made without one and had a choice to measure.
+
+    That is what `--target`, `compile_without_gpu` or a farm have left in the store or a base: all of it, or the
+    artifacts of the KEYs (beginnings are enough). Run it in the program's environment, while the GPU idles. Processes
+    that start later use what comes of it, on other hosts too where there is a remote. Exit status 1 when one was left.
+    """
+    store = Store(settings.cache_dir, settings.base)
+    found = untuned(store, [key.lower() for key in keys])
+    tuned: list[str] = []
+    left: dict[str, str] = {}
+    if found:
+        connection = _connected(settings)
+        try:
+            for number, artifact in enumerate(found, 1):
+                manifest = artifact.manifest
+                out.note(f"{number}/{len(found)} {manifest.name} {manifest.key[:SHOWN_DIGITS]}")
+                began = time.monotonic()
+                why = _tune(out, settings, store, artifact, connection, when_idle)
+                if why:
+                    left[manifest.key] = why
+                    out.note(f"    left as it is: {why}")
+                else:
+                    tuned.append(manifest.key)
+                    out.note(f"    compiled in {time.monotonic() - began:.1f} s")
+        finally:
+            connection.close()
+    text = f"Tuned {counted(len(tuned), 'artifact')}" + (f", left {len(left)}." if left else ".")
+    out.result({"tuned": tuned, "left": left}, text if found else "There is nothing to tune.")
+    return 1 if left else 0
+
+
+def untuned(store: Store, beginnings: Sequence[str] = ()) -> list[Artifact]:
+    """What could be tuned and is not, by name; ``beginnings``: of keys."""
+    every = [item for item in store.all_artifacts() if item.manifest.key.startswith(tuple(beginnings) or "")]
+    done = {(item.manifest.key, item.manifest.guards) for item in every if item.manifest.tier != fmt.UNTIMED}
+    found: dict[tuple[str, str], Artifact] = {}
+    for item in every:
+        what = item.manifest.key, item.manifest.guards
+        if item.manifest.tier == fmt.UNTIMED and what not in done:
+            found.setdefault(what, item)
+    return sorted(found.values(), key=lambda item: (item.manifest.name, item.manifest.key))
+
+
+def _connected(settings: Settings) -> Connection:
+    from precompiled.client.connection import Connection
+    from precompiled.client.link import daemon_reachable
+    from precompiled.client.start import start_daemon
+
+    if not daemon_reachable(settings):
+        outcome = start_daemon(settings)
+        if not outcome.runs:
+            raise PrecompiledError(f"no daemon runs: {outcome.reason}", "`precompiled doctor`", code="no-daemon")
+    return Connection(settings)
+
+
+def _tune(
+    out: Output, settings: Settings, store: Store, artifact: Artifact, connection: Connection, when_idle: bool
+) -> str:
+    """Have one compiled; why it was not, or nothing."""
+    from precompiled import wire
+    from precompiled.graph import capture, environment
+    from precompiled.torch_internals import codec, configs, metadata
+
+    manifest = artifact.manifest
+    try:
+        data = store.read_program(artifact)
+    except (StoreError, FileNotFoundError) as error:
+        return str(error)
+    if data is None:
+        return "it does not say what it was compiled from"
+    program = capture.parse(data)
+    if any("content" in item for item in program["inputs"]["args"]):
+        return "weights are constants of its code, and nobody has kept them"
+    device, differing = environment.device_with(program["environment"])
+    if differing:
+        return f"it is for another environment than this one ({differing})"
+    settled = {**codec.modules(program["graph"]), **metadata.modules(program["inputs"])}
+    interpreter, place = environment.worker_for(device, {**settled, **configs.modules(program["configs"])})
+    if when_idle and device != "cpu":
+        wait_until_idle(place.partition(":")[2], out)
+    message = wire.Submit(
+        id=uuid.uuid4().hex, key=manifest.key, store=str(store.root), environment=interpreter, device=place,
+        name=manifest.name, waiting=True, base=[str(path) for path in settings.base], tune=True,
+    )  # fmt: skip
+    why = _submitted(connection, message, data, settings.job_timeout_s)
+    if not why and not any(
+        item.manifest.guards == manifest.guards and item.manifest.tier != fmt.UNTIMED
+        for item in store.lookup(manifest.key)
+    ):
+        return "what came of it could not be measured either"
+    return why
+
+
+def _submitted(connection: Connection, message: wire.Submit, graph: bytes, limit_s: float) -> str:
+    """Wait for a job's end: why it has failed, or nothing."""
+    from precompiled import wire
+
+    ended = threading.Event()
+    said = [f"no end of it within {limit_s:g} s"]
+
+    def on_reply(reply: wire.DaemonMessage) -> None:
+        if isinstance(reply, wire.Rejected):
+            said[0] = f"{reply.message} ({reply.code})"
+            ended.set()
+        elif isinstance(reply, wire.Accepted) and reply.state == "published":
+            said[0] = ""
+            ended.set()
+
+    connection.submit(message, graph, on_reply)
+    try:
+        ended.wait(limit_s)
+    finally:
+        connection.forget(message.id)
+    return said[0]
+
+
+def wait_until_idle(uuid: str, out: Output) -> None:
+    """Return when a GPU idles. Raises PrecompiledError where nobody can tell."""
+    told = False
+    while True:
+        for _look in range(LOOKS):
+            if (used := _used_percent(uuid)) > IDLE_PERCENT:
+                break
+            time.sleep(LOOK_S)
+        else:
+            return
+        if not told:
+            out.note(f"    waits for the GPU, which is used ({used} %)")
+            told = True
+        time.sleep(BUSY_S)
+
+
+def _used_percent(uuid: str) -> int:
+    tool = shutil.which("nvidia-smi")
+    said = "it is not on PATH"
+    if tool is not None:
+        asked = [tool, f"--id={uuid}", "--query-gpu=utilization.gpu", "--format=csv,noheader,nounits"]
+        done = subprocess.run(asked, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+        said = (done.stdout or done.stderr).strip()
+        if done.returncode == 0 and said.isdigit():
+            return int(said)
+    raise PrecompiledError(
+        f"nvidia-smi does not say how much the GPU is used: {said}", "Tune without --when-idle, while nothing uses it",
+        code="gpu-use-unknown",
+    )  # fmt: skip

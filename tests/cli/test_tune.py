@@ -1,0 +1,82 @@
+"""`precompiled tune`: what was made where nothing could be measured is compiled again, and used instead.
+
+Without a GPU: an artifact of the CPU is made to say that it was made so.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+from support_host import Host
+
+from precompiled.cli import tune
+from precompiled.cli.output import Output
+from precompiled.core.errors import PrecompiledError
+from precompiled.store import artifact_format as fmt
+
+SPEC = {"model": "mlp", "training": False}
+
+
+def make_untimed(host: Host) -> str:
+    """The host's one artifact, as a compile without a GPU would have left it; its key."""
+    (artifact,) = host.store.all_artifacts()
+    sealed = fmt.seal(dataclasses.replace(artifact.manifest, tier=fmt.UNTIMED))
+    (artifact.path / fmt.MANIFEST).write_bytes(sealed)
+    return artifact.manifest.key
+
+
+def test_what_could_be_tuned_is_compiled_again_and_found_first(served: Host) -> None:
+    served.run(SPEC)
+    key = make_untimed(served)
+    assert served.run(SPEC)["reports"][0]["source"] == "hit", "until then it is used as it is"
+    assert served.answer({}, "tune", key[:12]) == {"tuned": [key], "left": {}}
+    assert [artifact.manifest.tier for artifact in served.store.lookup(key)] == [fmt.DEFAULT, fmt.UNTIMED]
+    assert served.answer({}, "tune") == {"tuned": [], "left": {}}
+    assert served.run(SPEC)["reports"][0]["source"] == "hit"
+
+
+def test_what_is_for_another_environment_is_left(served: Host) -> None:
+    served.run(SPEC)
+    key = make_untimed(served)
+    answer = served.answer({"ATEN_CPU_CAPABILITY": "default"}, "tune", status=1)
+    assert answer["tuned"] == [] and "another environment" in answer["left"][key]
+    assert len(served.store.lookup(key)) == 1
+
+
+def test_what_does_not_say_what_it_was_compiled_from_is_left(served: Host) -> None:
+    served.run(SPEC)
+    (artifact,) = served.store.all_artifacts()
+    files = {name: record for name, record in artifact.manifest.files.items() if name != fmt.PROGRAM}
+    sealed = fmt.seal(dataclasses.replace(artifact.manifest, tier=fmt.UNTIMED, files=files))
+    (artifact.path / fmt.MANIFEST).write_bytes(sealed)
+    answer = served.answer({}, "tune", status=1)
+    assert "compiled from" in answer["left"][artifact.manifest.key]
+
+
+def nvidia_smi(folder: Path, text: str) -> None:
+    folder.mkdir(exist_ok=True)
+    tool = folder / "nvidia-smi"
+    tool.write_text(f"#!/bin/sh\n{text}\n")
+    tool.chmod(0o755)
+
+
+def test_a_gpu_that_is_used_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tool says 97 % twice, then nothing is used any more."""
+    monkeypatch.setattr(tune, "LOOK_S", 0.0)
+    monkeypatch.setattr(tune, "BUSY_S", 0.0)
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=":")
+    asked = tmp_path / "asked"
+    nvidia_smi(tmp_path / "bin", f'echo "$1" >> {asked}; [ $(/usr/bin/wc -l < {asked}) -gt 2 ] && echo 0 || echo 97')
+    tune.wait_until_idle("GPU-1", Output(False))
+    assert asked.read_text().splitlines() == ["--id=GPU-1"] * (2 + tune.LOOKS)
+
+
+@pytest.mark.reason("gpu-use-unknown")
+def test_a_tool_that_does_not_say_how_much_is_used_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    nvidia_smi(tmp_path / "bin", "echo '[N/A]'")
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    with pytest.raises(PrecompiledError, match=r"\[N/A\]") as error:
+        tune.wait_until_idle("GPU-1", Output(False))
+    assert error.value.code == "gpu-use-unknown"
