@@ -180,6 +180,8 @@ def _op_name(qualified: str) -> tuple[str, str]:
     namespace, _, name = qualified.partition("::")
     if namespace in _OTHER_COLLECTIVE_OP_NAMESPACES:
         raise Bypass(f"the graph has the collective {qualified}", code="collective")
+    if namespace == "streams":  # names its stream or event by a number that this process alone knows
+        raise Bypass(f"the graph has {qualified}", code="marked-node")
     return namespace, name
 
 
