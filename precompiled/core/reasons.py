@@ -156,8 +156,9 @@ _TABLE = (
     _bypass("higher-order-operator", "an operator with effects, or of a user's own", "nothing yet"),
     _bypass("lookup-only", "no artifact, and the mode is `lookup`", "run once in another mode"),
     _bypass("marked-node",
-        "an operation with a mark that cannot be sent (several streams or their events, hooks, compiled autograd's "
-        "`steal_arg`), or a graph on a GPU for which `torch._dynamo.override_cudagraphs` asks for other CUDA graphs than the settings",
+        "an operation with a mark that cannot be sent (recomputation tags, hooks, compiled autograd's `steal_arg`), "
+        "several streams or their events, or a graph on a GPU for which `torch._dynamo.override_cudagraphs` asks for "
+        "other CUDA graphs than the settings",
         "nothing yet"),
     _bypass("direct-call",
         "Inductor was called by name (`torch._inductor.compile`, `standalone_compile`, a backend of yours that calls "
