@@ -138,7 +138,7 @@ def _among_hosts(
         if (problem := _of_the_gpu(job, error)) is not None:
             raise problem from error
         of_the_place = isinstance(error, StoreError) or _is_of_the_host(error) or code_of(error, "") in OF_THE_PLACE
-        if not of_the_place and not _is_made_up(job):
+        if not of_the_place and not _is_made_up(job) and not job.tune:
             among_hosts.failed()  # at the graph, where the next host would fail too
         raise
     among_hosts.published(artifact.slot)
@@ -154,7 +154,8 @@ def is_there(store: Store, job: wire.Job) -> bool:
     """Whether the store has an artifact for the sizes of this job, where it is to be tuned a tuned one. Raises
     StoreError where all slots are taken.
     """
-    artifacts = [item for item in store.lookup(job.key) if not (job.tune and item.manifest.tier == fmt.UNTIMED)]
+    every = store.lookup(job.key)
+    artifacts = [item for item in every if not (job.tune and item.manifest.tier == fmt.UNTIMED)]
     if not artifacts:
         return False
     if any(not artifact.manifest.guards for artifact in artifacts):
@@ -165,7 +166,7 @@ def is_there(store: Store, job: wire.Job) -> bool:
     program = parse(job.graph)
     values = size_values(program["inputs"], program["hints"])
     found = any(guard_check(artifact.manifest.guards)(values) for artifact in artifacts)
-    if not found and sum(map(store.is_own, artifacts)) >= fmt.MAX_VARIANTS:
+    if not found and sum(map(store.is_own, every)) >= fmt.MAX_VARIANTS:
         raise full(job.key)  # before the compile, which could not be published
     return found
 
@@ -209,9 +210,20 @@ def _compile_program(
     import torch
 
     from precompiled.graph import capture, environment, key, weights
-    from precompiled.torch_internals import codec, configs, custom_ops, metadata, modes, phases, process_groups
+    from precompiled.torch_internals import (
+        codec,
+        configs,
+        custom_ops,
+        gpu_memory,
+        metadata,
+        modes,
+        phases,
+        process_groups,
+    )
     from precompiled.torch_internals.compile import compile_graph
 
+    if job.device != "cpu":
+        gpu_memory.refuse_exclusive()  # before anything can make a context
     program = capture.parse(job.graph)
     uses_cpu = "cpu" in program["environment"]
     here = environment.facts("cuda:0" if job.device != "cpu" else "cpu", uses_cpu=uses_cpu, of_a_worker=True)
@@ -322,8 +334,8 @@ def _publish_failure(
 ) -> wire.Finished:
     """``ttl_s``: for how long the graph is not compiled again, at most."""
     # Of the device, or of what an earlier compile did to this process's part of it: no word about this graph. And one
-    # whose GPU is made up may do worse than another beside the real one.
-    if code in (DEVICE_LOST, GPU_UNAVAILABLE) or _is_made_up(job):
+    # whose GPU is made up may do worse than another beside the real one. What was to be tuned is served as it is.
+    if code in (DEVICE_LOST, GPU_UNAVAILABLE) or _is_made_up(job) or job.tune:
         return _failed(job, started, code, message)
     seconds = time.monotonic() - started
     message = message[:MAX_MESSAGE_CHARS]

@@ -263,3 +263,11 @@ def test_where_no_variant_has_a_place_nothing_is_compiled(tmp_path: Path, monkey
     monkeypatch.setattr(compiler, "_compile", None)  # would raise
     finished = compiler.run_job(job)
     assert (finished.outcome, finished.reason) == ("failed", "too-many-variants")
+
+
+def test_what_could_not_be_tuned_is_served_as_it_is(store: Store) -> None:
+    job = wire.Job(id="x", key="ab" * 32, store=str(store.root), device="cpu", graph=b"\x80junk", compile_threads=1,
+                   failure_ttl_s=60.0, name="graph", tune=True)  # fmt: skip
+    finished = compiler.run_job(job)
+    assert (finished.outcome, finished.reason) == ("failed", "undecodable-graph")
+    assert store.failure(job.key) is None

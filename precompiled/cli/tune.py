@@ -7,8 +7,8 @@ import subprocess
 import threading
 import time
 import uuid
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -36,8 +36,9 @@ def tune_command(out: Output, settings: Settings, when_idle: bool, keys: tuple[s
     """Compile again, beside this host's GPU, what was made without one and had a choice to measure.
 
     That is what `--target`, `compile_without_gpu` or a farm have left in the store or a base: all of it, or the
-    artifacts of the KEYs (beginnings are enough). Run it in the program's environment, while the GPU idles. Processes
-    that start later use what comes of it, on other hosts too where there is a remote. Exit status 1 when one was left.
+    artifacts of the KEYs (beginnings are enough). Run it in the program's environment (with PYTHONPATH for modules that
+    lie beside it), while the GPU idles. Processes that start later use what comes of it. It goes to the remote, where
+    there is one: `precompiled pull` brings it to hosts that have the other. Exit status 1 when one was left.
     """
     store = Store(settings.cache_dir, settings.base)
     found = untuned(store, [key.lower() for key in keys])
@@ -79,8 +80,11 @@ def untuned(store: Store, beginnings: Sequence[str] = ()) -> list[Artifact]:
 def _connected(settings: Settings) -> Connection:
     from precompiled.client.connection import Connection
     from precompiled.client.link import daemon_reachable
+    from precompiled.client.remote_helper import ensure
     from precompiled.client.start import start_daemon
 
+    if settings.has_helper:  # which puts what comes of it
+        ensure(settings)
     if not daemon_reachable(settings):
         outcome = start_daemon(settings)
         if not outcome.runs:
@@ -117,13 +121,21 @@ def _tune(
         id=uuid.uuid4().hex, key=manifest.key, store=str(store.root), environment=interpreter, device=place,
         name=manifest.name, waiting=True, base=[str(path) for path in settings.base], tune=True,
     )  # fmt: skip
+    if _is_tuned(store, manifest.key, program):
+        return ""  # by a compile whose guards are written otherwise
     why = _submitted(connection, message, data, settings.job_timeout_s)
-    if not why and not any(
-        item.manifest.guards == manifest.guards and item.manifest.tier != fmt.UNTIMED
-        for item in store.lookup(manifest.key)
-    ):
+    if not why and not _is_tuned(store, manifest.key, program):
         return "what came of it could not be measured either"
     return why
+
+
+def _is_tuned(store: Store, key: str, program: Mapping[str, Any]) -> bool:
+    """Whether there is a tuned artifact for the sizes of a program."""
+    from precompiled.torch_internals.sizes import guard_check, size_values
+
+    values = size_values(program["inputs"], program["hints"])
+    tuned = [item for item in store.lookup(key) if item.manifest.tier != fmt.UNTIMED]
+    return any(guard_check(item.manifest.guards)(values) for item in tuned)
 
 
 def _submitted(connection: Connection, message: wire.Submit, graph: bytes, limit_s: float) -> str:

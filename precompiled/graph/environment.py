@@ -110,7 +110,7 @@ def _is_set_by_torch(name: str) -> bool:
     no other environment for that.
     """
     if name == libdevice.VARIABLE:
-        return libdevice.is_set_here()
+        return libdevice.is_torchs() and name not in _began_with()
     own = os.path.join(os.path.dirname(torch.__file__), "bin", "ptxas")
     return name == "TRITON_PTXAS_PATH" and os.environ[name] == own
 
@@ -230,12 +230,17 @@ def cpu_in_words() -> dict[str, str]:
 
 def set_by_program() -> list[str]:
     """Variables of the facts that are not what they were when this process was started; [] where that is unknown."""
+    began = _began_with()
+    return [name for name, value in _keyed_variables(of_a_worker=False).items() if began and began.get(name) != value]
+
+
+def _began_with() -> dict[str, str]:
+    """This process's variables when it was started; none where that is unknown."""
     try:
         with open("/proc/self/environ", "rb") as file:
-            began = dict(os.fsdecode(item).partition("=")[::2] for item in file.read().split(b"\0") if item)
+            return dict(os.fsdecode(item).partition("=")[::2] for item in file.read().split(b"\0") if item)
     except OSError:
-        return []
-    return [name for name, value in _keyed_variables(of_a_worker=False).items() if began.get(name) != value]
+        return {}
 
 
 def _compiler() -> str:

@@ -97,7 +97,11 @@ def _dispatched(
     dispatch = Dispatch(calls, eager, graph.size_inputs, request, is_capturing, safe_point,
                         waits=bool(program.no_stand_in),
                         without_a_job=lambda sizes: submitter.without_a_job(program, dispatch, sizes))  # fmt: skip
+    served = set()
     for artifact in artifacts:
+        if artifact.manifest.guards in served:
+            continue  # it could be tuned, and the one before it was
+        served.add(artifact.manifest.guards)
         dispatch.serve_with(_loaded(session, graph, artifact, classes, context), guard_check(artifact.manifest.guards))
     return dispatch.call
 

@@ -204,8 +204,9 @@ class Store(Reader):
     def publish(self, payload: fmt.Payload) -> Artifact:
         """Make an artifact visible, whole and durable, in the first free slot of its key.
 
-        When another writer has published the same variant meanwhile, that one stays and is returned. Raises StoreError
-        when it cannot be written or all MAX_VARIANTS slots are taken.
+        When another writer has published the same variant meanwhile, that one stays and is returned. What was tuned
+        takes the place of what was not. Raises StoreError when it cannot be written or all MAX_VARIANTS slots are
+        taken.
         """
         files = {name: fmt.FileRecord(len(data), fmt.digest(data)) for name, data in payload.files.items()}
         manifest = dataclasses.replace(payload.manifest, files=files)
@@ -217,6 +218,8 @@ class Store(Reader):
         if len(sealed) > fmt.MAX_MANIFEST_BYTES or any(item.bytes > fmt.MAX_FILE_BYTES for item in files.values()):
             raise StoreError(f"the artifact of {key[:12]} is larger than readers accept", code="too-large")
         self.prepare()
+        if manifest.tier == fmt.UNTIMED and (tuned := self._twin(manifest, fmt.DEFAULT)) is not None:
+            return tuned
         with self._temporary_directory() as directory:
             for name, data in payload.files.items():
                 path = directory / name
@@ -238,6 +241,8 @@ class Store(Reader):
                     raise StoreError(f"{target} cannot be published: {error}", code="store-unwritable") from error
                 durable.sync_directory(self.artifacts)
                 self.forget_failure(key)
+                if manifest.tier == fmt.DEFAULT and (untimed := self._twin(manifest, fmt.UNTIMED)) is not None:
+                    self._remove_path(untimed.path)
                 return Artifact(target, manifest)
         raise full(key)
 
@@ -359,6 +364,14 @@ class Store(Reader):
         except (StoreError, OSError):
             return None
         return artifact if artifact.variant == (manifest.guards, manifest.tier) else None
+
+    def _twin(self, manifest: fmt.Manifest, tier: str) -> Artifact | None:
+        """The own artifact of the same key and guards, of this tier."""
+        for slot in range(fmt.MAX_VARIANTS):
+            path = self.artifacts / f"{manifest.key}.{slot}"
+            if (found := self._same_variant(path, dataclasses.replace(manifest, tier=tier))) is not None:
+                return found
+        return None
 
     def _quarantine_unless_newer(self, path: Path, error: CorruptArtifact) -> None:
         # Another format is not corruption: the version of precompiled that wrote it can read it.

@@ -41,17 +41,18 @@ def given_back() -> Iterator[None]:
     Raises CompileFailed where there was too little of it, also where the compile itself took that for an answer; and
     where the GPU is one process's alone.
     """
+    beside = False
     if torch.cuda.is_available():
-        _refuse_exclusive()
-        free, total = torch.cuda.mem_get_info()
-        torch.cuda.set_per_process_memory_fraction(OF_FREE * free / total if _is_others() else 1.0)
+        refuse_exclusive()
+        (free, total), beside = torch.cuda.mem_get_info(), _is_others()
+        torch.cuda.set_per_process_memory_fraction(OF_FREE * free / total if beside else 1.0)
     before = _refused()
     try:
         yield
-        if _refused() > before and _is_others():
+        if _refused() > before and (beside or _is_others()):
             raise _full()
     except Exception as error:
-        if _refused() > before and _is_others() and not isinstance(error, CompileFailed):
+        if _refused() > before and (beside or _is_others()) and not isinstance(error, CompileFailed):
             raise _full() from error
         raise
     finally:
@@ -61,7 +62,8 @@ def given_back() -> Iterator[None]:
             torch.cuda.empty_cache()
 
 
-def _refuse_exclusive() -> None:
+def refuse_exclusive() -> None:
+    """Raise CompileFailed where the GPU is one process's alone. Makes no context there."""
     driver = ctypes.CDLL("libcuda.so.1")  # asked without a context; an error leaves what is there
     device, mode = ctypes.c_int(0), ctypes.c_int(_DEFAULT)
     driver.cuInit(0)

@@ -5,7 +5,7 @@ of CUDA's toolkit, in a variable and in Triton's settings, for the rest of the p
 (torch/_inductor/runtime/compile_tasks.py, _set_triton_libdevice_path). The next graph of a worker is another program's,
 which has not asked for it, and whose key says so.
 
-No private names. Checked on 2.11.0, 2.13.0, 2.15.0.
+Private names: torch._inductor.async_compile.shutdown_compile_workers. Checked on 2.11.0, 2.13.0, 2.15.0.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+import torch
 
 VARIABLE = "TRITON_LIBDEVICE_PATH"
 
@@ -25,15 +27,21 @@ def taken_back() -> Iterator[None]:
     try:
         yield
     finally:
-        if is_set_here():
+        if _is_set():
             del sys.modules["triton"].knobs.nvidia.libdevice_path
-        if before is None:
-            os.environ.pop(VARIABLE, None)
-        else:
-            os.environ[VARIABLE] = before
+        if os.environ.get(VARIABLE) != before:
+            # Its processes were told, too, and not all versions tell them of the end (2.13).
+            torch._inductor.async_compile.shutdown_compile_workers()
+            del os.environ[VARIABLE]  # where there is one, torch leaves it
 
 
-def is_set_here() -> bool:
-    """Whether code of this process has told Triton which one to take, as torch does."""
+def is_torchs() -> bool:
+    """Whether the variable is what torch has set in this process, and not the user's."""
+    home = getattr(sys.modules.get("torch.utils.cpp_extension"), "CUDA_HOME", None)
+    own = home and os.path.join(home, "nvvm", "libdevice", "libdevice.10.bc")
+    return os.environ.get(VARIABLE) == own and _is_set()
+
+
+def _is_set() -> bool:
     knobs = getattr(sys.modules.get("triton"), "knobs", None)
     return knobs is not None and "libdevice_path" in vars(knobs.nvidia)

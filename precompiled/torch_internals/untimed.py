@@ -7,8 +7,9 @@ and the library's kernel; and it is noted that there was one. What else would be
 configurations of Triton's kernels, those of coordinate descent as well, are measured where they are launched first: in
 the client.
 
-Private names: torch._inductor.config.{patch, max_autotune, max_autotune_gemm, max_autotune_gemm_backends,
-max_autotune_conv_backends}, torch._inductor.fx_passes.pad_mm.{should_pad, should_pad_bench_key},
+Private names: torch._inductor.config.{patch, deterministic, max_autotune, max_autotune_gemm,
+max_autotune_gemm_backends, max_autotune_conv_backends},
+torch._inductor.fx_passes.pad_mm.{should_pad, should_pad_bench_key},
 torch._inductor.select_algorithm.AlgorithmSelectorCache.__call__. Checked on 2.11.0, 2.13.0, 2.15.0.
 """
 
@@ -52,13 +53,14 @@ def choices() -> Iterator[Choices]:
     from torch._inductor.fx_passes import pad_mm
     from torch._inductor.select_algorithm import AlgorithmSelectorCache
 
-    patches = Patches()
+    patches, backends = Patches(), (inductor.max_autotune_gemm_backends, inductor.max_autotune_conv_backends)
+    chooses = {"ATEN"} != set(backends) and not inductor.deterministic
     settled = {"max_autotune_gemm_backends": "ATEN", "max_autotune_conv_backends": "ATEN"}
     try:
         # Asked for where nothing else decides, just before it is measured.
         patches.replace(pad_mm, "should_pad_bench_key", lambda original: _is_measured)
         patches.replace(pad_mm, "should_pad", functools.partial(_not_padded, found))
-        patches.replace(AlgorithmSelectorCache, "__call__", functools.partial(_the_only_one, found))
+        patches.replace(AlgorithmSelectorCache, "__call__", functools.partial(_the_only_one, found, chooses))
         with inductor.patch(settled), activate.compiling() as refused:
             try:
                 yield found
@@ -88,10 +90,10 @@ def _not_padded(found: Choices, original: Callable[..., bool]) -> Callable[..., 
     return should_pad
 
 
-def _the_only_one(found: Choices, original: Callable[..., Any]) -> Callable[..., Any]:
+def _the_only_one(found: Choices, chooses: bool, original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def select(*args: Any, **options: Any) -> Any:
-        found.undecided += bool(inductor.max_autotune or inductor.max_autotune_gemm)
+        found.undecided += bool(chooses and (inductor.max_autotune or inductor.max_autotune_gemm))
         return original(*args, **options)
 
     return select

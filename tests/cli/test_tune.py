@@ -32,7 +32,7 @@ def test_what_could_be_tuned_is_compiled_again_and_found_first(served: Host) -> 
     key = make_untimed(served)
     assert served.run(SPEC)["reports"][0]["source"] == "hit", "until then it is used as it is"
     assert served.answer({}, "tune", key[:12]) == {"tuned": [key], "left": {}}
-    assert [artifact.manifest.tier for artifact in served.store.lookup(key)] == [fmt.DEFAULT, fmt.UNTIMED]
+    assert [artifact.manifest.tier for artifact in served.store.lookup(key)] == [fmt.DEFAULT]
     assert served.answer({}, "tune") == {"tuned": [], "left": {}}
     assert served.run(SPEC)["reports"][0]["source"] == "hit"
 

@@ -87,6 +87,7 @@ def test_what_a_time_would_have_decided_is_noted() -> None:
     assert undecided(511, force_shape_pad=True) == 0
     assert undecided(512) == 0
     assert undecided(512, max_autotune=True) == 1  # which kernel
+    assert undecided(512, max_autotune=True, max_autotune_gemm_backends="ATEN", max_autotune_conv_backends="ATEN") == 0
 
 
 def test_a_product_that_is_to_be_padded_in_any_case_is() -> None:

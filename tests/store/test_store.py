@@ -115,6 +115,15 @@ def test_what_could_be_tuned_comes_last_also_before_a_bases(tmp_path: Path) -> N
     assert fmt.PROGRAM not in fmt.names_for_others(store.lookup(KEY)[1].manifest)
 
 
+def test_what_was_tuned_takes_the_place_of_what_was_not(store: Store) -> None:
+    for guards in ("a", "b"):
+        store.publish(payload(guards=guards, tier=fmt.UNTIMED))
+    store.publish(payload(guards="a"))
+    assert store.publish(payload(guards="a", tier=fmt.UNTIMED)).manifest.tier == fmt.DEFAULT
+    found = [(artifact.manifest.guards, artifact.manifest.tier) for artifact in store.lookup(KEY)]
+    assert found == [("a", fmt.DEFAULT), ("b", fmt.UNTIMED)]
+
+
 def test_a_freed_slot_is_taken_again(store: Store) -> None:
     for guards in ("a", "b"):
         store.publish(payload(guards=guards))
