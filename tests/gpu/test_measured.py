@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import support_compiles
 import torch
+import torch.utils.cpp_extension
 from support_graphs import captured
 
 from precompiled.graph import capture, environment
@@ -69,12 +70,17 @@ def test_a_choice_of_libdevice_ends_with_its_compile(monkeypatch: pytest.MonkeyP
     """As torch makes it where a program asks for eager's rounding: it is no fact of this process's later graphs."""
     from triton import knobs
 
+    monkeypatch.setattr(torch.utils.cpp_extension, "CUDA_HOME", "/usr/local/cuda")
     monkeypatch.delenv(libdevice.VARIABLE, raising=False)
     before = environment.facts("cuda:0")
     with libdevice.taken_back():
-        os.environ[libdevice.VARIABLE] = "/usr/local/cuda/nvvm/libdevice/libdevice.10.bc"
-        knobs.nvidia.libdevice_path = os.environ[libdevice.VARIABLE]
+        path = os.environ[libdevice.VARIABLE] = "/usr/local/cuda/nvvm/libdevice/libdevice.10.bc"
+        knobs.nvidia.libdevice_path = path
         assert environment.facts("cuda:0") == before
+        # Of a process that was started with it, torch tells Triton the same.
+        with monkeypatch.context() as started_with_it:
+            started_with_it.setattr(environment, "_began_with", lambda: {libdevice.VARIABLE: path})
+            assert environment.facts("cuda:0") != before
     assert knobs.nvidia.libdevice_path is None and libdevice.VARIABLE not in os.environ
     monkeypatch.setenv(libdevice.VARIABLE, "/opt/libdevice.10.bc")  # the user's own
     assert environment.facts("cuda:0") != before
