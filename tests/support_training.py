@@ -14,6 +14,8 @@ import torch
 from support_host import TIMEOUT_S, Host
 
 PROGRAMS = Path(__file__).parent / "programs"
+# Of a swap at any step, each half a minute.
+SEEDS = range(int(os.environ.get("PRECOMPILED_SEEDS", "1")))
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 
 

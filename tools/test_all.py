@@ -59,13 +59,13 @@ class Suite:
 
 SUITES = (
     Suite("test"),
-    Suite("test-slow"),
     Suite("test-versions"),
     Suite("test-systemd", _with_nspawn),
     Suite("test-gpu", _with_a_gpu),
     Suite("test-container", _with_podman),
-    Suite("test-farm", _with_ray),  # after all of this environment: what it installs, they have not been tested with
     Suite("test-buckets"),  # in an environment of its own
+    Suite("test-slow"),  # the longest: where the time is limited, some of its tests find none
+    Suite("test-farm", _with_ray),  # after all of this environment: what it installs, they have not been tested with
 )
 
 

@@ -16,7 +16,7 @@ import torch
 from support_host import Client, Host, new_host
 
 PROGRAM = Path(__file__).parent.parent / "programs" / "ranks_program.py"
-STARTS = int(os.environ.get("PRECOMPILED_STARTS", "12"))
+STARTS = int(os.environ.get("PRECOMPILED_STARTS", "9"))
 # Far below the 30 minutes after which gloo gives up, and far above what a compile of these takes on a loaded machine.
 HANGS_S = 300.0
 

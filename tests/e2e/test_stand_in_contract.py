@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 from support_host import Host
-from support_training import swapped_as_plain
+from support_training import SEEDS, swapped_as_plain
 
 
 def spec(order: str, parallel: str, when: str, seed: int = 0, steps: int = 20) -> dict[str, object]:
@@ -28,7 +28,7 @@ def test_a_head_that_is_not_in_the_loss(shared_host: Host, parallel: str) -> Non
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("when", ["before-backward", "any"])
 @pytest.mark.parametrize("parallel", ["fsdp2", "ddp"])
 def test_torchtunes_order_at_any_step_of_a_hundred(shared_host: Host, parallel: str, when: str, seed: int) -> None:

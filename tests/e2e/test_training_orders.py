@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from support_host import Host
-from support_training import swapped_as_plain
+from support_training import SEEDS, swapped_as_plain
 
 
 def spec(order: str, parallel: str, when: str, seed: int = 0, steps: int = 20) -> dict[str, object]:
@@ -39,7 +39,7 @@ def test_a_swap_in_transformers_trainer(shared_host: Host, when: str, use_reentr
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("when", ["before-step", "before-backward"])
 @pytest.mark.parametrize("parallel", ["fsdp2", "ddp"])
 @pytest.mark.parametrize("order", ["torchtitan", "none"])
