@@ -14,6 +14,7 @@ from dataclasses import asdict
 from typing import Any
 
 import torch
+import torch._inductor.compile_fx  # as the first call of torch.compile does, in all ways: two thirds of a small step
 from torch._dynamo.utils import counters
 
 import precompiled
