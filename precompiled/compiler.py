@@ -160,12 +160,9 @@ def is_there(store: Store, job: wire.Job) -> bool:
         return False
     if any(not artifact.manifest.guards for artifact in artifacts):
         return True
-    from precompiled.graph.capture import parse
-    from precompiled.torch_internals.sizes import guard_check, size_values
+    from precompiled.graph import capture
 
-    program = parse(job.graph)
-    values = size_values(program["inputs"], program["hints"])
-    found = any(guard_check(artifact.manifest.guards)(values) for artifact in artifacts)
+    found = capture.is_served(capture.parse(job.graph), (artifact.manifest.guards for artifact in artifacts))
     if not found and sum(map(store.is_own, every)) >= fmt.MAX_VARIANTS:
         raise full(job.key)  # before the compile, which could not be published
     return found
@@ -215,7 +212,6 @@ def _compile_program(
         configs,
         custom_ops,
         gpu_memory,
-        metadata,
         modes,
         phases,
         process_groups,
@@ -231,7 +227,7 @@ def _compile_program(
     graph, inputs, settings = program["graph"], program["inputs"], program["configs"]
     try:
         with environment.unchanged():
-            custom_ops.load({**codec.modules(graph), **metadata.modules(inputs), **configs.modules(settings)})
+            custom_ops.load(capture.modules(program))
             module = codec.decode(graph)
     except (Exception, SystemExit) as error:  # a custom op's module raises anything when it is imported
         raise CompileFailed(

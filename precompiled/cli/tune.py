@@ -98,7 +98,6 @@ def _tune(
     """Have one compiled; why it was not, or nothing."""
     from precompiled import wire
     from precompiled.graph import capture, environment
-    from precompiled.torch_internals import codec, configs, metadata
 
     manifest = artifact.manifest
     try:
@@ -113,16 +112,15 @@ def _tune(
     device, differing = environment.device_with(program["environment"])
     if differing:
         return f"it is for another environment than this one ({differing})"
-    settled = {**codec.modules(program["graph"]), **metadata.modules(program["inputs"])}
-    interpreter, place = environment.worker_for(device, {**settled, **configs.modules(program["configs"])})
+    if _is_tuned(store, manifest.key, program):
+        return ""  # by a compile whose guards are written otherwise
+    interpreter, place = environment.worker_for(device, capture.modules(program))
     if when_idle and device != "cpu":
         wait_until_idle(place.partition(":")[2], out)
     message = wire.Submit(
         id=uuid.uuid4().hex, key=manifest.key, store=str(store.root), environment=interpreter, device=place,
         name=manifest.name, waiting=True, base=[str(path) for path in settings.base], tune=True,
     )  # fmt: skip
-    if _is_tuned(store, manifest.key, program):
-        return ""  # by a compile whose guards are written otherwise
     why = _submitted(connection, message, data, settings.job_timeout_s)
     if not why and not _is_tuned(store, manifest.key, program):
         return "what came of it could not be measured either"
@@ -131,11 +129,10 @@ def _tune(
 
 def _is_tuned(store: Store, key: str, program: Mapping[str, Any]) -> bool:
     """Whether there is a tuned artifact for the sizes of a program."""
-    from precompiled.torch_internals.sizes import guard_check, size_values
+    from precompiled.graph import capture
 
-    values = size_values(program["inputs"], program["hints"])
-    tuned = [item for item in store.lookup(key) if item.manifest.tier != fmt.UNTIMED]
-    return any(guard_check(item.manifest.guards)(values) for item in tuned)
+    tuned = (item.manifest.guards for item in store.lookup(key) if item.manifest.tier != fmt.UNTIMED)
+    return capture.is_served(program, tuned)
 
 
 def _submitted(connection: Connection, message: wire.Submit, graph: bytes, limit_s: float) -> str:

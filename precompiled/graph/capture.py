@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import contextvars
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,7 +29,7 @@ from precompiled.core.errors import Bypass, CompileFailed
 from precompiled.graph import devices, environment, job, weights
 from precompiled.graph.key import SECTIONS
 from precompiled.torch_internals import codec, configs, group_names, metadata, modes, operator_overrides, process_groups
-from precompiled.torch_internals.sizes import is_size_input, size_values
+from precompiled.torch_internals.sizes import guard_check, is_size_input, size_values
 
 # Source lines, for people (torch_internals/source_lines.py); neither the key nor the compile depends on them.
 ABOUT = "about"
@@ -166,6 +166,18 @@ def capture(
         tuple(inputs.meshes.found),
         configs.context(options),
     )
+
+
+def modules(program: Mapping[str, Any]) -> dict[str, str]:
+    """What a worker of a parsed program must have, with digests: modules to import, and operators to define."""
+    found = {**codec.modules(program["graph"]), **metadata.modules(program["inputs"])}
+    return {**found, **configs.modules(program["configs"])}
+
+
+def is_served(program: Mapping[str, Any], guards: Iterable[str]) -> bool:
+    """Whether one of several artifacts' guards holds for the sizes of a parsed program."""
+    values = size_values(program["inputs"], program["hints"])
+    return any(guard_check(item)(values) for item in guards)
 
 
 def parse(data: bytes) -> dict[str, Any]:
