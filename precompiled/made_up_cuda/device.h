@@ -38,6 +38,7 @@ bool select(int device);
 int attribute(const Device& device, int which);  // CUdevice_attribute and cudaDeviceAttr have the same numbers
 cudaError_t allocate(void** pointer, size_t size);
 cudaError_t release(void* pointer);
+void fill(void* to, int value, size_t size);
 int device_of(const void* pointer);  // -1 where it is the host's memory
 void memory(int device, size_t* free, size_t* total);
 

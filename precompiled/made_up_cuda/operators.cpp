@@ -8,6 +8,7 @@
 #include <ATen/cuda/CUDAGeneratorImpl.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/cuda/CUDAFunctions.h>
+#include <cuda_runtime_api.h>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -185,6 +186,12 @@ bool computes_nothing(const c10::OperatorHandle& op) {
     return false;
 }
 
+at::Tensor& zero(at::Tensor& self) {
+    if (!self.is_non_overlapping_and_dense()) return self.fill_(0);
+    cudaMemset(self.mutable_data_ptr(), 0, self.nbytes());
+    return self;
+}
+
 // Computed on the CPU although torch has no operator of this name for CUDA alone: what it does instead launches kernels.
 const char* const WITHOUT_KERNEL[] = {"copy_", "convolution", "convolution_backward", "_copy_from_and_resize"};
 
@@ -192,11 +199,12 @@ const bool done = made_up::taken_over([](torch::Library& library) {
     auto& dispatcher = c10::Dispatcher::singleton();
     for (const c10::OperatorName& name : dispatcher.getRegistrationsForDispatchKey(c10::DispatchKey::CUDA)) {
         auto op = dispatcher.findSchema(name);
-        if (!op || name.name.rfind("aten::", 0) != 0 || computes_nothing(*op)) continue;
+        if (!op || name.name.rfind("aten::", 0) != 0 || computes_nothing(*op) || name.name == "aten::zero_") continue;
         if (!op->hasComputedKernelForDispatchKey(c10::DispatchKey::CPU)) continue;
         const std::string text = name.name.substr(6) + (name.overload_name.empty() ? "" : "." + name.overload_name);
         library.impl(text.c_str(), torch::CppFunction::makeFromBoxedFunction<&compute>());
     }
+    library.impl("zero_", TORCH_FN(zero));
     for (const char* name : WITHOUT_KERNEL)
         library.impl(name, torch::CppFunction::makeFromBoxedFunction<&compute>());
 });

@@ -156,8 +156,8 @@ cudaError_t cudaMemcpyPeerAsync(void* to, int, const void* from, int, size_t siz
     memmove(to, from, size);
     return cudaSuccess;
 }
-cudaError_t cudaMemset(void* to, int value, size_t size) { memset(to, value, size); return cudaSuccess; }
-cudaError_t cudaMemsetAsync(void* to, int value, size_t size, cudaStream_t) { memset(to, value, size); return cudaSuccess; }
+cudaError_t cudaMemset(void* to, int value, size_t size) { fill(to, value, size); return cudaSuccess; }
+cudaError_t cudaMemsetAsync(void* to, int value, size_t size, cudaStream_t) { fill(to, value, size); return cudaSuccess; }
 cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* found, const void* pointer) {
     const int device = device_of(pointer);
     memset(found, 0, sizeof *found);

@@ -99,6 +99,18 @@ def test_every_operator_of_the_samples_computes_what_the_cpu_does() -> None:
     assert not [why for why in refused.values() if "INTERNAL ASSERT" in why]
 
 
+def test_much_memory_is_zeroed_to_its_last_byte_and_no_further() -> None:
+    for first, last in ((1, -1), (4096, 8_000_000), (3, 100_000), (0, 5)):
+        of = torch.ones(10_000_000, dtype=torch.int8, device="cuda")
+        of[first:last].zero_()
+        expected = torch.ones(10_000_000, dtype=torch.int8)
+        expected[first:last] = 0
+        assert torch.equal(of.cpu(), expected)
+    rows = torch.ones(3000, 3000, device="cuda")
+    rows[:, ::2].zero_()
+    assert torch.equal(rows.cpu(), torch.tensor([0.0, 1.0]).repeat(1500).expand(3000, 3000))
+
+
 def test_attention_whose_heads_share_keys_is_that_of_repeated_ones() -> None:
     made = [torch.randn(2, heads, 16, 32, device="cuda", requires_grad=True) for heads in (4, 2, 2)]
     operator = torch.ops.aten._scaled_dot_product_efficient_attention
