@@ -69,8 +69,10 @@ class Session:
 
     @property
     def requires(self) -> bool:
-        """Whether no graph may be compiled in process, or run eager, but by a watch's capture."""
-        return self.settings.require and self.recorder is None
+        """Whether no graph may be compiled in process, or run eager. It may in a watch's capture, and for a device that
+        is not here: neither runs what is compiled.
+        """
+        return self.settings.require and self.recorder is None and not self.stays_eager
 
     def refuse(self, calls: GraphCalls, code: str, message: str) -> None:
         """For a call that waited for an artifact in vain: raises NotServed where one is required, for the graph's own

@@ -35,6 +35,7 @@ def activate() -> None:
         return
     except CannotBuild as error:
         raise SystemExit(f"made-up CUDA: {error}. {error.action}") from None
+    ctypes.CDLL(str(ready / "libnvidia-ml.so.1"))  # in the process: found by its name from now on
     _library = ctypes.CDLL(str(ready / "libcuda.so.1"), mode=ctypes.RTLD_GLOBAL)
     os.environ["TRITON_LIBCUDA_PATH"] = str(ready)  # where triton looks for the library to link its own launcher with
 

@@ -104,7 +104,7 @@ def folder(torch: Torch) -> Path:
 
 
 def build(say: Callable[[str], None] = lambda text: None) -> Path:
-    """The folder with libcuda.so.1, operators.so and nvidia-smi, made when it is missing (two minutes of a core)."""
+    """The folder with the libraries and nvidia-smi, made when it is missing (two minutes of a core)."""
     torch = installed()
     ready = folder(torch)
     if ready.is_dir():
@@ -160,6 +160,8 @@ def _build(torch: Torch, into: Path) -> None:
             *linked,
         ]
     )
+    nvml = "libnvidia-ml.so.1"
+    _run([*compiler, "-shared", str(SOURCES / "nvml.cpp"), "-o", str(into / nvml), f"-Wl,-soname,{nvml}"])
     smi = [*compiler, *include, str(SOURCES / "nvidia_smi.cpp"), str(parts["device"]), "-o", str(into / "nvidia-smi")]
     _run(smi)
     for leftover in (*into.glob("*.o"), into / "missing.cpp", into / "kinds.inc"):

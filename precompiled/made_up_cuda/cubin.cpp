@@ -1,5 +1,5 @@
 // CUDA's ELF is documented nowhere. What is read here was held against cuobjdump --dump-resource-usage
-// (tests/made_up_cuda/test_device.py does it anew): e_flags has the architecture in its low byte, or, from ABI 8 on, in
+// (tests/gpu/test_made_up_device.py does it anew): e_flags has the architecture in its low byte, or, from ABI 8 on, in
 // the second one; registers are the upper byte of a code section's sh_info, or, from ABI 8 on, an attribute.
 #include "cubin.h"
 

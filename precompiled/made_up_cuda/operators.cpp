@@ -6,6 +6,7 @@
 #include <ATen/ATen.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/cuda/CUDAGeneratorImpl.h>
+#include <ATen/native/ConvUtils.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/cuda/CUDAFunctions.h>
 #include <cuda_runtime_api.h>
@@ -186,25 +187,99 @@ bool computes_nothing(const c10::OperatorHandle& op) {
     return false;
 }
 
+// ---------------------------------------------------------------- where the CPU's operator is not enough
+
 at::Tensor& zero(at::Tensor& self) {
     if (!self.is_non_overlapping_and_dense()) return self.fill_(0);
     cudaMemset(self.mutable_data_ptr(), 0, self.nbytes());
     return self;
 }
 
+// CUDA counts integers as well (the routing of a mixture of experts does).
+at::Tensor histc(const at::Tensor& self, int64_t bins, const at::Scalar& min, const at::Scalar& max) {
+    if (!at::isIntegralType(self.scalar_type(), /*includeBool=*/false)) {
+        at::Tensor found = at::empty({bins}, self.options());
+        return at::histc_out(found, self, bins, min, max);
+    }
+    return at::histc(self.to(at::kDouble), bins, min, max).to(self.scalar_type());
+}
+
+// Which results are contiguous and which are channels last depends on the kernel that CUDA would choose, and Inductor's
+// code asserts it (torch/_subclasses/fake_impls.py, conv).
+at::MemoryFormat format_of(
+    const at::Tensor& input, const at::Tensor& weight, const std::optional<at::Tensor>& bias, c10::SymIntArrayRef stride,
+    c10::SymIntArrayRef padding, c10::SymIntArrayRef dilation, bool transposed, c10::SymIntArrayRef output_padding, c10::SymInt groups,
+    at::OptionalSymIntArrayRef bias_sizes
+) {
+    const auto backend = at::native::select_conv_backend(
+        input, weight, bias, stride, padding, dilation, transposed, output_padding, groups, bias_sizes
+    );
+    // One dimension is laid out as two.
+    return input.dim() == 3
+        ? at::native::_determine_backend_memory_format(input.contiguous().unsqueeze(2), weight.unsqueeze(2), backend)
+        : at::native::_determine_backend_memory_format(input, weight, backend);
+}
+
+at::Tensor laid_out(const at::Tensor& result, at::MemoryFormat format) {
+    if (!result.defined()) return result;
+    const bool flat = result.dim() == 3 && format == at::MemoryFormat::ChannelsLast;
+    return flat ? result.unsqueeze(2).contiguous(format).squeeze(2) : result.contiguous(format);
+}
+
+at::Tensor convolution(
+    const at::Tensor& input, const at::Tensor& weight, const std::optional<at::Tensor>& bias, c10::SymIntArrayRef stride,
+    c10::SymIntArrayRef padding, c10::SymIntArrayRef dilation, bool transposed, c10::SymIntArrayRef output_padding, c10::SymInt groups
+) {
+    const at::MemoryFormat format =
+        format_of(input, weight, bias, stride, padding, dilation, transposed, output_padding, groups, std::nullopt);
+    Arguments arguments;
+    const std::optional<at::Tensor> moved = bias ? std::optional<at::Tensor>(arguments.on_cpu(*bias)) : std::nullopt;
+    at::AutoDispatchBelowADInplaceOrView below;
+    const at::Tensor found = at::convolution_symint(
+        arguments.on_cpu(input), arguments.on_cpu(weight), moved, stride, padding, dilation, transposed, output_padding, groups
+    );
+    return arguments.on_device(laid_out(found, format));
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor> convolution_backward(
+    const at::Tensor& grad, const at::Tensor& input, const at::Tensor& weight, at::OptionalSymIntArrayRef bias_sizes,
+    c10::SymIntArrayRef stride, c10::SymIntArrayRef padding, c10::SymIntArrayRef dilation, bool transposed,
+    c10::SymIntArrayRef output_padding, c10::SymInt groups, std::array<bool, 3> wanted
+) {
+    const at::MemoryFormat format =
+        format_of(input, weight, std::nullopt, stride, padding, dilation, transposed, output_padding, groups, bias_sizes);
+    Arguments arguments;
+    at::AutoDispatchBelowADInplaceOrView below;
+    const auto [of_input, of_weight, of_bias] = at::convolution_backward_symint(
+        arguments.on_cpu(grad), arguments.on_cpu(input), arguments.on_cpu(weight), bias_sizes, stride, padding, dilation, transposed,
+        output_padding, groups, wanted
+    );
+    return {
+        arguments.on_device(laid_out(of_input, format)), arguments.on_device(laid_out(of_weight, format)),
+        arguments.on_device(of_bias)
+    };
+}
+
+bool is_ours(const c10::OperatorName& name) {
+    return name == c10::OperatorName("aten::zero_", "") || name == c10::OperatorName("aten::histc", "");
+}
+
 // Computed on the CPU although torch has no operator of this name for CUDA alone: what it does instead launches kernels.
-const char* const WITHOUT_KERNEL[] = {"copy_", "convolution", "convolution_backward", "_copy_from_and_resize"};
+const char* const WITHOUT_KERNEL[] = {"copy_", "_copy_from_and_resize"};
 
 const bool done = made_up::taken_over([](torch::Library& library) {
     auto& dispatcher = c10::Dispatcher::singleton();
     for (const c10::OperatorName& name : dispatcher.getRegistrationsForDispatchKey(c10::DispatchKey::CUDA)) {
         auto op = dispatcher.findSchema(name);
-        if (!op || name.name.rfind("aten::", 0) != 0 || computes_nothing(*op) || name.name == "aten::zero_") continue;
+        if (!op || name.name.rfind("aten::", 0) != 0 || is_ours(name) || computes_nothing(*op)) continue;
         if (!op->hasComputedKernelForDispatchKey(c10::DispatchKey::CPU)) continue;
         const std::string text = name.name.substr(6) + (name.overload_name.empty() ? "" : "." + name.overload_name);
         library.impl(text.c_str(), torch::CppFunction::makeFromBoxedFunction<&compute>());
     }
     library.impl("zero_", TORCH_FN(zero));
+    library.impl("histc", TORCH_FN(histc));
+    library.impl("convolution", TORCH_FN(convolution));
+    library.impl("convolution_backward", TORCH_FN(convolution_backward));
     for (const char* name : WITHOUT_KERNEL)
         library.impl(name, torch::CppFunction::makeFromBoxedFunction<&compute>());
 });

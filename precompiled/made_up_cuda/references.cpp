@@ -1,6 +1,9 @@
 // Operators that torch has for CUDA alone, by their definitions: what they call is computed as operators.cpp says.
 #include <ATen/ATen.h>
 
+#include <algorithm>
+#include <numeric>
+
 #include "operators.h"
 
 namespace {
@@ -30,6 +33,19 @@ double scale_of(const Tensor& query, std::optional<double> scale) { return scale
 // (batch, heads, length, size), laid out as (batch, length, heads, size): as the kernels do.
 Tensor by_length(const Tensor& result, const Tensor& like) {
     return at::empty({result.size(0), result.size(2), result.size(1), result.size(3)}, like.options()).transpose(1, 2).copy_(result);
+}
+
+// With the dimensions in memory in the order that they have in ``like``.
+Tensor laid_out_as(const Tensor& like, const Tensor& result) {
+    if (result.sizes() == like.sizes()) return at::empty_like(like).copy_(result);
+    std::vector<int64_t> order(like.dim()), place(like.dim()), sizes;
+    std::iota(order.begin(), order.end(), 0);
+    std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return like.stride(a) > like.stride(b); });
+    for (size_t index = 0; index < order.size(); index++) {
+        sizes.push_back(result.size(order[index]));
+        place[order[index]] = index;
+    }
+    return at::empty(sizes, like.options()).permute(place).copy_(result);
 }
 
 // Several heads of the queries may have one of the keys and values.
@@ -106,7 +122,12 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> efficient_backward(
     if (!grad.defined()) return {Tensor(), Tensor(), Tensor(), Tensor()};
     const Gradients found = backward(grad, query, key, value, bias, seed, dropout_p, is_causal, scale);
     Tensor of_bias;
-    if (bias.defined() && wanted[3]) of_bias = found.scores.sum_to_size(bias.sizes()).to(bias.dtype());
+    if (bias.defined() && wanted[3]) {  // rows of whole tiles, as the kernel writes them
+        std::vector<int64_t> sizes = bias.sizes().vec();
+        sizes.back() = (sizes.back() + 15) / 16 * 16;
+        of_bias = at::empty(sizes, bias.options()).narrow(-1, 0, bias.size(-1));
+        of_bias.copy_(found.scores.sum_to_size(bias.sizes()));
+    }
     return {by_length(found.query, query), by_length(found.key, key), by_length(found.value, value), of_bias};
 }
 
@@ -126,6 +147,25 @@ std::tuple<Tensor, Tensor, Tensor> flash_backward(
     std::optional<double> scale
 ) {
     const Gradients found = backward(grad, query, key, value, Tensor(), seed, dropout_p, is_causal, scale);
+    return {at::empty_like(query).copy_(found.query), at::empty_like(key).copy_(found.key), at::empty_like(value).copy_(found.value)};
+}
+
+std::tuple<Tensor, Tensor, Tensor, Tensor, c10::SymInt, c10::SymInt, Tensor, Tensor, Tensor> cudnn(
+    const Tensor& query, const Tensor& key, const Tensor& value, const std::optional<Tensor>& bias, bool, double dropout_p,
+    bool is_causal, bool, std::optional<double> scale
+) {
+    const Tensor seed = new_seed(query, dropout_p, {}, at::kLong);
+    const Attention found = forward(query, key, value, bias.value_or(Tensor()), seed, dropout_p, is_causal, scale);
+    return {laid_out_as(query, found.out), found.logsumexp.unsqueeze(-1).contiguous(), Tensor(), Tensor(), query.size(2), key.size(2),
+            seed, at::zeros({}, query.options().dtype(at::kLong)), Tensor()};
+}
+
+std::tuple<Tensor, Tensor, Tensor> cudnn_backward(
+    const Tensor& grad, const Tensor& query, const Tensor& key, const Tensor& value, const Tensor&, const Tensor&, const Tensor& seed,
+    const Tensor&, const Tensor& bias, const Tensor&, const Tensor&, c10::SymInt, c10::SymInt, double dropout_p, bool is_causal,
+    std::optional<double> scale
+) {
+    const Gradients found = backward(grad, query, key, value, bias, seed, dropout_p, is_causal, scale);
     return {at::empty_like(query).copy_(found.query), at::empty_like(key).copy_(found.key), at::empty_like(value).copy_(found.value)};
 }
 
@@ -152,6 +192,8 @@ const bool done = made_up::taken_over([](torch::Library& library) {
     library.impl("_scaled_dot_product_efficient_attention_backward", TORCH_FN(efficient_backward));
     library.impl("_scaled_dot_product_flash_attention", TORCH_FN(flash));
     library.impl("_scaled_dot_product_flash_attention_backward", TORCH_FN(flash_backward));
+    library.impl("_scaled_dot_product_cudnn_attention", TORCH_FN(cudnn));
+    library.impl("_scaled_dot_product_cudnn_attention_backward", TORCH_FN(cudnn_backward));
     library.impl("cudnn_batch_norm", TORCH_FN(batch_norm));
     library.impl("cudnn_batch_norm_backward", TORCH_FN(batch_norm_backward));
 });

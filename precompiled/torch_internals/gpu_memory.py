@@ -11,7 +11,8 @@ In exclusive-process mode the first process that makes a context has the GPU to 
 stays: the next program would find no GPU. Below MPS all processes are one.
 
 Private names: torch._C.{_cuda_clearCublasWorkspaces, _cuda_hasPrimaryContext},
-torch._inductor.codecache.CacheBase.get_local_cache_path. Checked on 2.11.0, 2.13.0, 2.15.0.
+torch._inductor.codecache.CacheBase.get_local_cache_path, torch._inductor.runtime.cache_dir_utils.cache_dir.
+Checked on 2.11.0, 2.13.0, 2.15.0.
 """
 
 from __future__ import annotations
@@ -21,9 +22,11 @@ import gc
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 
 import torch
 from torch._inductor.codecache import CacheBase
+from torch._inductor.runtime.cache_dir_utils import cache_dir
 
 from precompiled.core.errors import CompileFailed
 from precompiled.torch_internals.gpu_room import FULL
@@ -86,8 +89,10 @@ def _is_others() -> bool:
 
 
 def _full() -> CompileFailed:
-    with suppress(OSError):
-        CacheBase.get_local_cache_path().unlink()  # what was measured for max-autotune
+    # What was measured for max-autotune, and for fusions: any of it may be infinite.
+    for measured in (CacheBase.get_local_cache_path(), *Path(cache_dir()).glob("*/*.kernel_perf")):
+        with suppress(OSError):
+            measured.unlink()
     return CompileFailed("the GPU's memory was too full for what the compile measures there", code="gpu-unavailable")
 
 

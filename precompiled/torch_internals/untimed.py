@@ -3,13 +3,15 @@
 Inductor measures in a compile whether a matrix product is quicker when it is padded
 (torch/_inductor/fx_passes/pad_mm.py) and, under max-autotune, which of a library's and of Triton's kernels is the
 quickest (torch/_inductor/select_algorithm.py). Both have a form without a choice, which is taken here: no padding,
-and the library's kernel; and it is noted that there was one. What else would be measured is not compiled. The
-configurations of Triton's kernels, those of coordinate descent as well, are measured where they are launched first: in
-the client.
+and the library's kernel; and it is noted that there was one. What else would be measured is not compiled, and Inductor
+keeps nothing of it: a time that was refused is infinite for it, and the next compile, also one beside a GPU, would
+believe it. The configurations of Triton's kernels, those of coordinate descent as well, are measured where they are
+launched first: in the client.
 
 Private names: torch._inductor.config.{patch, deterministic, max_autotune, max_autotune_gemm,
 max_autotune_gemm_backends, max_autotune_conv_backends},
-torch._inductor.fx_passes.pad_mm.{should_pad, should_pad_bench_key},
+torch._inductor.fx_passes.pad_mm.{should_pad, should_pad_bench_key}, torch._inductor.codegen.triton.write_atomic,
+torch._inductor.codecache.CacheBase.update_local_cache,
 torch._inductor.select_algorithm.AlgorithmSelectorCache.__call__. Checked on 2.11.0, 2.13.0, 2.15.0.
 """
 
@@ -21,6 +23,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 import torch._inductor.config as inductor
 
 from precompiled.core.errors import CompileFailed
@@ -42,14 +45,16 @@ class _Measured(Exception):
 @contextmanager
 def choices() -> Iterator[Choices]:
     """For a compile whose result is kept. Raises CompileFailed where something asked for a time all the same, also
-    where the compile itself took the error for an answer. Does nothing where times can be measured.
+    where the compile itself took the error for an answer. Does nothing where times can be measured, and for a CPU.
 
     Within the program's configuration: the key has that, and not what is set here.
     """
     found = Choices()
-    if not activate.is_active():
+    if not (activate.is_active() and torch.cuda.is_available()):
         yield found
         return
+    from torch._inductor.codecache import CacheBase
+    from torch._inductor.codegen import triton
     from torch._inductor.fx_passes import pad_mm
     from torch._inductor.select_algorithm import AlgorithmSelectorCache
 
@@ -61,6 +66,9 @@ def choices() -> Iterator[Choices]:
         patches.replace(pad_mm, "should_pad_bench_key", lambda original: _is_measured)
         patches.replace(pad_mm, "should_pad", functools.partial(_not_padded, found))
         patches.replace(AlgorithmSelectorCache, "__call__", functools.partial(_the_only_one, found, chooses))
+        # Times of fusions and of combined kernels, beside their code (.kernel_perf); of choices, in the local cache.
+        patches.replace(triton, "write_atomic", lambda original: _not_kept)
+        patches.replace(CacheBase, "update_local_cache", lambda original: _not_kept)
         with inductor.patch(settled), activate.compiling() as refused:
             try:
                 yield found
@@ -72,6 +80,10 @@ def choices() -> Iterator[Choices]:
                 raise _not_here(what)
     finally:
         patches.undo()
+
+
+def _not_kept(*args: Any, **options: Any) -> None:
+    """Nothing is measured here that another compile may have."""
 
 
 def _is_measured(*args: Any, **options: Any) -> str:

@@ -10,6 +10,8 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
+import venv
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ import pytest
 import torch
 from support_host import TIMEOUT_S
 
+import precompiled
 from precompiled.made_up_cuda.kinds import KINDS
 from precompiled.store import scratch
 from precompiled.store.artifacts import Store
@@ -125,6 +128,25 @@ def test_a_host_of_another_cpu_and_compiler_compiles_nothing(baked: tuple[Path, 
     assert (found["compiles"], found["started"]) == (0, []) and found["traced"]
 
 
+def test_a_users_environment_needs_nothing_of_the_tests(tmp_path: Path) -> None:
+    """The hook brings the device into the command, and a worker into itself: here no ``.pth`` file does."""
+    venv.create(tmp_path / "venv", with_pip=False)
+    (site,) = (tmp_path / "venv" / "lib").glob("python*/site-packages")
+    (site / "theirs.pth").write_text(f"{sysconfig.get_path('purelib')}\n{Path(precompiled.__file__).parent.parent}\n")
+    python, env = str(tmp_path / "venv" / "bin" / "python"), environment(tmp_path / "maker", PRECOMPILED_MODE="wait")
+    try:
+        command = [python, "-m", "precompiled", "run", "--target", "h100", "--", python, str(PROGRAM), "3"]
+        done = subprocess.run(command, env=env, check=False, capture_output=True, text=True, timeout=TIMEOUT_S, cwd="/")
+    finally:
+        run("-m", "precompiled", "stop", env=env)
+    assert done.returncode == 0, done.stderr[-5000:]
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["gpu"] == KINDS["h100"].name
+    assert {tuple(graph) for graph in found["graphs"]} == {("compiled", "swap", "")}, found["graphs"]
+    manifests = [artifact.manifest for artifact in Store(tmp_path / "maker" / "store").all_artifacts()]
+    assert {manifest.compiled_by["device"] for manifest in manifests} == {"made up"}
+
+
 @needs_other_kinds
 def test_a_process_with_another_gpu_finds_nothing(baked: tuple[Path, Any], tmp_path: Path) -> None:
     base, _told = baked
@@ -168,9 +190,10 @@ def test_values_of_the_command_are_eager_ones(tmp_path: Path) -> None:
     env = environment(place, PRECOMPILED_MODE="wait")
     try:
         losses = []
-        for _ in range(2):  # the second one finds artifacts and entries
+        # The second one finds artifacts and entries; to require them is not to run them.
+        for required in ("0", "1"):
             done = run("-m", "precompiled", "run", "--target", "cuda:sm_80", "--", sys.executable, str(PROGRAM), "3",
-                       env=env)  # fmt: skip
+                       env={**env, "PRECOMPILED_REQUIRE": required})  # fmt: skip
             assert "MADE-UP GPU" in done.stderr
             found = json.loads(done.stdout.splitlines()[-1])
             assert found["gpu"] == KINDS["a100"].name and {graph[0] for graph in found["graphs"]} == {"compiled"}

@@ -14,6 +14,7 @@ import pytest
 import support_compiles
 import torch
 from support_graphs import captured
+from torch._inductor.fx_passes import pad_mm
 
 from precompiled.core.errors import CompileFailed
 from precompiled.graph import capture
@@ -24,6 +25,8 @@ pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not os.environ.get("CUDA_MADE_UP"), reason="NOT TESTED: the device here is no made-up one"),
 ]
+
+should_pad = pad_mm.should_pad
 
 
 @pytest.fixture(autouse=True)
@@ -111,13 +114,77 @@ def test_coordinate_descent_is_the_clients(caches: Path) -> None:
     assert not list(caches.rglob("*.best_config"))
 
 
+def convolution(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.conv2d(x, weight, padding=1)
+
+
+@pytest.mark.parametrize(
+    ("function", "sizes", "options", "kernel"),
+    [
+        (torch.bmm, [(4, 512, 511), (4, 511, 512)], {}, "bmm"),
+        (torch.addmm, [(512,), (512, 511), (511, 512)], {}, "addmm"),
+        (torch.bmm, [(4, 64, 64), (4, 64, 64)], {"max_autotune": True}, "bmm"),
+        (torch.addmm, [(64,), (64, 64), (64, 64)], {"max_autotune": True}, "addmm"),
+        (mm, [(64, 64), (64, 64)], {"max_autotune": True, "max_autotune_gemm_backends": "TRITON"}, "mm"),
+        (convolution, [(4, 32, 16, 16), (32, 32, 3, 3)], {"max_autotune": True}, "convolution"),
+    ],
+    ids=["bmm-padded", "addmm-padded", "bmm", "addmm", "triton-alone", "convolution"],
+)
+def test_the_librarys_kernel_is_taken_and_the_choice_noted(
+    function: Callable[..., Any], sizes: list[tuple[int, ...]], options: dict[str, Any], kernel: str
+) -> None:
+    program = captured(function, *(torch.randn(size, device="cuda") for size in sizes), options=options).program
+    result = support_compiles.compiled(capture.parse(program.to_bytes()))
+    code = freezing.code_of(program_classes.loads(result.bundle, {}).compiled_fw).source_code
+    assert result.undecided == 1
+    assert f"extern_kernels.{kernel}(" in code and "triton_tem" not in code, code
+
+
+def softmax_fused(x: torch.Tensor) -> torch.Tensor:
+    return (x.sin().sum(-1, keepdim=True) * x).cos()
+
+
+def combined(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    return x.sin().sum(-1), x[:96].cos(), x[:2048, :32].exp().sum(0)
+
+
+def flexible(x: torch.Tensor) -> torch.Tensor:
+    from torch.nn.attention.flex_attention import flex_attention
+
+    x = x.reshape(1, 2, -1, 64)
+    return flex_attention(x, x, x)
+
+
 @pytest.mark.reason("made-up-device")
-def test_what_else_takes_a_time_is_not_compiled() -> None:
+@pytest.mark.parametrize(
+    ("function", "options"),
+    [
+        (softmax_fused, {"benchmark_fusion": True}),
+        (combined, {"combo_kernels": True, "benchmark_combo_kernel": True}),
+        (flexible, {"max_autotune": True}),
+    ],
+    ids=["fusion", "combo", "flex"],
+)
+def test_what_else_takes_a_time_is_not_compiled(
+    function: Callable[..., Any], options: dict[str, Any], caches: Path
+) -> None:
+    """Nor the second time: what Inductor kept of a time that was refused, it would take for a measured one, and a
+    worker that has a GPU with it.
+    """
     x = torch.randn(4096, 64, device="cuda")
+    for _time in range(2):
+        with pytest.raises(CompileFailed) as refused:
+            compiled(function, x, **options)
+        assert refused.value.code == "made-up-device", refused.value
+        assert not list(caches.rglob("*.kernel_perf"))
+        assert not [path for path in caches.rglob("*") if path.is_file() and b'"cache"' in path.read_bytes()[:200]]
 
-    def fused(x: torch.Tensor) -> torch.Tensor:
-        return (x.sin().sum(-1, keepdim=True) * x).cos()
 
-    with pytest.raises(CompileFailed) as refused:
-        compiled(fused, x, benchmark_fusion=True)
-    assert refused.value.code == "made-up-device"
+def test_what_a_cpu_would_measure_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The worker of a graph for the CPU sees no device, and its artifact is anybody's."""
+    with monkeypatch.context() as patched:
+        patched.setattr(torch.cuda, "is_available", lambda: False)
+        with untimed.choices():
+            assert pad_mm.should_pad is should_pad
+    with untimed.choices():
+        assert pad_mm.should_pad is not should_pad

@@ -1,0 +1,24 @@
+"""A row of `python -m benchmarks.architectures --made-up KIND`, and what makes one wrong."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+
+import pytest
+
+from benchmarks.architectures.table import examine
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.slow,
+    pytest.mark.skipif(not os.environ.get("CUDA_MADE_UP"), reason="NOT TESTED: the device here is no made-up one"),
+]
+
+
+def test_the_second_process_loads_cubins_of_the_gpu_and_starts_nothing() -> None:
+    (row,) = examine([("bert", "inference")], print, "cuda", "sm_90")
+    assert row.right and row.cubins["sm_90"] > 3, row
+    assert not replace(row, cubins={}).right
+    assert not replace(row, cubins={**row.cubins, "sm_80": 1}).right
+    assert not replace(row, started=["subprocess.Popen ptxas"]).right
