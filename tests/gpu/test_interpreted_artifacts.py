@@ -142,3 +142,16 @@ def test_random_numbers_are_those_that_philoxs_authors_publish(tmp_path: Path) -
         "408f276d 41c83b0e a20bc7c6 6d5451fd",
         "d16cfe09 94fdcceb 5001e420 24126ea1",
     ]
+
+
+def test_rows_that_came_to_no_result_are_not_passed_over() -> None:
+    from benchmarks.interpreter.__main__ import is_right
+
+    kernels = {"a": ("kernel", "equal", "")}
+    equal = Row("model mlp training", "equal", "", kernels=kernels)
+    known = Row("corpus frozen_linear", "no artifact", "freezing")
+    assert is_right([equal, known]) and not is_right([known])
+    for state in ("launched", "stopped", "no artifact", "no row", "wrong"):
+        assert not is_right([equal, Row("corpus other", state, "")])
+    assert not is_right([equal, Row("corpus other", "equal", "", kernels={"b": ("kernel", "not runnable", "why")})])
+    assert not is_right([equal, Row("corpus frozen_linear", "stopped", "")])

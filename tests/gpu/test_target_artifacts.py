@@ -157,7 +157,10 @@ def test_a_process_with_another_gpu_finds_nothing(baked: tuple[Path, Any], tmp_p
 
 
 def test_cubins_are_those_of_a_compile_beside_the_device(tmp_path: Path) -> None:
-    """Byte for byte, where their sources have one name: the line numbers in a cubin name the workers' folder."""
+    """Byte for byte, where their sources have one name: the line numbers in a cubin name the workers' folder.
+
+    Where there is no GPU, the device that they are compared with is made up as well; plain torch's are not ours.
+    """
     # A compile beside a device would measure whether to pad the products of odd sizes.
     env = environment(tmp_path, CUBINS="1", PRECOMPILED_MODE="wait", TORCHINDUCTOR_SHAPE_PADDING="0")
     folder = scratch.directory(tmp_path / "store")
