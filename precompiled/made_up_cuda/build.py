@@ -25,6 +25,8 @@ from precompiled.made_up_cuda import kinds
 SOURCES = Path(__file__).parent
 # What torch's libraries ask the runtime or the driver for and no source here defines, is an error when it is called.
 _OURS = re.compile(r"(__)?cuda[A-Z]\w*|cu(?!File)[A-Z]\w*")
+# What c10/cuda/driver_api.cpp looks up by name the first time that torch asks the driver or NVML for something itself.
+_ASSERTED = re.compile(rb"\br\.(cu[A-Z]\w+)_ INTERNAL ASSERT")
 _DEVICE = ("device", "cubin", "driver", "captures", "runtime")
 _ASK = ("libc10_cuda.so", "libtorch_cuda.so", "libtorch_python.so", "libtorch_cuda_linalg.so", "libcaffe2_nvrtc.so")
 
@@ -178,6 +180,7 @@ def _missing(torch: Torch, objects: Iterable[Path]) -> str:
         name = line.split()[-1].split("@")[0] if line.split() else ""
         if _OURS.fullmatch(name):
             wanted.add(name)
+    wanted.update(name.decode() for name in _ASSERTED.findall((torch.libraries / "libc10_cuda.so").read_bytes()))
     defined = {
         line.split()[-1] for line in _run(["nm", "--defined-only", *map(str, objects)]).splitlines() if line.split()
     }

@@ -2,7 +2,7 @@
 // (torch.cuda.device_count), and get the host's.
 //
 // Without nvmlInit, torch's Python takes the runtime's word. Its C++ looks all of these up where there is an NVML, and
-// uses them to tell of other processes when memory is out (c10/cuda/driver_api.h, CUDACachingAllocator.cpp).
+// asks it for other processes when memory is out (c10/cuda/driver_api.cpp, CUDACachingAllocator.cpp).
 namespace {
 constexpr int SUCCESS = 0, NOT_SUPPORTED = 3;
 }

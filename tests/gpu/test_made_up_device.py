@@ -170,6 +170,17 @@ def test_integers_are_counted() -> None:
     assert found.tolist() == [1, 0, 2, 1] and found.dtype == torch.float32
 
 
+def test_memory_that_is_out_is_torchs_own_error(tmp_path: Path) -> None:
+    text = """if 1:
+        import torch
+        try:
+            kept = [torch.empty(1 << 33, dtype=torch.uint8, device="cuda") for _ in range(100)]
+        except torch.OutOfMemoryError as error:
+            print(str(error).partition(".")[0])
+    """
+    assert run(text, tmp_path) == "CUDA out of memory\n"
+
+
 def test_the_hosts_own_gpus_are_not_asked(tmp_path: Path) -> None:
     """As by torch.cuda.device_count, through NVML: this one has two GPUs of other UUIDs."""
     (tmp_path / "nvml.c").write_text("""
