@@ -104,9 +104,11 @@ def _not_padded(found: Choices, original: Callable[..., bool]) -> Callable[..., 
 
 def _the_only_one(found: Choices, chooses: bool, original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
-    def select(*args: Any, **options: Any) -> Any:
+    def select(cache: Any, name: str, choices: list[Any], *args: Any, **options: Any) -> Any:
         found.undecided += bool(chooses and (inductor.max_autotune or inductor.max_autotune_gemm))
-        return original(*args, **options)
+        # The library may have two: torch 2.11 has an addmm of a bias as well, which it takes only where it is quicker.
+        librarys = [choice for choice in choices if choice.name == name]
+        return original(cache, name, librarys or choices, *args, **options)
 
     return select
 

@@ -20,7 +20,6 @@ import pytest
 import torch
 from support_host import TIMEOUT_S
 
-import precompiled
 from precompiled.made_up_cuda.kinds import KINDS
 from precompiled.store import scratch
 from precompiled.store.artifacts import Store
@@ -132,7 +131,9 @@ def test_a_users_environment_needs_nothing_of_the_tests(tmp_path: Path) -> None:
     """The hook brings the device into the command, and a worker into itself: here no ``.pth`` file does."""
     venv.create(tmp_path / "venv", with_pip=False)
     (site,) = (tmp_path / "venv" / "lib").glob("python*/site-packages")
-    (site / "theirs.pth").write_text(f"{sysconfig.get_path('purelib')}\n{Path(precompiled.__file__).parent.parent}\n")
+    installed = Path(sysconfig.get_path("purelib"))
+    editable = [path.read_text() for path in installed.glob("__editable__*precompiled*.pth")]
+    (site / "theirs.pth").write_text("\n".join([str(installed), *editable]))
     python, env = str(tmp_path / "venv" / "bin" / "python"), environment(tmp_path / "maker", PRECOMPILED_MODE="wait")
     try:
         command = [python, "-m", "precompiled", "run", "--target", "h100", "--", python, str(PROGRAM), "3"]
