@@ -3,8 +3,6 @@
 Usage: python -m benchmarks.architectures.program SPEC, a JSON object: ``rows``, a list of [architecture, task],
 ``wait_s``, how long to wait for one row's artifacts, and ``device``. Prints a line of JSON before each row
 ({"begun": row}) and one after it. precompiled is switched on from outside.
-
-Private names: torch._C._dynamo.guards._empty_strided_cuda. Checked on 2.15.0.
 """
 
 from __future__ import annotations
@@ -15,7 +13,6 @@ import sys
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +21,7 @@ import transformers
 
 import precompiled
 from benchmarks.architectures.cubins import architecture_of
+from benchmarks.harness import fresh_memory
 from benchmarks.models.compare import differences, of_other_kind, step
 from benchmarks.models.zoo import ARCHITECTURES, Example
 from precompiled.made_up_cuda import activate
@@ -41,7 +39,7 @@ def main() -> None:
     started: list[str] = []
     sys.addaudithook(lambda event, args: started.append(f"{event} {args[:2]}") if event in STARTS else None)
     if activate.is_active():
-        torch._C._dynamo.guards._empty_strided_cuda = _zeroed(torch._C._dynamo.guards._empty_strided_cuda)
+        fresh_memory.fill(0)  # which no kernel writes: a model that looks at a value would go any way
     cubins: set[Path] = set()
     for name, task in spec["rows"]:
         print(json.dumps({"begun": [name, task]}), flush=True)
@@ -62,15 +60,6 @@ def main() -> None:
         found["cubins"] = Counter(architecture_of(path) for path in here - cubins)
         cubins = here
         print(json.dumps(found), flush=True)
-
-
-def _zeroed(allocate: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    """For compiled code: no kernel writes what it allocates, and a model that looks at a value would go any way."""
-
-    def empty_strided_cuda(*args: Any, **kwargs: Any) -> torch.Tensor:
-        return allocate(*args, **kwargs).zero_()
-
-    return empty_strided_cuda
 
 
 def _on(device: str, example: Example) -> Example:

@@ -115,10 +115,10 @@ def _run(host: Host, names: Sequence[Name], device: str, caches: str, say: Say) 
 def _answers(
     host: Host, names: Sequence[Name], device: str, caches: str, errors: Path
 ) -> Iterator[dict[str, Any]]:  # fmt: skip
-    own = {} if device == "cpu" else {
-        "TORCHINDUCTOR_CACHE_DIR": str(host.root / caches),
-        "TRITON_CACHE_DIR": str(host.root / caches / "triton"),
-    }
+    own = {}
+    if device != "cpu":
+        folder = host.root / caches
+        own = {"TORCHINDUCTOR_CACHE_DIR": str(folder), "TRITON_CACHE_DIR": str(folder / "triton")}
     spec = {"rows": names, "wait_s": WAIT_S, "device": device}
     command = host.command(spec, hook=True, program="architectures.program", extra=own)
     argv = [sys.executable, "-m", "precompiled", "run", "--", *command["argv"]]
