@@ -53,6 +53,7 @@ def warm_up() -> None:
     """Import what every compile needs, so that the first job does not pay for it."""
     global _ready  # noqa: PLW0603
     activate.activate()  # before torch
+    activate.for_children()
     import precompiled.torch_internals.compile  # noqa: F401 - it imports Inductor
     from precompiled.torch_internals import collection
 

@@ -3,7 +3,7 @@
 `make architectures` (`python -m benchmarks.architectures`). Exit status 1 when one row is not as it should be.
 `--made-up KIND`, with a CUDA build of torch: on a GPU that is made up (docs/made-up-cuda.md), whose kernels do not run.
 No value is compared there; a row is right when each kernel that the second process loads is a cubin for that GPU, and
-that process has started no other.
+that process has started no other. A graph whose size a kernel computes is another one there: the row says so.
 """
 
 from __future__ import annotations

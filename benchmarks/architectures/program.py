@@ -47,7 +47,7 @@ def main() -> None:
         started.clear()
         known = len(precompiled.report())
         compiles = _compiles()
-        found: dict[str, Any] = {"different": [], "waited": True, "error": ""}
+        found: dict[str, Any] = {"different": [], "idle": [], "waited": True, "error": ""}
         try:
             _examine(_on(spec["device"], ARCHITECTURES[name].build()), task == "training", spec["wait_s"], found)
         except Exception:  # noqa: BLE001 - a row of its own; the others are still to come
@@ -93,9 +93,7 @@ def _examine(example: Example, training: bool, wait_s: float, found: dict[str, A
         if len(precompiled.report()) == known:
             break
     graphs = precompiled.report()[before:]
-    idle = [graph.name for graph in graphs if graph.state == "compiled" and not graph.calls_compiled]
-    if idle:
-        raise AssertionError(f"never ran compiled: {idle}")
+    found["idle"] = [graph.name for graph in graphs if graph.state == "compiled" and not graph.calls_compiled]
 
 
 if __name__ == "__main__":

@@ -38,6 +38,7 @@ class Row:
     messages: list[str] = field(default_factory=list)  # what precompiled says of the rest
     seconds: float = 0.0
     target: str = ""  # the architecture of a made-up GPU: no value was compared
+    idle: int = 0  # graphs of the first process that were compiled and did not come again
     cubins: dict[str, int] = field(default_factory=dict)  # of the second process, new to it: by architecture
     known_cubins: bool = False  # an earlier row of the same model had some, which may be all that this one needs
     started: list[str] = field(default_factory=list)  # processes, by the second one
@@ -48,7 +49,8 @@ class Row:
 
     @property
     def right(self) -> bool:
-        served = self.graphs == self.by_daemon == self.second_graphs == self.hits > 0
+        # A size that a kernel computes is another one where kernels do not run, and the graph after it as well.
+        served = self.graphs == self.by_daemon and self.second_graphs == self.hits == self.graphs - self.idle > 0
         loaded = set(self.cubins) == {self.target} or (self.known_cubins and not self.cubins)
         made = not self.target or (loaded and not self.started)
         return self.equal and served and made and self.compiles == 0
@@ -141,10 +143,12 @@ def _row(name: Name, first: dict[str, Any], second: dict[str, Any], target: str)
             row.errors.append(f"{title}: {answer['error']}")
         elif not answer["waited"]:
             row.errors.append(f"{title}: graphs were still pending after {WAIT_S:.0f} s")
+        if idle := answer.get("idle"):
+            (row.messages if target else row.errors).append(f"{title}: never ran compiled: {', '.join(idle)}")
         row.different += [f"{title}, {text}" for text in answer.get("different", [])]
         row.compiles += answer.get("compiles", 0)
         row.seconds += answer.get("seconds", 0.0)
-    row.graphs = len(first.get("reports", []))
+    row.graphs, row.idle = len(first.get("reports", [])), len(first.get("idle", []))
     for report in first.get("reports", []):
         # A graph that an earlier row had as well is a hit: the daemon compiled it all the same.
         if report["state"] == "compiled" and report["source"] in ("swap", "hit"):

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+_NVML, _CUDA = "libnvidia-ml.so.1", "libcuda.so.1"
 _library: ctypes.CDLL | None = None
 
 
@@ -35,9 +36,27 @@ def activate() -> None:
         return
     except CannotBuild as error:
         raise SystemExit(f"made-up CUDA: {error}. {error.action}") from None
-    ctypes.CDLL(str(ready / "libnvidia-ml.so.1"))  # in the process: found by its name from now on
-    _library = ctypes.CDLL(str(ready / "libcuda.so.1"), mode=ctypes.RTLD_GLOBAL)
+    ctypes.CDLL(str(ready / _NVML))  # in the process: found by its name from now on
+    _library = ctypes.CDLL(str(ready / _CUDA), mode=ctypes.RTLD_GLOBAL)
     os.environ["TRITON_LIBCUDA_PATH"] = str(ready)  # where triton looks for the library to link its own launcher with
+
+
+def for_children() -> None:
+    """What a worker starts has the device as well, by its loader, and is compiling all its life.
+
+    torch starts Python there without our code: the processes that compile kernels (torch/_inductor/compile_worker), in
+    which each kernel's source asks Triton for its GPU.
+    """
+    if _library is None:
+        return
+    os.environ["CUDA_MADE_UP_COMPILING"] = "1"
+    # By names: in LD_PRELOAD the blank of a path would end it.
+    _prepend("LD_LIBRARY_PATH", os.environ["TRITON_LIBCUDA_PATH"])
+    _prepend("LD_PRELOAD", f"{_NVML}:{_CUDA}")
+
+
+def _prepend(variable: str, value: str) -> None:
+    os.environ[variable] = os.pathsep.join(filter(None, [value, os.environ.get(variable)]))
 
 
 def is_active() -> bool:
@@ -51,7 +70,7 @@ def compiling() -> Iterator[Callable[[], str]]:
 
     Gives a function that tells what the device refused first, or nothing: not every error reaches whoever compiles.
     """
-    library = ctypes.CDLL("libcuda.so.1")
+    library = ctypes.CDLL(_CUDA)
     library.made_up_cuda_refused.restype = ctypes.c_char_p
     library.made_up_cuda_compiling(1)
     try:

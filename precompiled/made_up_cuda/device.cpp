@@ -299,7 +299,7 @@ void record(const char* event, const std::string& fields) {
     close(opened);
 }
 
-static std::atomic<bool> compiles{false};
+static std::atomic<bool> compiles{!variable("CUDA_MADE_UP_COMPILING").empty()};  // what a worker has started
 static std::string refused_first;  // while it compiles
 bool compiling() { return compiles; }
 

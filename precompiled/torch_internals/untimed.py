@@ -9,7 +9,7 @@ believe it. The configurations of Triton's kernels, those of coordinate descent 
 launched first: in the client.
 
 Private names: torch._inductor.config.{patch, deterministic, max_autotune, max_autotune_gemm,
-max_autotune_gemm_backends, max_autotune_conv_backends},
+max_autotune_gemm_backends, max_autotune_conv_backends, autotune_in_subproc, pipeline_max_autotune_gemm},
 torch._inductor.fx_passes.pad_mm.{should_pad, should_pad_bench_key}, torch._inductor.codegen.triton.write_atomic,
 torch._inductor.codecache.CacheBase.update_local_cache,
 torch._inductor.select_algorithm.AlgorithmSelectorCache.__call__. Checked on 2.11.0, 2.13.0, 2.15.0.
@@ -60,7 +60,13 @@ def choices() -> Iterator[Choices]:
 
     patches, backends = Patches(), (inductor.max_autotune_gemm_backends, inductor.max_autotune_conv_backends)
     chooses = {"ATEN"} != set(backends) and not inductor.deterministic
-    settled = {"max_autotune_gemm_backends": "ATEN", "max_autotune_conv_backends": "ATEN"}
+    settled = {
+        "max_autotune_gemm_backends": "ATEN",
+        "max_autotune_conv_backends": "ATEN",
+        # What another process is refused is an infinite time here, and an answer.
+        "autotune_in_subproc": False,
+        "pipeline_max_autotune_gemm": False,
+    }
     try:
         # Asked for where nothing else decides, just before it is measured.
         patches.replace(pad_mm, "should_pad_bench_key", lambda original: _is_measured)

@@ -22,3 +22,5 @@ def test_the_second_process_loads_cubins_of_the_gpu_and_starts_nothing() -> None
     assert not replace(row, cubins={}).right
     assert not replace(row, cubins={**row.cubins, "sm_80": 1}).right
     assert not replace(row, started=["subprocess.Popen ptxas"]).right
+    assert not replace(row, idle=1).right
+    assert replace(row, graphs=2, by_daemon=2, idle=1).right

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 
+from precompiled.made_up_cuda import build
 from precompiled.made_up_cuda.kinds import KINDS
 
 pytestmark = [
@@ -380,6 +381,39 @@ except Exception as error:
         env={**os.environ, "CUDA_MADE_UP": "h100,l4", "CUDA_MADE_UP_STATE": str(tmp_path)},
         capture_output=True, text=True, check=True,
     ).stdout == "GPU 1: NVIDIA L4 (UUID: GPU-6d616465-7570-0000-0000-000000000002)\n"  # fmt: skip
+
+
+def test_what_a_worker_starts_has_the_device_and_measures_nothing(tmp_path: Path) -> None:
+    """Without a `.pth` file, as in a user's environment (-S), and where paths have blanks."""
+    child = """
+import torch
+begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+print(torch.cuda.get_device_name(0), torch.cuda.device_count())
+try:
+    print(begin.record(), end.record(), begin.elapsed_time(end))
+except torch.AcceleratorError:
+    print("refused")
+"""
+    worker = f"""
+import subprocess, sys
+from precompiled import compiler
+compiler.warm_up()
+subprocess.run([sys.executable, "-S", "-c", {child!r}], check=True)
+"""
+    cache = tmp_path / "a cache"
+    (cache / "precompiled").mkdir(parents=True)
+    (cache / "precompiled" / "made-up-cuda").symlink_to(build.folder(build.installed()).parent)
+    environment = {
+        **os.environ,
+        "CUDA_MADE_UP": "h100,a100",
+        "CUDA_MADE_UP_STATE": str(tmp_path),
+        "XDG_CACHE_HOME": str(cache),
+        "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[2]), *filter(None, sys.path)]),
+    }
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", worker], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.stdout.splitlines() == [f"{KINDS['h100'].name} 2", "refused"], done.stdout + done.stderr
 
 
 def test_memory_is_that_of_all_processes(tmp_path: Path) -> None:

@@ -125,10 +125,11 @@ def convolution(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         (torch.addmm, [(512,), (512, 511), (511, 512)], {}, "addmm"),
         (torch.bmm, [(4, 64, 64), (4, 64, 64)], {"max_autotune": True}, "bmm"),
         (torch.addmm, [(64,), (64, 64), (64, 64)], {"max_autotune": True}, "addmm"),
+        (torch.bmm, [(4, 64, 64), (4, 64, 64)], {"max_autotune": True, "pipeline_max_autotune_gemm": True}, "bmm"),
         (mm, [(64, 64), (64, 64)], {"max_autotune": True, "max_autotune_gemm_backends": "TRITON"}, "mm"),
         (convolution, [(4, 32, 16, 16), (32, 32, 3, 3)], {"max_autotune": True}, "convolution"),
     ],
-    ids=["bmm-padded", "addmm-padded", "bmm", "addmm", "triton-alone", "convolution"],
+    ids=["bmm-padded", "addmm-padded", "bmm", "addmm", "bmm-pipelined", "triton-alone", "convolution"],
 )
 def test_the_librarys_kernel_is_taken_and_the_choice_noted(
     function: Callable[..., Any], sizes: list[tuple[int, ...]], options: dict[str, Any], kernel: str
@@ -162,8 +163,9 @@ def flexible(x: torch.Tensor) -> torch.Tensor:
         (softmax_fused, {"benchmark_fusion": True}),
         (combined, {"combo_kernels": True, "benchmark_combo_kernel": True}),
         (flexible, {"max_autotune": True}),
+        (flexible, {"max_autotune": True, "autotune_in_subproc": True}),
     ],
-    ids=["fusion", "combo", "flex"],
+    ids=["fusion", "combo", "flex", "flex-in-subprocesses"],
 )
 def test_what_else_takes_a_time_is_not_compiled(
     function: Callable[..., Any], options: dict[str, Any], caches: Path

@@ -73,9 +73,8 @@ def _made(version: str) -> str:
     base = os.environ.get("PRECOMPILED_TEST_VENV_CACHE")
     if not base:
         base = os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "precompiled-tests")
-    requirements = [f"torch=={version}", "-e", f"{ROOT}[test]"]
-    told = "\n".join([sys.version, *requirements, *_dependencies()])
-    stamp = hashlib.sha256(told.encode()).hexdigest()
+    needs = [f"torch=={version}", *_dependencies()]
+    stamp = hashlib.sha256("\n".join([sys.version, *needs]).encode()).hexdigest()
     folder = Path(base) / f"torch-{version}"
     python = folder / "bin" / "python"
     try:
@@ -84,10 +83,15 @@ def _made(version: str) -> str:
             # Written last: an installation that was interrupted has none.
             written = folder / "stamp"
             if not written.exists() or written.read_text() != stamp:
-                _install(folder, python, requirements)
+                _install(folder, python, needs)
+                written.write_text(stamp)
+            # Of the checkout that runs: another one (its folder may be gone by now) uses the same environment.
+            place = folder / "checkout"
+            if not place.exists() or place.read_text() != str(ROOT):
+                _pip(python, "--no-deps", "-e", str(ROOT))
                 if (has := _probe(str(python))) != version:
                     raise Unavailable(f"pip installed torch {has} for torch=={version}")
-                written.write_text(stamp)
+                place.write_text(str(ROOT))
     except OSError as error:
         raise Unavailable(f"{folder} cannot be made: {error}") from error
     return str(python)
@@ -106,16 +110,21 @@ def _dependencies() -> list[str]:
 def _install(folder: Path, python: Path, requirements: list[str]) -> None:
     print(f"\nmaking {folder} ({' '.join(requirements)}): minutes, once", file=sys.__stderr__, flush=True)
     shutil.rmtree(folder, ignore_errors=True)
-    for command in (
-        [sys.executable, "-m", "venv", str(folder)],
-        [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *requirements],
-    ):
-        try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_TIMEOUT_S, check=False)
-        except subprocess.TimeoutExpired as error:
-            raise Unavailable(f"{' '.join(command)}: not done after {INSTALL_TIMEOUT_S:g} s") from error
-        if done.returncode != 0:
-            raise Unavailable(f"{' '.join(command)}: {done.stderr.strip()[-500:]}")
+    _run([sys.executable, "-m", "venv", str(folder)])
+    _pip(python, *requirements)
+
+
+def _pip(python: Path, *arguments: str) -> None:
+    _run([str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *arguments])
+
+
+def _run(command: list[str]) -> None:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_TIMEOUT_S, check=False)
+    except subprocess.TimeoutExpired as error:
+        raise Unavailable(f"{' '.join(command)}: not done after {INSTALL_TIMEOUT_S:g} s") from error
+    if done.returncode != 0:
+        raise Unavailable(f"{' '.join(command)}: {done.stderr.strip()[-500:]}")
 
 
 @contextmanager
