@@ -184,10 +184,11 @@ def test_cubins_are_those_of_a_compile_beside_the_device(tmp_path: Path) -> None
         assert {tuple(graph) for graph in found["graphs"]} == {("compiled", "swap", "")}, found["graphs"]
     assert there["keys"] == here["keys"] and there["cubins"]
     assert there["cubins"] == here["cubins"]
-    # Those of plain torch as well.
+    # Those of plain torch as well, by what they hold: on torch 2.11 Triton's key of the same kernel is another there.
     plain = {"PRECOMPILED_MODE": "off", "TORCHINDUCTOR_CACHE_DIR": str(folder)}
     found = made(**made_up(kind_here()), **plain)
-    assert found["graphs"] == [] and there["cubins"] == {name: found["cubins"].get(name) for name in there["cubins"]}
+    plains = list(found["cubins"].values())
+    assert found["graphs"] == [] and all(cubin in plains for cubin in there["cubins"].values())
 
 
 @needs_other_kinds
