@@ -50,13 +50,11 @@ def for_children() -> None:
     if _library is None:
         return
     os.environ["CUDA_MADE_UP_COMPILING"] = "1"
-    # By names: in LD_PRELOAD the blank of a path would end it.
-    _prepend("LD_LIBRARY_PATH", os.environ["TRITON_LIBCUDA_PATH"])
-    _prepend("LD_PRELOAD", f"{_NVML}:{_CUDA}")
-
-
-def _prepend(variable: str, value: str) -> None:
-    os.environ[variable] = os.pathsep.join(filter(None, [value, os.environ.get(variable)]))
+    # Paths, since a folder in LD_LIBRARY_PATH is part of a key; one with a blank ends there (ld.so(8)).
+    ready = os.environ["TRITON_LIBCUDA_PATH"]
+    if not set(ready) & {" ", ":"}:
+        paths = [f"{ready}/{name}" for name in (_NVML, _CUDA)]
+        os.environ["LD_PRELOAD"] = os.pathsep.join([*paths, *filter(None, [os.environ.get("LD_PRELOAD")])])
 
 
 def is_active() -> bool:
