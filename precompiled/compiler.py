@@ -52,8 +52,7 @@ _records: dict[Path, JobRecord] = {}  # by store
 def warm_up() -> None:
     """Import what every compile needs, so that the first job does not pay for it."""
     global _ready  # noqa: PLW0603
-    activate.activate()  # before torch
-    activate.for_children()
+    activate.in_a_worker()  # before torch
     import precompiled.torch_internals.compile  # noqa: F401 - it imports Inductor
     from precompiled.torch_internals import collection
 

@@ -27,11 +27,8 @@ def activate() -> None:
         raise SystemExit("made-up CUDA: torch was imported before the made-up device")
     from precompiled.made_up_cuda.build import CannotBuild, NoTorch, build
 
-    def say(text: str) -> None:
-        print(f"precompiled: {text}", file=sys.stderr, flush=True)  # noqa: T201
-
     try:
-        ready = build(say)
+        ready = build(_say)
     except NoTorch:
         return
     except CannotBuild as error:
@@ -41,20 +38,28 @@ def activate() -> None:
     os.environ["TRITON_LIBCUDA_PATH"] = str(ready)  # where triton looks for the library to link its own launcher with
 
 
-def for_children() -> None:
-    """What a worker starts has the device as well, by its loader, and is compiling all its life.
+def in_a_worker() -> None:
+    """``activate``, in a process that compiles all its life. What it starts does so too, and has the device as well.
 
-    torch starts Python there without our code: the processes that compile kernels (torch/_inductor/compile_worker), in
-    which each kernel's source asks Triton for its GPU.
+    torch starts further Python processes that compile kernels (torch/_inductor/compile_worker): each kernel's source
+    asks Triton for its GPU there. They run torch's own command, without our code, so they get the device by LD_PRELOAD.
     """
+    activate()
     if _library is None:
         return
+    _library.made_up_cuda_compiling(1)
     os.environ["CUDA_MADE_UP_COMPILING"] = "1"
-    # Paths, since a folder in LD_LIBRARY_PATH is part of a key; one with a blank ends there (ld.so(8)).
+    # Paths: a folder in LD_LIBRARY_PATH would be part of a key.
     ready = os.environ["TRITON_LIBCUDA_PATH"]
-    if not set(ready) & {" ", ":"}:
-        paths = [f"{ready}/{name}" for name in (_NVML, _CUDA)]
-        os.environ["LD_PRELOAD"] = os.pathsep.join([*paths, *filter(None, [os.environ.get("LD_PRELOAD")])])
+    if set(ready) & {" ", ":"}:  # they separate paths (ld.so(8))
+        _say(f"{ready} has a blank or a colon: torch 2.11 cannot compile kernels in processes of their own")
+        return
+    paths = [f"{ready}/{name}" for name in (_NVML, _CUDA)]
+    os.environ["LD_PRELOAD"] = os.pathsep.join([*paths, *filter(None, [os.environ.get("LD_PRELOAD")])])
+
+
+def _say(text: str) -> None:
+    print(f"precompiled: {text}", file=sys.stderr, flush=True)  # noqa: T201
 
 
 def is_active() -> bool:
@@ -70,8 +75,8 @@ def compiling() -> Iterator[Callable[[], str]]:
     """
     library = ctypes.CDLL(_CUDA)
     library.made_up_cuda_refused.restype = ctypes.c_char_p
-    library.made_up_cuda_compiling(1)
+    before = library.made_up_cuda_compiling(1)
     try:
         yield lambda: library.made_up_cuda_refused().decode()
     finally:
-        library.made_up_cuda_compiling(0)
+        library.made_up_cuda_compiling(before)

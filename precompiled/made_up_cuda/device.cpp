@@ -46,7 +46,7 @@ static std::string state_file(const std::string& name) {
 // A kind that the table need not have, with all that kinds.py has of one: "NVIDIA L4|8|9|58|...". Null: it is no row.
 static const Kind* row(const std::string& text) {
     const std::vector<std::string> fields = parts(text, '|');
-    unsigned long long numbers[10];
+    unsigned long long numbers[11];
     if (fields.size() != 1 + std::size(numbers)) return nullptr;
     for (size_t i = 0; i < std::size(numbers); i++) {
         char* end;
@@ -54,7 +54,7 @@ static const Kind* row(const std::string& text) {
         if (*end || fields[i + 1].empty()) return nullptr;
     }
     const auto& n = numbers;  // for as long as the process lives
-    return new Kind{"", strdup(fields[0].c_str()), n[0], n[1], n[2], n[3], n[4], n[5], n[6], n[7], n[8], n[9]};
+    return new Kind{"", strdup(fields[0].c_str()), n[0], n[1], n[2], n[3], n[4], n[5], n[6], n[7], n[8], n[9], n[10]};
 }
 
 const std::vector<Device>& host() {
@@ -157,7 +157,7 @@ int attribute(const Device& device, int which) {
         case CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE: return kind.l2;
         case CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH: return kind.bus_bits;
         case CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE: return kind.memory_mhz * 1000;
-        case CU_DEVICE_ATTRIBUTE_CLOCK_RATE: return 1000000;  // kHz: no rate that anybody measured
+        case CU_DEVICE_ATTRIBUTE_CLOCK_RATE: return kind.sm_mhz * 1000;
         case CU_DEVICE_ATTRIBUTE_COMPUTE_MODE: return device.exclusive() ? CU_COMPUTEMODE_EXCLUSIVE_PROCESS : CU_COMPUTEMODE_DEFAULT;
         case CU_DEVICE_ATTRIBUTE_PCI_BUS_ID: return device.index + 1;
         case CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING:
@@ -323,11 +323,13 @@ cudaError_t refuse(const char* what) {
 
 }  // namespace made_up
 
-extern "C" void made_up_cuda_compiling(int whether) {
+// Gives what it was before.
+extern "C" int made_up_cuda_compiling(int whether) {
     std::lock_guard<std::mutex> guard(made_up::lock);
-    made_up::compiles = whether != 0;
+    const bool before = made_up::compiles.exchange(whether != 0);
     if (whether) made_up::refused_first.clear();
     made_up::last = cudaSuccess;  // it was told: the next operator of this thread, of another graph, is not to fail for it
+    return before;
 }
 // What was refused first since a compile began; "" for nothing.
 extern "C" const char* made_up_cuda_refused() { return made_up::refused_first.c_str(); }

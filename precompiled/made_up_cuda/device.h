@@ -3,6 +3,7 @@
 // CUDA_MADE_UP        the host's devices, by kind: "h100" or "h100,h100,a100"; kinds.py has the table. Or with their rows
 //                     (kinds.py, like)
 // CUDA_MADE_UP_STATE  a folder that all processes of such a host share: log, use of memory, devices that are lost
+// CUDA_MADE_UP_COMPILING  set: this process compiles from its start, so a measured time is an error, as is a launch
 // CUDA_VISIBLE_DEVICES as with CUDA: indices or (beginnings of) UUIDs; the list ends at the first that does not exist
 #pragma once
 #include <cuda.h>
@@ -17,7 +18,7 @@ namespace made_up {
 struct Kind {
     const char *code, *name;
     unsigned long long major, minor, multiprocessors, memory, threads, shared_block, shared_multiprocessor, l2, bus_bits,
-        memory_mhz;
+        memory_mhz, sm_mhz;
 };
 
 struct Device {

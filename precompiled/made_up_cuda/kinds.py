@@ -2,10 +2,11 @@
 
 What NVIDIA's data sheets and the CUDA programming guide's table of compute capabilities say, written from memory. The
 H100's row is what PyTorch 2.11 reported on one, as are name, capability, number of multiprocessors and L2 size of the
-H200; the others were never compared with one, clocks of memory least of all. What torch tells of a device and a compile
-depends on is in the key (graph/environment.py), so a wrong number here costs a hit and no result. But for the memory's
-rate, by which torch 2.15 decides some fusions (torch/_inductor/scheduler.py, _reindexing_regresses_memory_coalescing):
-a wrong one costs that choice.
+H200; the others were never compared with one, clocks least of all. What torch tells of a device and a compile
+depends on is in the key (graph/environment.py), so a wrong number here costs a hit and no result. But for the clocks,
+which are in no key: a wrong one costs a choice. By the memory's, torch 2.15 decides some fusions
+(torch/_inductor/scheduler.py, _reindexing_regresses_memory_coalescing); by the multiprocessors', whether a product is
+worth padding (fx_passes/pad_mm.py, is_mm_compute_bound) and, where a pass asks for them, how long kernels take.
 """
 
 from __future__ import annotations
@@ -32,19 +33,22 @@ class Kind:
     l2: int
     bus_bits: int
     memory_mhz: int  # two transfers each: 2 * memory_mhz * bus_bits / 8 is the data sheet's bandwidth
+    sm_mhz: int  # of a multiprocessor, at most
 
 
 KINDS = {
     kind.code: kind
     for kind in (
-        Kind("t4", "Tesla T4", 7, 5, 40, 15_360 * _MIB, 1024, 65_536, 65_536, 4 * _MIB, 256, 5001),
-        Kind("a100", "NVIDIA A100-SXM4-80GB", 8, 0, 108, 81_920 * _MIB, 2048, 166_912, 167_936, 40 * _MIB, 5120, 1593),
-        Kind("l4", "NVIDIA L4", 8, 9, 58, 23_034 * _MIB, 1536, 101_376, 102_400, 48 * _MIB, 192, 6251),
-        Kind("h100", "NVIDIA H100 80GB HBM3", 9, 0, 132, 81_079 * _MIB, 2048, 232_448, 233_472, 50 * _MIB, 5120, 2619),
-        Kind("h200", "NVIDIA H200", 9, 0, 132, 143_771 * _MIB, 2048, 232_448, 233_472, 60 * _MIB, 6144, 3201),
-        Kind("b200", "NVIDIA B200", 10, 0, 148, 183_359 * _MIB, 2048, 232_448, 233_472, 126 * _MIB, 8192, 3996),
+        Kind("t4", "Tesla T4", 7, 5, 40, 15_360 * _MIB, 1024, 65_536, 65_536, 4 * _MIB, 256, 5001, 1590),
+        Kind("a100", "NVIDIA A100-SXM4-80GB", 8, 0, 108, 81_920 * _MIB, 2048, 166_912, 167_936, 40 * _MIB,
+             5120, 1593, 1410),
+        Kind("l4", "NVIDIA L4", 8, 9, 58, 23_034 * _MIB, 1536, 101_376, 102_400, 48 * _MIB, 192, 6251, 2040),
+        Kind("h100", "NVIDIA H100 80GB HBM3", 9, 0, 132, 81_079 * _MIB, 2048, 232_448, 233_472, 50 * _MIB,
+             5120, 2619, 1980),
+        Kind("h200", "NVIDIA H200", 9, 0, 132, 143_771 * _MIB, 2048, 232_448, 233_472, 60 * _MIB, 6144, 3201, 1980),
+        Kind("b200", "NVIDIA B200", 10, 0, 148, 183_359 * _MIB, 2048, 232_448, 233_472, 126 * _MIB, 8192, 3996, 1965),
     )
-}
+}  # fmt: skip
 
 # How the UUID of each begins: the letters "madeup" (device.cpp). No GPU of a host has it, and no driver lists it.
 UUID_PREFIX = "GPU-6d616465-7570-"
@@ -66,6 +70,7 @@ def like(properties: Any) -> str:
         l2=properties.L2_cache_size,
         bus_bits=properties.memory_bus_width,
         memory_mhz=properties.memory_clock_rate // 1000,  # which is in kHz
+        sm_mhz=properties.clock_rate // 1000,
     )
     return "|".join(map(str, astuple(found)[1:]))
 

@@ -45,10 +45,11 @@ def events(state: Path) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("code", list(KINDS))
 def test_a_device_says_what_its_kind_is(tmp_path: Path, code: str) -> None:
     names = ("name", "major", "minor", "multi_processor_count", "total_memory", "L2_cache_size",
-             "shared_memory_per_block_optin")  # fmt: skip
+             "shared_memory_per_block_optin", "clock_rate")  # fmt: skip
     asked = f"import torch; p = torch.cuda.get_device_properties(0); print([getattr(p, name) for name in {names}])"
     kind = KINDS[code]
-    told = [kind.name, kind.major, kind.minor, kind.multiprocessors, kind.memory, kind.l2, kind.shared_block]
+    told = [kind.name, kind.major, kind.minor, kind.multiprocessors, kind.memory, kind.l2, kind.shared_block,
+            kind.sm_mhz * 1000]  # fmt: skip
     assert run(asked, tmp_path, code).strip() == str(told)
 
 
@@ -383,8 +384,8 @@ except Exception as error:
 
 
 def test_what_a_worker_starts_has_the_device_and_measures_nothing(tmp_path: Path) -> None:
-    """Without a `.pth` file, as in a user's environment (-S)."""
-    child = """
+    """Without a `.pth` file, as in a user's environment (-S). Nor does the worker, whatever a program's modules do."""
+    measures = """
 import torch
 begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
 print(torch.cuda.get_device_name(0), torch.cuda.device_count())
@@ -397,7 +398,12 @@ except torch.AcceleratorError:
 import subprocess, sys
 from precompiled import compiler
 compiler.warm_up()
-subprocess.run([sys.executable, "-S", "-c", {child!r}], check=True)
+from precompiled.graph import environment
+# What is set for its children is in no key: a client has none of it.
+print(environment.facts("cuda:0", uses_cpu=True, of_a_worker=True)["variables"], flush=True)
+exec({measures!r})
+sys.stdout.flush()
+subprocess.run([sys.executable, "-S", "-c", {measures!r}], check=True)
 """
     environment = {
         **os.environ,
@@ -408,7 +414,8 @@ subprocess.run([sys.executable, "-S", "-c", {child!r}], check=True)
     done = subprocess.run(
         [sys.executable, "-S", "-c", worker], env=environment, capture_output=True, text=True, check=False
     )
-    assert done.stdout.splitlines() == [f"{KINDS['h100'].name} 2", "refused"], done.stdout + done.stderr
+    told = [f"{KINDS['h100'].name} 2", "refused"]
+    assert done.stdout.splitlines() == ["{}", *told, *told], done.stdout + done.stderr
 
 
 def test_memory_is_that_of_all_processes(tmp_path: Path) -> None:

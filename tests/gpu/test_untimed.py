@@ -108,6 +108,37 @@ def test_under_max_autotune_the_librarys_kernel_is_taken(monkeypatch: pytest.Mon
     assert "extern_kernels.mm(" in code and "triton_tem" not in code
 
 
+def rows_and_columns(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    return x.sum(-1), x.sum(0)
+
+
+def test_a_reduction_over_rows_and_columns_has_the_parts_that_inductor_begins_with(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As a norm's backward has, under max-autotune and coordinate descent."""
+    x = torch.ones(32768, 256, device="cuda")
+    asked = asked_for(monkeypatch, rows_and_columns, x, coordinate_descent_tuning=True)
+    assert asked == "a measured time" or asked.startswith("a run of the kernel"), asked
+    program = captured(rows_and_columns, x, options={"coordinate_descent_tuning": True}).program
+    assert support_compiles.compiled(capture.parse(program.to_bytes())).undecided == 1
+
+
+def test_what_is_deterministic_is_chosen_as_beside_a_gpu() -> None:
+    even = torch.randn(64, 64, device="cuda"), torch.randn(64, 64, device="cuda")
+    options = {"deterministic": True, "max_autotune": True, "max_autotune_gemm_backends": "TRITON"}
+    program = captured(mm, *even, options=options).program
+    result = support_compiles.compiled(capture.parse(program.to_bytes()))
+    assert result.undecided == 0
+    assert "triton_tem" in freezing.code_of(program_classes.loads(result.bundle, {}).compiled_fw).source_code
+
+
+def test_the_clock_is_the_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And not that of a GPU that the host's nvidia-smi knows of: products are worth padding by it."""
+    monkeypatch.setenv("PATH", "")
+    with untimed.choices():
+        assert torch._utils_internal.max_clock_rate() == torch.cuda.get_device_properties().clock_rate / 1000
+
+
 def test_coordinate_descent_is_the_clients(caches: Path) -> None:
     code = compiled(lambda x: x.softmax(-1), torch.randn(64, 512, device="cuda"), coordinate_descent_tuning=True)
     assert "'coordinate_descent_tuning': True" in code
@@ -162,10 +193,18 @@ def flexible(x: torch.Tensor) -> torch.Tensor:
     [
         (softmax_fused, {"benchmark_fusion": True}),
         (combined, {"combo_kernels": True, "benchmark_combo_kernel": True}),
+        pytest.param(
+            combined,
+            {f"combo_kernel{name}": True for name in ("s", "_per_subkernel_blocks", "_compile_time_autotune")},
+            marks=pytest.mark.skipif(
+                not hasattr(torch._inductor.config, "combo_kernel_compile_time_autotune"),
+                reason="NOT TESTED: this torch does not measure the parts of a combined kernel while it compiles",
+            ),
+        ),
         (flexible, {"max_autotune": True}),
         (flexible, {"max_autotune": True, "autotune_in_subproc": True}),
     ],
-    ids=["fusion", "combo", "flex", "flex-in-subprocesses"],
+    ids=["fusion", "combo", "combo-parts", "flex", "flex-in-subprocesses"],
 )
 def test_what_else_takes_a_time_is_not_compiled(
     function: Callable[..., Any], options: dict[str, Any], caches: Path
