@@ -19,6 +19,10 @@ from precompiled.core.errors import Bypass
 IN_A_WORKER = "cuda:0"
 
 # Devices are also given as text, x.to("cuda"), and by method, x.cuda().
+# Loops whose counter is on the CPU, as Inductor makes them (torch/_inductor/fx_passes/post_grad.py,
+# decompose_scan_to_while_loop); the graph does not show it.
+_COUNTED = frozenset({"scan", "map_impl"})
+
 _ACCELERATOR = re.compile(r"(cuda|xpu|mps|hpu|mtia|npu|privateuseone|xla)(:\d+)?")
 
 
@@ -49,6 +53,8 @@ def device_of(module: torch.fx.GraphModule, graph: list[list[Any]], inputs: list
 
 def uses_cpu(module: torch.fx.GraphModule, inputs: list[dict[str, Any]]) -> bool:
     """Whether a tensor of the graph is on the CPU, if it is only a scalar beside a GPU's."""
+    if any(getattr(node.target, "__name__", "") in _COUNTED for node in _nodes(module)):
+        return True
     values = (value for node in _nodes(module) for value in _tensors(_value(node)))
     return any(item.get("device") == "cpu" for item in inputs) or any(value.device.type == "cpu" for value in values)
 

@@ -12,6 +12,8 @@ import pytest
 import torch
 from support_cpu_backward import with_a_backward_on_the_cpu
 from support_graphs import captured
+from torch._higher_order_ops.map import map as map_operator
+from torch._higher_order_ops.scan import scan
 
 from precompiled import compiler, wire
 from precompiled.graph.environment import device_of_a_worker
@@ -41,6 +43,10 @@ def test_the_cpu_is_in_the_key_where_a_value_is_on_it() -> None:
     assert facts(lambda x: x + torch.tensor(0.5), x) >= OF_THE_HOST
     assert facts(lambda x: x.cpu(), x) >= OF_THE_HOST
     assert facts(lambda x: x * 2, x.cpu()) >= OF_THE_HOST
+    # Inductor counts their steps there.
+    zero = torch.zeros((), device="cuda")
+    assert facts(lambda x, zero: scan(lambda carry, y: (carry + y, carry * y), zero, x), x, zero) >= OF_THE_HOST
+    assert facts(lambda x: map_operator(lambda y: y.sin(), x), x) >= OF_THE_HOST
 
 
 @pytest.mark.reason("hidden-cpu-kernels")
