@@ -29,7 +29,7 @@ MARK = "make interpreter ARGS=--docs"
 # Which eager cannot run on the made-up device, or no artifact has; docs/benchmarks.md says why of each.
 WITHOUT = frozenset({
     "operator_of_a_library", "numpy_functions", "numpy_methods_and_operators", "all_dynamic_with_floats_of_modules",
-    "attention_flash_attention", "distributed_tensor", "frozen_linear", "frozen_convolution", "freezing_by_option",
+    "attention_flash_attention", "frozen_linear", "frozen_convolution", "freezing_by_option",
     "cpp_wrapper", "cpp_wrapper_of_any_size", "compiled_autograd_module_hooks",
 })  # fmt: skip
 TOTALS = [
