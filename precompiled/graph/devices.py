@@ -18,11 +18,11 @@ from precompiled.core.errors import Bypass
 
 IN_A_WORKER = "cuda:0"
 
-# Devices are also given as text, x.to("cuda"), and by method, x.cuda().
 # Loops whose counter is on the CPU, as Inductor makes them (torch/_inductor/fx_passes/post_grad.py,
 # decompose_scan_to_while_loop); the graph does not show it.
 _COUNTED = frozenset({"scan", "map_impl"})
 
+# Devices are also given as text, x.to("cuda"), and by method, x.cuda().
 _ACCELERATOR = re.compile(r"(cuda|xpu|mps|hpu|mtia|npu|privateuseone|xla)(:\d+)?")
 
 
