@@ -19,7 +19,7 @@ from support_packages import CASES, run, write
 # By packages_program.py's names.
 KINDS = (
     "nothing", "requirements", "global state", "inlined", "guards", "order of keys", "globals", "same", "attributes",
-    "keys", "wholes", "values", "assumed constant", "guards made",
+    "keys", "wholes", "cells", "values", "native", "assumed constant", "guards made",
 )  # fmt: skip
 
 

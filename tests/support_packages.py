@@ -27,7 +27,8 @@ for _topic in pkgutil.iter_modules(packages.cases.__path__, "packages.cases."):
 
 # One of each kind, and the commonest: with those of NEVER they are the everyday ones; the others are slow.
 EVERYDAY = ("same_module", "graph_break", "monkeypatched_function", "changed_global", "rebound_closure", "subclass",
-            "changed_callee", "set_of_operators")  # fmt: skip
+            "changed_callee", "set_of_operators", "native_call_metaclass_add", "native_call_metaclass_add_again",
+            "native_call_enum_bool", "native_call_class_class_getitem", "cell_of_two_closures")  # fmt: skip
 
 # What these change stays changed in their process: they are the last ones.
 LAST = ("registered_in_pytree", "monkeypatched_torch_method", "defaults_without_guards", "allowed_in_graph")

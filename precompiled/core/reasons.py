@@ -479,6 +479,10 @@ _TABLE = (
     _package("package-mode",
         "traced under a torch function mode, a functorch transform, `torch.export`, or "
         "`torch._dynamo.config.compiled_autograd`", "nothing yet"),
+    _package("package-native-call",
+        "Dynamo called a function of yours to compute a value (of an enum or a metaclass, for example), and what that "
+        "function reads cannot be compared in another process; the message names the function and what it reads",
+        "compute the value before the compiled function, and pass it as an argument"),
     _package("package-not-portable",
         "an object that is known by its identity only (a lock, an object of a C extension); the message names the "
         "guard", "give it plain attributes, or compare by value"),

@@ -8,9 +8,10 @@ from typing import Any
 
 from precompiled.graph import environment
 from precompiled.packages.describe import difference
+from precompiled.packages.describe.descriptions import Descriptions
 from precompiled.packages.describe.errors import Mismatch
 from precompiled.packages.dynamo import dynamo_state
-from precompiled.torch_internals import configs, operator_overrides, tensor_operators
+from precompiled.torch_internals import configs, operator_overrides, replaced_functions
 
 
 def requirements(options: dict[str, Any]) -> dict[str, str]:
@@ -18,7 +19,6 @@ def requirements(options: dict[str, Any]) -> dict[str, str]:
 
     Raises Bypass where a compile here is none that a worker could do: Dynamo has no guards for these.
     """
-    tensor_operators.refuse_any_patched()
     operator_overrides.refuse([])
     settings = configs.snapshot(options)
     facts = environment.facts(dynamo_state.first_device())
@@ -31,6 +31,7 @@ def requirements(options: dict[str, Any]) -> dict[str, str]:
     return {
         **facts,
         **dynamo_state.process_state(),
+        "replaced functions": _replaced(),
         "inductor": _digest(settings),
         "dynamo": dynamo_state.trace_configuration(),
     }
@@ -41,6 +42,13 @@ def check(wanted: dict[str, str], here: dict[str, str]) -> None:
     for name in sorted({*wanted, *here}):
         if wanted.get(name) != here.get(name):
             raise Mismatch(difference.requirement(name, here.get(name), wanted.get(name), "when it was traced"))
+
+
+def _replaced() -> str:
+    """The functions of torch that the program has replaced, and by what: their code may run untraced."""
+    described = Descriptions()
+    found = replaced_functions.replaced_functions()
+    return _shown([[place, described.attribute(value)] for place, value in sorted(found.items())]) if found else "none"
 
 
 def _shown(value: Any) -> str:

@@ -40,7 +40,7 @@ from typing import Any
 from precompiled.core.errors import CorruptArtifact
 from precompiled.store.artifact_format import canonical, digest
 
-FORMAT = 11
+FORMAT = 12
 SUFFIX = ".entry"
 MAX_ENTRY_BYTES = 256 << 20
 # Entries that one function may have; many, since some functions are part of every model (decorators of libraries).

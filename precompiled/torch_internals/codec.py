@@ -34,7 +34,15 @@ import torch
 import torch.fx
 
 from precompiled.core.errors import Bypass
-from precompiled.torch_internals import checkpointing, dtensors, process_groups, stand_in, targets, user_kernels
+from precompiled.torch_internals import (
+    checkpointing,
+    dtensors,
+    process_groups,
+    replaced_functions,
+    stand_in,
+    targets,
+    user_kernels,
+)
 
 _OPS = {"call_function": "f", "call_method": "m", "output": "o"}
 _ATOMS = frozenset({bool, int, float, str, type(None)})
@@ -107,6 +115,7 @@ class _Encoder:
         self._groups = groups
         self._known: dict[int, int] = {}
         self._targets: dict[Any, list[str]] = {}  # a name may have a digest of sources: once for a graph
+        self._replaced = replaced_functions.replaced_functions()
 
     def graph(self, module: torch.fx.GraphModule) -> int:
         """Encode a graph once; its number."""
@@ -147,11 +156,13 @@ class _Encoder:
         elif code == "f":
             target = self._targets.get(node.target)
             if target is None:
+                replaced_functions.refuse_target(node.target, self._replaced)
                 target = self._targets[node.target] = targets.encode(node.target)
             if self._groups and targets.names_group(node.target):
                 arguments, keywords = process_groups.with_names(node, self._groups)
         elif code == "m":
             target = node.target
+            replaced_functions.refuse_method(target, self._replaced)
         args = [_encode_argument(argument, index) for argument in arguments]
         kwargs = [[name, _encode_argument(value, index)] for name, value in keywords.items()]
         marks = node.meta.get("custom")

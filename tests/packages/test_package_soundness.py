@@ -48,7 +48,7 @@ def audited(later: dict[str, Any], recorded: tuple[Host, dict[str, Any]]) -> dic
 @pytest.mark.parametrize("name", TABLE)
 @pytest.mark.reason(
     "package-assumed-constant", "package-global", "package-graph", "package-id", "package-inlined",
-    "package-mode", "package-not-portable", "package-set-order",
+    "package-mode", "package-native-call", "package-not-portable", "package-set-order",
 )  # fmt: skip
 def test_it_is_recorded(recorded: tuple[Host, dict[str, Any]], name: str) -> None:
     found = recorded[1][name]
@@ -69,8 +69,9 @@ SAID = {
     "frozen_weights": ("package-graph", "a graph of it is for this process alone"),
     "inputs_that_overlap": ("package-graph", "a graph of it is for this process alone"),
     "a_random_number": ("package-global", "into the globals"),
-    "text_of_an_enums_member": ("package-not-portable", "Kind.__str__ reads the global NAMES, and no trace sees it"),
     "module_as_a_default": ("package-not-portable", "is read through a class or a function that holds it"),
+    "native_call_that_reads_the_environment": ("package-native-call", "that function reads the module os"),
+    "native_call_that_is_given_a_lock": ("package-native-call", "that function reads the global LOCK"),
     "a_device_context": ("package-mode", "traced under a torch function mode"),
     "method_that_gives_members_of_a_set": ("package-not-portable", "'frozenset.union' is bound to an object"),
     "order_of_a_set": ("package-set-order", "whose order is another one in each process"),

@@ -89,7 +89,7 @@ def leave_out(kind: str) -> None:
         setattr(owner, name, compared)
 
     def seen(kept: Any, *arguments: Any, **named: Any) -> None:
-        for field in ("globals", "same", "attributes", "keys", "wholes", "values"):  # in its order
+        for field in ("globals", "same", "attributes", "keys", "wholes", "cells", "values", "native"):  # in its order
             with contextlib.suppress(*[Mismatch] if field == kind else []):
                 compare(unguarded.Seen(**{field: getattr(kept, field)}), *arguments, **named)
 

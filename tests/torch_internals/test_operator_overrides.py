@@ -16,6 +16,7 @@ from torch._inductor import decomposition, lowering
 
 from precompiled.core.errors import Bypass
 from precompiled.packages import requirements
+from precompiled.packages.describe.errors import Mismatch
 from precompiled.torch_internals import operator_overrides
 
 X = torch.randn(4, 6)
@@ -185,11 +186,11 @@ def test_no_package_is_used_where_an_operator_is_another(
     monkeypatch: pytest.MonkeyPatch, aten_library: torch.library.Library
 ) -> None:
     """Dynamo has no guard for it, and a package is found without a graph."""
-    requirements.requirements({})
+    usual = requirements.requirements({})
     with monkeypatch.context() as patch:
         patch.setattr(torch.Tensor, "__matmul__", of_mine)
-        with pytest.raises(Bypass, match="__matmul__"):
-            requirements.requirements({})
+        with pytest.raises(Mismatch, match="replaced functions"):
+            requirements.check(usual, requirements.requirements({}))
     aten_library.impl("silu", of_mine, "AutogradCPU")
     with pytest.raises(Bypass, match="aten::silu"):
         requirements.requirements({})
@@ -198,14 +199,14 @@ def test_no_package_is_used_where_an_operator_is_another(
 TORCHS_OWN = """
 import contextlib, importlib
 import torch
-from precompiled.torch_internals import operator_overrides, tensor_operators
+from precompiled.torch_internals import operator_overrides, replaced_functions
 for name in ("torch._dynamo", "torch._inductor.compile_fx", "torch.distributed", "torch.distributed.tensor",
              "torch.export", "functorch", "torch.nn.attention.flex_attention", "torch.ao.quantization",
              "torch._refs", "torch._prims", "torch._inductor.kernel.custom_op", "torch.testing._internal.common_utils"):
     with contextlib.suppress(ModuleNotFoundError):
         importlib.import_module(name)
     operator_overrides.refuse([])
-    tensor_operators.refuse_any_patched()
+    assert not replaced_functions.replaced_functions(), name
 """
 
 

@@ -35,7 +35,6 @@ from precompiled.packages.describe.kinds import (
     CONTAINERS,
     INSTALLATION,
     OF_C,
-    check_enum,
     is_heap,
     is_torchs_module,
     says_all,
@@ -364,7 +363,6 @@ class Descriptions:
         if issubclass(kind, enum.Enum) and not is_torchs_module(kind.__module__):
             values = [[name, self.attribute(member.value)] for name, member in kind.__members__.items()]
             state.update(f"{values}\n".encode())
-            check_enum(kind)
         state.update(f"{registered(kind)}\n".encode())
         for base in kind.__mro__:
             state.update(f"{base.__module__}.{base.__qualname__}\n".encode())  # also of a base that defines nothing

@@ -95,6 +95,7 @@ def entries(one: tuple[Header, About], other: tuple[Header, About]) -> list[str]
 _DIGESTS = {
     "inductor": "Inductor's settings (torch._inductor.config, mode=, options=) are others; its graph's miss says which",
     "dynamo": "Dynamo's settings (torch._dynamo.config, stances, torch.compiler.allow_in_graph) are others",
+    "replaced functions": "the program has replaced other functions of torch, or by other code",
 }
 
 

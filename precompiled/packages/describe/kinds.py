@@ -11,7 +11,6 @@ from typing import Any
 
 from precompiled.core.definitions import codes_within
 from precompiled.packages.describe.codes import globals_read
-from precompiled.packages.describe.errors import NotPortable
 
 # Packages whose metaclasses (of enums, of TypedDict) are the same in each process of one environment.
 INSTALLATION = frozenset({"builtins", "torch", "typing_extensions", *sys.stdlib_module_names})
@@ -23,8 +22,6 @@ CONTAINERS = (
     collections.OrderedDict, collections.defaultdict, collections.deque,
 )  # fmt: skip
 _OF_SETS = frozenset({"__contains__", "isdisjoint", "issubset", "issuperset"})
-# Functions of an enum that Dynamo runs when it makes a text of a member, or a member of a value.
-_RUN_BY_THE_INTERPRETER = ("_missing_", "__str__", "__repr__", "__format__")
 
 
 def state_of(value: Any) -> dict[str, Any] | None:
@@ -58,18 +55,6 @@ def global_unseen(function: Any) -> str | None:
         return None
     read = {name for code in codes_within(function.__code__) for name in globals_read(code)}
     return min(read & function.__globals__.keys(), default=None)
-
-
-def check_enum(kind: type) -> None:
-    """Raise NotPortable for an enum whose own functions, which are run without a trace, read globals."""
-    for base in kind.__mro__:
-        if base.__module__.split(".")[0] in INSTALLATION:
-            continue
-        for name in _RUN_BY_THE_INTERPRETER:
-            member = vars(base).get(name)
-            function = getattr(member, "__func__", member)
-            if (found := global_unseen(function)) is not None:
-                raise NotPortable(f"{kind.__qualname__}.{name} reads the global {found}, and no trace sees it")
 
 
 def is_heap(kind: type) -> bool:

@@ -13,6 +13,7 @@ from typing import Any
 from torch._dynamo.source import ConstantSource
 
 from precompiled.packages.describe.errors import NotPortable
+from precompiled.packages.dynamo.native_calls import NativeCalls
 
 # Of an optimizer's ``_init_group``: its arguments and keywords, each as ("group", index), ("list", None) for an empty
 # one, or ("value", constant).
@@ -28,11 +29,12 @@ class TraceLog:
     values: list[Any] = field(default_factory=list)  # sources
     attributes: list[tuple[Any, str]] = field(default_factory=list)  # source of an object, name
     keys: list[tuple[Any, Any]] = field(default_factory=list)  # source of a dictionary, key
-    wholes: list[tuple[Any, str]] = field(default_factory=list)  # source; "str", "dir", "keys", "order" or HAS
+    wholes: list[tuple[Any, str]] = field(default_factory=list)  # source; "str", "dir", "keys", "order", "state" or HAS
     met: dict[int, tuple[Any, dict[str, Any]]] = field(default_factory=dict)  # by id: an object, its sources
     made: dict[int, Any] = field(default_factory=dict)  # by id: what a variable without a source was made of
     asked: dict[str, Asked] = field(default_factory=dict)
     initialised: dict[str, list[Call]] = field(default_factory=dict)  # by the name of an optimizer's source
+    native: NativeCalls = field(default_factory=NativeCalls)
     in_any_order: int = 0  # within so many functions that make the same of a set in any order (ordered.py)
     in_order: dict[int, tuple[Any, list[Any]]] = field(default_factory=dict)  # by id: items of a set (set_order.py)
     problem: NotPortable | None = None

@@ -53,7 +53,7 @@ from precompiled.packages.describe.descriptions import Descriptions
 from precompiled.packages.describe.errors import NotPortable
 from precompiled.packages.describe.kinds import ATOMS
 from precompiled.packages.describe.places import codes_at
-from precompiled.packages.dynamo import optimizers, ordered, set_order, untraced
+from precompiled.packages.dynamo import native_calls, optimizers, ordered, set_order, untraced
 from precompiled.packages.dynamo.trace_log import TraceLog
 
 _READS = ("var_getattr", "tp_getattro_impl")
@@ -129,6 +129,7 @@ def _built(original: Callable[..., Any], now: Callable[[], TraceLog | None]) -> 
         noted = now()
         if noted is not None:
             noted.read(self.source)
+            native_calls.meets(value)
         return original(self, value)
 
     return _wrap
@@ -191,6 +192,7 @@ def _made(original: Callable[..., Any], now: Callable[[], TraceLog | None]) -> C
         noted = now()
         if noted is not None and type(value) not in ATOMS and not isinstance(value, VariableTracker):
             noted.made[id(value)] = value
+            native_calls.meets(value)
         return original(tx, value)
 
     return create
@@ -317,7 +319,8 @@ def _assumed(original: Callable[..., Any], now: Callable[[], TraceLog | None]) -
             answered[:] = [values, named, fn(*values, **named)]
             return answered[2]
 
-        found = original(tx, asked, name, args, kwargs)
+        with native_calls.paused():  # it is asked again later, and the answers are compared
+            found = original(tx, asked, name, args, kwargs)
         try:
             here = object_at(fn.__module__, fn.__qualname__)
             if (

@@ -6,7 +6,7 @@ attempt met, and what it read (trace_patches.py).
 
 Private names: torch._dynamo.convert_frame.{CheckFunctionManager.serialize_guards, DynamoOutput.build_guards},
 torch._dynamo.output_graph.OutputGraph.{installed_globals, install_global_unsafe, import_sources,
-name_of_builtins_dict_key_in_fglobals, __init__, cleanup, guards, tracing_context},
+name_of_builtins_dict_key_in_fglobals, __init__, cleanup, guards, tracing_context, call_user_compiler},
 torch._guards.TracingContext.traced_code, torch._dynamo.resume_execution.TORCH_DYNAMO_RESUME_IN_PREFIX.
 Checked on 2.11.0, 2.13.0, 2.15.0.
 """
@@ -37,6 +37,7 @@ from precompiled.packages.describe.places import Places, locals_digest
 from precompiled.packages.dynamo import (
     dynamo_state,
     guard_facts,
+    native_calls,
     optimizers,
     size_history,
     split_graphs,
@@ -45,6 +46,7 @@ from precompiled.packages.dynamo import (
 )
 from precompiled.packages.dynamo.frame_entry import HELD, MARK, Attempt, Body, Frame, Graph, SkippedFrame, Traced
 from precompiled.packages.dynamo.guard_facts import quick_fingerprint
+from precompiled.packages.dynamo.trace_log import TraceLog
 
 _RESUME = "torch_dynamo_resume_in"
 # A local of the bytecode, for a context manager around a graph break: it counts all of a process.
@@ -64,6 +66,7 @@ def install() -> None:
     _replace(convert_frame, "CheckFunctionManager", lambda _original: _Recording)
     _replace(output_graph.OutputGraph, "__init__", _attempted)
     _replace(output_graph.OutputGraph, "cleanup", _ended)
+    _replace(output_graph.OutputGraph, "call_user_compiler", _unwatched)
     _replace(output_graph.OutputGraph, "install_global_unsafe", _noted_scope)
     _ends.append(trace_patches.wrap(lambda: _now.traced.trace_log if is_tracing() else None))
     _ends.append(size_history.wrap(lambda: _now.traced.sizes_met if is_tracing() else None))
@@ -89,11 +92,12 @@ def is_tracing() -> bool:
 @contextlib.contextmanager
 def tracing(problem: NotPortable | None) -> Iterator[Traced]:
     """Record while Dynamo traces a frame; ``problem``: why it cannot be kept, where that is known already."""
-    _now.traced = Traced(problem=problem)
-    try:
-        yield _now.traced
-    finally:
-        _now.traced = None
+    with native_calls.watching() as noticed:
+        _now.traced = Traced(problem=problem, trace_log=TraceLog(native=noticed))
+        try:
+            yield _now.traced
+        finally:
+            _now.traced = None
 
 
 def _attempted(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -121,6 +125,15 @@ def _noted_scope(original: Callable[..., Any]) -> Callable[..., Any]:
     return install_global_unsafe
 
 
+def _unwatched(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def call_user_compiler(self: Any, *args: Any, **kwargs: Any) -> Any:
+        with native_calls.paused():
+            return original(self, *args, **kwargs)
+
+    return call_user_compiler
+
+
 def _ended(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def cleanup(self: Any) -> None:
@@ -143,7 +156,8 @@ def _recorded(original: Callable[..., Any]) -> Callable[..., Any]:
             return original(self, code, hooks, save, *args, **kwargs)
         _now.saving = True
         try:
-            return original(self, code, hooks, True, *args, **kwargs)
+            with native_calls.paused():
+                return original(self, code, hooks, True, *args, **kwargs)
         finally:
             _now.saving = False
 

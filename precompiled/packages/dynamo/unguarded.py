@@ -38,12 +38,13 @@ from precompiled.packages.describe.descriptions import MAX_DEPTH, Descriptions
 from precompiled.packages.describe.errors import Mismatch, NotPortable
 from precompiled.packages.describe.kinds import ATOMS, OF_C
 from precompiled.packages.describe.places import Places
-from precompiled.packages.dynamo import ranks
+from precompiled.packages.dynamo import native_reads, ranks
 from precompiled.packages.dynamo.guard_facts import NO_FACT, WHEN, keys_of, value_at, without_code
 from precompiled.packages.dynamo.trace_log import TraceLog
 from precompiled.packages.dynamo.trace_patches import HAS
 from precompiled.packages.dynamo.value_facts import kind_of
 
+STATE = "state"
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 _WHOLE = (*ATOMS, set, frozenset)
 _THINGS = (
@@ -62,6 +63,9 @@ class Seen:
     globals: list[tuple[str | None, str, Any]] = field(default_factory=list)
     wholes: list[tuple[Any, str, Any]] = field(default_factory=list)  # as in TraceLog, and the description
     same: list[list[Any]] = field(default_factory=list)  # sources of one and the same object
+    native: list[native_reads.Read] = field(default_factory=list)
+    # The functions with closures (their sources), and which of their cells are one; empty where there is one function.
+    cells: list[tuple[list[Any], list[list[str]]]] = field(default_factory=list)
 
     def told(self) -> list[list[Any]]:
         """The facts for people, and to be compared: what it is about, and the description."""
@@ -72,6 +76,8 @@ class Seen:
             *([f"{how}({source.name})", fact] for source, how, fact in self.wholes),
             *([" is ".join(source.name for source in sources), True] for sources in self.same),
             *([f"the global {f'{module}.{name}' if module else name}", fact] for module, name, fact in self.globals),
+            *([f"{module}.{name}, read by a function that Dynamo called", fact] for module, name, fact in self.native),
+            *([" and ".join(shared), "one cell"] for _sources, groups in self.cells for shared in groups),
         ]
 
 
@@ -90,9 +96,12 @@ def seen(
         found.keys.append((source, key, key in value_at(source, reader)))
     for source, how in _once(noted.wholes):
         found.wholes.append((source, how, _whole(value_at(source, reader), how, described)))
-    for source in {source.name: source for source in noted.values}.values():
+    closures: list[Any] = []
+    for _name, source in sorted({source.name: source for source in noted.values}.items()):
         with contextlib.suppress(NotPortable):  # what cannot be read is described by nobody
             value = value_at(source, reader)
+            if _cells(value):
+                closures.append(source)
             # Dynamo guards on what is in a set. The same numbers are not always in the same order: {0, 8} and {8, 0}.
             if type(value) in (set, frozenset) and len(value) > 1 and all(map(is_hashed_alike, value)):
                 found.wholes.append((source, "order", _whole(value, "order", described)))
@@ -126,6 +135,13 @@ def seen(
     for module, name in sorted(wanted):
         if (fact := _global(vars(sys.modules[module]), name, described)) is not None:
             found.globals.append((module, name, fact))
+    if len(closures) > 1:
+        found.cells.append((closures, _shared_cells(closures, reader)))
+    found.wholes += [
+        (source, STATE, _whole(value_at(source, reader), STATE, described))
+        for source in native_reads.instances(noted, described)
+    ]
+    found.native = native_reads.reads(noted.native, described)
     return found
 
 
@@ -146,10 +162,13 @@ def compare(kept: Seen, scope: dict[str, Any], reader: Any, described: Descripti
     for source, how, fact in kept.wholes:
         if _whole(value_at(source, reader), how, described) != fact:
             raise Mismatch(f"{how}({source.name}) is another here")
+    if any(_shared_cells(sources, reader) != groups for sources, groups in kept.cells):
+        raise Mismatch("other functions share a variable of their closures here")
     for source, fact in kept.values:
         now = _unguarded(source, value_at(source, reader), described)
         if now != fact and (check_source or without_code(now) != without_code(fact)):
             raise Mismatch(f"{source.name}: {difference.fact('', now, fact).said(WHEN)}")
+    native_reads.compare(kept.native, described)
 
 
 def _is_a_builtin(source: Any) -> bool:
@@ -215,6 +234,8 @@ def _whole(value: Any, how: str, described: Descriptions) -> Any:
     if how.startswith(HAS):
         name = how.removeprefix(f"{HAS} ")
         return any(f"{getattr(key, '__module__', '')}.{getattr(key, '__qualname__', '')}" == name for key in value)
+    if how == STATE:
+        return described.value(value)
     try:
         if how == "dir":
             return sorted(dir(value))
@@ -232,6 +253,23 @@ def _check_same(same: list[list[Any]], reader: Any, refuse: type[Exception]) -> 
         for other in others:
             if value_at(other, reader) is not value:
                 raise refuse(f"{other.name} is not {first.name} here")
+
+
+def _cells(value: Any) -> tuple[types.CellType, ...]:
+    """The cells of a function of the program's."""
+    function = value.__func__ if type(value) is types.MethodType else value
+    if type(function) is not types.FunctionType or files.is_torchs(function.__code__.co_filename):
+        return ()
+    return function.__closure__ or ()
+
+
+def _shared_cells(sources: list[Any], reader: Any) -> list[list[str]]:
+    """Which cells of the closures of functions are one: what one function writes there, another one reads."""
+    names: dict[int, list[str]] = {}
+    for source in sources:
+        for number, cell in enumerate(_cells(value_at(source, reader))):
+            names.setdefault(id(cell), []).append(f"{source.name}[{number}]")
+    return sorted(shared for shared in names.values() if len(shared) > 1)
 
 
 def _check_made(value: Any, described: Descriptions, depth: int = 0) -> None:

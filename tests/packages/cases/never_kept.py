@@ -10,7 +10,6 @@ NEVER = {
     "asks_for_id": "package-id",
     "a_class_of_exec": "package-inlined",
     "a_random_number": "package-global",
-    "text_of_an_enums_member": "package-not-portable",
     "module_as_a_default": "package-not-portable",
     "a_device_context": "package-mode",
     "assumed_constant_of_a_local": "package-assumed-constant",
@@ -30,6 +29,8 @@ NEVER = {
     "key_of_a_max": "package-not-portable",
     "key_of_a_max_that_is_a_class": "package-not-portable",
     "a_region_like_another": "package-not-portable",
+    "native_call_that_reads_the_environment": "package-native-call",
+    "native_call_that_is_given_a_lock": "package-native-call",
     "frozen_weights": "package-graph",
     "inputs_that_overlap": "package-graph",  # aliased-mutation: it is compiled in each process
 }
@@ -289,6 +290,27 @@ def f(x):
     for name in {_goes}:
         x = torch.mul(x, 2.0)
     return x
+def build():
+    return f, [(torch.randn(4, 4),)]
+""", None, TRACED)
+case("native_call_that_reads_the_environment", """
+import os
+class Meta(type):
+    def __add__(cls, other): return float(os.environ.get("SCALE", "2.0"))
+class Kind(metaclass=Meta): pass
+def f(x):
+    return torch.addmm(x, x, x, alpha=Kind + 1)
+def build():
+    return f, [(torch.randn(4, 4),)]
+""", None, TRACED)
+case("native_call_that_is_given_a_lock", """
+import threading
+LOCK = threading.Lock()
+class Meta(type):
+    def __add__(cls, other): return 3.0 if LOCK.locked() else 2.0
+class Kind(metaclass=Meta): pass
+def f(x):
+    return torch.addmm(x, x, x, alpha=Kind + 1)
 def build():
     return f, [(torch.randn(4, 4),)]
 """, None, TRACED)

@@ -1,0 +1,275 @@
+"""Notices functions of the program that Dynamo calls itself while it traces, instead of tracing them.
+
+Dynamo computes some values by Python: ``f"{MODE.FAST}"`` runs the enum's ``__format__``, ``SCALES + 1`` the
+``__add__`` of a metaclass. What such a function reads has no guard. So each call of a function of the program during a
+trace is noticed (``NativeCall``), and native_reads.py describes what it read, or refuses the trace.
+
+CPython 3.12 and newer report calls by ``sys.monitoring``, which costs nothing once a code object is switched off: these
+versions watch a trace from its beginning. Before, ``sys.setprofile`` makes all of Python run at half its speed: a trace
+is watched from the moment at which it meets a value with functions that Dynamo may call (``meets``).
+
+Not noticed: what Dynamo calls without using the result (_INCIDENTAL: it hashes each value to look for it in its own
+tables), what runs below an operator or in an import (_BELOW: artifacts' keys and requirements have it), guards, and the
+compile (``paused``).
+
+Private names: torch._dynamo.utils.hashable,
+torch._dynamo.variables.builder.VariableBuilder.wrap_module,
+torch._dynamo.variables.user_defined.UserDefinedClassVariable.is_supported_random, torch.utils._pytree. Checked on 2.11.0, 2.13.0, 2.15.0.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import sys
+import threading
+import types
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+import torch.utils._pytree as pytree
+
+from precompiled.core import files
+from precompiled.packages.describe.kinds import INSTALLATION
+
+# Packages whose functions Dynamo calls for itself, and which read nothing of the program's.
+_DYNAMOS = frozenset({*INSTALLATION, "precompiled", "torchgen", "functorch", "sympy", "mpmath", "numpy", "networkx",
+                      "optree", "packaging", "triton", "pytest", "_pytest", "hypothesis"})  # fmt: skip
+# (end of a file's name, function; None: any): callers that do not use the result.
+_INCIDENTAL = (
+    ("torch/_dynamo/trace_rules.py", None), ("torch/_dynamo/utils.py", "hashable"),
+    ("torch/_dynamo/variables/builder.py", "wrap_module"), ("torch/_dynamo/variables/lazy.py", "__init__"),
+    ("torch/_dynamo/variables/user_defined.py", "is_supported_random"),
+    ("torch/nn/modules/module.py", "named_modules"), ("torch/nn/modules/module.py", "_named_members"),
+)  # fmt: skip
+_BELOW = ("torch/_library/", "torch/_ops.py", "torch/library.py", "torch/_subclasses/", "<frozen importlib.")
+_CODE_OF_AN_EVAL = "<module>"  # also of an import
+_OF_SUBCLASSES = ("__torch_dispatch__", "__torch_function__", "__tensor_flatten__", "__tensor_unflatten__", "__del__")
+_ASKED_FOR_A_NAME = ("__getattr__", "__getattribute__")
+# What Dynamo calls on an instance of a class of the program, where the result counts.
+_OF_INSTANCES = ("__class__", "__class_getitem__")
+_MAKES_A_CLASS = frozenset({"__new__", "__init__", "__prepare__", "__init_subclass__", "mro"})
+_FUNCTIONS = (types.FunctionType, staticmethod, classmethod, property)
+
+FROM_THE_BEGINNING = sys.version_info >= (3, 12)
+
+
+@dataclass(frozen=True)
+class NativeCall:
+    """A call of a function of the program that Dynamo did not trace. ``arguments``: also what its closure holds."""
+
+    code: types.CodeType
+    scope: dict[str, Any]
+    arguments: tuple[Any, ...]
+
+
+@dataclass
+class NativeCalls:
+    """The calls that were noticed in one trace. ``problem``: why some may have gone unnoticed."""
+
+    calls: list[NativeCall] = field(default_factory=list)
+    problem: str | None = None
+
+
+class _Watch(threading.local):
+    """The trace of this thread that is watched."""
+
+    noticed: NativeCalls | None = None
+    pauses: int = 0
+    tool: int | None = None
+
+
+_watch = _Watch()
+
+
+@contextlib.contextmanager
+def watching() -> Iterator[NativeCalls]:
+    """Collect the calls that are noticed while the block traces. They may hold objects of the user's."""
+    _watch.noticed, _watch.pauses = NativeCalls(), 0
+    try:
+        if FROM_THE_BEGINNING:
+            _begin(_watch.noticed)
+        yield _watch.noticed
+    finally:
+        _end()
+        _watch.noticed = None
+
+
+@contextlib.contextmanager
+def paused() -> Iterator[None]:
+    """Notice nothing in the block: its calls decide nothing of a trace."""
+    _watch.pauses += 1
+    try:
+        yield
+    finally:
+        _watch.pauses -= 1
+
+
+def meets(value: Any) -> None:
+    """A trace has met a value: it is watched from now on if Dynamo may call functions of the value's class."""
+    noticed = _watch.noticed
+    if noticed is not None and not FROM_THE_BEGINNING and not _is_profiled() and _may_be_called(value):
+        _begin(noticed)
+
+
+# ---------------------------------------------------------------------- what may be called
+
+
+def _may_be_called(value: Any) -> bool:
+    kind = type(value)
+    if kind is types.ModuleType:
+        return "__getattr__" in vars(value) and not _is_dynamos(value.__name__)
+    return _has_functions(value) if issubclass(kind, type) else _has_functions(kind)
+
+
+@cache
+def _has_functions(kind: type) -> bool:
+    """Whether Dynamo may call functions of a class, of its metaclass, or of an enum. Keeps the class alive."""
+    meta = type(kind)
+    if any(name not in _MAKES_A_CLASS for name in _functions_of(meta)):
+        return True
+    if issubclass(meta, enum.EnumMeta) or any(base in kind.__mro__ for base in (str, bytes, int, float, complex)):
+        return any(True for _name in _functions_of(kind))
+    if any(name in _OF_INSTANCES for name in _functions_of(kind)):
+        return True
+    return kind in pytree.SUPPORTED_NODES and not _is_dynamos(pytree.SUPPORTED_NODES[kind].flatten_fn.__module__)
+
+
+def _functions_of(kind: type) -> Iterator[str]:
+    """Names of functions, properties and descriptors that the program's classes among a class's bases define."""
+    for base in type.mro(kind) if kind is not type else ():
+        if not _is_dynamos(base.__module__):
+            for name, member in vars(base).items():
+                if isinstance(member, _FUNCTIONS):
+                    yield name
+
+
+def _is_dynamos(module: Any) -> bool:
+    return isinstance(module, str) and module.partition(".")[0] in _DYNAMOS
+
+
+# ---------------------------------------------------------------------- noticing
+
+
+def _note(frame: types.FrameType) -> None:
+    """A function was called. Never raises: this runs in the middle of the user's program."""
+    noticed, code = _watch.noticed, frame.f_code
+    if noticed is None or _watch.pauses or _is_ours(code.co_filename, frame.f_globals):
+        return
+    try:
+        if not _counts(frame):
+            return
+        values = frame.f_locals
+        names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount + 2]  # with *args and **kwargs
+        arguments = [values[name] for name in (*names, *code.co_freevars) if name in values]
+        noticed.calls.append(NativeCall(code, frame.f_globals, tuple(arguments)))
+    except Exception as error:  # noqa: BLE001 - locals of the user's may raise anything
+        noticed.problem = f"a call of {code.co_name} could not be looked at: {type(error).__name__}"
+
+
+def _counts(frame: types.FrameType) -> bool:
+    """Whether a call may decide what is traced."""
+    name = frame.f_code.co_name
+    if name in _OF_SUBCLASSES or name == _CODE_OF_AN_EVAL:
+        return False
+    if name in _ASKED_FOR_A_NAME and frame.f_code.co_argcount == 2:
+        asked = frame.f_locals.get(frame.f_code.co_varnames[1])
+        if type(asked) is str and asked.startswith("_"):
+            return False  # Dynamo asks each object for attributes of its own
+    caller = frame.f_back
+    nearest = True
+    while caller is not None:
+        file, function = caller.f_code.co_filename, caller.f_code.co_name
+        if nearest and any(file.endswith(end) and function == (of or function) for end, of in _INCIDENTAL):
+            return False
+        if any(part in file for part in _BELOW) or function in _OF_SUBCLASSES:
+            return False
+        if files.is_ours(file):
+            return True  # dynamo_frames.convert: the trace began there
+        nearest = nearest and not _is_ours(file, caller.f_globals)
+        caller = caller.f_back
+    return True
+
+
+_files: dict[str, bool] = {}
+
+
+def _is_ours(file: str, scope: dict[str, Any]) -> bool:
+    """Whether code is torch's, Python's, ours, or of a library that Dynamo itself uses."""
+    known = _files.get(file)
+    if known is None:
+        if file.startswith("<") and not file.startswith("<frozen "):  # a dataclass's __init__, a namedtuple's __new__
+            name = scope.get("__name__")
+            return _is_dynamos(name) or (isinstance(name, str) and name.startswith("namedtuple_"))
+        known = _files[file] = (
+            files.is_torchs(file) or files.is_standard(file) or files.is_ours(file) or file.startswith("<frozen ")
+            or _is_dynamos(_installed_name(file))
+        )  # fmt: skip
+    return known
+
+
+def _installed_name(file: str) -> str:
+    """The first part of an installed module's name; "" for other files."""
+    for folder in ("/site-packages/", "/dist-packages/"):
+        _before, found, name = file.rpartition(folder)
+        if found:
+            return name.partition("/")[0].removesuffix(".py")
+    return ""
+
+
+# ---------------------------------------------------------------------- how Python reports calls
+
+
+def _profile(frame: types.FrameType, event: str, _argument: Any) -> None:
+    if event == "call":
+        _note(frame)
+
+
+def _is_profiled() -> bool:
+    return sys.getprofile() is _profile
+
+
+def _begin(noticed: NativeCalls) -> None:
+    if sys.version_info >= (3, 12):
+        _watch.tool = _monitor()
+        if _watch.tool is None:
+            noticed.problem = "no tool of sys.monitoring is free to notice calls"
+    elif sys.getprofile() is None:
+        sys.setprofile(_profile)
+    else:
+        noticed.problem = "a profiler runs, so calls of the program's functions cannot be noticed"
+
+
+def _end() -> None:
+    if sys.version_info >= (3, 12):
+        if _watch.tool is not None:
+            sys.monitoring.set_events(_watch.tool, 0)
+            sys.monitoring.free_tool_id(_watch.tool)
+            _watch.tool = None
+    elif _is_profiled():
+        sys.setprofile(None)
+
+
+if sys.version_info >= (3, 12):
+
+    def _monitor() -> int | None:
+        """A tool of sys.monitoring that reports calls, where one is free. Others' tools are left alone."""
+        monitoring = sys.monitoring
+        for tool in (4, 3):  # the ids that no kind of tool has by convention
+            if monitoring.get_tool(tool) is None:
+                monitoring.use_tool_id(tool, "precompiled")
+                monitoring.register_callback(tool, monitoring.events.PY_START, _started)
+                monitoring.set_events(tool, monitoring.events.PY_START)
+                monitoring.restart_events()
+                return tool
+        return None
+
+    def _started(code: types.CodeType, _offset: int) -> Any:
+        """Of any thread: a thread without a trace notices nothing."""
+        if not code.co_filename.startswith("<") and _is_ours(code.co_filename, {}):
+            return sys.monitoring.DISABLE
+        if _watch.noticed is not None:
+            _note(sys._getframe(1))
+        return None

@@ -1,0 +1,116 @@
+"""What functions read that Dynamo called itself while it traced (native_calls.py): described, and compared later.
+
+Such a function's code is part of a description already, since Dynamo reached it through a class or a function. What
+else it reads is its globals, its arguments, and the variables of its closure. All are described whole, for no guard
+says which parts of them count. A trace is refused where one has no description.
+
+No private names. Checked on 2.11.0, 2.13.0, 2.15.0.
+"""
+
+from __future__ import annotations
+
+import enum
+import sys
+import types
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from precompiled.core.definitions import codes_within
+from precompiled.packages.describe.codes import code_digest, globals_read, qualname
+from precompiled.packages.describe.descriptions import MAX_DEPTH, Descriptions
+from precompiled.packages.describe.errors import Mismatch, NotPortable
+from precompiled.packages.describe.kinds import ATOMS, INSTALLATION
+from precompiled.packages.dynamo.native_calls import NativeCall, NativeCalls
+from precompiled.packages.dynamo.trace_log import TraceLog
+
+# A module and a name in it, and the description of its value.
+Read = tuple[str, str, Any]
+
+_CONTAINERS = (tuple, list, set, frozenset, dict)
+_PLAIN = (*ATOMS, types.FunctionType, types.BuiltinFunctionType, types.ModuleType, torch.Tensor, torch.dtype,
+          torch.device, type, enum.Enum)  # fmt: skip
+# Modules of Python's whose functions give the same in each process.
+_PURE = frozenset({"math", "operator", "functools", "itertools", "enum", "typing", "dataclasses", "re", "string",
+                   "collections", "abc", "types", "builtins"})  # fmt: skip
+
+
+def reads(noticed: NativeCalls, described: Descriptions) -> list[Read]:
+    """The globals that the noticed calls read. ``described`` has all other facts already. Raises NotPortable."""
+    if noticed.problem is not None:
+        raise NotPortable(noticed.problem, code="package-native-call")
+    found: dict[tuple[str, str], Any] = {}
+    calls = {(id(call.code), id(call.scope)): call for call in noticed.calls}.values()
+    for call in calls:
+        for module, name, value in _globals_of(call):
+            try:
+                found[module, name] = described.value(value)
+            except NotPortable as reason:
+                raise _refused(call, f"reads the global {name}: {reason}") from reason
+    for call in calls:
+        if code_digest(call.code) not in described.covered:
+            raise _refused(call, "is not reached by the name of a function or a class")
+    return [(module, name, fact) for (module, name), fact in sorted(found.items(), key=lambda item: item[0])]
+
+
+def compare(kept: list[Read], described: Descriptions) -> None:
+    """Raise Mismatch unless the globals hold the same here."""
+    for module, name, fact in kept:
+        scope = vars(sys.modules[module]) if module in sys.modules else {}
+        if name not in scope or described.value(scope[name]) != fact:
+            raise Mismatch(f"the global {module}.{name}, which a function reads that Dynamo calls, differs here")
+
+
+def instances(log: TraceLog, described: Descriptions) -> list[Any]:
+    """The sources of the objects that the noticed calls were given: their state counts. Raises NotPortable.
+
+    An object without a source is the trace's own, or a part of something that is described.
+    """
+    found: dict[str, Any] = {}
+    for call in log.native.calls:
+        for value in _objects(call.arguments):
+            met = log.met.get(id(value))
+            if met is not None:
+                name = min(met[1])
+                found[name] = met[1][name]
+                continue
+            try:
+                described.value(value)
+            except NotPortable as reason:
+                raise _refused(call, f"is given an object that is not described: {reason}") from reason
+    return [found[name] for name in sorted(found)]
+
+
+def _globals_of(call: NativeCall) -> Iterator[tuple[str, str, Any]]:
+    names = {name for code in codes_within(call.code) for name in globals_read(code)} & call.scope.keys()
+    module = call.scope.get("__name__")
+    for name in sorted(names):
+        value = call.scope[name]
+        if type(value) is types.ModuleType:
+            if value.__name__ not in _PURE:
+                raise _refused(call, f"reads the module {value.__name__}")
+            continue
+        if isinstance(value, type) and value.__module__.partition(".")[0] in INSTALLATION:
+            continue
+        if type(module) is not str or vars(sys.modules.get(module, types)) is not call.scope:
+            raise _refused(call, f"reads the global {name}, which no module has")
+        yield module, name, value
+
+
+def _objects(values: Any, depth: int = 0) -> Iterator[Any]:
+    """The values whose state no description of a class holds."""
+    for value in values:
+        kind = type(value)
+        if kind in _CONTAINERS and depth < MAX_DEPTH:
+            yield from _objects([*value, *value.values()] if kind is dict else value, depth + 1)
+        elif not issubclass(kind, _PLAIN):
+            yield value
+
+
+def _refused(call: NativeCall, why: str) -> NotPortable:
+    return NotPortable(
+        f"Dynamo called {qualname(call.code)} while it traced, and that function {why}",
+        "Compute the value before the compiled function, and pass it as an argument",
+        code="package-native-call",
+    )

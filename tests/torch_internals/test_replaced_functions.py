@@ -1,0 +1,60 @@
+"""A graph that reaches a function of torch which the program has replaced is compiled in process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from support_graphs import captured
+
+from precompiled.core.errors import Bypass
+from precompiled.torch_internals import replaced_functions
+
+X = torch.ones(4, 4)
+RELU, LAYER_NORM, CROSS_ENTROPY = torch.relu, torch.layer_norm, torch._C._nn.cross_entropy_loss
+
+
+def mine(*args: Any, **kwargs: Any) -> Any:
+    return torch.sigmoid(args[0])
+
+
+REACHED = {
+    "a function of C that F.relu calls": (torch, "relu", F.relu),
+    "another one of torch's": (torch, "relu_", lambda x: F.relu(x * 1, inplace=True)),
+    "a function of C that F.layer_norm calls": (torch, "layer_norm", lambda x: F.layer_norm(x, (4,))),
+    "a function of torch._C._nn": (torch._C._nn, "mse_loss", lambda x: F.mse_loss(x, x + 1)),
+    "a method": (torch.Tensor, "relu", lambda x: (x * 1).relu()),
+    "an operator": (torch.Tensor, "__matmul__", lambda x: x @ x),
+    "through two functions of torch": (torch, "softmax", F.gumbel_softmax),
+}
+
+
+def test_torchs_own_functions_are_not_taken_for_replaced_ones() -> None:
+    assert replaced_functions.replaced_functions() == {}
+
+
+@pytest.mark.parametrize("name", REACHED)
+@pytest.mark.reason("user-function")
+def test_a_graph_that_reaches_a_replaced_function_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    owner, attribute, function = REACHED[name]
+    monkeypatch.setattr(owner, attribute, mine)
+    assert [place.rpartition(".")[2] for place in replaced_functions.replaced_functions()] == [attribute]
+    with pytest.raises(Bypass, match=f"the program has replaced .*{attribute}") as refused:
+        captured(function, X)
+    assert refused.value.code == "user-function"
+
+
+def test_a_graph_that_does_not_reach_it_is_served(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "layer_norm", mine)
+    captured(lambda x: F.relu(x) @ x, X)
+
+
+@pytest.mark.parametrize("value", [torch.sigmoid, F.gelu, mine], ids=["of C", "of torch's", "of the program's"])
+def test_whatever_stands_in_the_place_of_a_function_is_noticed(
+    value: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch, "relu", value)
+    assert replaced_functions.replaced_functions() == {"torch.relu": value}
