@@ -14,7 +14,8 @@ compile (``paused``).
 
 Private names: torch._dynamo.utils.hashable,
 torch._dynamo.variables.builder.VariableBuilder.wrap_module,
-torch._dynamo.variables.user_defined.UserDefinedClassVariable.is_supported_random, torch.utils._pytree. Checked on 2.11.0, 2.13.0, 2.15.0.
+torch._dynamo.variables.user_defined.UserDefinedClassVariable.is_supported_random, torch.utils._pytree.
+Checked on 2.11.0, 2.13.0, 2.15.0.
 """
 
 from __future__ import annotations
@@ -121,7 +122,7 @@ def _may_be_called(value: Any) -> bool:
     kind = type(value)
     if kind is types.ModuleType:
         return "__getattr__" in vars(value) and not _is_dynamos(value.__name__)
-    return _has_functions(value) if issubclass(kind, type) else _has_functions(kind)
+    return _has_functions(value if issubclass(kind, type) else kind)
 
 
 @cache
@@ -171,26 +172,33 @@ def _note(frame: types.FrameType) -> None:
 
 def _counts(frame: types.FrameType) -> bool:
     """Whether a call may decide what is traced."""
-    name = frame.f_code.co_name
-    if name in _OF_SUBCLASSES or name == _CODE_OF_AN_EVAL:
+    if frame.f_code.co_name == _CODE_OF_AN_EVAL:
         return False
-    if name in _ASKED_FOR_A_NAME and frame.f_code.co_argcount == 2:
-        asked = frame.f_locals.get(frame.f_code.co_varnames[1])
-        if type(asked) is str and asked.startswith("_"):
-            return False  # Dynamo asks each object for attributes of its own
-    caller = frame.f_back
-    nearest = True
+    caller: types.FrameType | None = frame
+    among_the_programs = True
     while caller is not None:
         file, function = caller.f_code.co_filename, caller.f_code.co_name
-        if nearest and any(file.endswith(end) and function == (of or function) for end, of in _INCIDENTAL):
-            return False
+        if among_the_programs and not _is_ours(file, caller.f_globals):
+            if function in _OF_SUBCLASSES or _is_a_look(caller):
+                return False
+        elif among_the_programs:  # who called the outermost function of the program
+            among_the_programs = False
+            if files.is_ours(file) or any(
+                file.endswith(end) and function == (of or function) for end, of in _INCIDENTAL
+            ):
+                return False
         if any(part in file for part in _BELOW) or function in _OF_SUBCLASSES:
             return False
-        if files.is_ours(file):
-            return True  # dynamo_frames.convert: the trace began there
-        nearest = nearest and not _is_ours(file, caller.f_globals)
-        caller = caller.f_back
+        caller = caller.f_back if not files.is_ours(file) else None  # ours: the trace began there
     return True
+
+
+def _is_a_look(frame: types.FrameType) -> bool:
+    """Whether Dynamo asks an object for an attribute of Dynamo's or Python's own (``__class__``)."""
+    if frame.f_code.co_name not in _ASKED_FOR_A_NAME or frame.f_code.co_argcount != 2:
+        return False
+    asked = frame.f_locals.get(frame.f_code.co_varnames[1])
+    return type(asked) is str and asked.startswith("_")
 
 
 _files: dict[str, bool] = {}
