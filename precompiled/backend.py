@@ -350,6 +350,7 @@ class _Graph:
             waits=bool(program.no_stand_in),
             stays_eager=self.session.stays_eager and not program.no_stand_in,
             without_a_job=lambda sizes: self.submitter.without_a_job(program, dispatch, sizes),
+            raised=functools.partial(self.session.stand_in_raised, self.calls),
         )
         return dispatch
 

@@ -4,7 +4,8 @@ An artifact without guards serves every call: one reference is flipped from the 
 Guards on symbolic sizes are checked at each call; a call that no variant serves runs eager, and a variant for its sizes
 is submitted. A flip waits for a safe point (safe_points.py) where an eager run of the graph may be repeated; a call
 that must run compiled, since its counterpart did (stand_in.py) or since eager is no stand-in for its graph, waits for
-the artifact.
+the artifact. So does a call whose eager run raises, and from then on the graph does not run eager any more: there are
+operators, types and values for which torch has generated code and no eager kernel.
 """
 
 from __future__ import annotations
@@ -38,6 +39,12 @@ class StandIn(Protocol):
     def must_not_mix(self, args: Sequence[Any]) -> bool:
         """Whether this call has a counterpart that ran compiled, with which an eager run may not agree."""
 
+    def looks_for_nan(self, args: Sequence[Any]) -> bool:
+        """Whether this call's operators will be watched one by one, where compiled code is one operator."""
+
+    def before(self, args: Sequence[Any]) -> Callable[[Exception], bool]:
+        """To be called before a run: what undoes the run after an exception; false where it is not undone."""
+
 
 class Dispatch:
     """Dynamo gets ``call``; ``serve_with`` flips it to compiled code, from any thread."""
@@ -54,6 +61,7 @@ class Dispatch:
         waits: bool = False,
         stays_eager: bool = False,
         without_a_job: Callable[[list[int]], None] = lambda sizes: None,
+        raised: Callable[[Exception, bool], None] = lambda error, served: None,
     ) -> None:
         """``is_capturing``: whether a CUDA graph is being captured. Code that has not run yet must not run in it: its
         first run loads kernels, and measures them.
@@ -61,7 +69,8 @@ class Dispatch:
         ``safe_point``: that of the function whose graph this is. ``waits``: the graph must not run eager: a call that
         no artifact serves waits for one. ``stays_eager``: what is to serve calls is noted, and an eager run serves them
         (session.py). ``without_a_job``: called where such a call has nothing to wait for, with the values of the size
-        inputs; it may set what the call waits for, and what it raises, the call raises.
+        inputs; it may set what the call waits for, and what it raises, the call raises. ``raised``: called where
+        an eager run has raised: before its call waits for compiled code, and, with true, once that has served the call.
         """
         self._calls = calls
         self._eager = eager
@@ -71,6 +80,7 @@ class Dispatch:
         self._waits = waits
         self._stays_eager = stays_eager
         self._without_a_job = without_a_job
+        self._raised = raised
         self._is_capturing = is_capturing
         self._variants: list[tuple[Check, Compiled]] = []  # those that serve calls; only ever longer
         self._loaded: tuple[tuple[Check | None, Compiled], ...] = ()  # those, and the ones that await a safe point
@@ -194,16 +204,16 @@ class Dispatch:
 
     def _run_eager(self, args: tuple[Any, ...], served: Callable[[], Compiled | None]) -> Any:
         """``served()``: the compiled function, where the swap came after this call began, else None."""
-        if self._waits and (function := self._await(args)) is not None:
-            return function(*args)
         eager = self._eager
+        if (self._waits or eager.looks_for_nan(args)) and (function := self._await(args)) is not None:
+            return function(*args)
         keeper, again = eager.repeated(args)
         if keeper is not None and not again:
             is_new = self._safe_point.hold(keeper)
             function = served()
             if function is None:
                 del keeper  # or the traceback of an error of the graph would hold it
-                return eager(*args)
+                return self._try_eager(args, is_first=is_new)
             if is_new:
                 self._safe_point.release(keeper)
             return function(*args)
@@ -214,11 +224,49 @@ class Dispatch:
             function = self._await(args)
             if function is not None:
                 return function(*args)
-        return eager(*args)
+        return eager(*args) if again else self._try_eager(args, is_first=True)
+
+    def _try_eager(self, args: tuple[Any, ...], *, is_first: bool) -> Any:
+        """Run eager. An exception of that run is the program's only if compiled code raises one, too. ``is_first``: no
+        other eager run has the same keeper, with which compiled code would not agree.
+        """
+        eager = self._eager
+        if not is_first or (self._is_capturing is not None and self._is_capturing()):
+            return eager(*args)
+        undo = eager.before(args)
+        try:
+            return eager(*args)
+        except Exception as error:
+            if not undo(error):
+                raise
+            cause = error
+        # Outside of the handler: what compiled code raises has no error of the eager run as its context.
+        return self._run_instead(args, cause)
+
+    def _run_instead(self, args: tuple[Any, ...], error: Exception) -> Any:
+        """Run compiled code after the eager run has raised ``error``, and was undone."""
+        keeper, _ = self._eager.repeated(args)
+        if keeper is not None:
+            self._safe_point.release(keeper)  # its second run will be compiled, too
+        del keeper
+        waits, self._waits = self._waits, True
+        self._raised(error, False)
+        try:
+            function = self._await(args)
+            if function is None:
+                raise error
+            outputs = function(*args)
+        except Exception:
+            self._waits = waits  # there is no compiled code, or it raises as well
+            raise
+        self._raised(error, True)
+        return outputs
 
     def _await(self, args: tuple[Any, ...]) -> Compiled | None:
         """Wait for compiled code for this call; None where there will be none."""
         sizes = [args[position] for position in self._size_inputs]
+        if (function := self._ready(sizes)) is not None:
+            return function
         if tuple(sizes) not in self.awaits and self._size_inputs:
             self._request(sizes)
         if self._waits and tuple(sizes) not in self.awaits:
@@ -226,6 +274,10 @@ class Dispatch:
         wait = self.awaits.get(tuple(sizes))
         if wait is not None:
             wait()
+        return self._ready(sizes)
+
+    def _ready(self, sizes: list[int]) -> Compiled | None:
+        """What is loaded for these sizes, whether or not a safe point has come."""
         return next((function for check, function in self._loaded if check is None or check(sizes)), None)
 
 

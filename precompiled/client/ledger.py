@@ -19,7 +19,8 @@ class GraphReport:
     ``state``: "eager", "pending", "compiled", "failed" or "bypassed". ``source``: how it came to run compiled: "hit"
     (the artifact was there), "swap" (it appeared later), "package" (nothing was traced either), "inline" (compiled in
     this process), "error" (not at all: with ``require`` its call raised), or None.
-    ``reason``: the stable code of why it is bypassed or failed, "" otherwise; ``message``: the same in a sentence.
+    ``reason``: the stable code of why it is bypassed or failed, or why its calls wait ("stand-in-raised"), "" for
+    others; ``message``: the same in a sentence.
     ``spans``: what this process did for it, and when: "lookup", "submit", "wait", "load", "compile in process".
     Times in seconds.
     """

@@ -441,11 +441,12 @@ class Pending:
         ):
             item.swap.on(Event.FAILED)
             self._session.ledger.count_reason("fallbacks", code)
-            warn(code, f"a graph stays eager ({code}): {message.splitlines()[0] if message else ''}")
+            first = message.splitlines()[0] if message else ""
+            warn(code, f"a graph stays eager ({code}): {report.name}: {first}")
         elif item.swap.on(Event.REFUSED) is Instruction.COMPILE_INLINE_LATER:
             self._session.ledger.count_reason("fallbacks", code)
             if code != COMPILE_ERROR:  # whose end the compile itself shows
-                warn(code, f"a graph is compiled in process ({code}): {message}")
+                warn(code, f"a graph is compiled in process ({code}): {report.name}: {message}")
             _compile_later(self._session, item)
         self._finish(item)
 

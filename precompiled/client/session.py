@@ -204,6 +204,15 @@ class Session:
         if not self.store.is_own(artifact):
             self.ledger.count_reason("from_base", str(artifact.root))
 
+    def stand_in_raised(self, calls: GraphCalls, error: Exception, served: bool) -> None:
+        """An eager run has raised: its call waits for compiled code, or compiled code has ``served`` the call."""
+        report, text = calls.report, (str(error).strip().splitlines() or [""])[0]
+        report.message = f"its eager run raised {type(error).__name__}: {text}; its calls wait for compiled code"
+        if served:
+            report.reason = report.reason or "stand-in-raised"
+            self.ledger.count_reason("fallbacks", "stand-in-raised")
+        self.note(calls.snapshot())
+
     def compiled_here(self, calls: GraphCalls) -> None:
         """Note that a graph was compiled in this process. Where a worker had failed at it, the failure was ours."""
         report = calls.report
@@ -216,7 +225,8 @@ class Session:
             return
         self.ledger.count_reason("fallbacks", "worker-only-error")
         first_line = (report.message.splitlines() or [""])[0]
-        self.warn_once(report.reason, f"a worker failed where this process compiles ({report.reason}): {first_line}")
+        said = f"a worker failed at {report.name}, which this process compiles ({report.reason}): {first_line}"
+        self.warn_once(report.reason, said)
 
     def note(self, report: GraphReport) -> None:
         """Keep, for people, what has become of a graph."""

@@ -318,6 +318,10 @@ _TABLE = (
         "with `require`, a graph for which there was no artifact by `wait_s`",
         "Compile before you require it (a run without `require`, then `precompiled.wait()`); raise `wait_s`; "
         "`precompiled status` says what the daemon is busy with", then="an error, since nothing may run eager"),
+    _daemon(None, "stand-in-raised",
+        "an eager run of a graph raised where its compiled code does not: an operator that has no eager kernel for a "
+        "type, a check that eager alone makes, more memory than there is",
+        then="the call waits for the artifact, and from then on the graph does not run eager"),
     _daemon(_AGAIN, "busy", "the queue is full", then=", later (counted in `rejected`, not told)"),
     _daemon(_AGAIN, "stopping", "the daemon is leaving", then=", to the next one"),
     _daemon(_IN_PROCESS, "submit-failed",

@@ -156,7 +156,7 @@ def operator(node: list[Any]) -> str:
 def target(name: list[Any]) -> str:
     """The name of a called function (torch_internals/targets.py)."""
     kind, *rest = name
-    if kind == "fn":
+    if kind in ("fn", "local"):
         return ".".join(rest).replace("_operator.", "operator.")
     if kind == "op" and len(rest) == 2:
         return ".".join(rest)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextvars
+import functools
 import json
 import time
 import uuid
@@ -96,7 +97,8 @@ def _dispatched(
     is_capturing = captures.is_capturing if graph.device != "cpu" else None
     dispatch = Dispatch(calls, eager, graph.size_inputs, request, is_capturing, safe_point,
                         waits=bool(program.no_stand_in),
-                        without_a_job=lambda sizes: submitter.without_a_job(program, dispatch, sizes))  # fmt: skip
+                        without_a_job=lambda sizes: submitter.without_a_job(program, dispatch, sizes),
+                        raised=functools.partial(session.stand_in_raised, calls))  # fmt: skip
     served = set()
     for artifact in artifacts:
         if artifact.manifest.guards in served:

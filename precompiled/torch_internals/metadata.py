@@ -107,7 +107,11 @@ def describe_inputs(placeholders: list[torch.fx.Node]) -> Inputs:
         if not isinstance(value, FakeTensor) or type(value) not in (FakeTensor, torch.nn.Parameter):
             raise Bypass(f"input {position} is a {type(value).__name__}, not a plain tensor", code="unsupported-input")
         described.append(_describe(value, flags, position, symbols))
-        if any(_reads_a_scalar(user) for user in node.users):
+        if reads := [user for user in node.users if _reads_a_scalar(user)]:
+            names = [fixed_floats.ignored(read) for read in reads]
+            if all(names):
+                fixed += names
+                continue
             if isinstance(memo := value.item_memo, torch.SymFloat) and (name := fixed_floats.fixed(memo)):
                 fixed.append(name)
                 continue

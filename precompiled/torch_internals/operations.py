@@ -3,8 +3,8 @@
 An operator that is called by its overload (``aten.mul_.Tensor``: in graphs of ``make_fx`` and ``torch.export``, and of
 custom operators) says so in its schema. All others are known by the names that Python and torch give to what they do.
 
-Private names: torch._ops.{OpOverload, OpOverloadPacket}, torch._ops.OpOverload._schema. Checked on 2.11.0, 2.13.0,
-2.15.0. Of a schema's arguments and returns, alias_info and is_out are asked for.
+Private names: torch._ops.{HigherOrderOperator, OpOverload, OpOverloadPacket}, torch._ops.OpOverload._schema.
+Checked on 2.11.0, 2.13.0, 2.15.0. Of a schema's arguments and returns, alias_info and is_out are asked for.
 """
 
 from __future__ import annotations
@@ -12,11 +12,14 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from functools import lru_cache
+from types import FunctionType
 from typing import Any
 
 import torch
 import torch.fx
-from torch._ops import OpOverload, OpOverloadPacket
+from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
+
+from precompiled.torch_internals.targets import BUILTIN_OP_NAMESPACES
 
 # What changes a tensor's metadata or history in place: an input of the eager run is not the caller's tensor then.
 CHANGE_THE_TENSOR = frozenset(
@@ -26,14 +29,15 @@ CHANGE_THE_TENSOR = frozenset(
 
 # What gives a view of its first argument, or that argument itself where there is nothing to do.
 _VIEWS = frozenset(
-    {"H", "T", "_get_data_attr", "adjoint", "alias", "alpha_dropout", "as_strided", "bfloat16", "broadcast_to", "chunk",
-     "conj", "contiguous", "cpu", "cuda", "detach", "diagonal", "double", "dropout", "dropout1d", "dropout2d",
-     "dropout3d", "dsplit", "expand", "expand_as", "feature_alpha_dropout", "feature_dropout", "flatten", "float",
-     "getitem", "half", "hsplit", "imag", "mH", "mT", "moveaxis", "movedim", "narrow", "permute", "positive", "ravel",
-     "real", "requires_grad_", "reshape", "reshape_as", "resolve_conj", "resolve_neg", "select", "slice", "split",
-     "split_with_sizes", "squeeze", "swapaxes", "swapdims", "t", "tensor_split", "to", "transpose", "type", "type_as",
-     "unbind", "unflatten", "unfold", "unsafe_chunk", "unsafe_split", "unsqueeze", "view", "view_as", "view_as_complex",
-     "view_as_real", "vsplit"}
+    {"H", "T", "_get_data_attr", "adjoint", "alias", "alpha_dropout", "as_strided", "as_tensor", "asarray",
+     "atleast_1d", "atleast_2d", "atleast_3d", "bfloat16", "broadcast_tensors", "broadcast_to", "chunk", "conj",
+     "contiguous", "cpu", "cuda", "detach", "diagonal", "double", "dropout", "dropout1d", "dropout2d", "dropout3d",
+     "dsplit", "einsum", "expand", "expand_as", "feature_alpha_dropout", "feature_dropout", "flatten", "float",
+     "getitem", "half", "hsplit", "imag", "mH", "mT", "meshgrid", "moveaxis", "movedim", "narrow", "permute",
+     "positive", "ravel", "real", "requires_grad_", "reshape", "reshape_as", "resolve_conj", "resolve_neg", "select",
+     "slice", "split", "split_with_sizes", "squeeze", "swapaxes", "swapdims", "t", "tensor_split", "to", "transpose",
+     "type", "type_as", "unbind", "unflatten", "unfold", "unsafe_chunk", "unsafe_split", "unsqueeze", "view",
+     "view_as", "view_as_complex", "view_as_real", "vsplit"}
 )  # fmt: skip
 
 # What changes its first argument, and has another name than torch's rule for that (a trailing "_").
@@ -59,6 +63,7 @@ SET_MODES = frozenset(
 )  # fmt: skip
 
 _STATISTICS = ("running_mean", "running_var")
+_TRAINS = ("training", "train", "use_input_stats")  # the arguments that say whether the statistics are updated
 
 
 def name(node: torch.fx.Node) -> str:
@@ -79,6 +84,69 @@ def writes(node: torch.fx.Node) -> bool:
     return (called.endswith("_") and not called.endswith("__")) or called in _WRITE or _is_inplace(node)
 
 
+def written(node: torch.fx.Node) -> list[torch.fx.Node]:
+    """The arguments that it may change in place; all of them where nothing tells which."""
+    if node.op not in ("call_function", "call_method"):
+        return []
+    names = _arguments(node.target, name(node))
+    given = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
+    changed = [node.kwargs.get("out")]
+    if any(given.get(one) is not None for one in _STATISTICS) and not any(given.get(one) is False for one in _TRAINS):
+        changed += [given.get(one) for one in _STATISTICS]
+    if writes(node) or name(node) in CHANGE_THE_TENSOR:
+        schemas = _schemas(node.target) or _schemas_of(name(node))
+        places = {at for schema in schemas for at, item in enumerate(schema.arguments) if _is_written(item)}
+        if places:
+            called = {schema.arguments[at].name for schema in schemas for at in places if at < len(schema.arguments)}
+            changed += [*(node.args[at] for at in places if at < len(node.args)), *(given.get(one) for one in called)]
+        elif name(node) in _WRITE or _is_inplace(node):
+            changed += node.args[:1] or node.all_input_nodes
+        elif node.kwargs.get("out") is None:
+            changed += node.all_input_nodes
+    found: list[torch.fx.Node] = []
+    torch.fx.node.map_arg(changed, found.append)
+    return found
+
+
+def may_draw(node: torch.fx.Node) -> bool:
+    """Whether it may draw random numbers. What is not torch's may."""
+    if not node.op.startswith("call_"):
+        return False
+    schemas = _schemas(node.target)
+    if isinstance(node.target, HigherOrderOperator):
+        return "rng" in name(node) or "mutation" in name(node)  # the nodes of its graphs tell the rest
+    if any(schema.name.partition("::")[0] not in BUILTIN_OP_NAMESPACES for schema in schemas):
+        return True
+    return "drop" in name(node) or "rand" in name(node) or _is_random(name(node).rstrip("_"))
+
+
+@lru_cache(4096)
+def _is_random(called: str) -> bool:
+    packet = getattr(torch.ops.aten, called, None)
+    overloads = packet.overloads() if isinstance(packet, OpOverloadPacket) else ()
+    return any(torch.Tag.nondeterministic_seeded in getattr(packet, overload).tags for overload in overloads)
+
+
+@lru_cache(4096)
+def _schemas_of(called: str) -> list[Any]:
+    """Of the operators of ATen that have this name."""
+    return _schemas(getattr(torch.ops.aten, called, None))
+
+
+def _arguments(target: Any, called: str) -> list[str]:
+    """The names of its arguments, in order; none where they cannot be told, or do not matter."""
+    if "_norm" not in called:
+        return []
+    if isinstance(target, FunctionType):
+        return list(inspect.signature(target).parameters)
+    schemas = _schemas(target) or _schemas_of(called)
+    return [item.name for item in schemas[0].arguments] if schemas else []
+
+
+def _is_written(argument: Any) -> bool:
+    return argument.alias_info is not None and argument.alias_info.is_write and not argument.is_out
+
+
 def gives_a_view(node: torch.fx.Node) -> bool:
     """Whether it may give a view of its first argument, or that one itself."""
     given = (item.alias_info for schema in _schemas(node.target) for item in schema.returns)
@@ -89,8 +157,7 @@ def gives_a_view(node: torch.fx.Node) -> bool:
 
 def _changes(schema: Any) -> bool:
     """Whether an operator of this schema changes an argument that is not there to be written to (``out``)."""
-    changed = (item for item in schema.arguments if item.alias_info is not None and item.alias_info.is_write)
-    return any(not item.is_out for item in changed)
+    return any(_is_written(item) for item in schema.arguments)
 
 
 def _schemas(target: Any) -> list[Any]:

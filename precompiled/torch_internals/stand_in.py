@@ -13,7 +13,10 @@ input meanwhile. They get a copy.
 
 Private names: torch.ops.higher_order.{tag_activation_checkpoint, wrap_activation_checkpoint, invoke_subgraph},
 torch._ops.HigherOrderOperator._name, torch.fx.GraphModule.meta["_checkpoint_context_fn"],
-torch.fx._lazy_graph_module._LazyGraphModule.real_recompile. Checked on 2.11.0, 2.13.0, 2.15.0.
+torch.fx._lazy_graph_module._LazyGraphModule.real_recompile, torch.fx.Node.meta["example_value"],
+torch.fx.experimental.symbolic_shapes.is_concrete_int,
+torch._functorch._aot_autograd.runtime_wrappers.mark_dynamo_propagated_dynamic_indices (2.13, 2.15),
+torch._functorch._aot_autograd.runtime_wrappers.maybe_mark_dynamic_helper (2.11). Checked on 2.11.0, 2.13.0, 2.15.0.
 """
 
 from __future__ import annotations
@@ -23,12 +26,22 @@ from typing import Any
 
 import torch
 import torch.fx
+from torch._functorch._aot_autograd import runtime_wrappers
+from torch.fx.experimental.symbolic_shapes import is_concrete_int
 from torch.utils.checkpoint import checkpoint
 
-from precompiled.torch_internals import autograd_edges, modes, operations, surroundings
+from precompiled.torch_internals import autograd_edges, modes, operations, surroundings, undo
 
 # Where Dynamo keeps the context function of selective activation checkpointing (torch/_higher_order_ops/wrap.py).
 CONTEXT = "_checkpoint_context_fn"
+
+
+# By 2.11 another attribute, and so another name.
+_mark = (
+    runtime_wrappers.mark_dynamo_propagated_dynamic_indices
+    if hasattr(runtime_wrappers, "mark_dynamo_propagated_dynamic_indices")
+    else runtime_wrappers.maybe_mark_dynamic_helper
+)
 
 
 class StandIn:
@@ -44,7 +57,10 @@ class StandIn:
         self._plain = not _changes_an_input(module)
         self._writes = any(operations.writes(node) for node in _calls(module))
         self._last = _last(module)
+        self._symbolic = _symbolic_sizes(module)
         self._draws: bool | None = None
+        self._module = module
+        self._effects: undo.Effects | None = None  # made at the first run: most stand-ins have none
         self._apart: dict[tuple[int, ...], frozenset[int]] = {}  # by the inputs that have a history
 
     def __call__(self, *args: Any) -> Any:
@@ -54,12 +70,30 @@ class StandIn:
         torch.set_autocast_cache_enabled(False)
         try:
             if not self._sets_modes:
-                return self._called(args)
-            # Compiled code sets none of them. What the graph has set, it would have set back at its end.
-            with modes.set_back_after_an_error():
-                return self._called(args)
+                outputs = self._called(args)
+            else:
+                # Compiled code sets none of them. What the graph has set, it would have set back at its end.
+                with modes.set_back_after_an_error():
+                    outputs = self._called(args)
         finally:
             torch.set_autocast_cache_enabled(caches)
+        for at, dimensions in self._symbolic:
+            _mark(outputs[at], dimensions)
+        return outputs
+
+    def before(self, args: Sequence[Any]) -> Callable[[Exception], bool]:
+        """To be called before a run: what undoes the run after it has raised that exception. It returns false where it
+        cannot undo the run, and where compiled code raises the same exception.
+        """
+        if self._effects is None:
+            self._effects = undo.Effects(self._module, _chain)
+        before = self._effects.before(args, lambda: torch.is_grad_enabled() and not self._differentiable(args))
+        return lambda error: before.undo(error, self._run.__code__)
+
+    @staticmethod
+    def looks_for_nan(args: Sequence[Any]) -> bool:
+        """Whether autograd will look for NaN in the gradients of each operator, where compiled code is one operator."""
+        return torch.is_anomaly_check_nan_enabled() and torch.is_anomaly_enabled() and StandIn._is_recorded(args)
 
     def _called(self, args: Sequence[Any]) -> Any:
         positions = self._differentiable(args)
@@ -140,6 +174,23 @@ def _last(module: torch.fx.GraphModule) -> frozenset[int]:
     values = output.args[0] if isinstance(output.args[0], (tuple, list)) else (output.args[0],)
     nodes = [(at, value) for at, value in enumerate(values) if isinstance(value, torch.fx.Node)]
     return frozenset(at for at, node in nodes if len(node.users) == 1)
+
+
+def _symbolic_sizes(module: torch.fx.GraphModule) -> list[tuple[int, set[int]]]:
+    """Of each output that is a tensor its dimensions whose sizes are symbols, where there are any; else nothing.
+
+    Compiled code marks its outputs so. Dynamo takes these dimensions for dynamic ones in the next graph.
+    """
+    (output,) = (node for node in module.graph.nodes if node.op == "output")
+    if not isinstance(output.args[0], (tuple, list)):
+        return []
+    values = [value.meta.get("example_value") if isinstance(value, torch.fx.Node) else None for value in output.args[0]]
+    found = [
+        (at, {number for number, size in enumerate(value.shape) if not is_concrete_int(size)})
+        for at, value in enumerate(values)
+        if isinstance(value, torch.Tensor)
+    ]
+    return found if any(dimensions for _, dimensions in found) else []
 
 
 def eager(module: torch.fx.GraphModule) -> torch.fx.GraphModule:

@@ -10,7 +10,8 @@ Private names: torch.autograd.function.AUTOGRAD_FUNCTION_COUNTER, torch._C._auto
 torch._C._current_graph_task_id, torch.utils.checkpoint.{_checkpoint_hook, _recomputation_hook},
 torch._ops.OpOverload._schema, torch._subclasses.fake_tensor.FakeTensorMode,
 torch.utils._python_dispatch.TorchDispatchMode. Checked on 2.11.0, 2.13.0, 2.15.0. Of a checkpoint's hooks the variables
-"frame" (of the first one's pack hook) and "target_frame_ref" (of the second one's) are read.
+"frame" (of the first one's pack hook) and "target_frame_ref" (of the second one's) are read, and of its frame
+weak_holders and x_metadatas.
 """
 
 from __future__ import annotations
@@ -51,6 +52,20 @@ def checkpoint_around() -> tuple[object | None, bool]:
         return cells["frame"].cell_contents, False
     reference = cells.get("target_frame_ref")
     return (reference.cell_contents() if reference is not None else None), True
+
+
+def saved_in_a_checkpoint() -> tuple[Any, int] | None:
+    """Where the first run in such a checkpoint notes what it saves, and how much it has noted; None elsewhere."""
+    frame: Any
+    frame, again = checkpoint_around()
+    return None if frame is None or again else (frame, len(frame.weak_holders))
+
+
+def forget_saved(noted: tuple[Any, int] | None) -> None:
+    """Have the checkpoint forget what was saved since ``saved_in_a_checkpoint``: its second run will not save it."""
+    if noted is not None:
+        frame, count = noted
+        del frame.weak_holders[count:], frame.x_metadatas[count:]
 
 
 def in_a_backward() -> bool:

@@ -19,7 +19,7 @@ import math
 import operator
 import warnings
 from functools import cache
-from types import BuiltinFunctionType, FunctionType, MethodDescriptorType, ModuleType, WrapperDescriptorType
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodDescriptorType, ModuleType, WrapperDescriptorType
 from typing import Any
 
 import torch
@@ -131,7 +131,7 @@ def encode(target: Any) -> list[str]:
         return known[1]
     name = _encode(target)
     # Not an operator of the user's, whose digest is of the module's values as they are now, nor what Dynamo makes anew.
-    if name[0] not in ("cop", numpy_calls.KIND):
+    if name[0] not in ("cop", "local", numpy_calls.KIND):
         _NAMES[id(target)] = (target, name)  # keeps the object alive, so that its id stays its own
     return name
 
@@ -158,7 +158,9 @@ def _encode(target: Any) -> list[str]:
         return ["hop", name]
     if (of_numpy := numpy_calls.encode(target)) is not None:
         return of_numpy
-    module = getattr(target, "__module__", None) or ""
+    # A method of a type of C's says of its module only what its type says (torch.Tensor.set_).
+    kind = getattr(target, "__objclass__", None)
+    module = getattr(target, "__module__", None) or getattr(kind, "__module__", None) or ""
     qualname = getattr(target, "__qualname__", None) or getattr(target, "__name__", None) or ""
     if not _is_torchs_own(module) or not _is_torchs_code(target):
         shown = f"{module}.{qualname}" if module else repr(target)
@@ -167,6 +169,8 @@ def _encode(target: Any) -> list[str]:
         return ["fn", module, qualname]
     if _leads_to(*_LOGGED, target):
         return ["fn", *_LOGGED]
+    if _is_local(module, qualname, target):
+        return ["local", module, qualname]
     # A user's function that was patched into a torch namespace has a name there too; in a worker it means another one.
     found = _searched().get(id(target))
     if found is not None and getattr(_namespace(found[0]), found[1], None) is target:
@@ -206,6 +210,28 @@ def _leads_to(module: str, qualname: str, target: Any) -> bool:
         return False
 
 
+def _is_local(module: str, qualname: str, target: Any) -> bool:
+    """Whether it is what a function of torch's defines, and needs nothing of that function's call: what Dynamo puts
+    into a graph for ``parameter.data = value``.
+    """
+    if not isinstance(target, FunctionType) or target.__closure__ or target.__defaults__ or target.__kwdefaults__:
+        return False
+    try:
+        return _local(module, qualname).__code__ == target.__code__
+    except (ImportError, AttributeError, ValueError):
+        return False
+
+
+def _local(module: str, qualname: str) -> FunctionType:
+    """Raises ImportError, AttributeError or ValueError where there is no such function."""
+    outer, _, inner = qualname.rpartition(".<locals>.")
+    constants = _resolve(module, outer).__code__.co_consts
+    found = [code for code in constants if isinstance(code, CodeType) and code.co_name == inner]
+    if len(found) != 1 or found[0].co_freevars:
+        raise ValueError(f"{module}.{outer} defines no function {inner} that can be made without its call")
+    return FunctionType(found[0], vars(importlib.import_module(module)), inner)
+
+
 @cache
 def _decode(name: tuple[str, ...]) -> Any:
     kind, *rest = name
@@ -228,6 +254,8 @@ def _decode(name: tuple[str, ...]) -> Any:
         return getattr(torch.ops.higher_order, rest[0])
     if kind == numpy_calls.KIND:
         return numpy_calls.decode(list(name))
+    if kind == "local":
+        return _local(*rest)
     if kind == "fn":
         module, qualname = rest
         space = _namespace(module) if module in _NAMESPACES else importlib.import_module(module)
@@ -269,7 +297,7 @@ def modules_of(name: list[str]) -> dict[str, str]:
 
 def decode(name: list[str]) -> Any:
     """The object that ``encode`` named; raises ValueError, ImportError or AttributeError for a name of nothing."""
-    if name[0] == "fn" and not (_is_torchs_own(name[1]) or name[1] in _NAMESPACES):
+    if name[0] in ("fn", "local") and not (_is_torchs_own(name[1]) or name[1] in _NAMESPACES):
         raise ValueError(f"{name[1]} is not a module of torch")
     # An operator of the program's own is looked for each time: a cell that is run again defines it anew.
     return _decode.__wrapped__(tuple(name)) if name[0] == "cop" and name[7:] else _decode(tuple(name))

@@ -702,7 +702,7 @@ def test_a_failure_that_collectives_wait_for_is_told_as_what_it_is(monkeypatch: 
             here.session.store.publish_failure(record)
 
         monkeypatch.setattr(type(here.session.connection), "submit", fails)
-        with pytest.warns(RuntimeWarning, match="this process compiles .worker-only-error.: It failed"):
+        with pytest.warns(RuntimeWarning, match="reduced.*, which this process compiles .worker-only-error.: It f"):
             torch.testing.assert_close(here.call(reduced, X), X + 1)
         (graph,) = here.reports()
         assert (graph.state, graph.source, graph.reason) == ("bypassed", "inline", "worker-only-error")

@@ -48,6 +48,12 @@ class Repeatable:
     def must_not_mix(self, args: Sequence[Any]) -> bool:
         return False
 
+    def looks_for_nan(self, args: Sequence[Any]) -> bool:
+        return False
+
+    def before(self, args: Sequence[Any]) -> Callable[[Exception], bool]:
+        return lambda error: True
+
 
 def test_a_swap_comes_when_nothing_can_repeat_an_eager_run_any_more() -> None:
     eager = Repeatable()

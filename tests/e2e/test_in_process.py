@@ -52,13 +52,23 @@ print(json.dumps([graph.state, graph.source, graph.reason, graph.calls_eager - b
 """
 
 
-EMBEDDED = """
+FLOATS = """
 import json
+import sys
 import precompiled
 import torch
 
+class Clamped(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.low = 2.5
+
+    def forward(self, x):
+        return x[:, None].float().clamp(self.low).expand(-1, 8)
+
 torch.manual_seed(0)
-model = torch.nn.Sequential(torch.nn.Embedding(20, 8), torch.nn.Linear(8, 4))
+first = {"embedding": torch.nn.Embedding(20, 8), "clamp": Clamped()}[sys.argv[1]]
+model = torch.nn.Sequential(first, torch.nn.Linear(8, 4))
 compiled = torch.compile(model, dynamic=True, backend="precompiled")
 for length in (6, 7, 8, 9, 10, 11):
     x = torch.arange(length)
@@ -71,13 +81,19 @@ print(json.dumps([[graph.state, graph.source, graph.reason, graph.calls_compiled
 
 @pytest.mark.parametrize("mode", ["eager", "wait"])
 def test_a_graph_that_only_dynamo_can_have_compiled_is_traced_again(served: Host, mode: str) -> None:
-    """With ``dynamic=True`` an embedding's ``norm_type`` is a symbol, and AOTAutograd finds its value fixed."""
-    file = served.project(embedded=EMBEDDED) / "embedded.py"
-    found = served.program(str(file), env={"PRECOMPILED_MODE": mode}).result()
+    """With ``dynamic=True`` a module's float is a symbol, and AOTAutograd finds its value fixed."""
+    file = served.project(floats=FLOATS) / "floats.py"
+    found = served.program(str(file), "clamp", env={"PRECOMPILED_MODE": mode}).result()
     assert found[0][0] == "bypassed" and found[0][2] == "fixed-float"
     assert found[-1] == ["compiled", "swap", "", True], found
-    again = served.program(str(file), env={"PRECOMPILED_MODE": mode}).result()
+    again = served.program(str(file), "clamp", env={"PRECOMPILED_MODE": mode}).result()
     assert again[-1][:2] in (["compiled", "hit"], ["compiled", "package"]), again
+
+
+def test_a_float_that_no_operator_reads_costs_no_compile(served: Host) -> None:
+    """An embedding's ``norm_type``: Dynamo traces the function again before anything is compiled."""
+    file = served.project(floats=FLOATS) / "floats.py"
+    assert served.program(str(file), "embedding").result() == [["compiled", "swap", "", True]]
 
 
 def test_further_sizes_of_a_refused_graph_are_compiled_in_process_too(served: Host) -> None:

@@ -150,3 +150,25 @@ def test_a_float_that_dynamo_has_fixed_is_traced_again() -> None:
     with pytest.raises(FixedFloats) as fixed:
         captured(torch.nn.LayerNorm(6), X, dynamic=True)
     assert len(fixed.value.names) == 1
+
+
+@pytest.mark.parametrize("bag", [False, True])
+def test_a_float_that_no_operator_reads_is_traced_again(bag: bool) -> None:
+    """Torch fixes it, too, at the end of AOTAutograd's trace: no tensor takes its place."""
+    model = torch.nn.EmbeddingBag(10, 4) if bag else torch.nn.Embedding(10, 4)
+    with pytest.raises(FixedFloats) as fixed:
+        captured(model, torch.zeros(2, 3, dtype=torch.long), dynamic=True)
+    assert len(fixed.value.names) == 1
+
+
+class Scaled(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.factor = 2.5
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.factor
+
+
+def test_a_float_that_an_operator_reads_stays_a_symbol() -> None:
+    assert captured(Scaled(), X, dynamic=True).program.floats == [2.5]

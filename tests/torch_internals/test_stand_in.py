@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -23,6 +24,7 @@ from torch.utils.checkpoint import checkpoint
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
+from precompiled.client import submit
 from precompiled.torch_internals import autograd_edges
 from tests.fuzz import contenders
 
@@ -614,7 +616,11 @@ def an_error_in_a_hook_of_the_backward_is_the_programs(compile: Compile) -> Any:
 
 @pytest.fixture(scope="module")
 def here() -> Iterator[ThisProcess]:
-    with deaf_daemon() as process:
+    """Where an eager run raises, no compiled code comes to take its place: its exception is the program's."""
+    with (
+        deaf_daemon(PRECOMPILED_WAIT_S="0.01") as process,
+        mock.patch.object(submit, "compile_inline", lambda *_: None),
+    ):
         yield process
 
 
@@ -630,6 +636,18 @@ def test_the_stand_in_is_as_plain_torch_compile(name: str, here: ThisProcess) ->
     assert states and set(states) == {"pending"}, states
     torch.testing.assert_close(flat(found), flat(wanted))
     same(found, wanted)
+
+
+def test_outputs_of_symbolic_sizes_are_marked_as_those_of_compiled_code(here: ThisProcess) -> None:
+    """By the marks Dynamo takes sizes for dynamic ones in the next graph: it is the same graph before the swap."""
+
+    def marked(backend: Any) -> list[dict[str, Any]]:
+        torch._dynamo.reset()
+        outputs = torch.compile(lambda x: (x.sin(), x.sum(), x.t()), backend=backend, dynamic=True)(torch.ones(5, 3))
+        return [{key: value for key, value in vars(one).items() if "dynamic" in key} for one in outputs]
+
+    found = marked("precompiled")
+    assert found == marked(contenders.compiled) and [set(*one.values()) for one in found] == [{0, 1}, set(), {0, 1}]
 
 
 def test_dynamo_looks_at_no_frame_of_its_own(here: ThisProcess, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,12 +41,44 @@ TORCHS_OWN = {
     "operator.imul": operator.imul,
     "math.sqrt": math.sqrt,
     "builtins.abs": abs,
+    "torch.Tensor.set_": torch.Tensor.set_,  # a method of a type of C's: it names no module
+    "torch.Tensor.__add__": torch._C.TensorBase.__add__,
+    "str.join": str.join,
 }
 
 
 @pytest.mark.parametrize("target", TORCHS_OWN.values(), ids=TORCHS_OWN)
 def test_a_name_leads_back_to_the_same_object(target: Any) -> None:
     assert targets.decode(targets.encode(target)) is target
+
+
+def test_a_function_within_a_function_of_torchs_is_made_again() -> None:
+    """For ``parameter.data = value`` Dynamo calls one (2.11, 2.13)."""
+    made: list[Any] = []
+
+    def compiled(module: torch.fx.GraphModule, _: Any) -> Callable[..., Any]:
+        made.extend(node.target for node in module.graph.nodes if node.op == "call_function")
+        return module.forward
+
+    def assigned(p: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        p.data = x * 2
+        return p.sin()
+
+    torch._dynamo.reset()
+    with torch.no_grad():
+        torch.compile(assigned, backend=compiled)(torch.nn.Parameter(torch.ones(3)), torch.ones(3))
+    assert torch.Tensor.set_ in made
+    for target in made:
+        again = targets.decode(targets.encode(target))
+        assert again is target or again.__code__ == target.__code__
+
+
+def test_a_function_within_a_function_of_the_programs_has_no_name() -> None:
+    def within(x: torch.Tensor) -> torch.Tensor:
+        return x
+
+    within.__module__, within.__qualname__ = "torch.nn.functional", "softsign.<locals>.within"
+    assert refusal(within) == "user-function"
 
 
 def refusal(target: Any) -> str:

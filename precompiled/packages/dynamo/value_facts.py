@@ -74,11 +74,15 @@ def metadata(value: Any) -> Any:
         raise NotPortable(str(reason), code="package-guard") from reason
 
 
+# By a trace, and by compiled code on its outputs: a hint that no guard reads.
+_SET_BY_TORCH = {optimizers.STATIC, "_dynamo_propagated_dynamic_indices"}
+
+
 def attribute_names(value: Any) -> list[str]:
     """The names of an object's attributes: others may be found elsewhere, by ``__getattr__`` for one."""
     if isinstance(value, (type, types.ModuleType)):
         return []
-    names = {str(name) for name in getattr(value, "__dict__", ())} - {optimizers.STATIC}  # which the trace itself sets
+    names = {str(name) for name in getattr(value, "__dict__", ())} - _SET_BY_TORCH
     if isinstance(value, torch.nn.Module):
         for held in ("_parameters", "_buffers", "_modules"):
             names |= {f"{held}.{name}" for name in vars(value).get(held, ())}

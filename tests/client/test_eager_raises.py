@@ -1,0 +1,269 @@
+"""An exception of an eager run is the program's only if compiled code raises one, and the eager run leaves nothing."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.utils.checkpoint import checkpoint
+
+from precompiled.client.dispatch import Dispatch
+from precompiled.client.ledger import GraphCalls, GraphReport
+from precompiled.torch_internals import undo
+from precompiled.torch_internals.stand_in import StandIn
+
+X = torch.arange(1.0, 5.0)
+
+
+def fails(x: torch.Tensor) -> torch.Tensor:
+    """There is no eager kernel for it."""
+    small = x.to(torch.uint32)
+    return small + small
+
+
+class Graph:
+    """A graph that runs eager, until a call waits for what ``compiled`` is."""
+
+    def __init__(self, function: Callable[..., Any], compiled: Callable[..., Any] | None, **more: Any) -> None:
+        self.waits: list[str] = []
+        self.raised: list[tuple[str, bool]] = []
+        self.dispatch = Dispatch(
+            GraphCalls(GraphReport(id="", name="")), StandIn(torch.fx.symbolic_trace(function)), [], lambda sizes: None,
+            raised=lambda error, served: self.raised.append((type(error).__name__, served)), **more,
+        )  # fmt: skip
+
+        def wait() -> None:
+            self.waits.append("waited")
+            if compiled is not None:
+                self.dispatch.serve_with(compiled)
+
+        self.dispatch.awaits[()] = wait
+        self.call = self.dispatch.call
+
+
+def test_compiled_code_takes_the_place_of_an_eager_run_that_raises() -> None:
+    made = Graph(fails, lambda x: "compiled")
+    assert [made.call(X), made.call(X)] == ["compiled", "compiled"]
+    assert made.waits == ["waited"] and made.raised == [("NotImplementedError", False), ("NotImplementedError", True)]
+
+
+def test_what_compiled_code_raises_is_raised_alone() -> None:
+    def compiled(x: torch.Tensor) -> Any:
+        raise KeyError("compiled")
+
+    with pytest.raises(KeyError, match="compiled") as raised:
+        Graph(fails, compiled).call(X)
+    assert raised.value.__context__ is None and raised.value.__cause__ is None
+
+
+def test_the_exception_of_the_eager_run_is_raised_where_no_compiled_code_comes() -> None:
+    made = Graph(fails, None)
+    for _ in range(2):
+        with pytest.raises(NotImplementedError, match="UInt32"):
+            made.call(X)
+    assert len(made.waits) == 2, "it ran eager, and did not wait"
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
+def test_an_interrupt_is_no_error_of_the_run(kind: type[BaseException], monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(self: StandIn, *args: Any) -> Any:
+        raise kind
+
+    monkeypatch.setattr(StandIn, "__call__", interrupted)
+    made = Graph(lambda x: x * 2, lambda x: "compiled")
+    with pytest.raises(kind):
+        made.call(X)
+    assert made.waits == []
+
+
+def test_a_capture_of_a_cuda_graph_is_not_waited_in() -> None:
+    made = Graph(fails, lambda x: "compiled", is_capturing=lambda: True)
+    with pytest.raises(NotImplementedError):
+        made.call(X)
+    assert made.waits == []
+
+
+def twice(x: torch.Tensor) -> torch.Tensor:
+    x.mul_(2)
+    return fails(x)
+
+
+def a_view(x: torch.Tensor) -> torch.Tensor:
+    x.view(2, 2)[0].add_(1)
+    return fails(x)
+
+
+def several(x: torch.Tensor) -> torch.Tensor:
+    torch._foreach_mul_([x, x], 3)
+    return fails(x)
+
+
+def an_output(x: torch.Tensor) -> torch.Tensor:
+    torch.add(x, 1, out=x)
+    return fails(x)
+
+
+def an_activation(x: torch.Tensor) -> torch.Tensor:
+    F.threshold(x, 2.0, 0.0, inplace=True)
+    return fails(x)
+
+
+def random(x: torch.Tensor) -> torch.Tensor:
+    return fails(F.dropout(x, 0.5))
+
+
+WRITERS = [twice, a_view, several, an_output, an_activation, random]
+
+
+@pytest.mark.parametrize("inference", [False, True])
+@pytest.mark.parametrize("function", WRITERS)
+def test_compiled_code_finds_what_the_eager_run_found(function: Callable[..., Any], inference: bool) -> None:
+    with torch.inference_mode(inference):
+        x = X.clone()
+        found: list[Any] = []
+
+        def compiled(given: torch.Tensor) -> str:
+            found.extend([given.clone(), torch.get_rng_state(), 0 if inference else given._version])
+            return "compiled"
+
+        wanted = [X, torch.get_rng_state(), 0]
+        assert Graph(function, compiled).call(x) == "compiled"
+    assert torch.equal(found[0], wanted[0]) and torch.equal(found[1], wanted[1]) and found[2] == wanted[2]
+
+
+def test_what_was_saved_for_a_backward_stays_valid() -> None:
+    a, x = torch.ones(4, requires_grad=True), X.clone()
+    loss = (a * x).sum()
+    assert Graph(twice, lambda given: "compiled").call(x) == "compiled"
+    loss.backward()
+    assert torch.equal(a.grad, X)
+
+
+def test_statistics_of_a_batch_norm_are_put_back() -> None:
+    def function(x: torch.Tensor, mean: torch.Tensor, var: torch.Tensor, count: torch.Tensor) -> torch.Tensor:
+        count.add_(1)
+        return fails(F.batch_norm(x, mean, var, training=True))
+
+    given = (torch.randn(4, 3), torch.zeros(3), torch.ones(3), torch.tensor(7))
+    before = [value.clone() for value in given]
+    assert Graph(function, lambda *args: "compiled").call(*given) == "compiled"
+    assert all(map(torch.equal, given, before))
+
+
+def test_an_input_with_a_history_is_put_back() -> None:
+    a = torch.ones(4, requires_grad=True)
+    x = a * 1
+    node = x.grad_fn
+    assert Graph(twice, lambda given: "compiled").call(x) == "compiled"
+    assert torch.equal(x, torch.ones(4)) and x.grad_fn is node
+
+
+def changes_behind(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    made = fails(y)
+    x.add_(1)
+    return made
+
+
+def changes_before(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    x.add_(1)
+    return fails(y)
+
+
+def test_a_large_input_is_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So its change cannot be undone: where it was changed, the exception is that of the eager run."""
+    monkeypatch.setattr(undo, "MAX_BYTES", 8)
+    x = X.clone()
+    assert Graph(changes_behind, lambda *args: "compiled").call(x, X) == "compiled" and torch.equal(x, X)
+    made = Graph(changes_before, lambda *args: "compiled")
+    with pytest.raises(NotImplementedError):
+        made.call(x, X)
+    assert made.waits == [] and torch.equal(x, X + 1)
+
+
+def test_a_change_of_metadata_is_not_undone() -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        x.unsqueeze_(0)
+        return fails(x)
+
+    made, x = Graph(function, lambda given: "compiled"), X.clone()
+    with pytest.raises(NotImplementedError):
+        made.call(x)
+    assert made.waits == []
+
+
+CALLS: list[int] = []
+
+
+@torch.library.custom_op("test_eager_raises::refuses", mutates_args=())
+def refuses(x: torch.Tensor) -> torch.Tensor:
+    CALLS.append(1)
+    raise ValueError("refused")
+
+
+def test_an_operator_of_the_program_is_not_called_twice() -> None:
+    """Compiled code would call the same code, which may count or print."""
+    CALLS.clear()
+    made = Graph(lambda x: refuses(x) * 2, lambda x: "compiled")
+    with pytest.raises(ValueError, match="refused"):
+        made.call(X)
+    assert made.waits == [] and len(CALLS) == 1
+
+
+KEPT: list[weakref.ref[torch.Tensor]] = []
+
+
+def noted(x: torch.Tensor) -> torch.Tensor:
+    made = x * 2
+    KEPT.append(weakref.ref(made))
+    return made
+
+
+torch.fx.wrap("noted")
+
+
+def test_the_values_of_the_failed_run_are_gone_when_compiled_code_runs() -> None:
+    """A run may fail for want of memory."""
+    KEPT.clear()
+    assert Graph(lambda x: fails(noted(x)), lambda x: [one() for one in KEPT]).call(X) == [None]
+
+
+def test_a_checkpoint_computes_again_what_compiled_code_computed() -> None:
+    """It counts what is saved: what the failed run has saved must not be among that."""
+
+    def compiled(x: torch.Tensor) -> torch.Tensor:
+        made.waits.append("ran")
+        return x.sin().cos()
+
+    made = Graph(lambda x: fails(x.sin().exp().tanh()), compiled)
+    x = X.clone().requires_grad_()
+    checkpoint(made.call, x, use_reentrant=False).sum().backward()
+    assert made.waits == ["waited", "ran", "ran"]
+    expected = X.clone().requires_grad_()
+    expected.sin().cos().sum().backward()
+    assert torch.equal(x.grad, expected.grad)
+
+
+def test_a_run_that_is_not_the_only_one_of_its_checkpoint_stays_eager() -> None:
+    """The first call has run eager and will run so again."""
+    made = Graph(lambda x: torch.bincount(x.to(torch.int64)), lambda x: "compiled")
+
+    def both(x: torch.Tensor) -> torch.Tensor:
+        made.call(x)
+        return made.call(-x)
+
+    with pytest.raises(RuntimeError, match="bincount"):
+        checkpoint(both, (X * 2).requires_grad_(), use_reentrant=False)
+
+
+def test_operators_are_not_looked_at_for_nan_one_by_one() -> None:
+    made, x = Graph(lambda x: x * 2, lambda x: "compiled"), X.clone().requires_grad_()
+    assert torch.equal(made.call(x), X * 2)
+    with torch.autograd.detect_anomaly(check_nan=False):
+        assert torch.equal(made.call(x), X * 2)
+    with torch.autograd.detect_anomaly():
+        assert torch.equal(made.call(X), X * 2), "nothing is differentiated"
+        assert made.call(x) == "compiled"

@@ -1,0 +1,46 @@
+"""Where an eager run raises and compiled code does not, a program sees what plain torch.compile shows it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support_host import Host
+
+PROGRAM = Path(__file__).parent.parent / "programs" / "raising_program.py"
+FAST = [
+    "an_input_is_changed_before", "statistics_are_updated_once", "random_numbers_are_drawn_once",
+    "a_checkpoint_computes_it_again", "data_that_eager_refuses_come_late", "an_index_out_of_bounds_raises_once",
+    "a_custom_op_that_raises_is_called_once", "sizes_vary", "nan_is_looked_for",
+]  # fmt: skip
+
+
+def compare_with_plain(host: Host, *arguments: str) -> list[str]:
+    """Run the program both ways; the reasons of its graphs."""
+    wanted = host.program(str(PROGRAM), *arguments, env={"PRECOMPILED": "0"}).result()
+    found = host.program(str(PROGRAM), *arguments).result()
+    assert set(found["told"]) == set(wanted["told"])
+    for name, value in wanted["told"].items():
+        assert same(found["told"][name], value), (name, found["told"][name], value)
+    reasons: list[str] = found["reasons"]
+    return reasons
+
+
+def same(found: Any, wanted: Any) -> bool:
+    if isinstance(found, list) and isinstance(wanted, list):
+        return len(found) == len(wanted) and all(map(same, found, wanted))
+    if isinstance(found, float) and isinstance(wanted, float):
+        return found == pytest.approx(wanted, rel=1e-4, abs=1e-4)
+    return bool(found == wanted)
+
+
+@pytest.mark.reason("stand-in-raised")
+def test_a_program_runs_as_plain_where_eager_raises(served: Host) -> None:
+    assert "stand-in-raised" in compare_with_plain(served, "go", *FAST)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("when", ["go", "wait"])
+def test_a_program_runs_as_plain_wherever_eager_raises(served: Host, when: str) -> None:
+    assert "stand-in-raised" in compare_with_plain(served, when)
