@@ -13,7 +13,7 @@ import os
 import time
 import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -44,6 +44,7 @@ from precompiled.torch_internals import (
     retrace,
     stand_in,
     standalone,
+    toolchain,
     traced,
 )
 from precompiled.torch_internals.naming import graph_name
@@ -85,16 +86,24 @@ def compile_or_swap(
     elif session.stays_eager and not kept:
         in_process = functools.partial(stand_in.StandIn, module)
 
+    captured: list[_Graph] = []
+
     def serve() -> Compiled:
         if kept:
             raise Bypass("torch writes down what is compiled here (aot_compile, for instance)", code="ahead-of-time")
         graph = lowering.plain(module)
         with graph.modes():
             found = _Graph(session, graph, options, calls)
+            captured.append(found)
             return found.serve() if session.recorder is None else found.record(session.recorder)
 
-    # Of a result that it keeps, torch asks for attributes, which a callable of ours would not have.
-    counted = in_process if kept else lambda: counting(calls, in_process())
+    def counted() -> Compiled:
+        if kept:  # of a result that it keeps, torch asks for attributes, which a callable of ours would not have
+            return in_process()
+        if captured and captured[0].may_run_eager:
+            return counting(calls, _compiled_or_eager(session, calls, module, in_process))
+        return counting(calls, in_process())
+
     compiled: Compiled = _served(session, calls, serve, counted)
     return compiled
 
@@ -189,9 +198,32 @@ def _served(session: Session, calls: GraphCalls, serve: Callable[[], Any], in_pr
     calls.bypassed(code, message)
     started = time.perf_counter()
     compiled = in_process()
+    if calls.swap.state is State.FAILED:
+        session.note(calls.snapshot())
+        return compiled
     calls.spent("compile in process", time.perf_counter() - started)
     session.compiled_here(calls)
     return compiled
+
+
+def _compiled_or_eager(
+    session: Session, calls: GraphCalls, module: torch.fx.GraphModule, in_process: Callable[[], Compiled]
+) -> Compiled:
+    """What ``in_process`` gives; the graph itself where this host builds no kernels.
+
+    Plain torch.compile raises then, at a program's first call. Here other graphs of the program run already, from the
+    store or eager, and the program would die in service.
+    """
+    copy = late.copied(module)
+    try:
+        return in_process()
+    except Exception as error:
+        if not (problem := toolchain.problem(error, "cpu")):
+            raise
+        log.info("graph %s stays eager", calls.report.name, exc_info=True)
+    calls.left_eager()
+    session.stays_eager_without_compiler(calls.report, problem)
+    return stand_in.StandIn(copy)
 
 
 def went_around(module: Any, ahead_of_time: bool) -> Callable[[], None]:
@@ -222,6 +254,7 @@ class _Graph:
     graph: lowering.Plain
     options: Mapping[str, Any]
     calls: GraphCalls
+    may_run_eager: bool = field(default=False, init=False)  # known once it is captured
 
     @cached_property
     def safe_point(self) -> SafePoint:
@@ -261,7 +294,7 @@ class _Graph:
         problem = self.session.daemon_problem()
         if problem is not None:
             self._keep(program)
-            raise PrecompiledError(problem, "Run `precompiled doctor`", code="no-daemon")
+            raise problem
         return self._miss(program)
 
     def _keep(self, program: capture.Program) -> None:
@@ -288,6 +321,7 @@ class _Graph:
     def _look_up(self) -> tuple[capture.Program, list[Artifact], Failure | None]:
         started = time.perf_counter()
         program = as_required(self.session, capture.capture(self.graph.module, self.options, self.graph.held))
+        self.may_run_eager = not program.no_stand_in and program.device == "cpu"
         report = self.calls.report
         report.key = key.key(program.sections)
         awaited = PROCESS.ahead is not None and PROCESS.ahead.under_way

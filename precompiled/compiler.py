@@ -25,6 +25,7 @@ from precompiled import wire
 from precompiled.core.errors import (
     DEVICE_LOST,
     GPU_UNAVAILABLE,
+    NO_COMPILER,
     OF_THE_PLACE,
     CompileFailed,
     PrecompiledError,
@@ -135,7 +136,7 @@ def _among_hosts(
             further = {key: _publish_for(store, payload, key, program) for key, program in others.items()}
             record.spent("publish", time.monotonic() - publishing)
     except Exception as error:
-        if (problem := _of_the_gpu(job, error)) is not None:
+        if (problem := _of_the_gpu(job, error) or _of_the_toolchain(job, error)) is not None:
             raise problem from error
         of_the_place = isinstance(error, StoreError) or _is_of_the_host(error) or code_of(error, "") in OF_THE_PLACE
         if not of_the_place and not _is_made_up(job) and not job.tune:
@@ -329,9 +330,10 @@ def _publish_failure(
     store: Store, job: wire.Job, started: float, code: str, message: str, ttl_s: float = math.inf
 ) -> wire.Finished:
     """``ttl_s``: for how long the graph is not compiled again, at most."""
-    # Of the device, or of what an earlier compile did to this process's part of it: no word about this graph. And one
-    # whose GPU is made up may do worse than another beside the real one. What was to be tuned is served as it is.
-    if code in (DEVICE_LOST, GPU_UNAVAILABLE) or _is_made_up(job) or job.tune:
+    # Of the host, of the device, or of what an earlier compile did to this process's part of it: no word about this
+    # graph. And one whose GPU is made up may do worse than another beside the real one. What was to be tuned is served
+    # as it is.
+    if code in (DEVICE_LOST, GPU_UNAVAILABLE, NO_COMPILER) or _is_made_up(job) or job.tune:
         return _failed(job, started, code, message)
     seconds = time.monotonic() - started
     message = message[:MAX_MESSAGE_CHARS]
@@ -360,6 +362,19 @@ def _of_the_gpu(job: wire.Job, error: Exception) -> CompileFailed | None:
     from precompiled.torch_internals import gpu_memory
 
     return gpu_memory.problem(str(error))
+
+
+def _of_the_toolchain(job: wire.Job, error: Exception) -> CompileFailed | None:
+    """What to say instead of an error that comes from the compilers of this host."""
+    if isinstance(error, PrecompiledError):
+        return None
+    from precompiled.torch_internals import toolchain
+
+    problem = toolchain.problem(error, job.device)
+    if not problem:
+        return None
+    traceback.print_exc()  # to the worker's log: the client gets the cause alone
+    return CompileFailed(problem, code="no-compiler")
 
 
 def _failed(job: wire.Job, started: float, code: str, message: str) -> wire.Finished:

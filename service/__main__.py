@@ -130,6 +130,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         settings = config.load(arguments)
         paths.socket_path(settings.runtime_dir)
+        if why := settings.why_no_store:
+            raise ConfigError(why, paths.NO_PLACE_ACTION, code="no-place")
     except ConfigError as error:
         report.tell("failed", str(error))
         _say(f"precompiled: {error}")

@@ -53,7 +53,14 @@ from precompiled.service.job_queue import JobQueue
 from precompiled.service.jobs import Flight, Job, Seat, Worker
 
 from precompiled import wire
-from precompiled.core.errors import DEVICE_LOST, GPU_UNAVAILABLE, MADE_UP_DEVICE, STORE_UNWRITABLE
+from precompiled.core.errors import (
+    DEVICE_LOST,
+    GPU_UNAVAILABLE,
+    MADE_UP_DEVICE,
+    NO_COMPILER,
+    NO_COMPILER_ACTION,
+    STORE_UNWRITABLE,
+)
 
 MAX_INTERESTED = 4096  # clients told about one job's end; more are accepted, and read the store like everybody
 MAX_QUARANTINED = 4096  # keys and seats; the oldest is forgotten first
@@ -70,6 +77,7 @@ _WITHOUT_A_RECORD = {
     DEVICE_LOST: "It is compiled by the next process that asks",
     GPU_UNAVAILABLE: "A worker needs a context there, and room for what it measures",
     MADE_UP_DEVICE: "It is compiled where the GPU is",
+    NO_COMPILER: NO_COMPILER_ACTION,
     STORE_UNWRITABLE: "`precompiled doctor` says which directory cannot be written",
     "store-unreadable": "",
     "store-untrusted": "",

@@ -18,7 +18,8 @@ from precompiled.core.words import human_bytes, human_seconds  # noqa: E402
 _HEAD = """# Settings
 
 Each has an environment variable, `PRECOMPILED_` and its name in capitals, and a line in
-`~/.config/precompiled/config.toml` (`$XDG_CONFIG_HOME`) or `/etc/precompiled.toml`; commands take `--set NAME=VALUE`.
+`~/.config/precompiled/config.toml` ([where things are](#where-things-are)) or `/etc/precompiled.toml`; commands take
+`--set NAME=VALUE`.
 Flags count over variables, these over the user's file, this over the system's. A client reads its own; the daemon those
 that it was started with (`precompiled restart` after a change). `precompiled config` shows each with its value and
 where that came from, `precompiled config NAME` what it does.
@@ -30,10 +31,30 @@ _PARTS = {
     "log": "Logs", "workers": "The daemon's budget", "failure_ttl_s": "What a store keeps",
 }  # fmt: skip
 _DEFAULTS = {  # that are found out where they are needed
-    "cache_dir": "`~/.cache/precompiled` (`$XDG_CACHE_HOME`); of the system's daemon `/var/cache/precompiled`",
-    "runtime_dir": "`$XDG_RUNTIME_DIR/precompiled`, else `~/.cache/precompiled/run`; of the system's daemon "
-                   "`/run/precompiled`",
+    "cache_dir": "the first directory of the table below",
+    "runtime_dir": "the first directory of the table below",
 }  # fmt: skip
+_PLACES = """
+Without these settings, the first directory of a row counts:
+
+| file | first choice | second choice | third choice |
+|---|---|---|---|
+| store | `/var/cache/precompiled/<uid>`, while a system daemon runs | `$XDG_CACHE_HOME/precompiled` | \
+`~/.cache/precompiled` |
+| socket, lock, log | `/run/precompiled`, while a system daemon runs | `$XDG_RUNTIME_DIR/precompiled`, if you own \
+`$XDG_RUNTIME_DIR` and can write there | `run/` in the store of the row above; if you cannot write there, `run/` in \
+`cache_dir` |
+| settings, keys | `$XDG_CONFIG_HOME/precompiled` | `~/.config/precompiled` | there is no third choice |
+
+`~` is `$HOME`, or the home of your account in `/etc/passwd`. A variable that holds no absolute path (`HOME=~`,
+`XDG_CACHE_HOME=cache`) counts as unset. Nothing is written to the working directory, and no store, socket or log lies
+in `/tmp` ([decision 0055](decisions/0055-no-place.md)).
+
+A container with an arbitrary uid (Kubernetes `runAsUser`, OpenShift, `docker run --user`) often has no account, and
+`HOME` is unset or `/`. Then there is no directory for the store: programs run as plain `torch.compile` and warn once
+(`no-place`), commands that need a daemon fail with that code. Mount a volume that the uid can write to, and set
+`PRECOMPILED_CACHE_DIR` to a directory on it. No other variable is needed.
+"""
 
 
 def page() -> str:
@@ -43,6 +64,8 @@ def page() -> str:
 def _lines() -> Iterator[str]:
     defaults = {item.name: item.default for item in dataclasses.fields(config.Settings)}
     for name in config.NAMES:
+        if name == "remote":
+            yield _PLACES.rstrip("\n")
         if name in _PARTS:
             yield f"\n## {_PARTS[name]}\n\n| setting | without it | what it is |\n|---|---|---|"
         default = _DEFAULTS.get(name) or _shown(name, defaults[name])

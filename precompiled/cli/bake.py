@@ -54,8 +54,14 @@ def bake_command(
     place = output.absolute()
     baking.check_target(place)
     # Beside the target: the same disk, which maps native code where /tmp may not. The socket's path must be short.
+    try:
+        runtime = Path(tempfile.mkdtemp(prefix="precompiled-"))
+    except OSError as error:
+        raise PrecompiledError(
+            f"no temporary directory: {error.strerror}", "Set TMPDIR to a directory that this user can write to",
+            code="no-place",
+        ) from error  # fmt: skip
     store = Path(tempfile.mkdtemp(prefix=f".{place.name}.", dir=place.parent))
-    runtime = Path(tempfile.mkdtemp(prefix="precompiled-"))
     try:
         own = {}
         if target is not None:
@@ -92,7 +98,7 @@ def _bake(
     here = config.load({"cache_dir": root, "runtime_dir": runtime / "run", "base": ()})
     outcome = start_daemon(here)
     if not outcome.runs:
-        raise PrecompiledError(f"no daemon can be started: {outcome.reason}", "`precompiled doctor`", code="no-daemon")
+        raise outcome.error()
     try:
         told = runtime / "told"
         told.mkdir()

@@ -39,6 +39,9 @@ def run(settings: Settings) -> Iterator[Check]:
 def runtime_dir(settings: Settings) -> Check:
     """Owner and mode of the directory with the socket and the lock."""
     directory = settings.runtime_dir
+    if settings.why_no_store and directory.is_relative_to(settings.cache_dir):
+        text = "there is none: it lies in the store, which cannot be created"
+        return Check("runtime directory", "fail", text, paths.NO_PLACE_ACTION)
     try:
         status = os.lstat(directory)
     except FileNotFoundError:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from precompiled.cli.check import Check
 from precompiled.cli.checks_daemon import existing_parent, why_not_made
-from precompiled.core import filesystems
+from precompiled.core import filesystems, paths
 from precompiled.core.config import Settings
 from precompiled.core.errors import UntrustedStore
 from precompiled.core.words import counted, human_bytes
@@ -26,13 +26,13 @@ FEW_INODES = 10_000
 
 def run(settings: Settings) -> Iterator[Check]:
     store = Store(settings.cache_dir, settings.base)
-    yield directories(store)
+    yield place(settings)
     yield ancestors(store.root)
     yield entries(store)
     yield quarantine(store)
-    place = store.root if store.root.exists() else existing_parent(store.root)
-    free = os.statvfs(place)
-    yield space(store.root, shutil.disk_usage(place).free, free.f_favail if free.f_files else None)
+    found = store.root if store.root.exists() else existing_parent(store.root)
+    free = os.statvfs(found)
+    yield space(store.root, shutil.disk_usage(found).free, free.f_favail if free.f_files else None)
     yield mappable(store.root, bool(free.f_flag & os.ST_NOEXEC))
     if filesystems.is_shared(store.root):
         yield Check(
@@ -55,6 +55,13 @@ def run_bases(store: Store) -> Iterator[Check]:
             yield mappable(found.root, bool(os.statvfs(found.root).f_flag & os.ST_NOEXEC))
     if store.bases:
         yield left_out(store)
+
+
+def place(settings: Settings) -> Check:
+    """Whether there is a store, or one can be created."""
+    if why := settings.why_no_store:
+        return Check("store", "fail", why, paths.NO_PLACE_ACTION)
+    return directories(Store(settings.cache_dir))
 
 
 def directories(store: Store) -> Check:

@@ -110,7 +110,10 @@ def _status(out: Output, settings: Settings, timeout: float) -> int:
             "watches": [], "runs": [], "jobs": [], "remote": remote.told(settings),
             "farm": farm.told(settings),
         }  # fmt: skip
-        out.result(document, f"No daemon runs at {document['socket']}. `precompiled start` starts one.")
+        further = f"None can start: {why}. {paths.NO_PLACE_ACTION}." if (why := settings.why_no_store) else (
+            "`precompiled start` starts one."
+        )
+        out.result(document, f"No daemon runs at {document['socket']}. {further}")
         return 1
     reply["runs"], reply["remote"], reply["farm"] = runs.live(settings), remote.told(settings), farm.told(settings)
     reply["jobs"] = [dataclasses.asdict(job) for job in under_way(settings.cache_dir)]
@@ -190,7 +193,9 @@ def _start(out: Output, settings: Settings, timeout: float) -> int:
     from precompiled.client.start import start_daemon
 
     outcome = start_daemon(settings, timeout)
-    if outcome.kind not in ("ready", "already-running"):
+    if outcome.code == "no-place":
+        raise outcome.error()
+    if not outcome.runs:
         raise DaemonError(
             f"the daemon did not start ({outcome.kind}): {outcome.reason}",
             f"See {settings.log_path}, or run `precompiled doctor`" if settings.log_path.exists()

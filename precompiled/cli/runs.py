@@ -20,7 +20,6 @@ from precompiled.core.errors import STORE_UNWRITABLE, PrecompiledError
 from precompiled.core.names import in_words
 from precompiled.core.words import counted, human_seconds
 from precompiled.graph.causes import Cause
-from precompiled.store.artifacts import Store
 from precompiled.store.runs import BY_DAEMON, NOT_SERVED, RUNS, Process, Run, runs, traces, way
 
 MAX_SHOWN = 10
@@ -130,7 +129,7 @@ def named(settings: Settings, name: str) -> Run:
 
 def _check_that_runs_are_kept(settings: Settings) -> None:
     """Raises PrecompiledError where a run may have used the hook, and could not be kept."""
-    store = checks_store.directories(Store(settings.cache_dir))
+    store = checks_store.place(settings)
     kept_in = settings.cache_dir / RUNS
     if store.state == "ok" and kept_in.exists() and not os.access(kept_in, os.W_OK | os.X_OK):
         store = Check("store", "warn", f"{kept_in} cannot be written", f"Make {kept_in} writable")

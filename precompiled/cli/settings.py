@@ -38,10 +38,13 @@ def config_command(out: Output, settings: Settings, names: tuple[str, ...]) -> N
     def show() -> None:
         rows = [(name, _with_unit(settings, name), settings.origins[name]) for name in names or NAMES]
         table(("SETTING", "VALUE", "ORIGIN"), rows)
+        file = paths.user_config_file()
+        if file.is_relative_to(paths.NO_HOME):
+            file = paths.SYSTEM_CONFIG
         for name in names:
             click.echo(f"\n{name}: {sentence(MEANINGS[name].replace('`', ''))}")
             value = "VALUE" if isinstance(getattr(settings, name), (bool, int, float)) else '"VALUE"'
-            click.echo(f"  {ENV_PREFIX}{name.upper()}=VALUE, or `{name} = {value}` in {paths.user_config_file()}")
+            click.echo(f"  {ENV_PREFIX}{name.upper()}=VALUE, or `{name} = {value}` in {file}")
 
     out.result(document, show)
 

@@ -88,7 +88,7 @@ def _connected(settings: Settings) -> Connection:
     if not daemon_reachable(settings):
         outcome = start_daemon(settings)
         if not outcome.runs:
-            raise PrecompiledError(f"no daemon runs: {outcome.reason}", "`precompiled doctor`", code="no-daemon")
+            raise outcome.error()
     return Connection(settings)
 
 

@@ -156,9 +156,7 @@ def _ensure_daemon(settings: Settings) -> None:
         return
     outcome = start_daemon(settings, START_S)
     if not outcome.runs:
-        raise DaemonError(
-            f"the daemon did not start: {outcome.reason}", "Run `precompiled doctor`", code="start-failed"
-        )
+        raise outcome.error()
 
 
 def _register(settings: Settings, registration: wire.Registration) -> list[str]:

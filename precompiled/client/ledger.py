@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -45,8 +46,9 @@ class GraphReport:
 class Ledger:
     """All graphs of this process, and the counts. Thread-safe."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_count: Callable[[], None] = lambda: None) -> None:
         self._lock = threading.Lock()
+        self._on_count = on_count
         self._graphs: list[GraphCalls] = []
         self._counts: dict[str, Any] = {}  # since the last Tally: fields of it (wire.py)
 
@@ -73,12 +75,14 @@ class Ledger:
         with self._lock:
             for name, amount in changes.items():
                 self._counts[name] = self._counts.get(name, 0) + amount
+        self._on_count()
 
     def count_reason(self, kind: str, code: str) -> None:
         """Count a reason; ``kind``: "fallbacks", "bypassed", "not_served" or "not_kept"."""
         with self._lock:
             table = self._counts.setdefault(kind, {})
             table[code] = table.get(code, 0) + 1
+        self._on_count()
 
     def take_counts(self) -> dict[str, Any]:
         """What is to be told to the daemon, once: fields of wire.Tally, without those that are nothing."""
@@ -128,6 +132,12 @@ class GraphCalls:
         self.report.reason, self.report.message = code, message
         self.swap.on(Event.BYPASS)
         self.calls_before_flip = 0
+
+    def left_eager(self) -> None:
+        """It was to be compiled in this process, which cannot: it runs eager for good."""
+        self.swap = Swap()
+        self.swap.on(Event.FAILED)
+        self.calls_before_flip = None
 
     def refused(self, code: str, message: str) -> None:
         """With ``require``: it is not run."""

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from precompiled.client import baking
 from precompiled.client.connection import Connection
+from precompiled.client.count_sender import CountSender
 from precompiled.client.dispatch import MAX_REQUESTS
 from precompiled.client.ledger import GraphCalls, GraphReport, Ledger
 from precompiled.client.link import daemon_reachable
@@ -22,7 +23,14 @@ from precompiled.client.pending import Pending
 from precompiled.client.process import PROCESS, Recorder
 from precompiled.client.runs import RunRecord
 from precompiled.client.safe_points import SafePoints
-from precompiled.core.errors import COMPILE_ERROR, NotServed, PrecompiledError
+from precompiled.core.errors import (
+    COMPILE_ERROR,
+    NO_COMPILER,
+    NO_COMPILER_ACTION,
+    DaemonError,
+    NotServed,
+    PrecompiledError,
+)
 from precompiled.core.paths import TARGET_VARIABLE
 from precompiled.core.spans import Span
 from precompiled.store import runs
@@ -50,7 +58,8 @@ class Session:
     def __init__(self) -> None:
         self.settings = PROCESS.settings()
         self.store = Store(self.settings.cache_dir, self.settings.base, self._left_out)
-        self.ledger = Ledger()
+        self._counts = CountSender(self.tell_counts)
+        self.ledger = Ledger(self._counts.changed)
         self.connection = Connection(self.settings)
         self.pending = Pending(self)
         self.safe_points = SafePoints()
@@ -61,7 +70,7 @@ class Session:
         self.stays_eager = TARGET_VARIABLE in os.environ
         self._run = RunRecord(self.settings.cache_dir)
         self._starting: Starting | None = None
-        self._without_daemon: str | None = None
+        self._without_daemon: DaemonError | None = None
         self._warned: set[str] = set()
         self._left = False
         self._lock = threading.Lock()
@@ -88,12 +97,18 @@ class Session:
             self.ledger.count_reason("not_served", code)
         calls.refused(code, message)
 
+    def stays_eager_without_compiler(self, report: GraphReport, problem: str) -> None:
+        """Count and say that a graph runs eager because this host builds no kernels."""
+        report.reason, report.message = NO_COMPILER, problem
+        self.ledger.count_reason("fallbacks", NO_COMPILER)
+        self.warn_once(NO_COMPILER, f"graphs stay eager ({NO_COMPILER}): {problem}. {NO_COMPILER_ACTION}")
+
     def refuse_sizes(self, calls: GraphCalls) -> None:
         """The same for sizes for which no artifact was asked for. Counted, where they are compiled in process."""
         if self.settings.mode == "lookup":
             code, said = "lookup-only", "the mode is lookup"
         elif (problem := self.daemon_problem()) is not None:
-            code, said = "no-daemon", problem
+            code, said = problem.code, str(problem)
         else:
             code, said = "too-many-variants", f"a graph of a process asks for {MAX_REQUESTS} more at most"
         self.refuse(calls, code, f"no artifact serves these sizes, and {said}")
@@ -161,7 +176,7 @@ class Session:
             return  # the graph will say it
         self.connection.expect(wire.Expect(interpreter, device))
 
-    def daemon_problem(self) -> str | None:
+    def daemon_problem(self) -> DaemonError | None:
         """None when a daemon runs; else why none does. One is started once: a program must not try again for every
         graph. But one that came later, or took long to start, serves the graphs that come then.
         """
@@ -170,14 +185,16 @@ class Session:
         if self._without_daemon is not None:
             return self._without_daemon
         if self.connection.was_told_to_stop():
-            return "the daemon was stopped"  # for now: there may be another by the next graph
+            # For now: there may be another by the next graph.
+            return DaemonError("the daemon was stopped", "Run `precompiled doctor`")
         if self._starting is not None:
             outcome = self._starting.result(START_S)
             if outcome.runs:
                 return None  # if it has ended since, the connection starts another
-            problem = outcome.reason
+            problem = outcome.error()
         else:
-            problem = f"no daemon listens in {self.settings.runtime_dir}, and starting one is switched off"
+            said = f"no daemon listens in {self.settings.runtime_dir}, and starting one is switched off"
+            problem = DaemonError(said, "Run `precompiled doctor`")
         self._without_daemon = problem
         return problem
 
@@ -277,6 +294,7 @@ class Session:
         self._lock = threading.Lock()
         self._starting = None
         self._left = False
+        self._counts.after_fork()
         self.ledger.after_fork()
         self._run.after_fork()
         self.pending.after_fork()

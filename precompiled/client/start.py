@@ -18,6 +18,8 @@ from typing import Literal
 
 from precompiled.core import config, files
 from precompiled.core.config import Settings
+from precompiled.core.errors import DaemonError
+from precompiled.core.paths import NO_PLACE_ACTION
 
 DEFAULT_TIMEOUT_S = 20.0
 TAIL_BYTES = 4096  # of what a daemon that failed said
@@ -38,11 +40,17 @@ class StartOutcome:
     kind: Kind
     reason: str = ""
     pid: int = 0
+    action: str = "Run `precompiled doctor`"
+    code: str = "no-daemon"
 
     @property
     def runs(self) -> bool:
         """Whether a daemon answers now."""
         return self.kind in ("ready", "already-running")
+
+    def error(self) -> DaemonError:
+        """Why no daemon runs."""
+        return DaemonError(self.reason, self.action, code=self.code)
 
 
 class Starting:
@@ -51,6 +59,9 @@ class Starting:
     def __init__(self, settings: Settings) -> None:
         self._outcome: StartOutcome | None = None
         self._done = threading.Event()
+        if problem := settings.why_no_store:
+            self._finish(StartOutcome("failed", problem, action=NO_PLACE_ACTION, code="no-place"))
+            return
         try:
             process, ready_fd = _spawn(settings)
         except (OSError, ValueError, subprocess.SubprocessError) as error:

@@ -17,7 +17,7 @@ from precompiled.client.session import Session
 from precompiled.client.swap import Event, Swap
 from precompiled.core.errors import Bypass, CompileFailed, NotServed
 from precompiled.graph import capture, devices, environment
-from precompiled.torch_internals import group_names, late, retrace
+from precompiled.torch_internals import group_names, late, retrace, toolchain
 
 if TYPE_CHECKING:
     from precompiled.client.connection import OnReply
@@ -127,7 +127,16 @@ class Submitter:
                 if traced.again(Bypass(failure.message, code=failure.reason)):
                     log.info("graph %s (%s): Dynamo traces it again", report.name, failure.reason)
                     return None
-        return compile_inline(program, hints, self.given)
+        try:
+            return compile_inline(program, hints, self.given)
+        except Exception as error:
+            # Plain torch.compile raises this at its first call. A program that ran eager until now would die in
+            # service.
+            if program.no_stand_in or not (problem := toolchain.problem(error, program.device)):
+                raise
+            log.info("compiling in process failed, the graph stays eager: %s", error, exc_info=True)
+            self.session.stays_eager_without_compiler(report, problem)
+            return None
 
     def submit(
         self, program: capture.Program, hints: list[int], id: str, on_reply: OnReply, *, waiting: bool = False

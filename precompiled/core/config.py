@@ -142,6 +142,11 @@ class Settings:
         return bool(self.remote or self.farm)
 
     @property
+    def why_no_store(self) -> str:
+        """Why there is no store, and none can be created; "" if there can be one."""
+        return paths.why_no_store(self.cache_dir, self.origins.get("cache_dir", "default"))
+
+    @property
     def log_path(self) -> Path:
         """Where a daemon in the background logs to."""
         return self.log_file or self.runtime_dir / paths.LOG_NAME
@@ -195,7 +200,13 @@ def _log(text: str) -> str:
 
 
 def _directory(text: str) -> Path:
-    path = Path(text).expanduser()
+    path = Path(text)
+    if path.parts[:1] == ("~",):
+        path = (paths.home() or path).joinpath(*path.parts[1:])
+    elif text.startswith("~"):
+        path = Path(os.path.expanduser(text))  # of another account
+    if str(path).startswith("~"):
+        raise ValueError(f"{path.parts[0]!r} has no home directory")
     if not path.is_absolute():
         raise ValueError("expected an absolute path")
     return path
@@ -314,4 +325,6 @@ def load(flags: Mapping[str, Any] | None = None) -> Settings:
             said = f"{name} = {value!r} (from {origin}) cannot be used: {error}"
             raise ConfigError(said, "Correct it, or leave it out") from error
         origins[name] = origin
+    if "runtime_dir" not in values:
+        values["runtime_dir"] = paths.default_runtime_dir(values.get("cache_dir"))
     return Settings(**values, origins=origins)

@@ -13,10 +13,13 @@ COMPILE_ERROR = "compile-error"
 DEVICE_LOST = "device-lost"
 # A worker finds no room on its GPU now, whatever graph it has.
 GPU_UNAVAILABLE = "gpu-unavailable"
+# This host builds no kernels, whatever graph a worker has: no compiler, no headers, no assembler.
+NO_COMPILER = "no-compiler"
+NO_COMPILER_ACTION = "Install g++ and Python's headers, or set CXX; `precompiled doctor` checks them"
 # A worker's GPU is made up, and the compile asked it for what only a real one has.
 MADE_UP_DEVICE = "made-up-device"
 # What a worker says of a graph that it could not do because of where it is, not of what the graph is.
-OF_THE_PLACE = frozenset({"environment-differs", DEVICE_LOST, GPU_UNAVAILABLE, MADE_UP_DEVICE})
+OF_THE_PLACE = frozenset({"environment-differs", DEVICE_LOST, GPU_UNAVAILABLE, MADE_UP_DEVICE, NO_COMPILER})
 # What a worker, or a process that keeps its run, cannot leave in the store.
 STORE_UNWRITABLE = "store-unwritable"
 

@@ -1,9 +1,19 @@
-"""Where things lie: the store, the socket, the lock, the log. Never ``/tmp``.
+"""Where the store, the socket, the lock, the log and the settings lie. Every file of ours asks this module.
 
-A running system daemon's directories come first, then the user's own (XDG)::
+The first directory that exists counts (docs/settings.md has the table for users, decision 0055 says why)::
 
-    system   /run/precompiled            socket, lock        /var/cache/precompiled/<uid>   store of that uid
-    user     $XDG_RUNTIME_DIR/precompiled                    $XDG_CACHE_HOME/precompiled
+    store      /var/cache/precompiled/<uid>   while a system daemon runs
+               $XDG_CACHE_HOME/precompiled
+               <home>/.cache/precompiled
+    socket     /run/precompiled               while a system daemon runs
+               $XDG_RUNTIME_DIR/precompiled   if the user owns $XDG_RUNTIME_DIR and can write there
+               run/ in the user's store       if the user can write there
+               run/ in the store of the settings
+    settings   $XDG_CONFIG_HOME/precompiled, <home>/.config/precompiled
+
+<home> is $HOME, or the home of the user's account. A variable that holds no absolute path counts as unset: it would
+name another directory in each working directory. Without a home, paths begin with ``NO_HOME``, where no process can
+create a file. Nothing lies in the working directory or in ``/tmp``.
 
 Importable without torch, zmq or msgspec.
 """
@@ -19,6 +29,11 @@ from precompiled.core.errors import ConfigError
 SYSTEM_RUNTIME_DIR = Path("/run/precompiled")
 SYSTEM_CACHE_DIR = Path("/var/cache/precompiled")
 SYSTEM_CONFIG = Path("/etc/precompiled.toml")
+
+# What stands for the home of a user that has none: the kernel lets no process, not even root's, create it.
+NO_HOME = Path("/proc/no-home-directory")
+
+NO_PLACE_ACTION = "Set PRECOMPILED_CACHE_DIR to a directory that this user can write to"
 
 SOCKET_NAME = "socket"
 LOCK_NAME = "lock"
@@ -58,30 +73,25 @@ def system_daemon_runs() -> bool:
     return (SYSTEM_RUNTIME_DIR / SOCKET_NAME).exists()
 
 
+def home() -> Path | None:
+    """The user's home directory; None if neither ``$HOME`` nor the user's account names one."""
+    import pwd  # here, since most processes find $HOME
+
+    if given := _variable("HOME"):
+        return given
+    try:
+        account = pwd.getpwuid(os.getuid()).pw_dir
+    except KeyError:  # an arbitrary uid, as containers have
+        return None
+    return Path(account) if os.path.isabs(account) else None
+
+
 def user_config_file() -> Path:
-    base = os.environ.get("XDG_CONFIG_HOME") or os.path.join(os.path.expanduser("~"), ".config")
-    return Path(base) / "precompiled" / "config.toml"
+    return _of_user("XDG_CONFIG_HOME", ".config") / "config.toml"
 
 
-def default_runtime_dir() -> Path:
-    """The system daemon's directory where one runs, else a directory of this user's that only he can enter."""
-    if system_daemon_runs():
-        return SYSTEM_RUNTIME_DIR
-    return user_runtime_dir()
-
-
-def user_runtime_dir() -> Path:
-    runtime = os.environ.get("XDG_RUNTIME_DIR")
-    if runtime and os.path.isdir(runtime):
-        return Path(runtime) / "precompiled"
-    # Without a login session there is no XDG_RUNTIME_DIR, and what is left is /tmp, where somebody
-    # else could have made the directory first. The cache directory is the user's own.
-    return of_this_host(user_cache_dir() / "run")
-
-
-def of_this_host(directory: Path) -> Path:
-    """Where this host has sockets and locks: nobody listens here on those of another host that shares ``directory``."""
-    return directory / os.uname().nodename if filesystems.is_shared(directory) else directory
+def user_cache_dir() -> Path:
+    return _of_user("XDG_CACHE_HOME", ".cache")
 
 
 def default_cache_dir() -> Path:
@@ -90,6 +100,58 @@ def default_cache_dir() -> Path:
     return user_cache_dir()
 
 
-def user_cache_dir() -> Path:
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    return Path(base) / "precompiled"
+def default_runtime_dir(cache_dir: Path | None = None) -> Path:
+    """The system daemon's directory if one runs, else a directory that only this user can enter. ``cache_dir``: the
+    store of the settings.
+    """
+    if system_daemon_runs():
+        return SYSTEM_RUNTIME_DIR
+    session = _variable("XDG_RUNTIME_DIR")
+    # sudo and su pass the variable of another user on.
+    if session is not None and os.path.isdir(session) and os.stat(session).st_uid == os.getuid() and _takes(session):
+        return session / "precompiled"
+    # One daemon serves all stores of a user, so its place does not depend on the settings, if it can.
+    store = user_cache_dir()
+    if cache_dir is not None and not _takes(store):
+        store = cache_dir
+    return of_this_host(store / "run")
+
+
+def of_this_host(directory: Path) -> Path:
+    """Where this host has sockets and locks: nobody listens here on those of another host that shares ``directory``."""
+    return directory / os.uname().nodename if filesystems.is_shared(directory) else directory
+
+
+def why_no_store(cache_dir: Path, origin: str) -> str:
+    """Why there can be no store at ``cache_dir``, which ``origin`` names (as in ``Settings.origins``); "" if there can
+    be one. A store that exists counts, writable or not.
+    """
+    if os.path.lexists(cache_dir) or _takes(cache_dir):
+        return ""
+    uid = os.getuid()
+    if origin != "default":
+        return f"uid {uid} cannot create the store {str(cache_dir)!r} (from {origin})"
+    if not cache_dir.is_relative_to(NO_HOME):
+        return f"uid {uid} cannot create the store {str(cache_dir)!r}"
+    given = os.environ.get("HOME")
+    said = "HOME is not set" if not given else f"HOME is {given!r}, which is not an absolute path"
+    return f"there is no directory for the store: {said}, and uid {uid} has no account with a home directory"
+
+
+def _of_user(variable: str, below_home: str) -> Path:
+    return (_variable(variable) or (home() or NO_HOME) / below_home) / "precompiled"
+
+
+def _variable(name: str) -> Path | None:
+    """A variable of the environment that names a directory; None where it holds no absolute path."""
+    text = os.environ.get(name, "")
+    return Path(text) if os.path.isabs(text) else None
+
+
+def _takes(directory: Path) -> bool:
+    """Whether this user can write to ``directory``, or create it."""
+    if directory.is_relative_to(NO_HOME):
+        return False
+    while not os.path.lexists(directory) and directory != directory.parent:
+        directory = directory.parent
+    return os.path.isdir(directory) and os.access(directory, os.W_OK | os.X_OK)

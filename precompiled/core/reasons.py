@@ -222,6 +222,11 @@ _TABLE = (
         "See the log",
         then=", where torch raises the same as without us ([why](decisions/0018-torchs-errors-are-raised.md)), or "
         "compiles it: then it is `worker-only-error`. Eager only where neither can be said"),
+    _failure(_IN_PROCESS, "no-compiler",
+        "this host builds no kernels: no working C++ compiler, no Python headers, no `ptxas`; no failure is recorded "
+        "for the graph, and artifacts that the store has are used all the same",
+        "Install g++ and Python's headers (Debian: `apt install g++ python3-dev`), or set `CXX`; `precompiled doctor` "
+        "checks both", running=_EAGER),
     _failure(_IN_PROCESS, "worker-only-error",
         "a `compile-error` of a worker that this process does not have: a full disk there, or something that the "
         "program does before it compiles (counted beside `compile-error`)",
@@ -282,6 +287,10 @@ _TABLE = (
     _daemon(_IN_PROCESS, "no-daemon",
         "no daemon listens, and none can be started; or the daemon that had the graph was stopped, or hangs, and for a "
         "minute none has answered", "`precompiled doctor`"),
+    _daemon(_IN_PROCESS, "no-place",
+        "this user has no directory for the store: `HOME` is unset or not writable, as in a container with an "
+        "arbitrary uid ([where things are](settings.md#where-things-are))",
+        "Set `PRECOMPILED_CACHE_DIR` to a directory that this user can write to"),
     _daemon(None, "no-reply", "the daemon accepts connections and does not answer (commands only)",
         "look into its log, or restart it"),
     _daemon(_IN_PROCESS, "protocol-version", "client and daemon, or daemon and worker, are of different versions",

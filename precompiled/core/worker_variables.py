@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
+
+from precompiled.core import paths
 
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 # What a process needs to find its home and its files; everything a compile depends on comes from the client.
@@ -19,6 +22,8 @@ def variables(here: Mapping[str, str], given: Mapping[str, str], visible: str) -
     found = {"PATH": DEFAULT_PATH, "LANG": "C.UTF-8"}
     found.update({name: here[name] for name in INHERITED if name in here})
     found.update(usable(given))
+    if not os.path.isabs(found.get("HOME", "")):  # libraries would create `~` in the working directory
+        found["HOME"] = str(paths.home() or "/")
     found.update(CUDA_VISIBLE_DEVICES=visible, CUDA_DEVICE_ORDER="PCI_BUS_ID", PRECOMPILED="0")
     return found
 

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
+from precompiled.core import paths
 from precompiled.made_up_cuda import kinds
 
 SOURCES = Path(__file__).parent
@@ -101,8 +102,7 @@ def folder(torch: Torch) -> Path:
     for source in sorted(SOURCES.glob("*")):
         if source.suffix in (".cpp", ".h") or source.name in ("build.py", "kinds.py"):
             told.update(source.read_bytes())
-    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    return Path(cache) / "precompiled" / "made-up-cuda" / told.hexdigest()[:16]
+    return paths.user_cache_dir() / "made-up-cuda" / told.hexdigest()[:16]
 
 
 def build(say: Callable[[str], None] = lambda text: None) -> Path:
@@ -112,7 +112,13 @@ def build(say: Callable[[str], None] = lambda text: None) -> Path:
     if ready.is_dir():
         return ready
     check(torch)
-    ready.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        ready.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CannotBuild(
+            f"the made-up GPU cannot be built in {ready.parent}: {error.strerror}",
+            "Set XDG_CACHE_HOME to a directory that this user can write to",
+        ) from error
     # Processes of a host start together: one of them builds, and the others wait for it.
     with open(ready.parent / f"{ready.name}.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -166,7 +166,13 @@ def verifies(key: PublicKey, data: bytes, signature: str) -> bool:
 
 
 def _prepare() -> None:
-    folder().mkdir(mode=0o700, parents=True, exist_ok=True)
+    try:
+        folder().mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise BadKey(
+            f"the folder of keys {str(folder())!r} cannot be created: {error.strerror}",
+            "Set XDG_CONFIG_HOME to a directory that this user can write to", code="no-place",
+        ) from error  # fmt: skip
     trust.check_stat(os.lstat(folder()), str(folder()), directory=True)
 
 

@@ -69,7 +69,7 @@ class Given:
 
     def compile(self, program: dict[str, Any]) -> Callable[..., Any] | None:
         """As plain torch.compile does it; raises what it raises. None where it holds for some inputs only."""
-        module = _copy(self.module)
+        module = copied(self.module)
         values = [node.meta["example_value"] for node in module.graph.nodes if node.op == "placeholder"]
         mode = next((value.fake_mode for value in values if isinstance(value, FakeTensor)), None)
         context = TracingContext(mode or metadata.new_fake_mode())
@@ -84,10 +84,12 @@ class Given:
         return None if symbolic or context.guards_context.aotautograd_guards else compiled
 
 
-def _copy(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
-    """One that torch may change: the graph itself runs eager in the meantime. Tensors and other modules are shared."""
+def copied(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
+    """A copy, since a compile may change its graph, and the program may run the graph eager. Tensors and other modules
+    are shared.
+    """
     held = {
-        node.target: _copy(value) if isinstance(value, torch.fx.GraphModule) else value
+        node.target: copied(value) if isinstance(value, torch.fx.GraphModule) else value
         for node in module.graph.nodes
         if node.op == "get_attr" and (value := getattr(module, node.target, None)) is not None
     }

@@ -120,7 +120,7 @@ def test_what_an_awaited_graph_comes_to(runs: bool) -> None:
     """Compiled in process, but where that would end this process too, or fail as it does here, or is not wanted."""
     ends = {code: outcome(code, runs=runs) for code, reason in REASONS.items() if reason.outcome is not Outcome.AGAIN}
     eager = {code for code, end in ends.items() if end is Outcome.EAGER}
-    while_it_runs = {"device-lost", "job-cancelled", "submit-failed"}
+    while_it_runs = {"device-lost", "job-cancelled", "no-compiler", "submit-failed"}
     assert eager == ({"key-quarantined", *while_it_runs} if runs else {"key-quarantined"})
     assert {end for code, end in ends.items() if code not in eager} == {Outcome.IN_PROCESS}
     assert outcome("of-another-version", runs=runs) is Outcome.IN_PROCESS

@@ -1,0 +1,67 @@
+"""Whether this host can build what Inductor generates: a compile that fails for want of a compiler says nothing of its
+graph, so no process may keep that failure, and no program that runs the graph already may die of it.
+
+Nothing is checked ahead of a compile. Graphs without kernels of their own (a matrix product) need no compiler, and
+torch finds compilers in ways that only it knows.
+
+Private names: torch._inductor.cpp_builder.{get_cpp_compiler, cpp_compiler_search}. Checked on 2.11.0, 2.13.0, 2.15.0.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sysconfig
+import tempfile
+from pathlib import Path
+
+# What Triton raises where it finds no compiler for its launchers, or no assembler (triton/runtime/build.py, knobs.py).
+_TRITONS = re.compile(r"Failed to find C compiler|Cannot find (?:ptxas|cuobjdump|nvdisasm)")
+# What each kernel for the CPU includes, and how it is linked.
+_PROBE = "#include <Python.h>\n#include <omp.h>\nint probe() { return omp_get_max_threads(); }\n"
+_PROBE_S = 60.0  # a loaded host
+
+
+def problem(error: BaseException, device: str) -> str:
+    """Why this host builds no kernel for ``device``; "" if it does, so that ``error`` is the graph's. Call it after a
+    compile has failed: for the CPU it builds a small extension module.
+    """
+    found = _tritons(error)
+    return found or (_of_cpp() if device == "cpu" else "")
+
+
+def _tritons(error: BaseException | None) -> str:
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        if found := _TRITONS.search(str(error)):
+            return f"Triton finds no compiler ({found.group()})"
+        # Dynamo's and Inductor's exceptions hold the one that they stand for.
+        error = getattr(error, "inner_exception", None) or error.__cause__ or error.__context__
+    return ""
+
+
+def _of_cpp() -> str:
+    from torch._inductor import cpp_builder
+
+    cpp_builder.cpp_compiler_search.cache_clear()  # a compiler may have been removed since the last compile
+    try:
+        compiler = cpp_builder.get_cpp_compiler()
+    except Exception as error:  # noqa: BLE001 - InvalidCxxCompiler, or what a search for it fails with
+        return f"this host has no C++ compiler ({str(error) or type(error).__name__})"
+    try:
+        with tempfile.TemporaryDirectory(prefix="precompiled-") as folder:
+            source = Path(folder, "probe.cpp")
+            source.write_text(_PROBE)
+            done = subprocess.run(
+                [compiler, "-shared", "-fPIC", "-fopenmp", f"-I{sysconfig.get_path('include')}", str(source), "-o",
+                 str(source.with_suffix(".so"))],
+                capture_output=True, text=True, errors="replace", timeout=_PROBE_S, check=False,
+                stdin=subprocess.DEVNULL,
+            )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"the C++ compiler {compiler} does not run ({error})"
+    if done.returncode == 0:
+        return ""
+    said = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr.strip()[:200])
+    return f"the C++ compiler {compiler} builds no extension module of Python ({said or f'status {done.returncode}'})"

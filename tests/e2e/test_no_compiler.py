@@ -1,0 +1,52 @@
+"""A host that builds no kernels: a program that serves goes on eager, with one warning, and no failure is recorded."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from support_host import Host
+
+# As a server: requests until the worker has failed, then more, and then a second graph.
+SERVER = """
+import json, time, torch, precompiled
+model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU()).eval()
+compiled, later = torch.compile(model), torch.compile(lambda x: x.sin() + 1)
+x = torch.randn(4, 8)
+def serve(times):
+    for _ in range(times):
+        assert torch.allclose(compiled(x), model(x), atol=1e-5)
+with torch.no_grad():
+    serve(1)
+    precompiled.wait()
+    serve(20)
+    assert torch.allclose(later(x), x.sin() + 1, atol=1e-5)
+    precompiled.wait()
+    assert torch.allclose(later(x), x.sin() + 1, atol=1e-5)
+print(json.dumps([[graph.state, graph.reason, graph.calls_compiled] for graph in precompiled.report()]))
+"""
+BROKEN = """#!/bin/sh
+[ "$1" = --version ] && echo g++ 12 && exit 0
+echo "fatal error: Python.h: no such file" >&2
+exit 1
+"""
+
+
+@pytest.mark.reason("no-compiler")
+@pytest.mark.parametrize(("compiler", "mode"), [("absent", "eager"), ("broken", "eager"), ("broken", "lookup")])
+def test_server_without_a_compiler_stays_eager(served: Host, tmp_path: Path, compiler: str, mode: str) -> None:
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    if compiler == "broken":
+        (folder / "g++").write_text(BROKEN)
+        (folder / "g++").chmod(0o755)
+    variables = {name: value for name, value in os.environ.items() if name != "CXX"}
+    program = tmp_path / "server.py"
+    program.write_text(SERVER)
+    given = {**variables, "PATH": f"{folder}:/bin/none", "CXX": "g++", "PRECOMPILED_MODE": mode, "PRECOMPILED": "1"}
+    client = served.program("-m", "precompiled", "run", "--", served.python, str(program), env=given, forked=False)
+    assert client.result() == [["failed", "no-compiler", 0]] * 2
+    said = [line for line in client.errors if "no-compiler" in line]
+    assert len(said) == 1 and "g++" in said[0], client.text()
+    assert list(served.store.failures()) == []
