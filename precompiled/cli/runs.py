@@ -167,7 +167,7 @@ def said(run: Run) -> list[str]:
         else:
             by_text.setdefault(text, []).append(process.rank)
     if run.ranks == 1:
-        number = len(run.processes[0].graphs)
+        number = sum(len(process.graphs) for process in run.processes)
         graphs_run = "its graph runs" if number == 1 else f"all {number} graphs run"
         return list(by_text) or [f"{graphs_run} compiled by the daemon" if number else "no graph yet"]
     graphs = max((len(process.graphs) for process in run.processes), default=0)

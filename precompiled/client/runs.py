@@ -33,6 +33,9 @@ MAX_KEPT = 16  # programs
 UNTRACED = ("used", "skipped")  # states of functions (packages/automatic.FunctionReport) that a package served
 # Where whoever starts ranks says which one a process is, and of how many: torchrun, Slurm, Open MPI.
 _RANKS = (("RANK", "WORLD_SIZE"), ("SLURM_PROCID", "SLURM_NTASKS"), ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"))
+# Of multiprocessing and joblib's loky, where they do not fork, and of execnet, which pytest-xdist starts workers with.
+_WORKERS = ("multiprocessing.spawn", "multiprocessing.forkserver", "backend.popen_loky",
+            "exec(eval(sys.stdin.readline()))")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -61,8 +64,40 @@ def place(variables: Mapping[str, str]) -> Place:
     elif ranks > 1:
         name = f"parent-{os.getppid()}-{runs.start_of(os.getppid())}"
     else:
-        name = f"process-{os.getpid()}-{runs.start_of(os.getpid())}"
+        program = _program_pid()
+        name = f"process-{program}-{runs.start_of(program)}"
     return Place(re.sub(r"[^A-Za-z0-9._-]", "_", name)[:100].lstrip(".") or "run", rank, ranks)
+
+
+def _program_pid() -> int:
+    """The process that the user started: of a worker of multiprocessing or pytest-xdist, the one that started it."""
+    pid = os.getpid()
+    module = sys.modules.get("multiprocessing.process")
+    parent = module.parent_process() if module is not None else None
+    if parent is not None and parent.pid is not None:
+        pid = parent.pid
+    while _is_worker(pid):
+        pid = _parent_of(pid)
+    return pid if runs.start_of(pid) else os.getpid()  # it has ended, or is out of sight
+
+
+def _is_worker(pid: int) -> bool:
+    """Whether a command line is one that a library starts workers with, and no user's."""
+    return any(sign in word for word in _command(pid)[1:] for sign in _WORKERS)
+
+
+def _command(pid: int) -> list[str]:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text(errors="replace").rstrip("\0").split("\0")
+    except OSError:
+        return []
+
+
+def _parent_of(pid: int) -> int:
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[1])
+    except (OSError, IndexError, ValueError):
+        return 0
 
 
 class RunRecord:
@@ -148,6 +183,7 @@ class RunRecord:
             "directory": os.getcwd(), "began": time.time(),
             "launched": 0.0 if self._forked else process_start(), "torch": PROCESS.torch_imported,
             "timeline": os.environ.get(TIMELINE_VARIABLE, "")[:64],
+            "is_worker": here.ranks == 1 and _program_pid() != os.getpid(),
         })  # fmt: skip
         return file
 
@@ -159,4 +195,9 @@ def _program() -> str:
     spec = getattr(sys.modules.get("__main__"), "__spec__", None)
     if spec is not None:
         return str(spec.name).removesuffix(".__main__")[:100]
-    return os.path.basename(sys.argv[0] if sys.argv and sys.argv[0] else "python")[:100] or "python"
+    name = sys.argv[0] if sys.argv and sys.argv[0] else "python"
+    if name == "-c" and (program := _program_pid()) != os.getpid():  # of pytest-xdist, which hides the script's name
+        words = _command(program)[1:]
+        after = words[words.index("-m") + 1 :] if "-m" in words else words
+        name = next((word for word in after if not word.startswith("-")), name)
+    return os.path.basename(name)[:100] or "python"

@@ -55,6 +55,8 @@ class Cause:
 
     @property
     def advice(self) -> str:
+        if self.kind == "edit" and "-packages/" in self.line:  # of an installed file, which no watch follows
+            return "the next run has it"
         return _ADVICE[self.kind]
 
 
@@ -108,7 +110,8 @@ def causes(before: dict[str, Any], after: dict[str, Any], changes: Sequence[Chan
         found += of_inputs
         if of_inputs:  # sizes and dtypes are constants of the graph, too
             of_graph = [cause for cause in of_graph if cause.kind == "operator"]
-    return [*of_graph, *found] or [Cause("input", "other", "; ".join(map(str, changes)), at)]
+    unplaced = _unplaced(before, after, bool(by_section.get("graph")))
+    return [*of_graph, *found] or [*unplaced] or [Cause("input", "other", "; ".join(map(str, changes)), at)]
 
 
 def _environment(changes: Sequence[Change], after: dict[str, Any]) -> Iterator[Cause]:
@@ -168,34 +171,48 @@ def _graph(before: dict[str, Any], after: dict[str, Any], differs: bool) -> Iter
     if place is None:
         return
     now, then = listing.place(after, *place), listing.place(before, *place)
-    texts = [listing.operation(program["graph"][place[0]][place[1]]) if _has(program, place) else difference.NONE
-             for program in (before, after)]  # fmt: skip
     line = now or then
-    if texts[0] == texts[1]:
+    operations = _operations(before, after, place)
+    if not operations:
         operator = listing.operator(after["graph"][place[0]][place[1]])
         yield Cause("operator", f"custom operator {operator}", "its sources have changed", str(line or ""))
+    elif line is None:
         return
-    operations = f"{texts[0]} -> {texts[1]}"
-    if line is None:
-        yield Cause("edit", "edit", operations)
     elif now is not None and then is not None and now.code == then.code and now.code:
         kind, short = ("value", "value") if _same_operator(before, after, place) else ("way", "operation")
         yield Cause(kind, f"other {short} at {line.short}", operations, str(line))
-    elif now is not None and then is not None and not _edited(before, after, then, now):
-        # Where both lines were run both times, other inputs have only moved what follows.
-        if then not in _places(after) or now not in _places(before):
-            lines = f"from {then.short}: {then.code!r} -> {now.code!r}"
-            yield Cause("way", f"other way at {now.short}", lines, str(now))
-    else:
+    elif _edited(before, after, then, now):
         was = f"{then.code!r} -> {now.code!r}" if now and then and now.code and then.code else operations
         yield Cause("edit", f"edit at {line.short}", was, str(line) if now else f"before the edit {line}")
+    elif now is not None and then is not None and (then not in _places(after) or now not in _places(before)):
+        # Where both lines were run both times, other inputs have only moved what follows.
+        lines = f"from {then.short}: {then.code!r} -> {now.code!r}"
+        yield Cause("way", f"other way at {now.short}", lines, str(now))
 
 
-def _edited(before: dict[str, Any], after: dict[str, Any], then: listing.Place, now: listing.Place) -> bool:
-    """Whether a line of a file has another text now, or the function is in another file: a cell's is named by its text.
+def _unplaced(before: dict[str, Any], after: dict[str, Any], differs: bool) -> Iterator[Cause]:
+    """The first differing operation where no line says whether the program was edited (torch's own modules have none).
     """
-    if then.function == now.function and then.file != now.file:
-        return True
+    place = difference.first_differing(before, after) if differs else None
+    if place is not None:
+        line = listing.place(after, *place) or listing.place(before, *place)
+        short = f"other operation at {line.short}" if line else "other operation"
+        yield Cause("way", short, _operations(before, after, place), str(line or ""))
+
+
+def _operations(before: dict[str, Any], after: dict[str, Any], place: tuple[int, int]) -> str:
+    """Two operations as text; "" if they are the same."""
+    texts = [listing.operation(program["graph"][place[0]][place[1]]) if _has(program, place) else difference.NONE
+             for program in (before, after)]  # fmt: skip
+    return f"{texts[0]} -> {texts[1]}" if texts[0] != texts[1] else ""
+
+
+def _edited(
+    before: dict[str, Any], after: dict[str, Any], then: listing.Place | None, now: listing.Place | None
+) -> bool:
+    """Whether a line of a file has another text now, or a cell has another name: its file is named by its text."""
+    if then and now and then.file != now.file and "/ipykernel_" in then.file and "/ipykernel_" in now.file:
+        return then.function == now.function
     texts = [{(place.file, place.line): place.code for operation in listing.operations(program)
               if (place := operation.place) is not None} for program in (before, after)]  # fmt: skip
     return any(texts[1].get(line, code) != code for line, code in texts[0].items())

@@ -5,10 +5,11 @@
     runs/<run>/<rank>-<pid>.jsonl
     runs/<run>/<key>.program.gz
 
-A run is what was started together: the ranks of a job, or a process alone (client/runs.py). Each line of a file is a
-JSON object. The first one says which process it is; each other what became of a graph by then, or how long Dynamo or a
-package took for a frame; the last one, at the process's end, how often each graph was called, and which functions
-Dynamo had to trace. A program is that of a graph which was a miss and was sent to nobody (mode "lookup", no daemon).
+A run is what was started together: the ranks of a job, or a program with its workers (client/runs.py). Each line of a
+file is a JSON object. The first one says which process it is; each other what became of a graph by then, or how long
+Dynamo or a package took for a frame; the last one, at the process's end, how often each graph was called, and which
+functions Dynamo had to trace. A program is that of a graph which was a miss and was sent to nobody (mode "lookup", no
+daemon).
 """
 
 from __future__ import annotations
@@ -69,6 +70,7 @@ class Process:
     timeline: str = ""  # of which `precompiled timeline` it is a process
     frames: list[tuple[str, Span]] = field(default_factory=list)  # names, and how long they took Dynamo or a package
     files: dict[str, str] = field(default_factory=dict)  # the program's own: path -> digest of the text
+    is_worker: bool = False  # which a library has started for the program: of DataLoader, of pytest-xdist
 
     @property
     def since(self) -> float:
@@ -83,7 +85,8 @@ class Process:
 @dataclass
 class Run:
     name: str
-    processes: list[Process]  # by rank; of a rank that was started again, the last one
+    # By rank; of a rank that was started again, the last one. The program's own workers come after it.
+    processes: list[Process]
 
     @property
     def ranks(self) -> int:
@@ -125,7 +128,7 @@ def last_command(root: Path) -> Process:
     """
     for run in runs(root):
         for process in run.processes:
-            if len(process.argv) > 1 and process.executable:
+            if len(process.argv) > 1 and process.executable and not process.is_worker:
                 return process
     raise PrecompiledError(
         "no run has used the hook yet", "Run it once: `precompiled run -- python train.py`", code="no-last-run"
@@ -146,12 +149,13 @@ def processes(root: Path) -> list[Process]:
 
 
 def _processes(root: Path, name: str) -> Iterator[Process]:
-    found: dict[int, Process] = {}
+    found: dict[tuple[int, int], Process] = {}
     for process in _all(root, name):
-        known = found.get(process.rank)
+        which = process.rank, process.pid if process.is_worker else 0
+        known = found.get(which)
         if known is None or known.began < process.began:
-            found[process.rank] = process
-    yield from (found[rank] for rank in sorted(found))
+            found[which] = process
+    yield from (found[which] for which in sorted(found))
 
 
 def _all(root: Path, name: str) -> Iterator[Process]:

@@ -85,11 +85,27 @@ def test_what_other_inputs_have_moved_is_no_other_way() -> None:
     assert [cause.kind for cause in found if cause.kind in ("way", "mode")] == ["mode"], found
 
 
-def test_an_edit_of_unknown_place() -> None:
+def test_difference_without_a_line_is_not_called_an_edit() -> None:
     constant = put(*NODES, 2, 2, 1, 3)
     one, other = (changed(everything(change, put("about", {}))) for change in (put("hints", [9]), constant))
     (found,) = causes.causes(one, other, difference.compare(one, other))
-    assert (found.kind, found.short, found.line) == ("edit", "edit", "")
+    assert (found.kind, found.short, found.line) == ("way", "other operation", "")
+    assert found.what == "operator.mul(%0, 2) -> operator.mul(%0, 3)"
+
+
+def test_functions_of_one_name_in_two_files_are_not_an_edit() -> None:
+    """As in a transformer of another depth: `forward` of two modules, in installed files that nobody edited."""
+    places = [["/env/site-packages/a.py", 7, "forward", "x = x.view(y)"],
+              ["/env/site-packages/b.py", 9, "forward", "x = torch.addmm(x)"]]  # fmt: skip
+    nodes = [[-1, -1, 0, 0, -1]]
+
+    def at(which: int) -> Callable[[dict[str, Any]], Any]:
+        numbers = [[number if number < 0 else which for number in graph] for graph in nodes]
+        return put("about", {"places": places, "nodes": numbers})
+
+    before, after = changed(at(0)), changed(everything(put(*NODES, 2, ["m", "sin", [{"n": 0}], []]), at(1)))
+    found = causes.causes(before, after, difference.compare(before, after))
+    assert [(cause.kind, cause.short) for cause in found] == [("way", "other way at b.py:9")]
 
 
 def test_an_edited_cell_is_an_edit_and_its_file_has_no_name() -> None:
