@@ -273,7 +273,13 @@ class Daemon:
             return
         watchdog = self._notifier.watchdog_s
         self._next_check = now + min(SELF_CHECK_S, watchdog / 3 if watchdog else SELF_CHECK_S)
-        if not self._lock.is_ours() or not self._server.is_ours():
+        try:
+            reachable = self._lock.is_ours() and self._server.is_ours()
+        except OSError as error:
+            # Out of memory or of descriptors, a disk error: the next look tells. Until then no watchdog is fed.
+            log.warning("cannot look at %s: %s", self._server.path, error)
+            return
+        if not reachable:
             # The directory was removed or replaced: no client can find us, and another daemon may serve it already.
             self._lost = f"{self._server.path} is not ours any more"
             log.error("%s", self._lost)

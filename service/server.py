@@ -15,6 +15,7 @@ import stat
 import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -82,12 +83,12 @@ class Lock:
         return True
 
     def is_ours(self) -> bool:
-        """Whether the path still names the file that we hold."""
+        """Whether the path still names the file that we hold. Raises OSError where the file system cannot tell."""
         if self._fd < 0:
             return False
         try:
             return os.path.samestat(os.fstat(self._fd), os.stat(self.path, follow_symlinks=False))
-        except OSError:
+        except (FileNotFoundError, NotADirectoryError):
             return False
 
     def release(self) -> None:
@@ -167,10 +168,13 @@ class Server:
         self._inode = (found.st_dev, found.st_ino)
 
     def is_ours(self) -> bool:
-        """Whether the path still names our socket: if not, clients cannot reach us."""
+        """Whether the path still names our socket: if not, clients cannot reach us.
+
+        Raises OSError where the file system cannot tell.
+        """
         try:
             found = os.lstat(self.path)
-        except OSError:
+        except (FileNotFoundError, NotADirectoryError):
             return False
         return (found.st_dev, found.st_ino) == self._inode
 
@@ -213,7 +217,9 @@ class Server:
 
     def close(self) -> None:
         """Close and remove the socket, if it is still ours."""
-        ours = self.is_ours()
+        ours = False
+        with suppress(OSError):
+            ours = self.is_ours()
         if self._socket is not None:
             self._socket.close()
         if self._context is not None:

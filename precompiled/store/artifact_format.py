@@ -44,6 +44,9 @@ MAX_MANIFEST_BYTES = 4 << 20
 MAX_FILE_BYTES = 4 << 30
 # The program in a failure record: a client that looks the graph up reads the whole record.
 MAX_FAILURE_PROGRAM_BYTES = 1 << 20
+# A program, unpacked: a few bytes can be packed that would fill the memory. The largest graph that is served by default
+# has a quarter of it.
+MAX_PROGRAM_BYTES = 1 << 30
 
 # Tiers. "untimed": made where no time can be measured, and one would have made a choice; another may be quicker.
 DEFAULT, UNTIMED = "default", "untimed"
@@ -187,13 +190,16 @@ def pack_program(program: bytes) -> bytes:
 
 def unpack_program(data: bytes) -> bytes:
     """The program that was packed; raises CorruptArtifact where ``data`` is none."""
-    import gzip
     import zlib
 
+    unpacking = zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)  # of gzip
     try:
-        return gzip.decompress(data)
-    except (OSError, EOFError, zlib.error) as error:
+        program = unpacking.decompress(data, MAX_PROGRAM_BYTES)
+    except zlib.error as error:
         raise CorruptArtifact(f"the program cannot be unpacked: {error}") from error
+    if not unpacking.eof or unpacking.unused_data:
+        raise CorruptArtifact("the program cannot be unpacked: it is cut short, too large, or more than one")
+    return program
 
 
 def program_for_failure(program: bytes) -> str:

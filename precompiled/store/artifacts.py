@@ -11,7 +11,7 @@ import os
 import shutil
 import stat
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -152,7 +152,8 @@ class Store(Reader):
         """Mark as used now, for eviction by least recent use; best effort (the store may be read-only)."""
         if self.is_own(artifact):
             with suppress(OSError):
-                if time.time() - artifact.path.stat().st_mtime > TOUCH_INTERVAL_S:
+                # abs: a clock that ran ahead must not keep an artifact the newest.
+                if abs(time.time() - artifact.path.stat().st_mtime) > TOUCH_INTERVAL_S:
                     os.utime(artifact.path)
 
     def all_artifacts(self) -> Iterator[Artifact]:
@@ -166,9 +167,9 @@ class Store(Reader):
         return own.union(*(base.keys() for base in self.bases))
 
     def is_empty(self) -> bool:
-        """Whether there is no artifact at all: then a graph that is being traced will be a miss."""
+        """Whether there is no artifact at all: then a graph that is being traced will be a miss. Raises StoreError."""
         for reader in (self, *self.bases):
-            with suppress(FileNotFoundError), os.scandir(reader.artifacts) as found:
+            with suppress(FileNotFoundError), reading(reader.root), os.scandir(reader.artifacts) as found:
                 if next(found, None) is not None:
                     return False
         return True
@@ -217,17 +218,30 @@ class Store(Reader):
         manifest = fmt.open_manifest(sealed, key)
         if len(sealed) > fmt.MAX_MANIFEST_BYTES or any(item.bytes > fmt.MAX_FILE_BYTES for item in files.values()):
             raise StoreError(f"the artifact of {key[:12]} is larger than readers accept", code="too-large")
-        self.prepare()
-        if manifest.tier == fmt.UNTIMED and (tuned := self._twin(manifest, fmt.DEFAULT)) is not None:
-            return tuned
+        for again in (True, False):
+            self.prepare()
+            if manifest.tier == fmt.UNTIMED and (tuned := self._twin(manifest, fmt.DEFAULT)) is not None:
+                return tuned
+            try:
+                return self._place(manifest, sealed, payload.files)
+            except StoreError as error:
+                # All was cleared meanwhile, or an eviction by a clock that runs ahead took the files for a dead
+                # writer's.
+                if not again or not isinstance(error.__cause__, FileNotFoundError):
+                    raise
+        raise AssertionError("the loop has returned or raised")
+
+    def _place(self, manifest: fmt.Manifest, sealed: bytes, files: Mapping[str, bytes]) -> Artifact:
+        """Write an artifact's files, and rename their directory to the first free slot. Raises StoreError."""
+        key = manifest.key
         with self._temporary_directory() as directory:
-            for name, data in payload.files.items():
+            for name, data in files.items():
                 path = directory / name
                 path.parent.mkdir(mode=0o700, exist_ok=True)
                 # Native code is mapped executable, so it may need the x bit on file systems that check it.
                 durable.write(path, data, 0o700 if name.endswith(".so") else 0o600)
             durable.write(directory / fmt.MANIFEST, sealed, 0o600)
-            for parent in {(directory / name).parent for name in payload.files} | {directory}:
+            for parent in {(directory / name).parent for name in files} | {directory}:
                 durable.sync_directory(parent)
             for slot in range(fmt.MAX_VARIANTS):
                 target = self.artifacts / f"{key}.{slot}"
@@ -297,7 +311,7 @@ class Store(Reader):
         removed = Evicted(0, 0, self.packages.clear())
         for name in self.names():
             path = self.artifacts / name
-            if path.is_dir() and not path.is_symlink():
+            if _is_directory(path):
                 removed = _plus(removed, self._remove_path(path))
             else:
                 with suppress(OSError):
@@ -324,7 +338,7 @@ class Store(Reader):
         candidates: list[tuple[float, int, int, Path]] = []
         for name in self.names():
             path = self.artifacts / name
-            if path.is_dir() and not path.is_symlink():
+            if _is_directory(path):
                 with suppress(OSError):
                     used, size, inodes = path.stat().st_mtime, *_weigh(path)
                     candidates.append((used, size, inodes, path))
@@ -435,10 +449,18 @@ def _plus(left: Evicted, right: Evicted) -> Evicted:
     return Evicted(left.artifacts + right.artifacts, left.bytes + right.bytes, left.packages + right.packages)
 
 
+def _is_directory(path: Path) -> bool:
+    """Whether a name is a directory, and no link to one; False where the file system cannot tell."""
+    try:
+        return stat.S_ISDIR(os.lstat(path).st_mode)
+    except OSError:
+        return False
+
+
 def _remove_tree(path: Path) -> None:
     """Remove a tree, best effort: what stays is swept later."""
     with suppress(OSError):
-        if path.is_dir() and not path.is_symlink():
+        if _is_directory(path):
             shutil.rmtree(path, ignore_errors=True)
         else:
             path.unlink(missing_ok=True)

@@ -43,6 +43,7 @@ from precompiled.store.artifact_format import canonical, digest
 FORMAT = 12
 SUFFIX = ".entry"
 MAX_ENTRY_BYTES = 256 << 20
+MAX_HEADER_BYTES = 1 << 20  # the first line; of a longer one no header is read without its entry
 # Entries that one function may have; many, since some functions are part of every model (decorators of libraries).
 MAX_ENTRIES = 256
 # Entries that may differ in ``sources`` alone: a library's function is part of several programs.

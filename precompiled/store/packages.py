@@ -13,10 +13,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from precompiled.core import durable
-from precompiled.core.errors import CorruptArtifact, StoreError
+from precompiled.core.errors import CorruptArtifact, StoreError, UntrustedStore
 from precompiled.store import package_format as fmt
 from precompiled.store import trust
 from precompiled.store.bases import Told, is_there
+from precompiled.store.reading import reading
 
 PACKAGES = "packages"
 REFUSED = "refused"  # beside a function's entries: why none of them is used
@@ -56,7 +57,7 @@ class _Reader:
         self.packages = self.root / PACKAGES
 
     def listed(self, function: str) -> list[str]:
-        """Names of a function's entries, newest first. Raises FileNotFoundError, UntrustedStore."""
+        """Names of a function's entries, newest first. Raises FileNotFoundError, StoreError."""
         with self.function_fd(function) as fd:
             found = []
             for name in filter(fmt.is_name, os.listdir(fd)):
@@ -65,21 +66,23 @@ class _Reader:
             return [name for _newest, name in sorted(found)]
 
     def opened(self, function: str, name: str) -> Entry:
-        """An entry, checked: owner, mode, size, digest. Raises FileNotFoundError, CorruptArtifact, UntrustedStore."""
+        """An entry, checked: owner, mode, size, digest. Raises FileNotFoundError, StoreError."""
         path = self.packages / function / name
         with self.function_fd(function) as fd:
             content = trust.read_file(name, fd, fmt.MAX_ENTRY_BYTES, shown=str(path))
         return Entry(path, *fmt.open_entry(name, content, function))
 
     def functions(self) -> list[str]:
-        try:
+        """Names of the functions' directories. Raises StoreError."""
+        with suppress(FileNotFoundError), reading(self.root), suppress(NotADirectoryError, PermissionError):
             return os.listdir(self.packages)
-        except (FileNotFoundError, NotADirectoryError, PermissionError):
-            return []
+        return []
 
     @contextmanager
     def function_fd(self, function: str) -> Iterator[int]:
+        """A function's directory. Raises FileNotFoundError, and StoreError for every other error of the file system."""
         with (
+            reading(self.root),
             trust.open_directory(self.root) as root_fd,
             trust.open_directory(PACKAGES, root_fd, shown=str(self.packages)) as packages_fd,
             trust.open_directory(function, packages_fd, shown=str(self.packages / function)) as fd,
@@ -100,8 +103,9 @@ class PackageStore(_Reader):
         self._told = told
 
     def names(self, function: str) -> list[str]:
-        """Names of a function's entries, newest first, then those of bases; [] where there is none. Raises
-        UntrustedStore.
+        """Names of a function's entries, newest first, then those of bases; [] where there is none.
+
+        Raises StoreError.
         """
         found = self._own_names(function)
         for base in self._bases:
@@ -123,7 +127,7 @@ class PackageStore(_Reader):
             return []
 
     def read(self, function: str, name: str) -> Entry:
-        """An entry, checked: owner, mode, size, digest. Raises FileNotFoundError, CorruptArtifact, UntrustedStore."""
+        """An entry, checked: owner, mode, size, digest. Raises FileNotFoundError, StoreError."""
         try:
             return self.opened(function, name)
         except CorruptArtifact as error:
@@ -149,7 +153,7 @@ class PackageStore(_Reader):
         raise FileNotFoundError(name)
 
     def refused(self, function: str) -> str | None:
-        """Why a function's packages are out of use; None where they are not. Raises UntrustedStore."""
+        """Why a function's packages are out of use; None where they are not. Raises StoreError."""
         try:
             return self._refusal(function)["reason"]
         except FileNotFoundError:
@@ -187,7 +191,7 @@ class PackageStore(_Reader):
         if entry.root != self.root:
             return
         with suppress(OSError):
-            if time.time() - entry.path.stat().st_mtime > 60.0:
+            if abs(time.time() - entry.path.stat().st_mtime) > 60.0:  # a clock that ran ahead must not keep it newest
                 os.utime(entry.path)
 
     def entries(self) -> Iterator[Entry]:
@@ -303,7 +307,7 @@ def _of_any_program(header: fmt.Header) -> fmt.Header:
 
 
 def _header(path: Path) -> fmt.Header | None:
-    """The header in an entry's first line, unverified; None where it is none."""
-    with open(path, "rb") as file, suppress(CorruptArtifact):
-        return fmt.parse_header(file.readline())
+    """The header in an entry's first line, unverified; None where it is none. Raises OSError."""
+    with suppress(CorruptArtifact, UntrustedStore), trust.open_file(path) as file:
+        return fmt.parse_header(file.readline(fmt.MAX_HEADER_BYTES))
     return None

@@ -80,11 +80,10 @@ class Reader:
                     yield artifact
 
     def names(self) -> list[str]:
-        """Names of artifacts and failure records, readable or not."""
-        try:
+        """Names of artifacts and failure records, readable or not. Raises StoreError."""
+        with suppress(FileNotFoundError), reading(self.root), suppress(NotADirectoryError, PermissionError):
             return os.listdir(self.artifacts)
-        except (FileNotFoundError, NotADirectoryError, PermissionError):
-            return []
+        return []
 
     @contextmanager
     def artifacts_fd(self) -> Iterator[int]:

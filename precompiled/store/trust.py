@@ -13,6 +13,7 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 from precompiled.core.errors import UntrustedStore
 
@@ -52,12 +53,12 @@ def open_directory(path: str | Path, parent_fd: int | None = None, *, shown: str
         os.close(fd)
 
 
-def read_file(name: str, directory_fd: int, limit: int, *, shown: str = "") -> bytes:
-    """All bytes of a checked regular file of at most ``limit`` bytes.
-
-    Raises FileNotFoundError when absent, UntrustedStore when somebody else could have written it or it is too large.
+@contextmanager
+def open_file(name: str | Path, directory_fd: int | None = None, *, shown: str = "") -> Iterator[BinaryIO]:
+    """A checked regular file, open for reading. Raises FileNotFoundError when it is absent, UntrustedStore when another
+    user could have written it or when it is a link, a FIFO or a socket.
     """
-    what = shown or name
+    what = shown or str(name)
     try:
         # O_NONBLOCK: a FIFO planted under this name must not hang the reader before fstat can refuse it.
         fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, dir_fd=directory_fd)
@@ -68,11 +69,19 @@ def read_file(name: str, directory_fd: int, limit: int, *, shown: str = "") -> b
             raise UntrustedStore(f"{what} is not a regular file", "Remove it") from error
         raise
     try:
-        status = os.fstat(fd)
-        check_stat(status, what, directory=False)  # before fdopen, which refuses a directory in its own way
-        if status.st_size > limit:
-            raise UntrustedStore(f"{what} has {status.st_size} bytes, over the limit of {limit}", "Remove it")
+        check_stat(os.fstat(fd), what, directory=False)  # before fdopen, which refuses a directory in its own way
         with os.fdopen(fd, "rb", closefd=False) as file:
-            return file.read(limit + 1)[:limit]
+            yield file
     finally:
         os.close(fd)
+
+
+def read_file(name: str, directory_fd: int, limit: int, *, shown: str = "") -> bytes:
+    """All bytes of a checked regular file of at most ``limit`` bytes. Raises as ``open_file``, and UntrustedStore when
+    the file is larger.
+    """
+    with open_file(name, directory_fd, shown=shown) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > limit:
+            raise UntrustedStore(f"{shown or name} has {size} bytes, over the limit of {limit}", "Remove it")
+        return file.read(limit + 1)[:limit]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import multiprocessing
 import os
 import signal
@@ -9,12 +10,14 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from precompiled.core.errors import CorruptArtifact, UntrustedStore
+from precompiled.core.errors import CorruptArtifact, StoreError, UntrustedStore
 from precompiled.store import package_format as fmt
 from precompiled.store.packages import PackageStore
 
@@ -226,3 +229,49 @@ def test_an_entry_that_goes_while_names_are_read_takes_no_other_along(
 
     monkeypatch.setattr(os, "stat", stat)
     assert set(store.names(FUNCTION)) == {names[0], names[2]}
+
+
+@pytest.mark.parametrize("plant", ["fifo", "link", "long"])
+def test_a_reader_and_a_writer_pass_over_what_is_no_entry(tmp_path: Path, plant: str) -> None:
+    store = PackageStore(tmp_path)
+    name = store.publish(header(meaning="m"), b"{}", b"body")
+    strange = tmp_path / "packages" / FUNCTION / f"{'ef' * 32}.entry"
+    if plant == "fifo":
+        os.mkfifo(strange, 0o600)
+    elif plant == "link":
+        strange.symlink_to("/dev/zero")
+    else:
+        strange.touch(0o600)
+        os.truncate(strange, 8 << 30)  # without one newline
+    assert store.header(FUNCTION, strange.name) is None
+    assert store.header(FUNCTION, name) == header(meaning="m")
+    with pytest.raises((CorruptArtifact, UntrustedStore)):
+        store.read(FUNCTION, strange.name)
+    assert store.publish(header(meaning="m", sources="1"), b"{}", b"other") in store.names(FUNCTION)
+
+
+def test_each_failing_call_is_a_store_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = PackageStore(tmp_path)
+    name = store.publish(header(), b"{}", b"body")
+    calls = fails_at = 0
+
+    def failing(real: Any) -> Any:
+        def call(*arguments: Any, **named: Any) -> Any:
+            nonlocal calls
+            calls += 1
+            if calls == fails_at:
+                raise OSError(errno.EIO, "Input/output error")
+            return real(*arguments, **named)
+
+        return call
+
+    while calls >= fails_at:
+        fails_at, calls = fails_at + 1, 0
+        with monkeypatch.context() as patch:
+            for function in ("open", "stat", "lstat", "fstat", "listdir"):
+                patch.setattr(os, function, failing(getattr(os, function)))
+            with suppress(StoreError):
+                assert store.refused(FUNCTION) is None
+                assert [store.read(FUNCTION, found).body for found in store.names(FUNCTION)] == [b"body"]
+                assert store.functions() == [FUNCTION]
+    assert fails_at > 10 and store.names(FUNCTION) == [name]

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -328,12 +329,24 @@ def test_systemd_is_told(tmp_path: Path) -> None:
                 assert b"READY=1" in sock.recv(4096)
                 assert sock.recv(4096) == b"WATCHDOG=1"
                 assert sock.recv(4096) == b"WATCHDOG=1"
+                _break_for_a_while(tmp_path / "r")
+                assert sock.recv(4096) == b"WATCHDOG=1", "an error of the file system ends no daemon"
                 process.terminate()
                 while b"STOPPING=1" not in sock.recv(4096):
                     pass
                 assert process.wait(TIMEOUT_S) == 0
             finally:
                 process.kill()
+
+
+def _break_for_a_while(runtime_dir: Path) -> None:
+    """For three of the daemon's looks the file system cannot tell what is there: a loop of links."""
+    away = runtime_dir.with_name("away")
+    runtime_dir.rename(away)
+    runtime_dir.symlink_to(runtime_dir)
+    time.sleep(0.4)
+    runtime_dir.unlink()
+    away.rename(runtime_dir)
 
 
 def test_wrong_use(tmp_path: Path) -> None:

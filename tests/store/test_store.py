@@ -10,8 +10,10 @@ import shutil
 import signal
 import stat
 import time
+from contextlib import suppress
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support_store import KEY, LIBRARY, OTHER, failure, payload
@@ -714,3 +716,71 @@ def test_an_unreadable_store_is_a_store_error_for_another_user(tmp_path: Path) -
             os._exit(code)
     _, status = os.waitpid(child, 0)
     assert os.waitstatus_to_exitcode(status) == 0
+
+
+# ---------------------------------------------------------------- calls of the file system that fail
+
+
+@pytest.mark.parametrize("operation", ["lookup", "evict", "publish", "names"])
+def test_each_failing_call_is_a_store_error(
+    store: Store, monkeypatch: pytest.MonkeyPatch, operation: str
+) -> None:
+    """The n-th call below the store fails, for each n: nothing but a StoreError, and what is there stays good."""
+    other = payload(OTHER)
+    steps = {
+        "lookup": lambda: [store.read_files(found) for found in store.lookup(KEY)],
+        "evict": lambda: store.evict(1 << 40, 10**6),
+        "publish": lambda: store.publish(other),
+        "names": lambda: (store.keys(), store.is_empty(), list(store.failures())),
+    }
+    calls = 0
+    fails_at = 0
+
+    def failing(real: Any) -> Any:
+        def call(*arguments: Any, **named: Any) -> Any:
+            nonlocal calls
+            calls += 1
+            if calls == fails_at:
+                raise OSError(errno.EIO, "Input/output error")
+            return real(*arguments, **named)
+
+        return call
+
+    store.publish(payload())
+    while calls >= fails_at:
+        fails_at, calls = fails_at + 1, 0
+        with monkeypatch.context() as patch:
+            for name in ("open", "stat", "lstat", "fstat", "listdir", "scandir", "mkdir", "rename", "unlink", "fsync"):
+                patch.setattr(os, name, failing(getattr(os, name)))
+            with suppress(StoreError, FileNotFoundError):
+                steps[operation]()
+        assert [store.read_files(found) for found in store.lookup(KEY)] == [payload().files], fails_at
+        store.remove(OTHER)
+    assert fails_at > 3 and _quarantined(store) == []
+
+
+def test_a_clear_meanwhile_takes_no_artifact_from_its_writer(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    rename, cleared = os.rename, []
+
+    def clear_first(source: Any, target: Any) -> None:
+        if not cleared:
+            cleared.append(1)
+            store.clear()
+        rename(source, target)
+
+    monkeypatch.setattr(os, "rename", clear_first)
+    assert store.read_files(store.publish(payload())) == payload().files
+
+
+def test_a_clock_that_ran_ahead_keeps_nothing_the_newest(store: Store) -> None:
+    artifact = store.publish(payload())
+    _use(artifact, time.time() + 365 * 86400)
+    store.touch(artifact)
+    assert artifact.path.stat().st_mtime < time.time() + 60
+
+
+def test_a_program_that_would_fill_the_memory_is_corrupt(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fmt, "MAX_PROGRAM_BYTES", 1000)
+    assert fmt.unpack_program(fmt.pack_program(bytes(1000))) == bytes(1000)
+    with pytest.raises(CorruptArtifact):
+        fmt.unpack_program(fmt.pack_program(bytes(1001)))
