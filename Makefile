@@ -165,6 +165,10 @@ ablation: $(STAMP) ## Packages' soundness cases, without each kind of fact in tu
 fuzz: $(STAMP) ## Random programs with swaps at random points, beside plain torch.compile (ARGS=--help)
 	@$(BIN)/python -m tests.fuzz $(ARGS)
 
+.PHONY: fuzz-frames
+fuzz-frames: $(STAMP) ## A million fuzzed messages to a real daemon: it lives, replies and does not grow (8 minutes; ARGS=--help)
+	@$(BIN)/python -m tests.fuzz.frames $(ARGS)
+
 .PHONY: test-versions
 test-versions: $(STAMP) ## One daemon for virtual environments with different torch versions (installs them)
 	@$(BIN)/python -m pytest -p tests.lanes -n 2 -m versions $(PYTEST_ARGS)

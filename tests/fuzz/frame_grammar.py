@@ -1,0 +1,194 @@
+"""What ``make fuzz-frames`` sends: valid messages of each kind, with mutated fields, bytes, frames and ZMTP.
+
+A case is drawn from a random number generator alone, so a seed repeats it.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from precompiled import wire
+
+# Encoded once: large ones cost nothing to put into a message, and no mutation reaches into them.
+_ODD = [msgspec.Raw(msgspec.msgpack.encode(value)) for value in (
+    None, True, -1, 0, 1 << 63, (1 << 64) - 1, -(1 << 63), 1e308, float("nan"), float("inf"), "", "\0",
+    "x" * 70_000, b"\xff" * 100, [], {}, [[]] * 50, {"a": {"b": {}}}, "../../x", "/", "cuda:GPU-x", "cpu",
+    ["a"] * 5000, {str(n): n for n in range(3000)}, "submit", "stop", "\n", "\u202e", "A=B",
+)]  # fmt: skip
+_INSERTED = ["\n", "\0", "é", "/", "..", "=", "x" * 300]
+# Headers of msgpack that announce more than there is, or what no message has.
+_HEADERS = [
+    b"\xdd\xff\xff\xff\xff", b"\xdf\xff\xff\xff\xff", b"\xc6\xff\xff\xff\xff", b"\xdb\x7f\xff\xff\xff",
+    b"\x91" * 500, b"\x91" * 100_000, b"\xc1", b"\xd4\x01\x00", b"\xc7\xff\x05", b"\xd9\xff", b"\xde\xff\xff",
+]  # fmt: skip
+_PREAMBLES = [b"precompiled/1", b"precompiled/3", b"precompiled/", b"", b"precompiled/" + b"9" * 300, b"\0" * 64]
+_SIZES = [1 << 63, (1 << 64) - 1, 1 << 40, 1 << 31]
+_GREETING = (b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"NULL".ljust(20, b"\0")).ljust(64, b"\0")
+_READY = b"\x04\x1c\x05READY\x0bSocket-Type\0\0\0\x06DEALER"
+
+
+def templates(store: Path, interpreter: Path, watches: bool = False) -> list[bytes]:
+    """One valid message of each kind and more, encoded. ``interpreter``: compiles nothing."""
+
+    def environment(executable: object, **variables: str) -> wire.Interpreter:
+        return wire.Interpreter(str(executable), "/", "3.0", "2.0", "", variables)
+
+    published = environment(interpreter)
+    submits = [
+        wire.Submit("an-id", "key", str(store), published, "cpu", "Model.forward [0/0]", True, ["/base"]),
+        # Each mutation of its environment is another worker: one that ends at once is cheap.
+        wire.Submit("other", "key2", str(store), environment("/bin/false", CXX="c++", PATH="/bin"), "cpu"),
+    ]
+    messages = [
+        *submits, *submits,
+        wire.Tally(1, 2, 3, 4, 5.0, 6, 7, {"a": 1}, {"b": 2}, {"c": 3}, {"d": 4}, {"e": 5}),
+        wire.Expect(environment("/bin/false"), "cpu"),
+        wire.Status(), wire.Stats(), wire.Watches(), wire.Stop(),
+        wire.GiveUp(["key"]), wire.Retry(["key"]), wire.Unwatch(["x"]),
+    ]  # fmt: skip
+    if watches:
+        registration = wire.Registration("entry", ["a:b"], "/bin/true", "/", str(store), {"A": "b"}, ["/f"])
+        messages.append(wire.Watch(registration))
+    return [wire.encode(message) for message in messages]
+
+
+def _places(value: Any, depth: int = 0) -> list[tuple[Any, Any]]:
+    """Each container in a message, with each of its indexes."""
+    found: list[tuple[Any, Any]] = []
+    if depth < 5 and isinstance(value, (dict, list)):
+        for index in list(value) if isinstance(value, dict) else range(min(len(value), 4)):
+            found.append((value, index))
+            found += _places(value[index], depth + 1)
+    return found
+
+
+def _nested(depth: int) -> list[Any]:
+    found: list[Any] = []
+    for _ in range(depth):
+        found = [found]
+    return found
+
+
+class Grammar:
+    """``frames`` draws the frames of one message, ``stream`` the bytes of one connection."""
+
+    def __init__(self, seed: int, encoded: list[bytes], max_graph_bytes: int) -> None:
+        self._random = random.Random(seed)
+        self._encoded = encoded
+        self._max_graph_bytes = max_graph_bytes
+
+    def frames(self) -> list[bytes]:
+        """No whole message of these stops the daemon, and none is over the socket's own limit of bytes."""
+        drawn = self._random
+        template = drawn.choice(self._encoded)
+        message: Any = msgspec.msgpack.decode(template)
+        is_submit = message["type"] == "submit"
+        for _ in range(drawn.choice((0, 0, 0, 1, 1, 1, 2, 4))):
+            self._mutate(message)
+        if is_submit and drawn.random() < 0.9:
+            message["key"] = f"fuzz{drawn.randrange(400)}"
+        data = self._bytes(bytearray(msgspec.msgpack.encode(message)))
+        blobs = [drawn.choice((b'{"do": "exists"}', b'{"do": "exists"}', b"x", b""))] if is_submit else []
+        found = self._arrange([wire.PREAMBLE, data, *blobs])
+        return [*found[:1], b"\xc0", *found[2:]] if len(found) > 1 and _is_stop(found[1]) else found
+
+    def _mutate(self, message: dict[str, Any]) -> None:
+        drawn = self._random
+        places = _places(message)
+        if not places:
+            return
+        container, index = drawn.choice(places)
+        value, kind = container[index], drawn.random()
+        if kind < 0.5:
+            container[index] = drawn.choice(_ODD)
+        elif kind < 0.6:
+            del container[index]
+        elif kind < 0.7 and isinstance(container, dict):
+            container[drawn.choice(("type", "id", "x", "key", "", "\0"))] = drawn.choice(_ODD)
+        elif kind < 0.75:
+            container[index] = _nested(drawn.choice((10, 100, 300)))
+        elif isinstance(value, str):
+            at = drawn.randrange(len(value) + 1)
+            container[index] = value[:at] + drawn.choice(_INSERTED) + value[at:]
+
+    def _bytes(self, data: bytearray) -> bytes:
+        drawn = self._random
+        kind = drawn.random()
+        if kind < 0.2:
+            for _ in range(drawn.choice((1, 1, 2, 8))):
+                data[drawn.randrange(len(data))] ^= 1 << drawn.randrange(8)
+        elif kind < 0.23:
+            del data[drawn.randrange(len(data)) :]
+        elif kind < 0.25:
+            data += drawn.randbytes(drawn.randrange(1, 50))
+        elif kind < 0.28:
+            at = drawn.randrange(len(data) + 1)
+            data[at:at] = drawn.choice(_HEADERS)
+        elif kind < 0.30:
+            data = bytearray(drawn.randbytes(drawn.randrange(300)))
+        elif kind < 0.302:
+            data += bytes(wire.MAX_MESSAGE_BYTES)  # over the limit of a message, below that of the socket
+        return bytes(data)
+
+    def _arrange(self, frames: list[bytes]) -> list[bytes]:
+        drawn = self._random
+        kind = drawn.random()
+        if kind < 0.02:
+            frames[0] = drawn.choice(_PREAMBLES)
+        elif kind < 0.04:
+            frames.append(drawn.randbytes(drawn.randrange(200)))
+        elif kind < 0.05:
+            del frames[drawn.randrange(1, len(frames) + 1) :]
+        elif kind < 0.055:
+            frames += [b""] * drawn.choice((1, 5, 50, 500))
+        elif kind < 0.06:
+            frames = [b""] * drawn.randrange(1, 5)
+        elif kind < 0.062:
+            frames[2:] = [bytes(self._max_graph_bytes)]
+        return frames
+
+    def stream(self) -> bytes:
+        """The bytes of a connection that speaks ZMTP badly, or speaks another protocol."""
+        drawn = self._random
+        good = _zmtp(wire.PREAMBLE, more=True) + _zmtp(wire.encode(wire.Status()), more=False)
+        begun = _GREETING + _READY
+        kinds: list[Callable[[], bytes]] = [
+            lambda: drawn.randbytes(drawn.randrange(1, 500)),
+            lambda: b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
+            lambda: _flipped(drawn, _GREETING) + _READY + good,
+            lambda: _GREETING + _flipped(drawn, _READY) + good,
+            lambda: _GREETING + good,  # before the handshake
+            lambda: begun + _flipped(drawn, good),
+            lambda: begun + good[: drawn.randrange(len(good))],
+            lambda: begun + b"\x02" + drawn.choice(_SIZES).to_bytes(8, "big"),
+            lambda: begun + bytes(self._max_graph_bytes // 4) * 5,
+            lambda: begun + b"\x01\x00" * drawn.choice((10, 2000)) + good,
+            lambda: begun + b"\x04\x00" * 20 + good,
+            lambda: begun + b"\x04\xff\x04PING" + bytes(249),
+            lambda: _GREETING + _READY * 2 + good,
+            lambda: (begun + good)[: drawn.randrange(1, 120)],
+        ]
+        return drawn.choice(kinds)()
+
+
+def _flipped(drawn: random.Random, data: bytes) -> bytes:
+    found = bytearray(data)
+    for _ in range(drawn.choice((1, 1, 2, 8))):
+        found[drawn.randrange(len(found))] ^= 1 << drawn.randrange(8)
+    return bytes(found)
+
+
+def _zmtp(frame: bytes, *, more: bool) -> bytes:
+    return bytes([int(more), len(frame)]) + frame
+
+
+def _is_stop(data: bytes) -> bool:
+    try:
+        return isinstance(wire.decode(data, wire.ClientMessage), wire.Stop)
+    except wire.WireError:
+        return False
