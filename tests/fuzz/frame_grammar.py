@@ -15,7 +15,7 @@ import msgspec
 from precompiled import wire
 
 # Encoded once: large ones cost nothing to put into a message, and no mutation reaches into them.
-_ODD = [msgspec.Raw(msgspec.msgpack.encode(value)) for value in (
+_ODD = [msgspec.Raw(msgspec.msgpack.encode(odd)) for odd in (  # type: ignore[var-annotated]
     None, True, -1, 0, 1 << 63, (1 << 64) - 1, -(1 << 63), 1e308, float("nan"), float("inf"), "", "\0",
     "x" * 70_000, b"\xff" * 100, [], {}, [[]] * 50, {"a": {"b": {}}}, "../../x", "/", "cuda:GPU-x", "cpu",
     ["a"] * 5000, {str(n): n for n in range(3000)}, "submit", "stop", "\n", "\u202e", "A=B",
@@ -132,7 +132,7 @@ class Grammar:
         elif kind < 0.30:
             data = bytearray(drawn.randbytes(drawn.randrange(300)))
         elif kind < 0.302:
-            data += bytes(wire.MAX_MESSAGE_BYTES)  # over the limit of a message, below that of the socket
+            data += bytes(wire.MAX_MESSAGE_BYTES - len(data) + 1)  # over the limit of a message, below the socket's
         return bytes(data)
 
     def _arrange(self, frames: list[bytes]) -> list[bytes]:
@@ -148,8 +148,8 @@ class Grammar:
             frames += [b""] * drawn.choice((1, 5, 50, 500))
         elif kind < 0.06:
             frames = [b""] * drawn.randrange(1, 5)
-        elif kind < 0.062:
-            frames[2:] = [bytes(self._max_graph_bytes)]
+        elif kind < 0.062 and len(frames[1]) < wire.MAX_MESSAGE_BYTES // 2:
+            frames[2:] = [bytes(self._max_graph_bytes + 1)]
         return frames
 
     def stream(self) -> bytes:

@@ -22,6 +22,7 @@ from typing import Any
 
 import msgspec
 import psutil
+import zmq
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -90,7 +91,11 @@ class Client:
 
     def __init__(self, daemon: DaemonUnderTest, findings: Findings) -> None:
         self._daemon, self._findings = daemon, findings
-        self._raw = RawClient(daemon.settings)
+        self._connect()
+
+    def _connect(self) -> None:
+        self._raw = RawClient(self._daemon.settings)
+        self._ends = self._raw.socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
         self._begin()
 
     def _begin(self) -> None:
@@ -111,16 +116,19 @@ class Client:
         deadline = time.monotonic() + REPLY_S
         while self._stats < self._counted:
             if not self._raw.socket.poll(1000):
-                if not self._daemon_lives() or time.monotonic() > deadline:
-                    self._lose()
-                    return
+                if self._ends.poll(0):
+                    return self._lose()
+                if time.monotonic() > deadline:
+                    self._findings.faults.append(f"no reply within {REPLY_S:g} s, by message {self._findings.sent}")
+                    return self._lose()
                 continue
             _, data = self._raw.socket.recv_multipart()
             self._note(msgspec.msgpack.decode(data))
+        if self._ends.poll(0):  # by a quota, for example: ZeroMQ has connected again, and has lost what was under way
+            return self._lose()
         if self._refused != self._invalid:
             self._findings.faults.append(f"{self._invalid} messages that are none, {self._refused} refused, by "
                                          f"message {self._findings.sent}")  # fmt: skip
-            return
         self._begin()
 
     def _note(self, reply: dict[str, Any]) -> None:
@@ -129,18 +137,15 @@ class Client:
         self._refused += name in REFUSALS
         self._stats += reply["type"] == "statsreply"
 
-    def _daemon_lives(self) -> bool:
-        assert self._daemon.process is not None
-        return self._daemon.process.poll() is None
-
     def _lose(self) -> None:
-        """Begin anew: the daemon has ended the connection, or does not answer on it."""
+        """Begin anew, with a new connection."""
         self._findings.lost += 1
-        self._raw.close()
-        self._raw = RawClient(self._daemon.settings)
-        self._begin()
+        self.close()
+        self._connect()
 
     def close(self) -> None:
+        self._raw.socket.disable_monitor()
+        self._ends.close()
         self._raw.close()
 
 
