@@ -192,13 +192,16 @@ def unpack_program(data: bytes) -> bytes:
     """The program that was packed; raises CorruptArtifact where ``data`` is none."""
     import zlib
 
+    size = int.from_bytes(data[-4:], "little")  # what gzip says of itself: no more than that is unpacked
+    if size > MAX_PROGRAM_BYTES:
+        raise CorruptArtifact(f"the program would have {size} bytes, over the limit of {MAX_PROGRAM_BYTES}")
     unpacking = zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)  # of gzip
     try:
-        program = unpacking.decompress(data, MAX_PROGRAM_BYTES)
+        program = unpacking.decompress(data, max(size, 1))
     except zlib.error as error:
         raise CorruptArtifact(f"the program cannot be unpacked: {error}") from error
     if not unpacking.eof or unpacking.unused_data:
-        raise CorruptArtifact("the program cannot be unpacked: it is cut short, too large, or more than one")
+        raise CorruptArtifact("the program cannot be unpacked: it is cut short, or has more than it says")
     return program
 
 

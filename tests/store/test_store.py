@@ -784,3 +784,6 @@ def test_a_program_that_would_fill_the_memory_is_corrupt(monkeypatch: pytest.Mon
     assert fmt.unpack_program(fmt.pack_program(bytes(1000))) == bytes(1000)
     with pytest.raises(CorruptArtifact):
         fmt.unpack_program(fmt.pack_program(bytes(1001)))
+    with pytest.raises(CorruptArtifact):  # it says that it has 10 bytes
+        fmt.unpack_program(fmt.pack_program(bytes(1001))[:-4] + (10).to_bytes(4, "little"))
+    assert fmt.unpack_program(fmt.pack_program(b"")) == b""
