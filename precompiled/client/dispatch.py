@@ -231,7 +231,7 @@ class Dispatch:
         other eager run has the same keeper, with which compiled code would not agree.
         """
         eager = self._eager
-        if not is_first or (self._is_capturing is not None and self._is_capturing()):
+        if not is_first or self._stays_eager or (self._is_capturing is not None and self._is_capturing()):
             return eager(*args)
         undo = eager.before(args)
         try:

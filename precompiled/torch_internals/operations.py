@@ -23,8 +23,8 @@ from precompiled.torch_internals.targets import BUILTIN_OP_NAMESPACES
 
 # What changes a tensor's metadata or history in place: an input of the eager run is not the caller's tensor then.
 CHANGE_THE_TENSOR = frozenset(
-    {"as_strided_", "detach_", "requires_grad_", "resize_", "resize_as_", "retain_grad", "set_", "set_data", "squeeze_",
-     "swapaxes_", "swapdims_", "t_", "transpose_", "unsqueeze_"}
+    {"as_strided_", "detach_", "requires_grad_", "resize_", "resize_as_", "retain_grad", "set_", "set_data",
+     "shallow_copy_data_", "squeeze_", "swapaxes_", "swapdims_", "t_", "transpose_", "unsqueeze_"}
 )  # fmt: skip
 
 # What gives a view of its first argument, or that argument itself where there is nothing to do.

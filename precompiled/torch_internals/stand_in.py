@@ -21,16 +21,20 @@ torch._functorch._aot_autograd.runtime_wrappers.maybe_mark_dynamic_helper (2.11)
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
+import torch._dynamo.compiled_autograd  # or torch cannot import runtime_wrappers: the two import each other
 import torch.fx
 from torch._functorch._aot_autograd import runtime_wrappers
 from torch.fx.experimental.symbolic_shapes import is_concrete_int
 from torch.utils.checkpoint import checkpoint
 
 from precompiled.torch_internals import autograd_edges, modes, operations, surroundings, undo
+
+log = logging.getLogger("precompiled.stand_in")
 
 # Where Dynamo keeps the context function of selective activation checkpointing (torch/_higher_order_ops/wrap.py).
 CONTEXT = "_checkpoint_context_fn"
@@ -85,10 +89,22 @@ class StandIn:
         """To be called before a run: what undoes the run after it has raised that exception. It returns false where it
         cannot undo the run, and where compiled code raises the same exception.
         """
-        if self._effects is None:
-            self._effects = undo.Effects(self._module, _chain)
-        before = self._effects.before(args, lambda: torch.is_grad_enabled() and not self._differentiable(args))
-        return lambda error: before.undo(error, self._run.__code__)
+        try:
+            if self._effects is None:
+                self._effects = undo.Effects(self._module, _chain)
+            before = self._effects.before(args, lambda: torch.is_grad_enabled() and not self._differentiable(args))
+        except Exception:  # a fault of ours: the run may go well
+            log.warning("an eager run that fails will not be undone", exc_info=True)
+            return lambda error: False
+
+        def undone(error: Exception) -> bool:
+            try:
+                return before.undo(error, self._run.__code__)
+            except Exception:
+                log.warning("an eager run that failed is not undone", exc_info=True)
+                return False
+
+        return undone
 
     @staticmethod
     def looks_for_nan(args: Sequence[Any]) -> bool:

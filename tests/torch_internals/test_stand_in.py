@@ -603,6 +603,19 @@ def an_error_that_the_program_catches_is_printed_by_nobody(compile: Compile) -> 
 
 
 @row
+def the_data_of_a_parameter_are_assigned(compile: Compile) -> Any:
+    (a,) = weights("a")
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        a.data = x * 2
+        return a.sin()
+
+    with torch.no_grad():
+        output = compile(function)(torch.ones_like(a))
+    return output, a.detach(), a.requires_grad
+
+
+@row
 def an_error_in_a_hook_of_the_backward_is_the_programs(compile: Compile) -> Any:
     (a,) = weights("a")
 
