@@ -14,7 +14,7 @@ input meanwhile. They get a copy.
 Private names: torch.ops.higher_order.{tag_activation_checkpoint, wrap_activation_checkpoint, invoke_subgraph},
 torch._ops.HigherOrderOperator._name, torch.fx.GraphModule.meta["_checkpoint_context_fn"],
 torch.fx._lazy_graph_module._LazyGraphModule.real_recompile, torch.fx.Node.meta["example_value"],
-torch.fx.experimental.symbolic_shapes.is_concrete_int,
+torch.fx.experimental.symbolic_shapes.is_concrete_int, torch._dynamo.compiled_autograd,
 torch._functorch._aot_autograd.runtime_wrappers.mark_dynamo_propagated_dynamic_indices (2.13, 2.15),
 torch._functorch._aot_autograd.runtime_wrappers.maybe_mark_dynamic_helper (2.11). Checked on 2.11.0, 2.13.0, 2.15.0.
 """
