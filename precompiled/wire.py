@@ -17,7 +17,7 @@ for blobs (ZMQ_MAXMSGSIZE is unlimited by default).
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 
@@ -135,16 +135,21 @@ class Watches(_Message, frozen=True):
     """Ask for WatchesReply."""
 
 
+# Beginnings of keys: each is compared with each job. Checked before the list is decoded, which takes a peer's share of
+# the daemon's time.
+_Beginnings = Annotated[list[Annotated[str, msgspec.Meta(max_length=256)]], msgspec.Meta(max_length=256)]
+
+
 class GiveUp(_Message, frozen=True):
     """Give up the asking user's jobs of the keys that begin so, whoever asked for them; answered with Changed."""
 
-    keys: list[str]
+    keys: _Beginnings
 
 
 class Retry(_Message, frozen=True):
     """Take what begins so out of quarantine: the next submit is compiled again; answered with Changed."""
 
-    keys: list[str]
+    keys: _Beginnings
 
 
 ClientMessage = Submit | Tally | Expect | Status | Stats | Stop | Watch | Unwatch | Watches | GiveUp | Retry

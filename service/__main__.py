@@ -70,6 +70,8 @@ def _log_to_file(settings: config.Settings) -> None:
     import logging
     from logging.handlers import RotatingFileHandler
 
+    from precompiled.service.log_lines import LineFormatter
+
     path = settings.log_path
 
     class Handler(RotatingFileHandler):
@@ -78,7 +80,7 @@ def _log_to_file(settings: config.Settings) -> None:
             _point_output_at(path)  # else it went into the file that was put aside, unseen
 
     handler = Handler(path, maxBytes=LOG_FILE_BYTES, backupCount=1)
-    handler.setFormatter(logging.Formatter(LOG_FORMAT))
+    handler.setFormatter(LineFormatter(LOG_FORMAT))
     logging.basicConfig(handlers=[handler], level=_level(settings), force=True)
     null = os.open(os.devnull, os.O_RDWR)
     os.dup2(null, 0)
@@ -148,12 +150,16 @@ def _serve(settings: config.Settings, system: bool, detach: bool, on_demand: boo
     import time
 
     from precompiled.service import daemon, journal, notify
+    from precompiled.service.log_lines import LineFormatter
 
     # The journal has the time of every line already. Taken away, so that no worker takes its own stderr for it.
     if journal.is_stderr(os.environ.pop("JOURNAL_STREAM", "")):
-        logging.basicConfig(handlers=[journal.JournalHandler()], format=JOURNAL_FORMAT, level=_level(settings))
+        handler: logging.Handler = journal.JournalHandler()
+        handler.setFormatter(LineFormatter(JOURNAL_FORMAT))
     else:
-        logging.basicConfig(stream=sys.stderr, format=LOG_FORMAT, level=_level(settings))
+        handler = logging.StreamHandler(sys.stderr)
+        handler.setFormatter(LineFormatter(LOG_FORMAT))
+    logging.basicConfig(handlers=[handler], level=_level(settings))
 
     _raise_descriptor_limit()
 

@@ -15,10 +15,12 @@ READ_BYTES = 1 << 16
 class Channel:
     """Never blocks. Reads are capped before they are kept, writes wait in memory until the worker takes them."""
 
-    def __init__(self, sock: socket.socket, kind: object = wire.WorkerMessage) -> None:
-        """``kind``: the union of the messages that the other end may send."""
+    def __init__(self, sock: socket.socket, kind: object = wire.WorkerMessage, at_once: int = 1 << 20) -> None:
+        """``kind``: the union of the messages that the other end may send. ``at_once``: how many of them may have come
+        at one ``receive``; more are an error, before they are decoded.
+        """
         sock.setblocking(False)
-        self._kind = kind
+        self._kind, self._at_once = kind, at_once
         self._sock = sock
         self._incoming = bytearray()
         self._outgoing: deque[memoryview] = deque()
@@ -74,6 +76,8 @@ class Channel:
             end = wire.LENGTH_BYTES + length
             if len(self._incoming) < end:
                 break
+            if len(messages) >= self._at_once:
+                raise WireError(f"more than {self._at_once} messages at once")
             messages.append(wire.decode(bytes(self._incoming[wire.LENGTH_BYTES : end]), self._kind))
             del self._incoming[:end]
         return messages

@@ -42,6 +42,7 @@ from precompiled.service.events import (
     Tick,
 )
 from precompiled.service.jobs import SchedulerError
+from precompiled.service.log_lines import UserLines
 from precompiled.service.metrics import Metrics
 from precompiled.service.notify import Notifier
 from precompiled.service.pool import Pool
@@ -81,11 +82,16 @@ class Daemon:
         limits = budget.limits(settings)
         self._memory_limit = budget.job_memory_bytes(settings, limits.slots)
         self._lock = Lock(settings.runtime_dir / LOCK_NAME)
-        self._server = Server(settings.runtime_dir, system=system, max_graph_bytes=settings.max_graph_bytes)
+        self._server = Server(
+            settings.runtime_dir, system=system, max_graph_bytes=settings.max_graph_bytes,
+            max_parts_bytes=limits.max_queue_bytes,
+        )  # fmt: skip
         self._scheduler = Scheduler(limits)
+        self._lines = UserLines()
         self._pool = Pool(
             system=system, job_memory_bytes=self._memory_limit, devices=self._devices,
-            cache_dir=settings.cache_dir if system else None,
+            cache_dir=settings.cache_dir if system else None, memory_bytes=self._memory_limit * limits.slots,
+            lines=self._lines,
         )  # fmt: skip
         self._watcher = None if system else WatcherLink(settings.runtime_dir, settings.cache_dir)
         self._metrics = Metrics()
@@ -94,6 +100,7 @@ class Daemon:
         self._stop_reason = ""
         self._lost = ""  # why clients cannot reach us any more
         self._started = time.monotonic()
+        self._process = psutil.Process()  # of the daemon itself
         self._last_work = self._started
         self._next_check = 0.0
 
@@ -256,14 +263,17 @@ class Daemon:
             case Moved(job, key, uid, state, why, ids):
                 self._last_work = time.monotonic()
                 fields = {"GRAPH": job, "KEY": key, "UID": str(uid), "STATE": state}
-                log.info("job %s key %s uid %d: %s %s", job, key, uid, state, why,
-                         extra={"journal": {f"PRECOMPILED_{name}": fields[name] for name in fields}})  # fmt: skip
+                if self._lines.allows(uid):
+                    log.info("job %s key %s uid %d: %s %s", job, key, uid, state, why,
+                             extra={"journal": {f"PRECOMPILED_{name}": fields[name] for name in fields}})  # fmt: skip
                 if self._watcher is not None and state in ENDED:
                     self._watcher.job_ended(ids, state, why)
 
     def _look_after_ourselves(self) -> None:
         """Feed the watchdog if, and only if, clients can reach us and the loop runs."""
         now = time.monotonic()
+        for uid, count in self._lines.dropped().items():
+            log.warning("uid %d: %d lines were left out, it leads to too many", uid, count)
         idle = self._settings.daemon_idle_s
         if self._scheduler.busy or (self._watcher is not None and self._watcher.active):
             self._last_work = now
@@ -352,7 +362,7 @@ class Daemon:
             uptime_s=time.monotonic() - self._started,
             queue_depth=depth,
             workers=self._pool.statuses(uid),
-            rss_bytes=psutil.Process().memory_info().rss,
+            rss_bytes=self._process.memory_info().rss,
             degraded=[*([self._lost] if self._lost else []), *(watcher.degraded if watcher else [])],
             watches=watcher.watches if watcher else [],
         )

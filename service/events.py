@@ -29,6 +29,8 @@ class Limits:
     failure_ttl_s: float = 3600.0
     cache_max_bytes: int = 20 << 30  # per store
     cache_max_inodes: int = 200_000
+    share_s: float = 3.0  # a user with nothing under way waits so long for a slot, and then gets one above the limit
+    share_run_s: float = 60.0  # where no process is left for that, a job that has run for longer gives its place
     age_s: float = 60.0  # a background job that is queued for this long goes with the jobs of waiting clients
 
 

@@ -1,4 +1,4 @@
-"""The queued jobs of all users: how many there may be, and who is next."""
+"""The queued jobs of all users, and who is next. How many there may be: service/shares.py."""
 
 from __future__ import annotations
 
@@ -6,15 +6,13 @@ import bisect
 from collections import Counter
 from collections.abc import Iterator
 
-from precompiled.service.events import Limits
 from precompiled.service.jobs import Job
 
 
 class JobQueue:
     """Jobs of waiting clients come before background ones, the users by turns, each user's in their order."""
 
-    def __init__(self, limits: Limits) -> None:
-        self._limits = limits
+    def __init__(self) -> None:
         self._jobs: dict[int, list[Job]] = {}  # uid -> its jobs, in their order; no empty lists
         self._turn: list[int] = []  # the uids of _jobs; the first is served next
         self._bytes: Counter[int] = Counter()
@@ -39,27 +37,30 @@ class JobQueue:
         """A user's jobs, in their order."""
         return list(self._jobs.get(uid, ()))
 
-    def is_full(self, uid: int, size: int) -> bool:
-        """Whether a user's job with a graph of ``size`` bytes has no place now."""
-        limits, held = self._limits, self._bytes
-        if len(self) >= limits.max_queue or len(self._jobs.get(uid, ())) >= limits.max_queue_per_uid:
-            return True
-        # A single graph over the bound is taken where no other is held, or it could never be compiled.
-        return (held.total() > 0 and held.total() + size > limits.max_queue_bytes) or (
-            held[uid] > 0 and held[uid] + size > limits.max_queue_bytes // 2
-        )
+    @property
+    def users(self) -> int:
+        """How many users have jobs here."""
+        return len(self._turn)
+
+    def counts(self) -> Counter[int]:
+        """How many jobs each user has here."""
+        return Counter({uid: len(jobs) for uid, jobs in self._jobs.items()})
+
+    def sizes(self) -> Counter[int]:
+        """How many bytes each user's jobs take."""
+        return Counter(self._bytes)
 
     def add(self, job: Job) -> None:
         if job.uid not in self._jobs:
             self._jobs[job.uid] = []
             self._turn.append(job.uid)
         bisect.insort(self._jobs[job.uid], job, key=lambda item: item.order)
-        self._bytes[job.uid] += len(job.blob)
+        self._bytes[job.uid] += job.size
 
     def remove(self, job: Job) -> None:
         jobs = self._jobs[job.uid]
         jobs.remove(job)
-        self._bytes[job.uid] -= len(job.blob)
+        self._bytes[job.uid] -= job.size
         if not jobs:
             del self._jobs[job.uid]
             self._turn.remove(job.uid)
@@ -68,9 +69,13 @@ class JobQueue:
     def serve(self, job: Job) -> None:
         """Remove a job that runs now: its user's next one goes after the next one of every other user."""
         self.remove(job)
-        if job.uid in self._turn:
-            self._turn.remove(job.uid)
-            self._turn.append(job.uid)
+        self.end_turn(job.uid)
+
+    def end_turn(self, uid: int) -> None:
+        """Have every other user's next job go before this one's."""
+        if uid in self._turn:
+            self._turn.remove(uid)
+            self._turn.append(uid)
 
     def wait_for(self, job: Job) -> None:
         """Move a background job to where those of waiting clients are."""

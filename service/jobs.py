@@ -6,6 +6,7 @@ for the cause of a step that should not have been.
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, field, replace
 
 from precompiled.service.events import Moved
@@ -17,11 +18,13 @@ JOB_MOVES = {
     ("queued", "assign"): "running",
     ("queued", "refuse"): "failed",
     ("queued", "cancel"): "dropped",
+    ("queued", "displace"): "dropped",
     ("queued", "shut-down"): "dropped",
     ("running", "park"): "queued",
     ("running", "publish"): "published",
     ("running", "fail"): "failed",
     ("running", "lose-worker"): "queued",
+    ("running", "displace"): "queued",
     ("running", "quarantine"): "quarantined",
     ("running", "cancel"): "dropped",
     ("running", "shut-down"): "dropped",
@@ -57,11 +60,11 @@ class Seat:
 
     uid: int
     device: str
-    interpreter: bytes  # all fields of wire.Interpreter, later ones as well
+    interpreter: bytes  # a digest of all fields of wire.Interpreter, later ones as well: these may be a megabyte
 
     @classmethod
     def of(cls, uid: int, device: str, interpreter: wire.Interpreter) -> Seat:
-        return cls(uid, device, wire.interpreter_bytes(interpreter))
+        return cls(uid, device, hashlib.sha256(wire.interpreter_bytes(interpreter)).digest())
 
     @property
     def of_courier(self) -> Seat:
@@ -82,7 +85,9 @@ class Job:
     interested: dict[str, bytes] = field(default_factory=dict)  # id of a submit -> its client
     state: str = "queued"
     worker: int | None = None
+    size: int = 0  # bytes that it takes while it is queued
     deaths: int = 0
+    displaced: int = 0  # how often it was stopped for another user's job
     attempt: int = 0
     since: float = 0.0  # when it was queued first
     parked_until: float = 0.0  # another host, or the farm, compiles it: no worker is to have it before

@@ -7,6 +7,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 
 import msgspec
+from precompiled.service.log_lines import plain
 
 from precompiled import wire
 
@@ -36,7 +37,7 @@ class Metrics:
         counters = self._of[uid]
         if counter in BY_REASON:
             table = counters.reasons[counter]
-            reason = reason[:MAX_REASON_LENGTH]
+            reason = plain(reason, MAX_REASON_LENGTH)
             if reason not in table and len(table) >= MAX_REASONS:
                 reason = "other"
             table[reason] = table.get(reason, 0) + int(amount)

@@ -6,10 +6,11 @@
        ├──── pidfd: its death, at once ──┤
        └──── pipe: its stdout + stderr ──┘   (the last 64 KiB are kept, for the message about its death)
 
-A worker is executed (never forked without exec: the daemon has threads in libzmq) as
-``<the client's python> -m precompiled.service.worker``, as the client's user, with variables of its own, pinned to
-one device. Its memory is that of its whole process tree. It is reported gone only when its tree has been killed and it
-has been reaped, so the scheduler may start another at once.
+A worker is executed by service/launcher.py as ``<the client's python> -m precompiled.service.worker``, as the client's
+user, with variables of its own, pinned to one device. Its memory is that of its whole process tree. It is reported gone
+only when its tree has been killed and it has been reaped, so the scheduler may start another at once.
+
+Nothing here waits for what a user controls: an exec happens in the launcher, and an end is noticed when it comes.
 """
 
 from __future__ import annotations
@@ -18,16 +19,13 @@ import logging
 import os
 import select
 import signal
-import socket
-import subprocess
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 
+import msgspec
 import psutil
-from precompiled.service import launch, processes
-from precompiled.service.channel import Channel
+from precompiled.service import launcher, processes
 from precompiled.service.devices import DeviceError, Devices
 from precompiled.service.events import (
     Event,
@@ -39,8 +37,8 @@ from precompiled.service.events import (
     WorkerGone,
     WorkerReady,
 )
-from precompiled.service.jobs import COURIER
-from precompiled.service.launch import StartError
+from precompiled.service.log_lines import UserLines, plain
+from precompiled.service.worker_process import StartError, WorkerProcess, start_worker
 
 from precompiled import wire
 from precompiled.core.errors import WireError
@@ -51,39 +49,14 @@ LOG_BYTES = 64 << 10  # of a worker's output kept
 DETAIL_BYTES = 1500  # of it shown in a message
 EXIT_GRACE_S = 3.0  # between Exit and SIGKILL
 REAP_S = 0.05  # between two looks for killed descendants
+REAPED_PER_TURN = 256  # orphans: a user can make them without end
 ORPHAN_S = 10.0  # how long a killed descendant is waited for
-GONE_S = 2.0  # how long a killed worker is: one that hangs in the kernel (a driver, NFS) must not stop the daemon
+READS_AT_END = 32  # of a dead worker's output: a descendant of another session may write to it for ever
+GONE_S = 2.0  # how long a killed worker is waited for: one may hang in the kernel (a driver, NFS)
+MESSAGE_CHARS = 8000  # of what a worker says of a job: each client that waits for the job is sent a copy
 YIELDING = 19  # the autogroup niceness of a worker that gives way
 AUTOGROUP_RETRY_S = 0.11  # the kernel takes one change per 0.1 s, over all unprivileged processes
 MEMORY_CHECK_S = 1.0  # between two looks at a busy worker's memory
-
-
-@dataclass(eq=False)
-class _Process:
-    number: int
-    uid: int
-    device: str
-    interpreter: wire.Interpreter
-    popen: subprocess.Popen[bytes]
-    channel: Channel
-    output: int  # the reading end of its stdout and stderr
-    pidfd: int
-    started: float
-    ps: psutil.Process | None  # None: it was dead already, which the next check() sees
-    tail: bytearray = field(default_factory=bytearray)
-    ready: wire.Ready | None = None
-    job: str = ""
-    job_since: float = 0.0
-    jobs_done: int = 0
-    rss: int = 0
-    memory_checked: float = 0.0
-    leave_by: float | None = None  # it was asked to exit, and is killed at this time
-    reason: str = ""  # why it is ended; "" while it is not
-    yields_until: float | None = None  # None: it does not
-
-    @property
-    def pid(self) -> int:
-        return self.popen.pid
 
 
 class Pool:
@@ -91,15 +64,17 @@ class Pool:
 
     def __init__(
         self, *, system: bool, job_memory_bytes: int, devices: Devices, cache_dir: Path | None = None,
-        clock: Callable[[], float] = time.monotonic,
+        memory_bytes: int = 0, lines: UserLines | None = None, clock: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
         self._system = system
         self._job_memory_bytes = job_memory_bytes
+        self._memory_bytes = memory_bytes  # of all busy workers; 0: no bound
         self._devices = devices
         self._cache_dir = cache_dir
+        self._lines = lines or UserLines()
         self._clock = clock
-        self._processes: dict[int, _Process] = {}
-        self._by_fd: dict[int, _Process] = {}
+        self._processes: dict[int, WorkerProcess] = {}
+        self._by_fd: dict[int, WorkerProcess] = {}
         self._events: list[Event] = []  # for the next take_events()
         # Pids of killed descendants, which may become our children -> until when they are looked for.
         self._orphans: dict[int, float] = {}
@@ -109,22 +84,27 @@ class Pool:
     def start(self, order: StartWorker) -> None:
         """Start a worker; one that cannot be started is reported gone by the next ``take_events``."""
         try:
-            process = self._spawn(order)
+            process = start_worker(
+                order, self._devices, system=self._system, cache_dir=self._cache_dir
+            )
         except (StartError, DeviceError) as error:
-            log.warning("worker %d does not start: %s", order.worker, error)
-            self._events.append(WorkerGone(order.worker, "cannot-start", str(error)))
+            if self._lines.allows(order.uid):
+                log.warning("worker %d does not start: %s", order.worker, error)
+            reason = error.reason if isinstance(error, StartError) else "cannot-start"
+            self._events.append(WorkerGone(order.worker, reason, str(error)))
             return
         self._processes[order.worker] = process
         self._yield(process, order.yields_until)
         for fd in (process.channel.fileno(), process.output, process.pidfd):
             self._by_fd[fd] = process
-        log.info("worker %d: pid %d, %s, uid %d, %s", order.worker, process.pid, order.device, order.uid,
-                 order.interpreter.executable)  # fmt: skip
+        if self._lines.allows(order.uid):
+            log.info("worker %d: pid %d, %s, uid %d, %s", order.worker, process.pid, order.device, order.uid,
+                     order.interpreter.executable)  # fmt: skip
 
     def run(self, order: RunJob) -> None:
         process = self._processes.get(order.worker)
-        if process is None:
-            return  # it has died in this round; the scheduler gets its WorkerGone next
+        if process is None or process.ending is not None:
+            return  # it has died in this round; the scheduler gets its WorkerGone
         process.job, process.job_since = order.job.key, self._clock()
         process.memory_checked = 0.0
         self._yield(process, order.yields_until)
@@ -149,11 +129,11 @@ class Pool:
         """What to poll: descriptor -> select.POLLIN, or with select.POLLOUT."""
         wanted: dict[int, int] = {}
         for process in self._processes.values():
-            if not process.channel.closed:
+            if not process.channel.closed and process.ending is None:
                 wanted[process.channel.fileno()] = select.POLLIN | (
                     select.POLLOUT if process.channel.wants_write else 0
                 )
-            if process.output >= 0:
+            if process.output >= 0 and process.ending is None:
                 wanted[process.output] = select.POLLIN
             if process.pidfd >= 0:
                 wanted[process.pidfd] = select.POLLIN
@@ -170,7 +150,7 @@ class Pool:
         times += [MEMORY_CHECK_S for p in self._processes.values() if p.job or p.pidfd < 0]
         if self._events:
             times.append(0.0)
-        if self._orphans:
+        if self._orphans or any(p.ending is not None for p in self._processes.values()):
             times.append(REAP_S)
         return max(0.0, min(times)) if times else None
 
@@ -179,7 +159,9 @@ class Pool:
         process = self._by_fd.get(fd)
         if process is None or process.number not in self._processes:
             return  # ended earlier in this round
-        if fd == process.output:
+        if process.ending is not None:
+            self._reap(process)
+        elif fd == process.output:
             self._read_output(process)
         elif fd == process.pidfd:
             self._end(process, "")
@@ -192,19 +174,41 @@ class Pool:
         """Look for what no descriptor tells: memory, grace periods, deaths where the kernel has no pidfd."""
         now = self._clock()
         for process in list(self._processes.values()):
+            if process.ending is not None:
+                self._reap(process)
+                continue
             if process.yields_until is not None and now >= process.yields_until:
                 self._yield(process, 0.0)
             if processes.has_exited(process.pid):
                 self._end(process, "")
             elif process.leave_by is not None and now >= process.leave_by:
                 self._end(process, process.reason or "no-exit")
-            elif process.job and now - process.memory_checked >= MEMORY_CHECK_S:
-                process.memory_checked = now
-                process.rss = processes.resident(processes.tree(process.ps))
-                if process.rss > self._job_memory_bytes:
-                    mib = process.rss >> 20
-                    self._end(process, "memory", f"{mib} MiB resident, over the {self._job_memory_bytes >> 20} allowed")
+        self._check_memory(now)
         self._reap_orphans()
+
+    def _check_memory(self, now: float) -> None:
+        """Look at one worker per turn, the one that was looked at longest ago: a tree may be large."""
+        there = [p for p in self._processes.values() if p.ending is None]
+        busy = [p for p in there if p.job or p.ready is None]
+        process = min(there, key=lambda p: p.memory_checked, default=None)
+        if process is None or now - process.memory_checked < MEMORY_CHECK_S:
+            return
+        members = self._look_at_memory(process, now)
+        allowed, mib = self._job_memory_bytes, process.rss >> 20
+        if members >= processes.MAX_TREE:
+            self._end(process, "memory", f"it has {members} processes or more")
+        elif process.rss > allowed:
+            self._end(process, "memory", f"{mib} MiB resident, over the {allowed >> 20} allowed")
+        elif self._memory_bytes and sum(p.rss for p in busy) > self._memory_bytes:
+            largest = max(busy, key=lambda p: p.rss)
+            text = f"{largest.rss >> 20} MiB resident, the most of {len(busy)} that have more than there is for all"
+            self._end(largest, "memory", text)
+
+    def _look_at_memory(self, process: WorkerProcess, now: float) -> int:
+        """Note what a worker's tree has resident; how many processes it is."""
+        members = processes.tree(process.ps)
+        process.memory_checked, process.rss = now, processes.resident(members)
+        return len(members)
 
     def take_events(self) -> list[Event]:
         events, self._events = self._events, []
@@ -218,12 +222,12 @@ class Pool:
             if uid is not None and process.uid != uid:
                 continue
             state = (
-                "stopping" if process.leave_by is not None
+                "stopping" if process.leave_by is not None or process.ending is not None
                 else "starting" if process.ready is None
                 else "busy" if process.job else "idle"
             )  # fmt: skip
             if now - process.memory_checked >= MEMORY_CHECK_S:  # reads every process of the host: not per request
-                process.memory_checked, process.rss = now, processes.resident(processes.tree(process.ps))
+                self._look_at_memory(process, now)
             ready = process.ready
             found.append(wire.WorkerStatus(
                 pid=process.pid, device=process.device,
@@ -240,14 +244,16 @@ class Pool:
         for process in list(self._processes.values()):
             self._end(process, process.reason or "shut-down")
         deadline = self._clock() + EXIT_GRACE_S
-        while self._orphans and self._clock() < deadline:
+        while (self._orphans or self._processes) and self._clock() < deadline:
+            for process in list(self._processes.values()):
+                self._reap(process)
             self._reap_orphans()
-            if self._orphans:
+            if self._orphans or self._processes:
                 time.sleep(0.01)  # they are killed; the kernel is tearing them down
 
     # ------------------------------------------------ shares
 
-    def _yield(self, process: _Process, until: float) -> None:
+    def _yield(self, process: WorkerProcess, until: float) -> None:
         """Have this worker and its compilers give way to the programs that run, until ``until``; 0: no longer.
 
         By its autogroup (sched(7)): a worker leads a session, so its niceness has no effect on other sessions; and a
@@ -265,57 +271,9 @@ class Pool:
             log.debug("worker %d has no autogroup of its own: %s", process.number, error)
         process.yields_until = until if yields else None
 
-    # ------------------------------------------------ starting
-
-    def _spawn(self, order: StartWorker) -> _Process:
-        interpreter = order.interpreter
-        if not os.path.isabs(interpreter.executable) or "\0" in interpreter.executable:
-            raise StartError(f"the interpreter {interpreter.executable[:200]!r} is not an absolute path")
-        courier = order.device == COURIER
-        visible = "" if courier else self._devices.visible(order.device)
-        variables = launch.variables(order.uid, interpreter.variables, visible, system=self._system)
-        user: dict[str, object] = {}
-        if self._system:
-            # The interpreter is checked by executing it as the user: a check by root would tell users about files
-            # that they cannot see.
-            user = {"user": order.uid, "group": order.gid, "extra_groups": launch.groups(order.uid, order.gid)}
-            if self._cache_dir is not None:
-                launch.make_store_root(self._cache_dir, order.uid, order.gid)
-        try:
-            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-            try:
-                reading, writing = os.pipe()
-            except OSError:
-                ours.close()
-                theirs.close()
-                raise
-        except OSError as error:  # no descriptors are left: each client takes one
-            raise StartError(f"no channel to a worker can be had: {error}") from error
-        try:
-            popen = subprocess.Popen(
-                [interpreter.executable, "-m", "precompiled.service.worker", "--control-fd", str(theirs.fileno()),
-                 *(["--courier"] if courier else [])],
-                stdin=subprocess.DEVNULL, stdout=writing, stderr=writing, env=variables, cwd="/",
-                pass_fds=(theirs.fileno(),), start_new_session=True, umask=0o077, **user,  # type: ignore[call-overload]
-            )  # fmt: skip
-        except (OSError, ValueError, subprocess.SubprocessError) as error:
-            ours.close()
-            os.close(reading)
-            raise StartError(f"{interpreter.executable} cannot be executed: {error}") from error
-        finally:
-            theirs.close()
-            os.close(writing)
-        os.set_blocking(reading, False)
-        try:
-            pidfd = os.pidfd_open(popen.pid)
-        except (AttributeError, OSError):
-            pidfd = -1  # a kernel before 5.3: deaths are seen by check() and by the closed stream
-        return _Process(order.worker, order.uid, order.device, interpreter, popen, Channel(ours), reading, pidfd,
-                        self._clock(), processes.find(popen.pid))  # fmt: skip
-
     # ------------------------------------------------ reading
 
-    def _read_control(self, process: _Process) -> None:
+    def _read_control(self, process: WorkerProcess) -> None:
         try:
             messages = process.channel.receive()
         except WireError as error:
@@ -324,23 +282,34 @@ class Pool:
         for message in messages:
             match message:
                 case wire.Ready():
+                    if process.ready is not None:
+                        self._end(process, "protocol", "it said Ready twice")
+                        return
                     if message.protocol != wire.PROTOCOL:
                         text = (
                             f"its precompiled {message.version} speaks protocol {message.protocol}, not {wire.PROTOCOL}"
                         )
                         self._end(process, "protocol-version", text)
                         return
-                    process.ready = message
+                    process.ready = msgspec.structs.replace(
+                        message, python=plain(message.python), torch=plain(message.torch)
+                    )
                     self._events.append(WorkerReady(process.number))
                 case wire.Finished():
+                    if not process.job:
+                        self._end(process, "protocol", "it finished what it had not been given")
+                        return
                     process.job = ""
                     process.jobs_done += 1
-                    self._events.append(WorkerDone(process.number, message))
+                    shown = msgspec.structs.replace(
+                        message, message=message.message[-MESSAGE_CHARS:], reason=plain(message.reason)
+                    )
+                    self._events.append(WorkerDone(process.number, shown))
         if process.channel.closed and process.leave_by is None:
             # It is exiting, or has closed the stream: in either case it gets no more jobs.
             process.leave_by = self._clock() + EXIT_GRACE_S
 
-    def _read_output(self, process: _Process) -> None:
+    def _read_output(self, process: WorkerProcess) -> None:
         try:
             data = os.read(process.output, 1 << 16)
         except BlockingIOError:
@@ -352,9 +321,10 @@ class Pool:
             return
         process.tail += data
         del process.tail[:-LOG_BYTES]
-        log.debug("worker %d says: %s", process.number, data.decode(errors="replace").rstrip())
+        if log.isEnabledFor(logging.DEBUG):
+            log.debug("worker %d says: %s", process.number, data.decode(errors="replace").rstrip())
 
-    def _close_output(self, process: _Process) -> None:
+    def _close_output(self, process: WorkerProcess) -> None:
         if process.output >= 0:
             self._by_fd.pop(process.output, None)
             os.close(process.output)
@@ -362,23 +332,36 @@ class Pool:
 
     # ------------------------------------------------ ending
 
-    def _end(self, process: _Process, reason: str, detail: str = "") -> None:
-        """Kill the tree, reap the worker, close everything, report it gone."""
-        if self._processes.pop(process.number, None) is None:
+    def _end(self, process: WorkerProcess, reason: str, detail: str = "") -> None:
+        """Kill the tree; once the worker is reaped, or GONE_S have passed, close everything and report it gone."""
+        if process.ending is not None or process.number not in self._processes:
             return
+        process.ending = reason, detail
+        process.gone_by = self._clock() + GONE_S
         self._kill_tree(process)  # before it is reaped, which frees its pid for another process
-        try:
-            status = process.popen.wait(GONE_S)
-        except subprocess.TimeoutExpired:
-            status = None  # reaped when it ends (_reap_orphans)
-        while process.output >= 0 and processes.readable(process.output):
-            self._read_output(process)
+        self._reap(process)
+
+    def _reap(self, process: WorkerProcess) -> None:
+        """Report a killed worker gone, if it is. This does not wait: a user can keep what is killed from ending."""
+        assert process.ending is not None
+        status = process.popen.poll()
+        if status is None and self._clock() < process.gone_by:
+            return
+        if status is None:
+            self._orphans[process.pid] = self._clock() + ORPHAN_S
+        self._processes.pop(process.number, None)
+        reason, detail = process.ending
+        for _ in range(READS_AT_END):
+            if process.output >= 0 and processes.readable(process.output):
+                self._read_output(process)
         for fd in (process.channel.fileno(), process.pidfd):
             self._by_fd.pop(fd, None)
         process.channel.close()
         if process.pidfd >= 0:
             os.close(process.pidfd)
         self._close_output(process)
+        if not reason and process.ready is None and status == launcher.CANNOT_START:
+            reason = "cannot-start"
         reason = reason or process.reason or "died"
         if not detail:
             detail = "killed, and still there" if status is None else processes.describe(status)
@@ -387,10 +370,11 @@ class Pool:
         tail = bytes(process.tail[-DETAIL_BYTES:]).decode(errors="replace").strip()
         if tail and process.reason == "" and reason not in ("idle", "evicted", "shut-down"):
             detail += f"; its last words: {tail}"
-        log.info("worker %d (pid %d) is gone: %s, %s", process.number, process.pid, reason, detail)
+        if self._lines.allows(process.uid):
+            log.info("worker %d (pid %d) is gone: %s, %s", process.number, process.pid, reason, detail)
         self._events.append(WorkerGone(process.number, reason, detail))
 
-    def _kill_tree(self, process: _Process) -> None:
+    def _kill_tree(self, process: WorkerProcess) -> None:
         members = processes.kill_tree(process.pid, process.ps)
         lost = processes.adopted(process.pid)
         processes.kill(lost)
@@ -415,5 +399,8 @@ class Pool:
                 del self._orphans[pid]
         # Also reap those that ended by themselves. Not workers, nor what another thread of ours has started in our
         # session (nvidia-smi): their statuses are waited for elsewhere, so each child is looked at before it is reaped.
-        while (pid := processes.ended_child()) and pid not in ours and processes.session_of(pid) != os.getsid(0):
+        for _ in range(REAPED_PER_TURN):
+            pid = processes.ended_child()
+            if not pid or pid in ours or processes.session_of(pid) == os.getsid(0):
+                break
             os.waitpid(pid, os.WNOHANG)

@@ -19,12 +19,42 @@ def find(pid: int) -> psutil.Process | None:
         return None
 
 
+MAX_TREE = 1000  # processes of one tree: a compile has some per core, and a look at each takes time
+
+
 def tree(root: psutil.Process | None) -> list[psutil.Process]:
-    """A process and its descendants; none of them where it has ended."""
+    """A process and its descendants, up to MAX_TREE; none of them where it has ended."""
     with suppress(psutil.Error):
-        if root is not None:
-            return [root, *root.children(recursive=True)]
+        if root is not None and root.is_running():
+            if not _KERNEL_LISTS_CHILDREN:
+                return [root, *root.children(recursive=True)][:MAX_TREE]
+            return [root, *_descendants(root.pid)]
     return []
+
+
+# psutil reads every process of the host to find children: as many as all users together have.
+_KERNEL_LISTS_CHILDREN = os.path.exists(f"/proc/{os.getpid()}/task/{os.getpid()}/children")
+
+
+def _children(pid: int) -> list[int]:
+    found: list[int] = []
+    with suppress(OSError, ValueError):  # ended meanwhile
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{thread}/children") as file:
+                found += map(int, file.read().split())
+    return found
+
+
+def _descendants(pid: int) -> list[psutil.Process]:
+    found: dict[int, psutil.Process] = {}
+    pids = _children(pid)
+    while pids and len(found) < MAX_TREE - 1:
+        child = pids.pop()
+        if child not in found:
+            with suppress(psutil.Error):
+                found[child] = psutil.Process(child)
+                pids += _children(child)
+    return list(found.values())
 
 
 def resident(members: Iterable[psutil.Process]) -> int:
@@ -67,10 +97,10 @@ def become_subreaper() -> bool:
 def adopted(session: int) -> list[psutil.Process]:
     """Our own children that belong to another's session: descendants that it lost, and the kernel gave to us."""
     found = []
-    for child in psutil.Process().children():
+    for pid in _children(os.getpid()) if _KERNEL_LISTS_CHILDREN else [c.pid for c in psutil.Process().children()]:
         with suppress(OSError, psutil.Error):
-            if child.pid != session and os.getsid(child.pid) == session:
-                found += [child, *child.children(recursive=True)]
+            if pid != session and os.getsid(pid) == session:
+                found += tree(psutil.Process(pid))
     return found
 
 

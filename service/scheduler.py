@@ -4,10 +4,12 @@ A job::
 
     queued ---assign---> running --publish--> published
       |  ^                  |-----fail------> failed
-      |  '-lose-worker,park-|                                 (park: another host compiles it; it is asked again)
+      |  '-lose-worker,park,|                                 (park: another host compiles it; it is asked again)
+      |           displace--|                                 (displace: another user's job has its place)
       |                     '--quarantine---> quarantined     (it killed two workers, or ran out of time)
       '--refuse--> failed                                     (its seat cannot start a worker)
     queued, running --cancel--> dropped                       (a watch's, whose sources have changed)
+    queued --displace--> dropped                              (the queue is full, and another user holds less)
     queued, running --shut-down--> dropped
 
 A worker::
@@ -27,7 +29,9 @@ between users by turns, first come first served within a user. A background job 
 from __future__ import annotations
 
 from collections import Counter, deque
+from collections.abc import Iterator
 
+from precompiled.service import shares
 from precompiled.service.events import (
     Asked,
     Cancelled,
@@ -51,38 +55,23 @@ from precompiled.service.events import (
 )
 from precompiled.service.job_queue import JobQueue
 from precompiled.service.jobs import Flight, Job, Seat, Worker
+from precompiled.service.refusals import CANCELLED, GIVEN_UP, STOPPING, WITHOUT_A_RECORD, rejected
 
 from precompiled import wire
-from precompiled.core.errors import (
-    DEVICE_LOST,
-    GPU_UNAVAILABLE,
-    MADE_UP_DEVICE,
-    NO_COMPILER,
-    NO_COMPILER_ACTION,
-    STORE_UNWRITABLE,
-)
+from precompiled.core.errors import DEVICE_LOST
 
 MAX_INTERESTED = 4096  # clients told about one job's end; more are accepted, and read the store like everybody
+MAX_INTERESTED_OF_USER = 8192  # the same over all jobs of one user
+USUAL_MESSAGE_BYTES = 16 << 10  # of a submit without its graph: what is above counts as the graph does
 MAX_QUARANTINED = 4096  # keys and seats; the oldest is forgotten first
 MIN_PARKED_S, MAX_PARKED_S = 0.1, 60.0
 MAX_DEATHS = 2  # workers that one key may kill
 MAX_COURIERS = 4  # of one user: each is a process beside the limits of workers, of a seat of its own
 COURIER_S = 60.0  # that a courier may take, and before the next one is tried where one was lost
+MAX_HOST_FULL, HOST_FULL_S = 30, 1.0  # starts that the host has no room for, in a row, and the pause after each
 MAX_START_FAILURES = 2  # in a row, before a seat is refused for a while
 EXPECTED_IN_VAIN_S = 24 * 3600.0  # for this long a seat gets no worker ahead of a graph, after one that got none
 FINISHED_KEPT = 64  # ended jobs whose stories are kept for diagnosis
-# Failures that say nothing of the graph, so that no record in the store does: clients are told which it was, and what
-# to do where the message does not say it.
-_WITHOUT_A_RECORD = {
-    DEVICE_LOST: "It is compiled by the next process that asks",
-    GPU_UNAVAILABLE: "A worker needs a context there, and room for what it measures",
-    MADE_UP_DEVICE: "It is compiled where the GPU is",
-    NO_COMPILER: NO_COMPILER_ACTION,
-    STORE_UNWRITABLE: "`precompiled doctor` says which directory cannot be written",
-    "store-unreadable": "",
-    "store-untrusted": "",
-    "too-many-variants": "`precompiled clear KEY` makes room; or mark fewer sizes dynamic",
-}
 
 
 class Scheduler:
@@ -94,12 +83,14 @@ class Scheduler:
         self.jobs: dict[Flight, Job] = {}  # queued and running
         self.finished: deque[Job] = deque(maxlen=FINISHED_KEPT)
         self.stopping = False
-        self._queue = JobQueue(limits)
+        self._queue = JobQueue()
         self._quarantined: dict[Flight, tuple[float, str]] = {}  # -> until when, and why
         self._refused: dict[Seat, tuple[float, str]] = {}
         # Seats of workers that were started ahead of a graph, and failed or got none.
         self._expected_in_vain: dict[Seat, tuple[float, str]] = {}
         self._start_failures: Counter[Seat] = Counter()
+        self._host_full = 0  # starts in a row that the host had no room for
+        self._starts_at = 0.0  # no worker is started before
         self._sequence = 0
         self._mean_job_s = 5.0  # a guess, until jobs have ended
 
@@ -130,7 +121,9 @@ class Scheduler:
                 times.append(worker.since + min(limits.worker_idle_s, limits.extra_idle_s))
                 times.append(worker.since + limits.worker_idle_s)
         times = [at for at in times if at > now]
+        times += shares.next_wakes(self._queue, self.workers, limits, now)
         times += [job.since + limits.age_s for job in self._queue if not job.waiting]
+        times += [self._starts_at] if self._starts_at > now else []
         times += [at for job in self._queue for at in (job.parked_until, job.kept_until) if at > now]
         return max(0.0, min(times) - now) if times else None
 
@@ -164,7 +157,7 @@ class Scheduler:
         message, uid = event.message, event.uid
         flight: Flight = (uid, message.store, message.key)
         if self.stopping:
-            out.append(_rejected(event, "stopping", "The daemon is stopping", "Submit again when it is back"))
+            out.append(rejected(event, "stopping", "The daemon is stopping", "Submit again when it is back"))
             out.append(Count(uid, "rejected", reason="stopping"))
             return
         job = self.jobs.get(flight)
@@ -178,15 +171,19 @@ class Scheduler:
             (*self._refused.get(seat, (0.0, "")), "worker-cannot-start", "See `precompiled doctor`"),
         ):
             if until > now:
-                out.append(_rejected(event, code, f"{why} ({until - now:.0f} s to go)", action))
+                out.append(rejected(event, code, f"{why} ({until - now:.0f} s to go)", action))
                 out.append(Count(uid, "rejected", reason=code))
                 return
-        if self._queue.is_full(uid, len(event.blob)):
+        size = len(event.blob) + max(0, len(wire.encode(message)) - USUAL_MESSAGE_BYTES)
+        displaced = shares.room_for(self._queue, uid, size, self.limits)
+        if displaced is None:
             out.append(Reply(event.client, wire.Busy(message.id, message.key, self._retry_after())))
             out.append(Count(uid, "rejected", reason="busy"))
             return
+        for other in displaced:
+            self._displace(other, now, out)
         self._sequence += 1
-        job = Job(self._sequence, uid, event.gid, message, event.blob, seat, message.waiting, since=now)
+        job = Job(self._sequence, uid, event.gid, message, event.blob, seat, message.waiting, since=now, size=size)
         job.story.append((now, "submit"))
         self._interest(job, event)
         self.jobs[flight] = job
@@ -197,6 +194,13 @@ class Scheduler:
         state = "running" if job.state == "running" else "queued"
         position = 0 if state == "running" else self._queue.position(job)
         out.append(Reply(event.client, wire.Accepted(message.id, message.key, state, position)))  # type: ignore[arg-type]
+
+    def _displace(self, job: Job, now: float, out: list[Instruction]) -> None:
+        """Drop a queued job for another user's: its clients submit it again later."""
+        self._queue.remove(job)
+        out.append(job.move("displace", now))
+        out.append(Count(job.uid, "rejected", reason="busy"))
+        self._end(job, out, wire.Busy("", job.submit.key, self._retry_after()))
 
     def _expected(self, event: Expected, now: float, out: list[Instruction]) -> None:
         """Start a worker for an expected graph, where that takes no slot from a job, and evicts no warm worker."""
@@ -231,6 +235,7 @@ class Scheduler:
             return  # it was told to leave before it became ready
         worker.move("ready", now)
         worker.was_ready = True
+        self._host_full = 0
         del self._start_failures[worker.seat]
         self._refused.pop(worker.seat, None)
         self._assign_jobs(now, out)
@@ -240,7 +245,8 @@ class Scheduler:
         if worker is None or worker.state == "stopping":
             return  # too late: it is being ended, and its job with it
         job = worker.job
-        if job is None or (finished.id, finished.key) != (job.submit.id, job.submit.key):
+        known = job is not None and (finished.id, finished.key) == (job.submit.id, job.submit.key)
+        if job is None or not known or (finished.outcome == "kept" and not worker.is_courier):
             # A worker runs its user's code: this is bad input, and no error of ours.
             self._kill(worker, "protocol", now, out)
             return
@@ -264,9 +270,9 @@ class Scheduler:
             out.append(job.move("fail", now, finished.reason))
             out.append(Count(job.uid, "failed"))
             why = finished.message or finished.reason
-            action = _WITHOUT_A_RECORD.get(finished.reason, "")
+            action = WITHOUT_A_RECORD.get(finished.reason, "")
             # Else the client goes by the record, where there is one.
-            code = finished.reason if finished.reason in _WITHOUT_A_RECORD else "compile-failed"
+            code = finished.reason if finished.reason in WITHOUT_A_RECORD else "compile-failed"
             self._end(job, out, wire.Rejected(code, why, action, key=job.submit.key))
         else:
             out.append(job.move("publish", now, finished.outcome))
@@ -294,7 +300,10 @@ class Scheduler:
             self._keep(job, now, COURIER_S, why, out)
         elif job is not None:
             self._lost(job, reason, why, now, out)
-        elif not worker.was_ready:
+        elif reason == "host-full" and self._host_full < MAX_HOST_FULL:
+            self._host_full += 1
+            self._starts_at = now + HOST_FULL_S
+        elif not worker.was_ready and reason != "displaced":
             self._start_failed(worker, why, now, out)
         self._assign_jobs(now, out)
 
@@ -311,7 +320,7 @@ class Scheduler:
         job.worker = None
         if self.stopping:
             out.append(job.move("shut-down", now))
-            self._end(job, out, _STOPPING)
+            self._end(job, out, STOPPING)
             return
         if job.deaths < MAX_DEATHS and reason != "timeout":  # a second try would take as long
             out.append(job.move("lose-worker", now, why))
@@ -358,7 +367,7 @@ class Scheduler:
             for name in ids & job.interested.keys():
                 del job.interested[name]
             if not job.interested:
-                self._give_up(job, _CANCELLED, now, out)
+                self._give_up(job, CANCELLED, now, out)
         self._assign_jobs(now, out)
 
     def _give_up(self, job: Job, told: wire.Rejected, now: float, out: list[Instruction]) -> None:
@@ -383,7 +392,7 @@ class Scheduler:
         if isinstance(event.message, wire.GiveUp):
             found = [flight for flight in self.jobs if meant(flight)]
             for flight in found:
-                self._give_up(self.jobs[flight], _GIVEN_UP, now, out)
+                self._give_up(self.jobs[flight], GIVEN_UP, now, out)
             self._assign_jobs(now, out)
         else:
             found = [flight for flight in self._quarantined if meant(flight)]
@@ -429,7 +438,7 @@ class Scheduler:
                 assert job.worker is not None
                 self.workers[job.worker].job = None
             out.append(job.move("shut-down", now))
-            self._end(job, out, _STOPPING)
+            self._end(job, out, STOPPING)
         for worker in self.workers.values():
             if worker.state == "idle":
                 self._leave(worker, "shut-down", now, out)
@@ -439,11 +448,37 @@ class Scheduler:
     # ------------------------------------------------ jobs to workers
 
     def _assign_jobs(self, now: float, out: list[Instruction]) -> None:
-        while not self.stopping and self._slots_used() < self.limits.slots:
-            if not self._place_one(now, out):
+        if self.stopping:
+            return
+        while self._slots_used() < self.limits.slots and self._place_one(self._in_order(now), now, out):
+            pass
+        self._share_slots(now, out)
+        self._offer_jobs(now, out)
+
+    def _in_order(self, now: float) -> Iterator[Job]:
+        """The queued jobs as they get slots: first those of users who have waited and have nothing under way."""
+        first = shares.claims(self._queue, self.workers, self.limits, now)
+        yield from first
+        yield from (job for job in self._queue.ready(now) if job not in first)
+
+    def _share_slots(self, now: float, out: list[Instruction]) -> None:
+        """Give users with nothing under way a slot above the limit, and where no process is left, another's place."""
+        while claims := shares.claims(self._queue, self.workers, self.limits, now):
+            if self._slots_used() >= self.limits.processes or not self._place_one(iter(claims), now, out):
+                break
+        leaving = sum(worker.makes_room for worker in self.workers.values())
+        for job in claims[leaving:]:
+            worker = shares.longest_running(self.workers.values(), job.uid, self.limits, now)
+            if worker is None:
                 return
-        if not self.stopping:
-            self._offer_jobs(now, out)
+            other, worker.job = worker.job, None
+            self._kill(worker, "displaced", now, out)
+            worker.makes_room = True
+            if other is not None:
+                out.append(other.move("displace", now, f"for uid {job.uid}"))
+                other.worker, other.attempt, other.displaced = None, other.attempt - 1, other.displaced + 1
+                self._queue.add(other)
+            self._queue.end_turn(worker.seat.uid)
 
     def _offer_jobs(self, now: float, out: list[Instruction]) -> None:
         """Give couriers what no slot is free for, where its user has a farm. What a starting worker is for is not."""
@@ -479,8 +514,8 @@ class Scheduler:
     def _time_limit(self, worker: Worker) -> float:
         return COURIER_S if worker.is_courier else self.limits.job_timeout_s
 
-    def _place_one(self, now: float, out: list[Instruction]) -> bool:
-        """Use one free slot for the first queued job that can have it; whether one could."""
+    def _place_one(self, jobs: Iterator[Job], now: float, out: list[Instruction]) -> bool:
+        """Use one free slot for the first of these queued jobs that can have it; whether one could."""
         idle: dict[Seat, Worker] = {}
         promised: Counter[Seat] = Counter()  # starting workers, each for one job
         for worker in self.workers.values():
@@ -490,12 +525,14 @@ class Scheduler:
                 promised[worker.seat] += 1
         room = self._room()
         leaving = sum(w.makes_room for w in self.workers.values())
-        for job in self._queue.ready(now):
+        for job in jobs:
             if (ready := idle.get(job.seat)) is not None:
                 self._run(job, ready, now, out)
                 return True
             if promised[job.seat] > 0:
                 promised[job.seat] -= 1
+            elif room > 0 and now < self._starts_at:
+                continue
             elif room > 0:
                 self._start(job.seat, job.gid, job.submit.environment, self._yields_until(job), now, out)
                 return True
@@ -572,33 +609,26 @@ class Scheduler:
 
     def _interest(self, job: Job, event: Submitted) -> None:
         message = event.message
-        if len(job.interested) >= MAX_INTERESTED and message.id not in job.interested:
-            return
+        if job.interested and message.id not in job.interested:
+            of_user = sum(len(other.interested) for other in self.jobs.values() if other.uid == job.uid)
+            if len(job.interested) >= MAX_INTERESTED or of_user >= MAX_INTERESTED_OF_USER:
+                return
         job.interested[message.id] = event.client
 
-    def _end(self, job: Job, out: list[Instruction], message: wire.Accepted | wire.Rejected) -> None:
+    def _end(self, job: Job, out: list[Instruction], message: wire.Accepted | wire.Busy | wire.Rejected) -> None:
         """Forget a job that has ended, and tell the clients that asked for it."""
         del self.jobs[job.flight]
         for name, client in job.interested.items():
             if isinstance(message, wire.Accepted):
                 told: wire.DaemonMessage = wire.Accepted(name, message.key, message.state)
+            elif isinstance(message, wire.Busy):
+                told = wire.Busy(name, message.key, message.retry_after_s)
             else:
                 told = wire.Rejected(message.code, message.message, message.action, name, job.submit.key)
             out.append(Reply(client, told))
         job.blob = b""
         job.interested = {}
         self.finished.append(job)
-
-
-_STOPPING = wire.Rejected("stopping", "The daemon is stopping", "Submit again when it is back")
-
-
-_CANCELLED = wire.Rejected("cancelled", "The watch that asked for it has newer sources", "")
-_GIVEN_UP = wire.Rejected("job-cancelled", "Somebody has cancelled its compile", "The next process asks again")
-
-
-def _rejected(event: Submitted, code: str, message: str, action: str) -> Reply:
-    return Reply(event.client, wire.Rejected(code, message, action, event.message.id, event.message.key))
 
 
 def _remember(table: dict, name: object, value: tuple[float, str]) -> None:

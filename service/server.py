@@ -1,7 +1,7 @@
-"""The ROUTER socket: requests of peers, the peers' uids, and the answers. The only file of the daemon that uses zmq.
+"""The daemon's socket: requests of peers, and the answers. Who a peer is, the kernel says (service/connections.py).
 
-Bad input of a peer ends in a typed ``Rejected``, and raises nothing in the daemon's loop. A frame over the size limit
- makes libzmq close that connection, before anything is allocated; clients check the size themselves.
+Bad input of a peer ends in a typed ``Rejected``, and raises nothing in the daemon's loop. A message over the size limit
+closes that connection, before anything is kept of it; clients check the size themselves.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import logging
 import os
 import re
 import select
+import socket
 import stat
 import time
 from collections import Counter
@@ -19,7 +20,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-import zmq
+from precompiled.service import zmtp
+from precompiled.service.connections import Connection, Connections, capacity
 
 from precompiled import wire
 from precompiled.core import paths
@@ -28,11 +30,6 @@ from precompiled.core.errors import DaemonError, WireError
 
 log = logging.getLogger("precompiled.server")
 
-FRAMES = 3  # at most, after the routing id
-BACKLOG = 1024
-RECEIVE_HWM = 8  # messages per peer waiting in libzmq: graphs are large
-SEND_HWM = 2000  # replies per peer; a peer that does not read loses further ones, and blocks nobody
-MESSAGES_PER_ROUND = 64  # before workers and timers get their turn
 MAX_TEXT = 256  # characters of an id or a name
 LOG_EVERY_S = 10.0  # at most one line per kind of bad input in this time
 _KEY = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}")
@@ -42,7 +39,7 @@ _KEY = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}")
 class Peer:
     """The process that sent a message, as the kernel names it."""
 
-    routing_id: bytes  # the ROUTER's name for the connection: where replies go
+    routing_id: bytes  # our name for the connection: where replies go
     uid: int
     gid: int
     pid: int
@@ -58,7 +55,7 @@ class Request:
 class Lock:
     """The lock of a runtime directory, which its one daemon holds until it exits.
 
-    libzmq unlinks a socket's path before it binds it, so a second daemon would steal the endpoint silently. The file
+    A socket's path is unlinked before it is bound, so a second daemon would steal the endpoint silently. The file
     is never removed: a lock on a file that somebody unlinked would exclude nobody.
     """
 
@@ -100,26 +97,37 @@ class Lock:
 def prepare_runtime_dir(path: Path, *, system: bool) -> None:
     """Make the directory, or check that only we can write to it; raises DaemonError that names what is wrong."""
     wanted = 0o755 if system else 0o700
+
+    def refuse(why: str, action: str) -> DaemonError:
+        return DaemonError(why, action, code="runtime-dir-untrusted")
+
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             os.mkdir(path, wanted)
         except FileExistsError:
             pass
-        found = os.stat(path)
-        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
-            raise DaemonError(
-                f"{path} is not a directory of uid {os.geteuid()}",
-                "Remove it, or set PRECOMPILED_RUNTIME_DIR to another directory", code="runtime-dir-untrusted",
-            )  # fmt: skip
-        if stat.S_IMODE(found.st_mode) != wanted:
-            if stat.S_IMODE(found.st_mode) & 0o022 and os.listdir(path):
-                # Another user may have put a lock that he holds there, or a link.
-                raise DaemonError(
-                    f"others may write to {path}", f"chmod {wanted:o} {path}, after a look at what lies there",
-                    code="runtime-dir-untrusted",
-                )  # fmt: skip
-            os.chmod(path, wanted)
+        if os.lstat(path).st_uid not in (os.geteuid(), 0):  # a link of another user leads where that user likes
+            raise refuse(f"{path} is not a directory of uid {os.geteuid()}",
+                         "Remove it, or set PRECOMPILED_RUNTIME_DIR to another directory")  # fmt: skip
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            found = os.fstat(fd)
+            if found.st_uid != os.geteuid():
+                raise refuse(f"{path} is not a directory of uid {os.geteuid()}",
+                             "Remove it, or set PRECOMPILED_RUNTIME_DIR to another directory")  # fmt: skip
+            if stat.S_IMODE(found.st_mode) != wanted:
+                names = os.listdir(fd)
+                if stat.S_IMODE(found.st_mode) & 0o022 and names:
+                    # Another user may have put a lock that he holds there, or a link.
+                    raise refuse(f"others may write to {path}",
+                                 f"chmod {wanted:o} {path}, after a look at what lies there")  # fmt: skip
+                if names and paths.LOCK_NAME not in names:  # it serves something else: others may need to read it
+                    raise refuse(f"{path} has other files in it, and its mode would become {wanted:o}",
+                                 "Set PRECOMPILED_RUNTIME_DIR to a directory of its own")  # fmt: skip
+                os.fchmod(fd, wanted)
+        finally:
+            os.close(fd)
     except OSError as error:
         raise DaemonError(
             f"the runtime directory {path} cannot be used: {error}",
@@ -130,35 +138,28 @@ def prepare_runtime_dir(path: Path, *, system: bool) -> None:
 class Server:
     """``open`` binds it; then ``poll``, ``requests`` and ``send``, from one thread."""
 
-    def __init__(self, runtime_dir: Path, *, system: bool, max_graph_bytes: int) -> None:
+    def __init__(
+        self, runtime_dir: Path, *, system: bool, max_graph_bytes: int, max_parts_bytes: int | None = None
+    ) -> None:
+        """``max_parts_bytes``: of messages that have come in part, of all users; one graph at least."""
         self.path = paths.socket_path(runtime_dir)
-        self._endpoint = paths.endpoint(runtime_dir)
         self._system = system
         self._max_graph_bytes = max_graph_bytes
-        self._context: zmq.Context[zmq.Socket[bytes]] | None = None
-        self._socket: zmq.Socket[bytes] | None = None
-        self._monitor: zmq.Socket[bytes] | None = None
+        largest = max_graph_bytes + wire.MAX_MESSAGE_BYTES + len(wire.PREAMBLE)
+        self._connections = Connections(largest, max(largest, max_parts_bytes or 0), self._note)
         self._inode: tuple[int, int] | None = None
         self._logged: dict[str, float] = {}
         self.refused: Counter[str] = Counter()  # bad input by code
 
     def open(self) -> None:
         """Bind; the caller holds the lock. Raises DaemonError when that is not possible."""
-        if self._system and tuple(map(int, zmq.zmq_version().split(".")[:3])) < (4, 3, 0):
-            raise DaemonError("this libzmq does not tell who a peer is", "Install pyzmq 26 or later", code="libzmq")
-        self._context = zmq.Context(io_threads=1)
-        self._socket = router = self._context.socket(zmq.ROUTER)
-        router.setsockopt(zmq.LINGER, 500)
-        router.setsockopt(zmq.MAXMSGSIZE, self._max_graph_bytes + wire.MAX_MESSAGE_BYTES)
-        router.setsockopt(zmq.RCVHWM, RECEIVE_HWM)
-        router.setsockopt(zmq.SNDHWM, SEND_HWM)
-        router.setsockopt(zmq.BACKLOG, BACKLOG)
-        # The default: a reply to a peer that has left, or that does not read, is dropped and never blocks.
-        router.setsockopt(zmq.ROUTER_MANDATORY, 0)
+        listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         old = os.umask(0o177)  # so that others cannot write to the socket before its chmod
         try:
-            router.bind(self._endpoint)
-        except zmq.ZMQError as error:
+            self.path.unlink(missing_ok=True)  # of a daemon that was killed: we hold its lock
+            listening.bind(str(self.path))
+        except OSError as error:
+            listening.close()
             raise DaemonError(f"the socket {self.path} cannot be bound: {error}", "See `precompiled doctor`",
                               code="bind") from error  # fmt: skip
         finally:
@@ -166,6 +167,7 @@ class Server:
         os.chmod(self.path, 0o666 if self._system else 0o600)
         found = os.lstat(self.path)
         self._inode = (found.st_dev, found.st_ino)
+        self._connections.open(listening, capacity())
 
     def is_ours(self) -> bool:
         """Whether the path still names our socket: if not, clients cannot reach us.
@@ -180,87 +182,50 @@ class Server:
 
     def poll(self, fds: dict[int, int], timeout_s: float) -> list[tuple[int, int]]:
         """Wait for a message or for one of ``fds`` (descriptor -> select events); the descriptors that are ready."""
-        assert self._socket is not None
-        poller = zmq.Poller()
-        poller.register(self._socket, zmq.POLLIN)
+        poller = select.poll()
+        mine = self._connections.fileno()
+        poller.register(mine, select.POLLIN)
         for fd, events in fds.items():
-            # zmq has its own numbers for the same events (its POLLOUT is select's POLLPRI).
-            wanted = (zmq.POLLIN if events & select.POLLIN else 0) | (zmq.POLLOUT if events & select.POLLOUT else 0)
-            poller.register(fd, wanted)
-        ready = poller.poll(max(0, int(timeout_s * 1000) + 1))
+            poller.register(fd, events)
+        wake = self._connections.next_wake(time.monotonic())
+        timeout_s = timeout_s if wake is None else min(timeout_s, wake)
         found = []
-        for fd, events in ready:
-            if isinstance(fd, int):
-                # zmq reports a closed end as an error; the next read of it tells.
-                readable = select.POLLIN if events & (zmq.POLLIN | zmq.POLLERR) else 0
-                found.append((fd, readable | (select.POLLOUT if events & zmq.POLLOUT else 0)))
+        for fd, events in poller.poll(max(0, int(timeout_s * 1000) + 1) if timeout_s > 0 else 0):
+            if fd != mine:
+                # A closed end is an error or a hang-up; the next read of it tells.
+                readable = select.POLLIN if events & ~select.POLLOUT else 0
+                found.append((fd, readable | (events & select.POLLOUT)))
         return found
 
     def requests(self) -> Iterator[Request]:
-        """Requests of peers, so many as belong to one round; bad input is answered here."""
-        for _ in range(MESSAGES_PER_ROUND):
-            received = self._receive()
-            if received is None:
-                return
-            routing_id, frames = received
-            request = self._understand(routing_id, frames)
+        """Requests of peers, so many as belong to one turn; bad input is answered here."""
+        self._connections.collect()
+        for connection, frames in self._connections.messages():
+            request = self._understand(connection, frames)
             if request is not None:
                 yield request
 
     def send(self, routing_id: bytes, message: wire.DaemonMessage) -> None:
         """Reply, or drop the reply when the peer is gone or does not read."""
-        assert self._socket is not None
-        try:
-            self._socket.send_multipart([routing_id, wire.PREAMBLE, wire.encode(message)], zmq.NOBLOCK)
-        except zmq.ZMQError as error:
-            self._note("unsent-reply", f"a reply was not sent: {error}")
+        if not self._connections.send(routing_id, zmtp.encode([wire.PREAMBLE, wire.encode(message)])):
+            self._note("unsent-reply", "a peer does not read its replies, further ones are dropped")
 
     def close(self) -> None:
         """Close and remove the socket, if it is still ours."""
         ours = False
         with suppress(OSError):
             ours = self.is_ours()
-        if self._socket is not None:
-            self._socket.close()
-        if self._context is not None:
-            self._context.term()  # bounded by LINGER
+        self._connections.close()
         if ours:
             self.path.unlink(missing_ok=True)
 
-    def _receive(self) -> tuple[bytes, list[zmq.Frame]] | None:
-        """One multipart message, its routing id first; frames beyond the third are read and dropped."""
-        assert self._socket is not None
-        frames: list[zmq.Frame] = []
-        while True:
-            try:
-                frame = self._socket.recv(zmq.NOBLOCK, copy=False)
-            except zmq.Again:
-                return None
-            except zmq.ZMQError as error:
-                self._note("receive", f"nothing can be received: {error}")
-                return None
-            if len(frames) <= FRAMES + 1:
-                frames.append(frame)
-            if not frame.more:
-                return frames[0].bytes, frames[1:]
-
-    def _peer(self, routing_id: bytes, frame: zmq.Frame) -> Peer:
-        try:
-            address = frame.get("Peer-Address")
-            _, uid, gid, pid = str(address).rsplit(":", 3)
-            return Peer(routing_id, int(uid), int(gid), int(pid))
-        except (zmq.ZMQError, AttributeError, ValueError, TypeError) as error:
-            raise WireError(f"the kernel did not say who this is ({error})", code="not-permitted") from error
-
-    def _understand(self, routing_id: bytes, frames: list[zmq.Frame]) -> Request | None:
+    def _understand(self, connection: Connection, frames: list[bytes]) -> Request | None:
         message: wire.ClientMessage | None = None
+        peer = Peer(connection.name, connection.uid, connection.gid, connection.pid)
         try:
-            if not frames:
-                raise WireError("a message without frames")
-            peer = self._peer(routing_id, frames[0])
             if not self._system and peer.uid not in (os.geteuid(), 0):
                 raise WireError(f"this daemon serves uid {os.geteuid()} alone", code="not-permitted")
-            preamble = frames[0].bytes[:64]
+            preamble = frames[0][:64]
             if preamble != wire.PREAMBLE:
                 if preamble.startswith(b"precompiled/"):
                     raise WireError(f"the daemon speaks protocol {wire.PROTOCOL}, the client said {preamble!r}",
@@ -268,11 +233,11 @@ class Server:
                 raise WireError(f"expected the preamble {wire.PREAMBLE!r}")
             if len(frames) not in (2, 3):
                 raise WireError(f"expected 2 or 3 frames, got {len(frames)}")
-            message = wire.decode(frames[1].bytes, wire.ClientMessage)
+            message = wire.decode(frames[1], wire.ClientMessage)
             has_blob = len(frames) == 3
             if has_blob != isinstance(message, wire.Submit):
                 raise WireError("a blob frame belongs to Submit, and to nothing else")
-            blob = frames[2].bytes if has_blob else b""
+            blob = frames[2] if has_blob else b""
             if isinstance(message, wire.Submit):
                 check_submit(message, blob, self._max_graph_bytes)
             if isinstance(message, (wire.Submit, wire.Expect)) and not self._system and peer.uid != os.geteuid():
@@ -287,7 +252,7 @@ class Server:
                 "too-large": "Raise max_graph_bytes, or leave this graph eager",
             }.get(error.code, "")
             known = message if isinstance(message, wire.Submit) else None
-            self.send(routing_id, wire.Rejected(
+            self.send(peer.routing_id, wire.Rejected(
                 error.code, error.message[:1000], action,
                 id=known.id[:MAX_TEXT] if known else "", key=known.key[:MAX_TEXT] if known else "",
             ))  # fmt: skip
@@ -311,8 +276,8 @@ def check_submit(message: wire.Submit, blob: bytes, max_graph_bytes: int) -> Non
         raise WireError("the graph is empty")
     if not _KEY.fullmatch(message.key):
         raise WireError("the key is no plain name")
-    if not message.id or len(message.id) > MAX_TEXT or len(message.name) > 4 * MAX_TEXT:
-        raise WireError("the id is missing, or the id or the name is too long")
+    if not message.id.isprintable() or not 0 < len(message.id) <= MAX_TEXT or len(message.name) > 4 * MAX_TEXT:
+        raise WireError("the id is missing or cannot be printed, or the id or the name is too long")
     if len(message.base) > MAX_BASES:
         raise WireError(f"{len(message.base)} base stores are more than {MAX_BASES}")
     places = [("store", message.store), ("interpreter", message.environment.executable)]

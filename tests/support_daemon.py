@@ -4,7 +4,7 @@ The stand-in worker is a script that takes the interpreter's place (``Environmen
 (control thread, guardian, stream) around a compiler that does what the graph's bytes say::
 
     {"do": "publish" | "exists" | "fail" | "raise" | "sleep" | "die" | "die-once" | "hog" | "spawn" | "print"
-           | "leave" | "garbage" | "wait-for", ...}
+           | "leave" | "garbage" | "say" | "wait-for", ...}
 """
 
 from __future__ import annotations
@@ -93,6 +93,10 @@ class Fake:
             print("x" * 200000)
             os.write(1, b"raw bytes on the standard output" * 100)
             do = "publish"
+        if do == "say":
+            fd = int(sys.argv[sys.argv.index("--control-fd") + 1])
+            os.write(fd, bytes.fromhex(order["hex"]) * order.get("times", 1))
+            time.sleep(1000)
         if do == "garbage":
             fd = int(sys.argv[sys.argv.index("--control-fd") + 1])
             os.write(fd, b"\\xff" * 100)
@@ -153,6 +157,7 @@ class DaemonUnderTest:
     settings: Settings = field(default_factory=Settings)
     process: subprocess.Popen[bytes] | None = None
     told: dict[str, Any] = field(default_factory=dict)
+    prefix: list[str] = field(default_factory=list)  # a command that executes the rest
 
     def __post_init__(self) -> None:
         self.directory.mkdir(parents=True, exist_ok=True)
@@ -176,8 +181,9 @@ class DaemonUnderTest:
         environment = {**os.environ, "PRECOMPILED": "0", "MARK": str(self.directory)}
         with (self.directory / "daemon.stderr").open("ab") as errors:
             self.process = subprocess.Popen(
-                [*command, *extra], pass_fds=[writing], env=environment, stdin=subprocess.DEVNULL, stderr=errors
-            )
+                [*self.prefix, *command, *extra], pass_fds=[writing], env=environment, stdin=subprocess.DEVNULL,
+                stderr=errors,
+            )  # fmt: skip
         os.close(writing)
         with os.fdopen(reading) as lines:
             line = lines.readline()
@@ -236,7 +242,7 @@ def graph(do: str = "publish", **values: Any) -> bytes:
 class RawClient:
     """A DEALER socket without any of the client's care: for frames that no client sends."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, identity: bytes = b"") -> None:
         import zmq
 
         from precompiled.core import paths
@@ -245,6 +251,8 @@ class RawClient:
         self._context = zmq.Context()
         self.socket = self._context.socket(zmq.DEALER)
         self.socket.setsockopt(zmq.LINGER, 0)
+        if identity:
+            self.socket.setsockopt(zmq.IDENTITY, identity)
         self.socket.connect(paths.endpoint(settings.runtime_dir))
 
     def send(self, *frames: bytes) -> None:

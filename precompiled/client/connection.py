@@ -366,7 +366,7 @@ class Connection:
         for submit in due:
             size, limit = len(submit.blob), self._settings.max_graph_bytes
             if size > limit or submit.lost >= MAX_LOST:
-                # The daemon's libzmq would close the connection, without a reply.
+                # The daemon would close the connection, without a reply.
                 what = f"the graph has {size} bytes, the limit is {limit}"
                 if size <= limit:
                     what = f"the connection broke {submit.lost} times over this graph of {size} bytes"

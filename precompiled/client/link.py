@@ -7,6 +7,7 @@ message, in the thread that sends it.
 from __future__ import annotations
 
 import errno
+import os
 import socket
 import struct
 import time
@@ -29,10 +30,13 @@ LINGER_MS = 1000  # at the end, for messages that have been handed to libzmq
 
 
 def daemon_reachable(settings: Settings) -> bool:
-    """Whether something listens on the daemon's socket: a plain connect, some microseconds. Never raises."""
+    """Whether a daemon of this user or of root listens on the socket: a plain connect, some microseconds. Never raises.
+
+    Another user's is none: it would be sent graphs, frozen weights and variables.
+    """
     try:
-        with _connected(settings):
-            return True
+        with _connected(settings) as sock:
+            return _is_trusted(_peer_of(sock).uid)
     except ConfigError:
         return False
     except OSError as error:
@@ -49,10 +53,25 @@ def listener(settings: Settings) -> Listener | None:
     """Who listens on the daemon's socket, as the kernel says; None where nobody does."""
     try:
         with _connected(settings) as sock:
-            pid, uid, _gid = struct.unpack("iII", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+            return _peer_of(sock)
     except (OSError, ConfigError):
         return None
+
+
+def _peer_of(sock: socket.socket) -> Listener:
+    pid, uid, _gid = struct.unpack("iII", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
     return Listener(pid, uid)
+
+
+def _is_trusted(uid: int) -> bool:
+    if uid in (os.geteuid(), 0):
+        return True
+    try:
+        # In a container with a user namespace the host's root has no number of its own.
+        with open("/proc/sys/kernel/overflowuid") as overflow, open("/proc/self/uid_map") as mapped:
+            return uid == int(overflow.read()) and mapped.read().split() != ["0", "0", "4294967295"]
+    except (OSError, ValueError):
+        return False
 
 
 @contextmanager

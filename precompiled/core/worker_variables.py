@@ -1,4 +1,4 @@
-"""The variables that a worker is launched with, by the daemon (service/launch.py) or on a farm (farm/node.py)."""
+"""The variables that a worker is launched with, by the daemon (service/worker_process.py) or a farm (farm/node.py)."""
 
 from __future__ import annotations
 

@@ -24,6 +24,7 @@ log = logging.getLogger("precompiled.watch")
 DIRECTORY = "watch"
 MAX_BYTES = 16 << 20
 MAX_WATCHES = 64
+ASIDE = ".set-aside"
 
 
 class Good(msgspec.Struct):
@@ -50,6 +51,28 @@ def identify(registration: wire.Registration) -> str:
     return hashlib.sha256("\0".join(named).encode()).hexdigest()[:8]
 
 
+def problem_of(registration: wire.Registration) -> str:
+    """Why no capture can begin with a registration; "" where one can. What files say is not looked at."""
+    texts = [*registration.command, *registration.files, *registration.variables, *registration.variables.values()]
+    if not registration.command or not all(registration.command[:1]):
+        return "the command is empty"
+    if registration.kind == "entry" and len(registration.command) != 1:
+        return f"an entry point is one name, and there are {len(registration.command)}"
+    for what, path in (
+        ("interpreter", registration.executable), ("directory", registration.directory), ("store", registration.store)
+    ):  # fmt: skip
+        if not os.path.isabs(path) or "\0" in path:
+            return f"the {what} {path[:200]!r} is not an absolute path"
+    if any("\0" in text for text in texts):
+        return "the command, a file or a variable has a NUL in it"
+    if not all(name and "=" not in name for name in registration.variables):
+        return "a variable has no name, or one with = in it"
+    counts = registration.memory_limit_bytes, registration.steps
+    if not 0 < registration.time_limit_s < float("inf") or min(counts) < 0:
+        return "a limit is negative, or is not a number"
+    return ""
+
+
 def any_registered(cache_dir: Path) -> bool:
     """Whether there is a watch to load."""
     try:
@@ -63,7 +86,9 @@ class Registry:
         self._root = cache_dir / DIRECTORY
 
     def load(self) -> Iterator[tuple[str, Record]]:
-        """All watches that can be read and trusted; the others are named in the log, and left where they are."""
+        """All watches that can be read and trusted; the others are named in the log, and left where they are. One that
+        no capture can begin with is set aside.
+        """
         try:
             names = sorted(name for name in os.listdir(self._root) if name.endswith(".json"))
         except FileNotFoundError:
@@ -76,9 +101,22 @@ class Registry:
                 with trust.open_directory(self._root) as fd:
                     data = trust.read_file(name, fd, MAX_BYTES, shown=str(self._root / name))
                 record = msgspec.json.decode(data, type=Record)
-                yield identify(record.registration), record
             except (StoreError, OSError, msgspec.MsgspecError, ValueError) as error:
                 log.error("the watch in %s is left out: %s", self._root / name, error)
+                continue
+            if problem := problem_of(record.registration):
+                self.set_aside(name.removesuffix(".json"), problem)
+                continue
+            yield identify(record.registration), record
+
+    def set_aside(self, id: str, why: str) -> None:
+        """Rename a watch's file, so that no later start meets it again."""
+        path = self._root / f"{id}.json"
+        log.error("the watch in %s is set aside as %s%s: %s", path, path.name, ASIDE, why)
+        try:
+            path.rename(path.with_name(path.name + ASIDE))
+        except OSError as error:
+            log.error("%s cannot be renamed: %s", path, error)
 
     def save(self, id: str, record: Record) -> None:
         """Write a watch to disk. Raises OSError or StoreError."""

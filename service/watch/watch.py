@@ -154,7 +154,7 @@ class Watch:
         self._expected = {path: self.tools.files.digest(path) for path in known}
         try:
             self.capture = self.tools.begin_capture(self)
-        except OSError as error:
+        except (OSError, ValueError) as error:
             self.plan.ended()
             self.error = f"the capture cannot be started: {error}"
             return

@@ -10,7 +10,8 @@ import signal
 import socket
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from precompiled.service.watch import capture as capturing
 from precompiled.service.watch.capture import Capture
 from precompiled.service.watch.files import Files
 from precompiled.service.watch.hints import Hints
-from precompiled.service.watch.registry import MAX_WATCHES, Record, Registry, identify
+from precompiled.service.watch.registry import MAX_WATCHES, Record, Registry, identify, problem_of
 from precompiled.service.watch.watch import Tools, Watch, store_names
 
 from precompiled import wire
@@ -73,8 +74,9 @@ class Watcher:
             watch = Watch(id, record.registration, self._tools)
             self._watches[id] = watch
             names = store_names(Path(record.registration.store) / "artifacts")
-            watch.restore(record, lambda key, names=names: bool(names(key)))  # type: ignore[misc]
-            log.info("watch %s: %s", id, watch.name)
+            with self._guarding(watch):
+                watch.restore(record, lambda key, names=names: bool(names(key)))  # type: ignore[misc]
+                log.info("watch %s: %s", id, watch.name)
 
     def run(self) -> None:
         while not self._stopping and not self._channel.closed:
@@ -126,11 +128,12 @@ class Watcher:
         self._take_requests()
         if now >= self._look_at:
             self._look(now)
-        for watch in self._watches.values():
-            if watch.check(now):
-                self._changed, self._look_at = True, 0.0  # its capture has told which files are sources
-            if len(list(self._captures())) < CAPTURES:
-                self._changed |= watch.tick(now)
+        for watch in list(self._watches.values()):
+            with self._guarding(watch):
+                if watch.check(now):
+                    self._changed, self._look_at = True, 0.0  # its capture has told which files are sources
+                if len(list(self._captures())) < CAPTURES:
+                    self._changed |= watch.tick(now)
         if now >= self._store_at:
             self._store_at = now + STORE_S
             self._look_into_stores()
@@ -149,6 +152,21 @@ class Watcher:
             waits += [due for watch in self._watches.values() if (due := watch.plan.next_wake(now)) is not None]
         return max(0.0, min(waits))
 
+    @contextmanager
+    def _guarding(self, watch: Watch) -> Iterator[None]:
+        """Set a watch aside that raises what nothing else catches: the others go on, and no restart meets it again."""
+        try:
+            yield
+        except Exception as error:  # an error of ours, or input that nothing has checked
+            log.exception("watch %s", watch.id)
+            text = f"the watch {watch.id} ({watch.name[:100]!r}) is set aside: {type(error).__name__}: {error}"
+            self._watches.pop(watch.id, None)
+            self._problems[watch.id] = text[:500]
+            self._registry.set_aside(watch.id, f"{type(error).__name__}: {error}")
+            self._changed = True
+            with suppress(OSError, PrecompiledError):
+                watch.close(cancel=True)
+
     def _captures(self) -> list[Capture]:
         return [watch.capture for watch in self._watches.values() if watch.capture is not None]
 
@@ -164,8 +182,9 @@ class Watcher:
 
     def _look(self, now: float) -> None:
         """Have every watch compare its sources with the digests that it knows."""
-        for watch in self._watches.values():
-            self._changed |= watch.look(now)
+        for watch in list(self._watches.values()):
+            with self._guarding(watch):
+                self._changed |= watch.look(now)
         paths = {path for watch in self._watches.values() for path in watch.sources}
         self._files.keep(paths)
         before = self._hints.problem
@@ -246,6 +265,8 @@ class Watcher:
                 self._problems.pop(id, None)
             return wire.Watching(known)
         registration = request.registration
+        if problem := problem_of(registration):
+            return wire.Rejected("bad-registration", f"no watch can begin so: {problem}", "Register it anew")
         id = identify(registration)
         if id not in self._watches and len(self._watches) >= MAX_WATCHES:
             return wire.Rejected(

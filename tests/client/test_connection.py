@@ -154,6 +154,21 @@ def test_busy_is_tried_again(tmp_path: Path) -> None:
             connection.close()
 
 
+def test_busy_after_accepted_is_tried_again(daemon: DaemonUnderTest, tmp_path: Path) -> None:
+    """Another user's job has taken the place of ours in a full queue."""
+    connection, replies, go = Connection(daemon.settings), Replies(), tmp_path / "go"
+    try:
+        message = daemon.submit()
+        connection.submit(message, graph("wait-for", path=str(go)), replies)
+        assert connection.flush(TIMEOUT_S)
+        connection._replied(wire.Busy(message.id, message.key, 0.1))
+        assert not connection.flush(0.0) and connection.flush(TIMEOUT_S), "it was sent and accepted again"
+        go.touch()
+        wait_until(replies.published)
+    finally:
+        connection.close()
+
+
 def test_a_graph_over_the_limit_is_not_even_sent(daemon: DaemonUnderTest) -> None:
     connection, replies = Connection(replace(daemon.settings, max_graph_bytes=10)), Replies()
     try:

@@ -289,7 +289,7 @@ def test_a_full_queue_says_busy() -> None:
     assert 0 < reply.retry_after_s <= 60
     assert host.reply(host.submit("a")).state == "deduplicated", "joining needs no room"
     assert isinstance(host.reply(host.submit("d", uid=2)), wire.Accepted)
-    assert isinstance(host.reply(host.submit("e", uid=3)), wire.Busy)
+    assert isinstance(host.reply(host.submit("e", uid=2)), wire.Busy), "user 1 has no more than he would have"
     assert [item.reason for item in host.all(Count) if item.counter == "rejected"] == ["busy"] * 2
 
 
@@ -671,15 +671,15 @@ class AnyHistory(RuleBasedStateMachine):
                     self.doomed.add(worker)
                     if isinstance(item, KillWorker):
                         self.flights.pop(worker, None)  # killed before anything else is carried out (pool.py)
-                        if item.reason == "cancelled":
-                            self.running.pop(worker)
+                        if item.reason in ("cancelled", "displaced"):
+                            self.running.pop(worker, None)
                 case Reply(_, wire.Accepted(id=id, state=state)):
                     if state == "published":
                         assert id in self.open
                         self.open.discard(id)
                     else:
                         self.open.add(id)
-                case Reply(_, wire.Rejected(id=id)):
+                case Reply(_, wire.Rejected(id=id) | wire.Busy(id=id)):
                     self.open.discard(id)
 
     @rule(
@@ -762,7 +762,8 @@ class AnyHistory(RuleBasedStateMachine):
         assert scheduler.queue_depth <= limits.max_queue + limits.slots + 6  # couriers: 3 users, 2 interpreters
         assert len(self.processes) - len(couriers) <= limits.processes
         working = [w for w in scheduler.workers.values() if w.state in ("starting", "busy") and not w.is_courier]
-        assert len(working) <= limits.slots
+        users = {worker.seat.uid for worker in working}
+        assert len(working) <= limits.slots + len(users) - 1 or len(working) <= limits.slots, "one more for each user"
         assert set(scheduler.workers) == self.processes
         interested = {id for job in scheduler.jobs.values() for id in job.interested}
         assert interested == self.open, "an accepted submit is a job's, until it has ended"

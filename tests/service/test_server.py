@@ -17,7 +17,8 @@ from precompiled.service.server import Lock, check_submit, prepare_runtime_dir
 from support_daemon import TIMEOUT_S, DaemonUnderTest, graph, raw_client, running_daemon, wait_until
 
 from precompiled import wire
-from precompiled.client.link import daemon_reachable
+from precompiled.client.link import daemon_reachable, listener
+from precompiled.core.config import Settings
 from precompiled.core.errors import WireError
 
 MAX_GRAPH = 1 << 20
@@ -191,6 +192,23 @@ def test_reachable_is_cheap_and_harmless(daemon: DaemonUnderTest) -> None:
         assert daemon_reachable(daemon.settings)
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs another uid")
+def test_another_users_daemon_is_none(tmp_path: Path) -> None:
+    """In a directory that both may use: it would be sent graphs, frozen weights and variables."""
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.bind(str(tmp_path / "socket"))
+        os.seteuid(12345)
+        try:
+            sock.listen()  # the kernel notes who listens
+        finally:
+            os.seteuid(0)
+        settings = Settings(runtime_dir=tmp_path)
+        assert listener(settings) == (os.getpid(), 12345) and not daemon_reachable(settings)
+        os.seteuid(0)
+        sock.listen()
+        assert daemon_reachable(settings)
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -237,3 +255,31 @@ def test_a_directory_that_others_may_write_to_is_refused(tmp_path: Path) -> None
     (path / "lock").unlink()
     prepare_runtime_dir(path, system=False)  # empty: nobody has put anything there
     assert stat.S_IMODE(path.stat().st_mode) == 0o700
+
+
+@pytest.mark.reason("runtime-dir-untrusted")
+def test_a_directory_of_something_else_keeps_its_mode(tmp_path: Path) -> None:
+    """Also behind a link: a page that is served from there must not vanish."""
+    from precompiled.core.errors import DaemonError
+
+    public = tmp_path / "public"
+    public.mkdir(mode=0o755)
+    (public / "page").touch()
+    (tmp_path / "r").symlink_to(public)
+    with pytest.raises(DaemonError) as caught:
+        prepare_runtime_dir(tmp_path / "r", system=False)
+    assert caught.value.code == "runtime-dir-untrusted" and "other files" in caught.value.message
+    assert stat.S_IMODE(public.stat().st_mode) == 0o755
+
+
+@pytest.mark.reason("runtime-dir-untrusted")
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to give a link to another user")
+def test_a_link_of_another_user_is_refused(tmp_path: Path) -> None:
+    from precompiled.core.errors import DaemonError
+
+    (tmp_path / "empty").mkdir(mode=0o755)
+    (tmp_path / "r").symlink_to(tmp_path / "empty")
+    os.chown(tmp_path / "r", 12345, 12345, follow_symlinks=False)
+    with pytest.raises(DaemonError) as caught:
+        prepare_runtime_dir(tmp_path / "r", system=False)
+    assert caught.value.code == "runtime-dir-untrusted"

@@ -76,14 +76,6 @@ def test_a_socket_that_cannot_be_bound(settings: Settings) -> None:
     assert caught.value.code == "bind" and str(settings.runtime_dir) in caught.value.message and caught.value.action
 
 
-@pytest.mark.reason("libzmq")
-def test_a_libzmq_that_does_not_tell_who_a_peer_is(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(zmq, "zmq_version", lambda: "4.2.5")
-    with pytest.raises(DaemonError) as caught:
-        Server(settings.runtime_dir, system=True, max_graph_bytes=100).open()
-    assert caught.value.code == "libzmq" and "pyzmq 26" in caught.value.action
-
-
 # ---------------------------------------------------------------- commands
 
 

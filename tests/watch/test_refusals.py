@@ -13,6 +13,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from click.testing import CliRunner
 from precompiled.service.watch.registry import MAX_WATCHES, Good, Record, Registry, identify
@@ -140,6 +141,61 @@ def link(tmp_path: Path) -> Iterator[WatcherLink]:
     yield found
     found.close()
     assert os.listdir(tmp_path / "run") == []
+
+
+@pytest.mark.reason("bad-registration")
+def test_what_no_capture_can_begin_with_is_refused_and_the_watcher_goes_on(link: WatcherLink, tmp_path: Path) -> None:
+    good = registration("a:b")
+    for change in (
+        {"command": []},
+        {"command": [""]},
+        {"command": ["a:b\0"]},
+        {"command": ["a:b", "c:d"]},
+        {"executable": "python"},
+        {"directory": "/\0"},
+        {"store": ""},
+        {"files": ["/x\0"]},
+        {"variables": {"A=B": ""}},
+        {"variables": {"A": "\0"}},
+        {"time_limit_s": float("nan")},
+        {"time_limit_s": -1.0},
+        {"memory_limit_bytes": -1},
+        {"steps": -1},
+    ):
+        reply = answer(link, wire.Watch(msgspec.structs.replace(good, **change)))
+        assert isinstance(reply, wire.Rejected) and reply.code == "bad-registration", change
+    assert list(Registry(tmp_path / "cache").load()) == []
+    assert answer(link, wire.Watch(good)) == wire.Watching([identify(good)]) and link.degraded == []
+
+
+def test_a_watch_that_raises_is_set_aside_and_the_others_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the door has missed must not end the watcher, now and after each restart."""
+    from precompiled.service.watch import watch as module
+    from precompiled.service.watch.watcher import Watcher
+
+    bad, good = registration("bad:one"), registration("good:one")
+    registry = Registry(tmp_path)
+    for one in (bad, good):
+        registry.save(identify(one), Record(one, Good({}, [], True, complete=True)))
+    look = module.Watch.look
+
+    def raising(self: module.Watch, now: float) -> bool:
+        if self.registration == bad:
+            raise RuntimeError("what nobody has thought of")
+        return look(self, now)
+
+    monkeypatch.setattr(module.Watch, "look", raising)
+    ours, theirs = socket.socketpair()
+    (tmp_path / "run").mkdir(mode=0o700)
+    watcher = Watcher(theirs, tmp_path / "run", tmp_path)
+    with closing(ours):
+        for id, record in registry.load():
+            watcher._watches[id] = module.Watch(id, record.registration, watcher._tools)
+        watcher._round()
+        assert list(watcher._watches) == [identify(good)]
+        assert "what nobody has thought of" in watcher._problems[identify(bad)]
+        watcher.close()
+    assert [id for id, _ in registry.load()] == [identify(good)]
 
 
 @pytest.mark.reason("too-many-watches")

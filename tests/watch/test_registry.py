@@ -65,3 +65,18 @@ def test_a_damaged_record_is_named_and_the_others_are_loaded(tmp_path: Path, cap
     os.chmod(tmp_path / "watch" / "0000.json", 0o600)
     assert [found for found, _ in registry.load()] == [id]
     assert "0000.json" in caplog.text
+
+
+def test_a_registration_that_no_capture_can_begin_with_is_set_aside_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As an earlier version took it: the watcher ended over it at each start."""
+    registry = Registry(tmp_path)
+    registry.save("bad", Record(registration()))
+    registry.save(identify(registration("a:b")), Record(registration("a:b")))
+    for _ in range(2):
+        assert [record.registration.command for _, record in registry.load()] == [["a:b"]]
+    assert caplog.text.count("set aside") == 1 and "the command is empty" in caplog.text
+    assert (tmp_path / "watch" / "bad.json.set-aside").exists(), "it can still be looked at"
+    registry.remove(identify(registration("a:b")))
+    assert not any_registered(tmp_path)

@@ -1,0 +1,434 @@
+"""The daemon's clients: connections, whose they are, and what each user may hold and take of the daemon's time.
+
+The kernel says at the accept who a peer is (``SO_PEERCRED``), before a byte of it is read. All shares are per uid:
+
+- **Connections**: as many as the descriptors allow. When all are taken, the user with the most makes room.
+- **Memory**: of messages that have come in part, and of replies that nobody reads.
+- **Time**: each turn serves the users in rotation, each for a bounded time. What is left waits for the next turn.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import select
+import socket
+import struct
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+
+from precompiled.service import zmtp
+
+from precompiled.core.errors import WireError
+
+log = logging.getLogger("precompiled.connections")
+
+BACKLOG = 4096  # the kernel's own limit is less on some hosts
+ACCEPTS_PER_TURN = 128
+EVENTS_PER_TURN = 1 << 15  # all of them: no user's many may hide another's one
+CHUNK_BYTES = 1 << 18  # of one read
+TURN_S = 0.02  # for all users together
+USER_TURN_S = 0.002  # for one user at least: one message more than fits into it is handled
+HANDSHAKE_S = 10.0  # a peer that has not introduced itself by then is dropped
+STALLED_S = 30.0  # the same for one that sends no more of a message, or reads no reply
+PAUSED_S = 120.0  # the same for one that is not read, since its user holds too much already
+SWEEP_S = 1.0  # between two looks for these
+CANDIDATES = 64  # connections that are looked at when one has to make room
+IDLE_S = 10.0  # a connection that was silent for so long makes room for its own user's next one
+PART_BYTES = 64 << 20  # of messages that have come in part, per user; the largest of them may be completed all the same
+REPLY_BYTES = 1 << 20  # not read by one peer yet; further replies are dropped
+REPLIES_BYTES = 16 << 20  # the same for all peers of one user
+SEND_BUFFER_BYTES = 1 << 16  # in the kernel, per connection
+MAX_CONNECTIONS = 16384
+RESERVED = 512  # descriptors: three for each worker, and a few for files, /proc, and starting processes
+CLOSE_S = 0.5  # for the last replies, when the daemon leaves
+_BUSY_ERRORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+
+
+@dataclass(eq=False)
+class Connection:
+    name: bytes  # where replies go; given by us
+    sock: socket.socket
+    uid: int
+    gid: int
+    pid: int
+    reader: zmtp.Reader
+    accepted: float
+    active: float  # when something was last read of it
+    fd: int = -1  # kept: a closed socket has none
+    out: deque[memoryview] = field(default_factory=deque)
+    out_bytes: int = 0
+    unread_since: float = 0.0  # when the first of ``out`` was refused by the kernel
+    held: int = 0  # of the reader, as counted in Connections
+    events: int = 0  # that epoll watches for
+
+
+class Connections:
+    """``open`` with a bound socket; then ``collect`` and ``messages`` once per turn, and ``send``; from one thread."""
+
+    def __init__(
+        self, max_message_bytes: int, max_parts_bytes: int, note: Callable[[str, str], None],
+        identify: Callable[[socket.socket], tuple[int, int, int]] | None = None,
+    ) -> None:  # fmt: skip
+        """``max_parts_bytes``: of messages that have come in part, over all users. ``note``: counts bad input.
+        ``identify``: pid, uid and gid of a peer.
+        """
+        self._identify = identify or peer_of
+        self._max_message_bytes = max_message_bytes
+        self._max_parts_bytes = max_parts_bytes
+        self._note = note
+        self._listening: socket.socket | None = None
+        self._epoll = select.epoll()
+        self._by_fd: dict[int, Connection] = {}
+        self._by_name: dict[bytes, Connection] = {}
+        self._of: dict[int, dict[Connection, None]] = {}  # uid -> its connections, oldest first
+        self._ready: dict[int, deque[Connection]] = {}  # uid -> those with something to read; the first uid is next
+        self._queued: set[Connection] = set()  # the members of _ready
+        self._held: Counter[int] = Counter()  # uid -> bytes of messages that have come in part
+        self._unread: Counter[int] = Counter()  # uid -> bytes of replies that the kernel has not taken
+        self._paused: dict[int, set[Connection]] = {}  # uid -> those that are not read, since it holds too much
+        self._sequence = 0
+        self._sweep_at = 0.0
+        self._accepts = True  # False until the next sweep: the host has no descriptors left
+        self._limit = self._capacity = MAX_CONNECTIONS
+
+    def __len__(self) -> int:
+        return len(self._by_fd)
+
+    def open(self, listening: socket.socket, capacity: int) -> None:
+        listening.setblocking(False)
+        listening.listen(BACKLOG)
+        self._listening = listening
+        self._limit = self._capacity = max(1, min(capacity, MAX_CONNECTIONS))
+        self._epoll.register(listening.fileno(), select.EPOLLIN)
+
+    def fileno(self) -> int:
+        """Readable when ``collect`` has something to do."""
+        return self._epoll.fileno()
+
+    def next_wake(self, now: float) -> float | None:
+        """Seconds until the next turn is due in any case; None: when ``fileno`` is readable."""
+        if self._ready:
+            return 0.0
+        return max(0.0, self._sweep_at - now) if self._by_fd or not self._accepts else None
+
+    def close(self) -> None:
+        """Give the last replies a moment, then close everything."""
+        deadline = time.monotonic() + CLOSE_S
+        while any(c.out for c in self._by_fd.values()) and time.monotonic() < deadline:
+            for connection in list(self._by_fd.values()):
+                self._flush(connection)
+            time.sleep(0.005)
+        for connection in list(self._by_fd.values()):
+            self._drop(connection)
+        if self._listening is not None:
+            self._listening.close()
+        self._epoll.close()
+
+    # ------------------------------------------------ a turn
+
+    def collect(self) -> None:
+        """Accept, send what was left, and note who has something to read."""
+        now = time.monotonic()
+        for fd, events in self._epoll.poll(0, EVENTS_PER_TURN):
+            connection = self._by_fd.get(fd)
+            if connection is None:
+                if self._listening is not None and fd == self._listening.fileno():
+                    self._accept(now)
+                continue
+            if events & select.EPOLLOUT:
+                self._flush(connection)
+            if events & ~select.EPOLLOUT and connection.fd >= 0:
+                self._queue(connection)
+        if now >= self._sweep_at:
+            self._sweep_at = now + SWEEP_S
+            self._sweep(now)
+
+    def messages(self) -> Iterator[tuple[Connection, list[bytes]]]:
+        """Whole messages, the users by turns; the time that the caller takes for one is its user's."""
+        users = list(self._ready)
+        share = max(USER_TURN_S, TURN_S / max(1, len(users)))
+        for uid in users:
+            until = time.monotonic() + share
+            queue = self._ready.pop(uid, None)
+            while queue:
+                connection = queue.popleft()
+                self._queued.discard(connection)
+                if connection.fd >= 0:
+                    yield from self._step(connection, queue)
+                if time.monotonic() >= until:
+                    break
+            if queue:
+                self._ready[uid] = queue  # at the end: the others are first in the next turn
+
+    def _step(self, connection: Connection, queue: deque[Connection]) -> Iterator[tuple[Connection, list[bytes]]]:
+        """One message of a connection, or one read."""
+        reader = connection.reader
+        try:
+            frames = reader.next_message()
+            if frames is None and self._may_read(connection):
+                frames = reader.next_message() if self._read(connection) else None
+                again = frames is not None
+            else:
+                again = frames is not None
+        except WireError as error:
+            self._note(error.code, f"a connection of uid {connection.uid} is closed: {error.message}")
+            self._drop(connection)
+            return
+        if reader.reply:
+            self.send(connection.name, reader.reply)
+            reader.reply = b""
+        self._count(connection)
+        if again and connection.fd >= 0 and connection not in self._queued:  # epoll does not tell of what is read
+            self._queued.add(connection)
+            queue.append(connection)
+        if frames is not None:
+            yield connection, frames
+
+    # ------------------------------------------------ reading
+
+    def _queue(self, connection: Connection) -> None:
+        if connection not in self._queued:
+            self._queued.add(connection)
+            self._ready.setdefault(connection.uid, deque()).append(connection)
+
+    def _may_read(self, connection: Connection) -> bool:
+        """Whether its user's share has room; else it is paused until there is."""
+        uid = connection.uid
+        mine, total = self._held[uid], self._held.total()
+        if (mine < PART_BYTES and total < self._max_parts_bytes) or mine == 0:
+            return True
+        # One message is completed, so that there is an end: the largest.
+        fair = total < self._max_parts_bytes or mine <= self._max_parts_bytes // len(self._held)
+        if fair and connection is self._largest(uid):
+            return True
+        self._paused.setdefault(uid, set()).add(connection)
+        self._watch(connection)
+        return False
+
+    def _largest(self, uid: int) -> Connection:
+        return max(self._of[uid], key=lambda connection: connection.held)
+
+    def _read(self, connection: Connection) -> bool:
+        """Read once; false where there was nothing, or the end."""
+        try:
+            data = connection.sock.recv(CHUNK_BYTES)
+        except (BlockingIOError, InterruptedError):
+            return False
+        except OSError:
+            data = b""
+        if not data:
+            self._drop(connection)
+            return False
+        connection.active = time.monotonic()
+        connection.reader.feed(data)
+        return True
+
+    def _count(self, connection: Connection) -> None:
+        """Bring the bytes that its user holds up to date, and read on where that has made room."""
+        held = connection.reader.held if connection.fd >= 0 else 0
+        if held == connection.held:
+            return
+        shrunk = held < connection.held
+        self._held[connection.uid] += held - connection.held
+        if self._held[connection.uid] <= 0:
+            del self._held[connection.uid]
+        connection.held = held
+        if shrunk:
+            for uid in list(self._paused):
+                self._resume(uid)
+
+    def _resume(self, uid: int) -> None:
+        """Read on what was paused: all of it where there is much room, else what is completed first."""
+        room = self._held[uid] < PART_BYTES // 2 and self._held.total() < self._max_parts_bytes
+        paused = self._paused[uid]
+        again = list(paused) if room else [self._largest(uid)] if uid in self._of else []
+        for connection in again:
+            if connection in paused:
+                paused.discard(connection)
+                self._watch(connection)
+        if not paused:
+            del self._paused[uid]
+
+    # ------------------------------------------------ writing
+
+    def send(self, name: bytes, data: bytes) -> bool:
+        """Send, now or when the peer reads; false where the reply is dropped."""
+        connection = self._by_name.get(name)
+        if connection is None:
+            return True  # it has left: a reply is a courtesy
+        if connection.out_bytes and (
+            connection.out_bytes + len(data) > REPLY_BYTES or self._unread[connection.uid] + len(data) > REPLIES_BYTES
+        ):
+            return False
+        connection.out.append(memoryview(data))
+        self._add_unread(connection, len(data))
+        self._flush(connection)
+        return True
+
+    def _flush(self, connection: Connection) -> None:
+        had = bool(connection.unread_since)
+        while connection.out:
+            data = connection.out[0]
+            try:
+                sent = connection.sock.send(data)
+            except (BlockingIOError, InterruptedError):
+                connection.unread_since = connection.unread_since or time.monotonic()
+                break
+            except OSError:
+                self._drop(connection)
+                return
+            self._add_unread(connection, -sent)
+            connection.unread_since = 0.0
+            if sent == len(data):
+                connection.out.popleft()
+            else:
+                connection.out[0] = data[sent:]
+        if had != bool(connection.unread_since):
+            self._watch(connection)
+
+    def _add_unread(self, connection: Connection, size: int) -> None:
+        connection.out_bytes += size
+        self._unread[connection.uid] += size
+        if self._unread[connection.uid] <= 0:
+            del self._unread[connection.uid]
+
+    # ------------------------------------------------ connections
+
+    def _accept(self, now: float) -> None:
+        assert self._listening is not None
+        for _ in range(ACCEPTS_PER_TURN):
+            try:
+                sock, _ = self._listening.accept()
+            except (BlockingIOError, InterruptedError):
+                return
+            except OSError as error:
+                if error.errno in _BUSY_ERRORS:
+                    # Not by our own count: the host's files, or descriptors of something else in this process.
+                    self._note("no-descriptors", f"no connection can be accepted: {error}")
+                    self._capacity = max(1, len(self._by_fd))
+                    if not self._make_room(-1, now):
+                        self._accepts = False
+                        self._epoll.modify(self._listening.fileno(), 0)
+                    return
+                continue  # it has left again
+            try:
+                self._take(sock, now)
+            except OSError:
+                sock.close()
+
+    def _take(self, sock: socket.socket, now: float) -> None:
+        """Make a connection of an accepted socket, or close it where there is no room. Raises OSError."""
+        sock.setblocking(False)
+        pid, uid, gid = self._identify(sock)
+        if len(self._by_fd) >= self._capacity and not self._make_room(uid, now):
+            self._note("too-many-connections", f"a connection of uid {uid} is refused: all {len(self)} are taken")
+            sock.close()
+            return
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
+        self._sequence += 1
+        name = self._sequence.to_bytes(8, "big")
+        reader = zmtp.Reader(self._max_message_bytes)
+        connection = Connection(name, sock, uid, gid, pid, reader, now, now, sock.fileno())
+        self._watch(connection)
+        self._by_fd[connection.fd] = self._by_name[name] = connection
+        self._of.setdefault(uid, {})[connection] = None
+        self.send(name, zmtp.HELLO)
+
+    def _make_room(self, uid: int, now: float) -> bool:
+        """Close a connection of the user who has the most; whether there is room for one of ``uid`` now.
+
+        The user's own oldest silent connection makes room for his next one, but none that is at work.
+        """
+        largest = max(self._of, key=lambda user: len(self._of[user]), default=uid)
+        own = len(self._of.get(uid, ()))
+        others = len(self._of.get(largest, ())) > own + 1
+        found: Connection | None = None
+        for connection in islice(self._of.get(largest if others else uid, ()), CANDIDATES):
+            if not connection.reader.ready or now - connection.active > IDLE_S:
+                found = connection
+                break
+            if found is None or connection.active < found.active:
+                found = connection if others else None
+        if found is None:
+            return False
+        count = len(self._of[found.uid])
+        self._note("connection-displaced", f"uid {found.uid} has {count} connections, one makes room")
+        self._drop(found)
+        return True
+
+    def _watch(self, connection: Connection) -> None:
+        """Have epoll tell what may be done with a connection now. It must not know one that is not read: it would tell
+        of its end for ever.
+        """
+        if connection.fd < 0:
+            return
+        events = select.EPOLLIN | (select.EPOLLOUT if connection.unread_since else 0)
+        if connection in self._paused.get(connection.uid, ()):
+            events = 0
+        if events == connection.events:
+            return
+        if events == 0:
+            self._epoll.unregister(connection.fd)
+        elif connection.events == 0:
+            self._epoll.register(connection.fd, events)
+        else:
+            self._epoll.modify(connection.fd, events)
+        connection.events = events
+
+    def _drop(self, connection: Connection) -> None:
+        if connection.fd < 0:
+            return
+        if connection.events:
+            self._epoll.unregister(connection.fd)
+        del self._by_fd[connection.fd], self._by_name[connection.name]
+        mine = self._of[connection.uid]
+        del mine[connection]
+        if not mine:
+            del self._of[connection.uid]
+        connection.fd = -1
+        connection.sock.close()
+        if connection in (paused := self._paused.get(connection.uid, set())):
+            paused.discard(connection)
+        self._add_unread(connection, -connection.out_bytes)
+        connection.out.clear()
+        self._count(connection)
+
+    def _sweep(self, now: float) -> None:
+        """Drop who does not introduce himself, sends no more of a message that he has begun, or reads no reply."""
+        self._capacity = self._limit
+        if not self._accepts and self._listening is not None:
+            self._accepts = True
+            self._epoll.modify(self._listening.fileno(), select.EPOLLIN)
+        for connection in list(self._by_fd.values()):
+            paused = connection in self._paused.get(connection.uid, ())
+            if not connection.reader.ready and now - connection.accepted > HANDSHAKE_S:
+                self._note("no-handshake", f"uid {connection.uid} has connected and said nothing")
+            elif connection.held and now - connection.active > (PAUSED_S if paused else STALLED_S):
+                self._note("stalled", f"a message of uid {connection.uid} has come in part")
+            elif connection.unread_since and now - connection.unread_since > STALLED_S:
+                self._note("unread", f"uid {connection.uid} reads no replies")
+            else:
+                continue
+            self._drop(connection)
+
+
+def peer_of(sock: socket.socket) -> tuple[int, int, int]:
+    """Pid, uid and gid of the process that has connected."""
+    pid, uid, gid = struct.unpack("iII", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    return pid, uid, gid
+
+
+def capacity() -> int:
+    """How many descriptors clients may have: the process's limit, less those that workers and files need."""
+    import resource
+
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return MAX_CONNECTIONS
+    taken = len(os.listdir("/proc/self/fd"))
+    return max(1, soft - taken - min(RESERVED, soft // 4))

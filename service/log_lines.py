@@ -1,0 +1,68 @@
+"""The daemon's log: one record is one line, whatever a peer has put into it, and no user fills the disk with lines.
+
+Ids, names, paths, device names and a worker's last words come from outside. They are made harmless here, for all
+loggers at once, and not where each line is written.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections.abc import Callable
+
+MAX_CHARS = 4000  # of one message
+MAX_TEXT = 80  # of a short text from outside
+BURST, PER_S = 200.0, 20.0  # lines of one user at once, and per second after these
+REPORT_S = 10.0  # between two lines that say how many were left out
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+
+
+def escape(text: str) -> str:
+    """``text`` in one line, and without what a terminal takes for a command."""
+    return _CONTROL.sub(lambda found: found.group().encode("unicode_escape").decode(), text)
+
+
+def plain(text: str, limit: int = MAX_TEXT) -> str:
+    """A short text from outside, for a table or a label."""
+    return escape(text[:limit])
+
+
+class LineFormatter(logging.Formatter):
+    """One line per record; the lines of a traceback begin with a mark that no record begins with."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        record.message = escape(record.message[:MAX_CHARS])
+        return super().formatMessage(record)
+
+    def formatException(self, ei: object) -> str:
+        text = super().formatException(ei)  # type: ignore[arg-type]
+        return "\n".join(f"  | {escape(line)}" for line in text.splitlines())
+
+
+class UserLines:
+    """How many lines each user may have. ``allows`` is asked before a line that a user's request leads to."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._left: dict[int, tuple[float, float]] = {}  # uid -> lines, and when they were counted
+        self._dropped: dict[int, int] = {}
+        self._report_at = 0.0
+
+    def allows(self, uid: int) -> bool:
+        now = self._clock()
+        left, at = self._left.get(uid, (BURST, now))
+        left = min(BURST, left + (now - at) * PER_S)
+        self._left[uid] = max(0.0, left - 1.0), now
+        if left < 1.0:
+            self._dropped[uid] = self._dropped.get(uid, 0) + 1
+        return left >= 1.0
+
+    def dropped(self) -> dict[int, int]:
+        """Lines left out since the last report, where one is due; by uid."""
+        now = self._clock()
+        if not self._dropped or now < self._report_at:
+            return {}
+        self._report_at = now + REPORT_S
+        found, self._dropped = self._dropped, {}
+        return found

@@ -1,0 +1,36 @@
+"""What clients are told when a job ends without an artifact, or is not taken."""
+
+from __future__ import annotations
+
+from precompiled.service.events import Reply, Submitted
+
+from precompiled import wire
+from precompiled.core.errors import (
+    DEVICE_LOST,
+    GPU_UNAVAILABLE,
+    MADE_UP_DEVICE,
+    NO_COMPILER,
+    NO_COMPILER_ACTION,
+    STORE_UNWRITABLE,
+)
+
+# Failures that say nothing of the graph, so that no record in the store does: clients are told which it was, and what
+# to do where the message does not say it.
+WITHOUT_A_RECORD = {
+    DEVICE_LOST: "It is compiled by the next process that asks",
+    GPU_UNAVAILABLE: "A worker needs a context there, and room for what it measures",
+    MADE_UP_DEVICE: "It is compiled where the GPU is",
+    NO_COMPILER: NO_COMPILER_ACTION,
+    STORE_UNWRITABLE: "`precompiled doctor` says which directory cannot be written",
+    "store-unreadable": "",
+    "store-untrusted": "",
+    "too-many-variants": "`precompiled clear KEY` makes room; or mark fewer sizes dynamic",
+}
+
+STOPPING = wire.Rejected("stopping", "The daemon is stopping", "Submit again when it is back")
+CANCELLED = wire.Rejected("cancelled", "The watch that asked for it has newer sources", "")
+GIVEN_UP = wire.Rejected("job-cancelled", "Somebody has cancelled its compile", "The next process asks again")
+
+
+def rejected(event: Submitted, code: str, message: str, action: str) -> Reply:
+    return Reply(event.client, wire.Rejected(code, message, action, event.message.id, event.message.key))

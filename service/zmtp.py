@@ -1,0 +1,134 @@
+"""ZMTP 3.0, the wire format of ZeroMQ, as a ROUTER speaks it to DEALERs: bytes in, messages out, no I/O.
+
+The daemon reads the format itself. In libzmq a peer chooses its routing id and opens as many connections as it likes,
+and libzmq answers both with an assertion that ends the process (docs/decisions/0056).
+
+Source: the ZeroMQ message transport protocol, version 3.0 (rfc.zeromq.org/spec/23).
+"""
+
+from __future__ import annotations
+
+from precompiled.core.errors import WireError
+
+GREETING_BYTES = 64
+KEPT_FRAMES = 4  # of one message; the frames after these are read and dropped
+MAX_PARTS = 1024  # frames and commands up to the end of a message
+MAX_COMMAND_BYTES = 8 << 10
+_MORE, _LONG, _COMMAND = 1, 2, 4
+_SIGNATURE = b"\xff" + bytes(8) + b"\x7f"
+_GREETING = (_SIGNATURE + b"\x03\x00" + b"NULL".ljust(20, b"\0")).ljust(GREETING_BYTES, b"\0")
+
+
+def _property(name: bytes, value: bytes) -> bytes:
+    return bytes([len(name)]) + name + len(value).to_bytes(4, "big") + value
+
+
+def _command(name: bytes, body: bytes) -> bytes:
+    data = bytes([len(name)]) + name + body
+    return bytes([_COMMAND, len(data)]) + data
+
+
+# What the daemon sends at once, before the peer has said anything.
+HELLO = _GREETING + _command(b"READY", _property(b"Socket-Type", b"ROUTER") + _property(b"Identity", b""))
+
+
+def encode(frames: list[bytes]) -> bytes:
+    """The bytes of one message."""
+    parts = []
+    for number, frame in enumerate(frames):
+        more = _MORE if number < len(frames) - 1 else 0
+        if len(frame) < 256:
+            parts.append(bytes([more, len(frame)]))
+        else:
+            parts.append(bytes([more | _LONG]) + len(frame).to_bytes(8, "big"))
+        parts.append(frame)
+    return b"".join(parts)
+
+
+class Reader:
+    """``feed`` it what a peer sends, then take messages from ``next_message`` until it returns None."""
+
+    def __init__(self, max_bytes: int) -> None:
+        """``max_bytes``: of one message. A longer one raises WireError before any of its bytes is kept."""
+        self._max_bytes = max_bytes
+        self._data = bytearray()
+        self._at = 0  # where the part of _data begins that is not understood yet
+        self._frames: list[bytes] = []
+        self._frame_bytes = 0  # of the frames of the message under way, dropped ones included
+        self._greeted = False
+        self.ready = False  # the handshake has ended
+        self._parts = 0
+        self.reply = b""  # to the last command, for the caller to send
+
+    @property
+    def held(self) -> int:
+        """Bytes in memory."""
+        return len(self._data) + self._frame_bytes
+
+    def feed(self, data: bytes) -> None:
+        self._data += data
+
+    def next_message(self) -> list[bytes] | None:
+        """The frames of the next whole message; None until more is fed. Raises WireError: close the connection."""
+        if not self._greeted and not self._greet():
+            return None
+        while (found := self._next_frame()) is not None:
+            flags, body = found
+            self._parts += 1
+            if self._parts > MAX_PARTS:
+                raise WireError(f"a message of more than {MAX_PARTS} frames")
+            if flags & _COMMAND:
+                self._obey(body)
+            elif not self.ready:
+                raise WireError("a message before the handshake")
+            else:
+                if len(self._frames) < KEPT_FRAMES:
+                    self._frames.append(body)
+                    self._frame_bytes += len(body)
+                if not flags & _MORE:
+                    frames, self._frames, self._frame_bytes, self._parts = self._frames, [], 0, 0
+                    return frames
+        del self._data[: self._at]
+        self._at = 0
+        return None
+
+    def _greet(self) -> bool:
+        data = self._data
+        if data[:1] not in (b"", b"\xff") or (len(data) >= 10 and not data[9] & 1) or (len(data) > 10 and data[10] < 3):
+            raise WireError("not ZeroMQ's protocol, or a version before 3.0")
+        if len(data) < GREETING_BYTES:
+            return False
+        if data[12:32].rstrip(b"\0") != b"NULL":
+            raise WireError("a security mechanism that this socket does not have")
+        self._at = GREETING_BYTES
+        self._greeted = True
+        return True
+
+    def _next_frame(self) -> tuple[int, bytes] | None:
+        data, at = self._data, self._at
+        if len(data) - at < 2:
+            return None
+        flags = data[at]
+        if flags & ~(_MORE | _LONG | _COMMAND) or (flags & _COMMAND and flags & _MORE):
+            raise WireError("a frame with unknown flags")
+        start = at + (9 if flags & _LONG else 2)
+        if len(data) < start:
+            return None
+        size = int.from_bytes(data[at + 1 : start], "big")
+        total, limit = (size, MAX_COMMAND_BYTES) if flags & _COMMAND else (size + self._frame_bytes, self._max_bytes)
+        if total > limit:
+            raise WireError(f"a message of {total} bytes was announced", code="too-large")
+        if len(data) - start < size:
+            return None
+        self._at = start + size
+        return flags, bytes(memoryview(data)[start : self._at])
+
+    def _obey(self, body: bytes) -> None:
+        length = body[0] if body else 0
+        name, rest = body[1 : 1 + length], body[1 + length :]
+        if name == b"READY" and not self.ready:
+            self.ready = True  # the properties are the peer's own word: neither its identity nor its type counts
+        elif name == b"PING" and self.ready:
+            self.reply = _command(b"PONG", rest[2:18])  # after the time to live: what the peer wants back
+        elif name not in (b"PONG", b"SUBSCRIBE", b"CANCEL"):
+            raise WireError(f"an unknown command {name[:20]!r}")

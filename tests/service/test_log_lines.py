@@ -1,0 +1,47 @@
+"""The daemon's log: a record is a line, and a user has so many."""
+
+from __future__ import annotations
+
+import logging
+
+from precompiled.service.log_lines import BURST, PER_S, LineFormatter, UserLines, escape, plain
+
+
+def formatted(text: str, error: BaseException | None = None) -> str:
+    record = logging.LogRecord("n", logging.INFO, "f", 1, "says %s", (text,), None)
+    if error is not None:
+        record.exc_info = (type(error), error, None)
+    return LineFormatter("%(levelname)s: %(message)s").format(record)
+
+
+def test_a_record_is_one_line_whatever_is_in_it() -> None:
+    assert formatted("a\nINFO: forged\r\x1b[2J\u2028\u202e\x85b") == (
+        "INFO: says a\\nINFO: forged\\r\\x1b[2J\\u2028\\u202e\\x85b"
+    )
+    assert formatted("häßlich 名") == "INFO: says häßlich 名"
+    assert len(formatted("x" * 100_000)) < 5000
+
+
+def test_lines_of_a_traceback_cannot_be_taken_for_records() -> None:
+    lines = formatted("x", ValueError("one\nINFO: forged\n\x1b")).split("\n")
+    assert lines[0] == "INFO: says x" and all(line.startswith("  | ") for line in lines[1:])
+    assert any("forged" in line for line in lines) and "\x1b" not in "".join(lines)
+
+
+def test_texts_for_tables_are_short_and_plain() -> None:
+    assert plain("a\tb" * 100, 5) == "a\\tba\\t"
+    assert escape("plain") == "plain"
+
+
+def test_a_user_with_too_many_lines_loses_some_and_others_lose_none() -> None:
+    now = 100.0
+    lines = UserLines(lambda: now)
+    assert sum(lines.allows(1) for _ in range(1000)) == BURST
+    assert lines.allows(2)
+    assert lines.dropped() == {1: 1000 - BURST} and lines.dropped() == {}
+    now += 1.0
+    assert sum(lines.allows(1) for _ in range(1000)) == PER_S
+    assert lines.dropped() == {}, "not so soon again"
+    now += 100.0
+    assert lines.dropped() == {1: 1000 - PER_S}
+    assert sum(lines.allows(1) for _ in range(1000)) == BURST
