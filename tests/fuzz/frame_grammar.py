@@ -20,6 +20,7 @@ _ODD = [msgspec.Raw(msgspec.msgpack.encode(odd)) for odd in (  # type: ignore[va
     "x" * 70_000, b"\xff" * 100, [], {}, [[]] * 50, {"a": {"b": {}}}, "../../x", "/", "cuda:GPU-x", "cpu",
     ["a"] * 5000, {str(n): n for n in range(3000)}, "submit", "stop", "\n", "\u202e", "A=B",
 )]  # fmt: skip
+_SMALL = [odd for odd in _ODD if len(bytes(odd)) < 200]
 _INSERTED = ["\n", "\0", "é", "/", "..", "=", "x" * 300]
 # Headers of msgpack that announce more than there is, or what no message has.
 _HEADERS = [
@@ -32,7 +33,7 @@ _GREETING = (b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"NULL".ljust(20, b"\0")).lj
 _READY = b"\x04\x1c\x05READY\x0bSocket-Type\0\0\0\x06DEALER"
 
 
-def templates(store: Path, interpreter: Path, watches: bool = False) -> list[bytes]:
+def templates(store: Path, interpreter: Path) -> list[bytes]:
     """One valid message of each kind and more, encoded. ``interpreter``: compiles nothing."""
 
     def environment(executable: object, **variables: str) -> wire.Interpreter:
@@ -50,10 +51,8 @@ def templates(store: Path, interpreter: Path, watches: bool = False) -> list[byt
         wire.Expect(environment("/bin/false"), "cpu"),
         wire.Status(), wire.Stats(), wire.Watches(), wire.Stop(),
         wire.GiveUp(["key"]), wire.Retry(["key"]), wire.Unwatch(["x"]),
+        wire.Watch(wire.Registration("entry", ["a:b"], "/bin/true", "/", str(store), {"A": "b"}, ["/f"])),
     ]  # fmt: skip
-    if watches:
-        registration = wire.Registration("entry", ["a:b"], "/bin/true", "/", str(store), {"A": "b"}, ["/f"])
-        messages.append(wire.Watch(registration))
     return [wire.encode(message) for message in messages]
 
 
@@ -88,8 +87,10 @@ class Grammar:
         template = drawn.choice(self._encoded)
         message: Any = msgspec.msgpack.decode(template)
         is_submit = message["type"] == "submit"
+        # What a watch says of itself is in each later status: large ones would fill the replies of all connections.
+        odd = _SMALL if message["type"] == "watch" else _ODD
         for _ in range(drawn.choice((0, 0, 0, 1, 1, 1, 2, 4))):
-            self._mutate(message)
+            self._mutate(message, odd)
         if is_submit and drawn.random() < 0.9:
             message["key"] = f"fuzz{drawn.randrange(400)}"
         data = self._bytes(bytearray(msgspec.msgpack.encode(message)))
@@ -97,7 +98,7 @@ class Grammar:
         found = self._arrange([wire.PREAMBLE, data, *blobs])
         return [*found[:1], b"\xc0", *found[2:]] if len(found) > 1 and _is_stop(found[1]) else found
 
-    def _mutate(self, message: dict[str, Any]) -> None:
+    def _mutate(self, message: dict[str, Any], odd: list[msgspec.Raw]) -> None:
         drawn = self._random
         places = _places(message)
         if not places:
@@ -105,11 +106,11 @@ class Grammar:
         container, index = drawn.choice(places)
         value, kind = container[index], drawn.random()
         if kind < 0.5:
-            container[index] = drawn.choice(_ODD)
+            container[index] = drawn.choice(odd)
         elif kind < 0.6:
             del container[index]
         elif kind < 0.7 and isinstance(container, dict):
-            container[drawn.choice(("type", "id", "x", "key", "", "\0"))] = drawn.choice(_ODD)
+            container[drawn.choice(("type", "id", "x", "key", "", "\0"))] = drawn.choice(odd)
         elif kind < 0.75:
             container[index] = _nested(drawn.choice((10, 100, 300)))
         elif isinstance(value, str):
