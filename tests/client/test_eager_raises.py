@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from support_session import deaf_daemon
 from torch.utils.checkpoint import checkpoint
 
+from precompiled.client import submit
 from precompiled.client.dispatch import Dispatch
 from precompiled.client.ledger import GraphCalls, GraphReport
 from precompiled.torch_internals import undo
@@ -267,3 +269,14 @@ def test_operators_are_not_looked_at_for_nan_one_by_one() -> None:
     with torch.autograd.detect_anomaly():
         assert torch.equal(made.call(X), X * 2), "nothing is differentiated"
         assert made.call(x) == "compiled"
+
+
+@pytest.mark.reason("stand-in-raised")
+def test_a_call_whose_artifact_does_not_come_in_time_is_compiled_in_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    with deaf_daemon(PRECOMPILED_WAIT_S="0.01") as here:
+        monkeypatch.setattr(submit, "compile_inline", lambda *_: (lambda x: ["compiled"], ""))
+        compiled = torch.compile(fails, backend="precompiled")
+        assert [compiled(X), compiled(X)] == ["compiled", "compiled"]
+        (graph,) = here.reports()
+        assert (graph.source, graph.reason) == ("inline", "stand-in-raised") and "UInt32" in graph.message
+        assert here.counted("fallbacks") == {"stand-in-raised": 1}
