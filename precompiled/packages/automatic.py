@@ -345,6 +345,10 @@ class Automatic:
         """Called after a frame was served or traced. Never raises."""
         self._source_files.leave_out()
 
+    def failed(self, error: BaseException) -> None:
+        """A step failed in a way that no step foresees. Counted; the frame is traced as usual."""
+        sessions.current().ledger.count_reason("not_kept", code_of(error, "package-internal-error"))
+
     # ------------------------------------------------------------------ recording
 
     def traced(self, frame: Frame, traced: Traced) -> None:

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from types import CodeType, ModuleType
 from typing import Any
 
+from precompiled.core.looks import is_a, module_named, namespace_of
 from precompiled.packages.describe.places import codes_of
 
 # The qualified name of a function, and the first line of it in its file.
@@ -47,8 +48,9 @@ def _functions(module: ModuleType, path: str) -> Iterator[CodeType]:
 
     Also of what decorators wrap; program_text.py knows which of them do no more.
     """
-    for value in list(vars(module).values()):
-        if not isinstance(value, type) or value.__module__ == module.__name__:
+    name = module_named(module)
+    for value in list(namespace_of(module).values()):
+        if not is_a(value, type) or namespace_of(value).get("__module__") == name:
             yield from (code for code in codes_of(value) if os.path.abspath(code.co_filename) == path)
 
 

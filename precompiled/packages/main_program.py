@@ -10,6 +10,7 @@ import threading
 from types import FrameType, ModuleType
 
 from precompiled.core import files
+from precompiled.core.looks import namespace_of
 from precompiled.packages.describe.codes import code_digest
 from precompiled.packages.describe.errors import NotPortable
 from precompiled.packages.program_text import Text
@@ -39,9 +40,9 @@ def texts() -> list[Text]:
 
 def file_of(module: ModuleType | None) -> str | None:
     """The file that a module says that it is from."""
-    held = getattr(module, "__dict__", {})  # not by getattr: a module's __getattr__ may import anything
+    held = namespace_of(module)  # not by getattr: a module's __getattr__ may import anything
     file = held.get("__file__")
-    if not isinstance(file, str) or file.startswith("<"):  # "<stdin>"
+    if type(file) is not str or file.startswith("<"):  # "<stdin>"
         return None
     if held.get("__name__") == "__main__" and _is_stream(file):
         return None

@@ -26,6 +26,7 @@ from types import CodeType, ModuleType
 from typing import Any
 
 from precompiled.core import files
+from precompiled.core.looks import is_a, module_named, namespace_of
 from precompiled.packages import executed, main_program
 from precompiled.packages.describe.codes import code_digest, outermost
 from precompiled.packages.describe.errors import NotPortable
@@ -167,7 +168,8 @@ def _is_generated(name: str, path: str) -> bool:
     if not os.path.realpath(path).startswith(os.path.join(os.path.realpath(tempfile.gettempdir()), "")):
         return False
     parent = sys.modules.get(name.rpartition(".")[0])
-    found_in = [*sys.path, *getattr(parent, "__path__", ())]
+    folders = namespace_of(parent).get("__path__", ())
+    found_in = [*sys.path, *(folder for folder in folders if type(folder) is str)]
     try:
         return os.path.dirname(path) not in map(os.path.abspath, found_in) and files.saved(path) > files.process_start()
     except OSError:  # removed since
@@ -179,15 +181,15 @@ def _held(module: ModuleType) -> str:
 
     Its file has another name in each process, and may be gone.
     """
-    held = sorted(vars(module).items())
+    held = sorted(namespace_of(module).items(), key=lambda item: item[0])
     return digest_of([(name, _shown(value, module)) for name, value in held if name[:2] != "__"])
 
 
 def _shown(value: Any, module: ModuleType) -> Any:
     if type(value) in _PLAIN:
         return repr(value)
-    if isinstance(value, type) and value.__module__ != module.__name__:
-        return value.__module__, value.__qualname__
+    if is_a(value, type) and namespace_of(value).get("__module__") != module_named(module):
+        return str(namespace_of(value).get("__module__")), type.__dict__["__qualname__"].__get__(value)
     return type(value).__qualname__, sorted(code_digest(code) for code in codes_of(value))
 
 

@@ -27,6 +27,7 @@ from typing import Any
 
 from precompiled.core.definitions import codes_within
 from precompiled.core.files import is_torchs
+from precompiled.core.looks import attribute_of, is_a, namespace_of
 from precompiled.core.names import object_at
 from precompiled.packages.describe.codes import DESCRIPTORS, code_digest
 from precompiled.packages.describe.errors import NotPortable
@@ -136,7 +137,7 @@ class Descriptions:
             return [kind.__name__, *made_by, self.value(dict(value), depth + 1)]
         if kind is collections.deque:
             return [kind.__name__, value.maxlen, self.value(list(value), depth + 1)]
-        if isinstance(value, tuple) and hasattr(kind, "_fields"):
+        if is_a(value, tuple) and hasattr(kind, "_fields"):
             return ["namedtuple", self.a_class(kind), self.value(tuple(value), depth + 1)]
         if kind is re.Pattern:
             return ["pattern", repr(value.pattern), value.flags]
@@ -149,40 +150,40 @@ class Descriptions:
         kind = type(value)
         if kind in ATOMS:
             return [kind.__name__, repr(value)]
-        if isinstance(value, type):
+        if is_a(value, type):
             return self.a_class(value)
-        if isinstance(value, types.ModuleType):
+        if is_a(value, types.ModuleType):
             return self.module(value)
-        if isinstance(value, types.FunctionType):
+        if is_a(value, types.FunctionType):
             return self.function(value, depth)
-        if isinstance(value, types.CodeType):
+        if is_a(value, types.CodeType):
             self.covered.add(code_digest(value))
             return ["code", value.co_name, code_digest(value)]
-        of = getattr(value, "__self__", None)
-        if isinstance(value, types.BuiltinMethodType) and says_all(of, value.__name__):
+        of = attribute_of(value, "__self__")
+        if is_a(value, types.BuiltinMethodType) and says_all(of, value.__name__):
             return ["method of a value", self.value(of, depth + 1), value.__name__]
         if (
-            isinstance(value, (types.MethodType, types.BuiltinMethodType))
-            and not isinstance(of, (types.ModuleType, type, type(None)))
+            is_a(value, (types.MethodType, types.BuiltinMethodType))
+            and not is_a(of, (types.ModuleType, type, type(None)))
             and not type(of).__name__.startswith(_OF_PYBIND)
         ):
             raise NotPortable(f"the method {getattr(value, '__qualname__', value)!r} is bound to an object")
-        if isinstance(value, types.MethodType):
+        if is_a(value, types.MethodType):
             return ["method", self.thing(value.__self__, depth + 1), self.thing(value.__func__, depth + 1)]
-        if isinstance(value, enum.Enum):
+        if is_a(value, enum.Enum):
             more = {name: held for name, held in vars(value).items() if name not in _OF_A_MEMBER}
             return ["enum", self.a_class(kind), value.name, self.value(value.value, depth + 1),
                     self.value(more, depth + 1) if more else None]  # fmt: skip
-        if isinstance(value, (inspect.Signature, inspect.Parameter)):
+        if is_a(value, (inspect.Signature, inspect.Parameter)):
             return ["signature", str(value)]
-        if isinstance(value, importlib.machinery.ModuleSpec):
+        if is_a(value, importlib.machinery.ModuleSpec):
             return ["module spec", value.name, value.origin]
-        if isinstance(value, OF_C):
+        if is_a(value, OF_C):
             return [kind.__name__, value.__objclass__.__module__, value.__objclass__.__qualname__, value.__name__]
-        if isinstance(value, functools.partial):
+        if is_a(value, functools.partial):
             return ["partial", self.thing(value.func, depth + 1), self.value(value.args, depth + 1),
                     self.value(dict(value.keywords), depth + 1)]  # fmt: skip
-        if kind in CONTAINERS or (isinstance(value, tuple) and hasattr(kind, "_fields")):
+        if kind in CONTAINERS or (is_a(value, tuple) and hasattr(kind, "_fields")):
             return self.value(value, depth)
         named = self._named(value)
         if named is not None:
@@ -221,12 +222,13 @@ class Descriptions:
                 return [kind.__name__, str(value)]
             if kind.__name__ in ("OpOverload", "OpOverloadPacket"):
                 return [kind.__name__, str(value)]
-        module, qualname = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
-        qualname = qualname or getattr(value, "__name__", None)
-        owner = getattr(value, "__objclass__", None)  # of a slot wrapper or method descriptor
+        named = getattr if self._is_of_the_installation(kind) or is_a(value, OF_C) else attribute_of
+        module, qualname = named(value, "__module__", None), named(value, "__qualname__", None)
+        qualname = qualname or named(value, "__name__", None)
+        owner = named(value, "__objclass__", None)  # of a slot wrapper or method descriptor
         if isinstance(owner, type) and isinstance(qualname, str):
             return ["descriptor", self.a_class(owner), qualname]
-        if isinstance(value, types.BuiltinFunctionType):
+        if is_a(value, types.BuiltinFunctionType):
             of = getattr(value, "__self__", None)
             holder = of.__name__ if isinstance(of, types.ModuleType) else getattr(of, "__qualname__", "")
             return ["builtin", module or "", holder, qualname or ""]
@@ -234,8 +236,8 @@ class Descriptions:
             found = object_at(module, qualname)
             if found is value:
                 return ["named", kind.__qualname__, module, qualname]
-        wrapped = getattr(value, "__wrapped__", None)  # functools.lru_cache, in C
-        if isinstance(wrapped, types.FunctionType) and kind.__module__ == "functools":
+        wrapped = attribute_of(value, "__wrapped__")  # functools.lru_cache, in C
+        if is_a(wrapped, types.FunctionType) and kind.__module__ == "functools":
             return ["wrapper", kind.__qualname__, self.function(wrapped)]
         return None
 
@@ -310,7 +312,7 @@ class Descriptions:
             if id(value) in seen or depth > MAX_DEPTH or len(seen) > MAX_ITEMS or type(value) in ATOMS:
                 return
             seen.add(id(value))
-            if isinstance(value, type):
+            if is_a(value, type):
                 found.append(self.a_class(value))
             elif type(value) in (tuple, list, set, frozenset):
                 for item in value:
@@ -318,8 +320,8 @@ class Descriptions:
             elif type(value) in (dict, types.MappingProxyType):
                 for item in value.values():
                     look(item, depth + 1)
-            elif not isinstance(value, types.ModuleType) and isinstance(held := getattr(value, "__dict__", None), dict):
-                for item in held.values():
+            elif not is_a(value, types.ModuleType):
+                for item in namespace_of(value).values():
                     look(item, depth + 1)
 
         for cell in function.__closure__ or ():
@@ -388,25 +390,25 @@ class Descriptions:
 
     def _member(self, value: Any, plain: bool, owner: type) -> str:
         """Describe a member of a class. ``plain``: the class is not torch's, whose code the environment has."""
-        if isinstance(value, types.FunctionType):
+        if is_a(value, types.FunctionType):
             return str(self.function(value, owner=owner))  # of a function in a file of torch: its code alone
-        if isinstance(value, DESCRIPTORS):
+        if is_a(value, DESCRIPTORS):
             inner = [getattr(value, name, None) for name in ("__func__", "fget", "fset", "fdel", "func")]
             codes = [
                 self._member(item, plain, owner)
-                if isinstance(item, (types.FunctionType, *DESCRIPTORS))
+                if is_a(item, (types.FunctionType, *DESCRIPTORS))
                 else str(self.attribute(item))
                 for item in inner
                 if item is not None
             ]
             bound = [self.attribute(getattr(value, name, None)) for name in ("args", "keywords")] if plain else []
             return f"{type(value).__name__} {codes} {bound}"
-        if isinstance(value, type):
+        if is_a(value, type):
             # A class within a class that has no source: all that is in it is a constant of the trace.
             users = plain and value.__module__.split(".")[0] not in INSTALLATION
             return str(self.attribute(value)) if users else f"class {value.__module__}.{value.__qualname__}"
         wrapped = getattr(value, "__wrapped__", None) if type(value).__module__ == "functools" else None
-        if isinstance(wrapped, types.FunctionType):
+        if is_a(wrapped, types.FunctionType):
             return f"{type(value).__name__} {self._member(wrapped, plain, owner)}"
         return str(self.attribute(value)) if plain else type(value).__qualname__
 
@@ -418,9 +420,9 @@ class Descriptions:
             return self.value(value, depth)
         except NotPortable:
             kind = type(value)
-        if isinstance(value, enum.Enum):
+        if is_a(value, enum.Enum):
             return ["enum", kind.__module__, kind.__qualname__, value.name, self.attribute(value.value, depth + 1)]
-        sized = kind in CONTAINERS or (isinstance(value, tuple) and hasattr(kind, "_fields"))
+        sized = kind in CONTAINERS or (is_a(value, tuple) and hasattr(kind, "_fields"))
         if depth <= MAX_DEPTH and sized and len(value) <= MAX_ITEMS:
             items = value.items() if hasattr(value, "items") else value
             parts = [self.attribute(item, depth + 1) for item in items]
@@ -445,7 +447,7 @@ class Descriptions:
         if depth > MAX_DEPTH:
             return "deep"
         given = (*ATOMS, *CONTAINERS, functools.partial, types.FunctionType)
-        return self.attribute(held, depth) if isinstance(held, given) else None
+        return self.attribute(held, depth) if is_a(held, given) else None
 
     def module(self, module: types.ModuleType) -> list[Any]:
         """A module's name. Objects *in* it that a trace used have guards, and descriptions, of their own; its file is

@@ -10,6 +10,7 @@ import types
 from typing import Any
 
 from precompiled.core.definitions import codes_within
+from precompiled.core.looks import attribute_of, namespace_of
 from precompiled.packages.describe.codes import globals_read
 
 # Packages whose metaclasses (of enums, of TypedDict) are the same in each process of one environment.
@@ -26,7 +27,7 @@ _OF_SETS = frozenset({"__contains__", "isdisjoint", "issubset", "issuperset"})
 
 def state_of(value: Any) -> dict[str, Any] | None:
     """The attributes and slots of an instance of a Python class; None where it may hold more than these."""
-    state = dict(getattr(value, "__dict__", {}))
+    state = dict(namespace_of(value))
     if _holds_more(type(value)):
         return None
     for base in type(value).__mro__[:-1]:
@@ -35,7 +36,7 @@ def state_of(value: Any) -> dict[str, Any] | None:
         slots = vars(base).get("__slots__", ())
         for name in (slots,) if isinstance(slots, str) else tuple(slots):
             if name not in ("__dict__", "__weakref__"):
-                state[name] = getattr(value, name, "absent")
+                state[name] = attribute_of(value, name, "absent")
     return None if "_parameters" in state else state  # not of an nn.Module: its tensors are no constants
 
 

@@ -12,7 +12,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from precompiled.core.definitions import codes_within
+from precompiled.core.looks import attribute_of, is_a, namespace_of
 from precompiled.packages.describe.codes import DESCRIPTORS, code_digest, outermost
+
+_CACHE = type(functools.lru_cache(lambda: None))  # of C, with the function that it wraps among its attributes
 
 
 class Places:
@@ -36,8 +39,8 @@ class Places:
         if self._by_file is None:
             self._by_file = {}
             for name, module in list(sys.modules.items()):
-                file = getattr(module, "__file__", None)
-                if isinstance(file, str):
+                file = namespace_of(module).get("__file__")
+                if type(file) is str:
                     self._by_file.setdefault(file, name)
         return self._by_file.get(filename)
 
@@ -73,31 +76,32 @@ def _codes_of(value: Any, seen: set[int], depth: int) -> Iterator[types.CodeType
     if id(value) in seen or depth > 8:
         return
     seen.add(id(value))
-    if isinstance(value, types.FunctionType):
+    if is_a(value, types.FunctionType):
         yield from codes_within(value.__code__)
-        yield from _codes_of(getattr(value, "__wrapped__", None), seen, depth + 1)
+        yield from _codes_of(namespace_of(value).get("__wrapped__"), seen, depth + 1)
         for cell in value.__closure__ or ():
             try:
                 content = cell.cell_contents
             except ValueError:
                 continue
-            if callable(content) and not isinstance(content, type):
+            if callable(content) and not is_a(content, type):
                 yield from _codes_of(content, seen, depth + 1)
-    elif isinstance(value, DESCRIPTORS):
+    elif is_a(value, DESCRIPTORS):
         for name in ("__func__", "fget", "fset", "fdel", "func"):
-            yield from _codes_of(getattr(value, name, None), seen, depth + 1)
-    elif isinstance(value, type):
-        for member in list(vars(value).values()):
-            if isinstance(member, (types.FunctionType, *DESCRIPTORS)):
+            yield from _codes_of(attribute_of(value, name), seen, depth + 1)
+    elif is_a(value, type):
+        for member in list(namespace_of(value).values()):
+            if is_a(member, (types.FunctionType, *DESCRIPTORS)):
                 yield from _codes_of(member, seen, depth + 1)
-    elif value is not None and not isinstance(value, types.ModuleType):
+    elif value is not None and not is_a(value, types.ModuleType):
+        held, of_c = namespace_of(value), is_a(value, (functools.partial, types.MethodType))
         for name in ("__func__", "__wrapped__", "func", "fn", "__code__"):
-            inner = getattr(value, "__dict__", {}).get(name) or (
-                getattr(value, name, None) if isinstance(value, (functools.partial, types.MethodType)) else None
-            )
+            inner = held.get(name)
+            if inner is None and of_c:
+                inner = attribute_of(value, name)
             if inner is not None:
                 yield from _codes_of(inner, seen, depth + 1)
-        wrapped = getattr(value, "__wrapped__", None) if type(value).__module__ == "functools" else None
+        wrapped = attribute_of(value, "__wrapped__") if type(value) is _CACHE else None
         yield from _codes_of(wrapped, seen, depth + 1)
 
 

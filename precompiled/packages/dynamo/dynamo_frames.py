@@ -15,6 +15,7 @@ Checked on 2.11.0, 2.13.0, 2.15.0.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import logging
@@ -50,6 +51,7 @@ class Packages(Protocol):
     def find(self, frame: Frame) -> ConvertFrameReturn | None: ...
     def ended(self) -> None: ...
     def traced(self, frame: Frame, traced: Traced) -> None: ...
+    def failed(self, error: BaseException) -> None: ...
 
 
 _patches = Patches()
@@ -94,8 +96,8 @@ def _routed(original: Callable[..., Any]) -> Callable[..., Any]:
         try:
             known, problem = _frame(self, frame, hooks, frame_state), dynamo_state.mode_problem()
             traceable = known is None or bool(known.code.co_flags & _GENERATORS) or known.has_tensors()
-        except Exception:  # nothing of ours may end a call that torch can serve
-            log.warning("no package is looked for: a frame cannot be looked at", exc_info=True)
+        except Exception as error:  # noqa: BLE001 - nothing of ours may end a call that torch can serve
+            _note_failure(error)
             known = None
         if known is None:
             return trace()
@@ -103,26 +105,50 @@ def _routed(original: Callable[..., Any]) -> Callable[..., Any]:
             # The most are of this kind (a configuration's attributes), and that is all that Dynamo would say of one.
             return installing.left_alone(known, "no tensor-related objects found in frame")
         try:
-            found = _packages.find(known) if problem is None else None
+            found = _contained(_packages.find, known) if problem is None else None
             if found is not None:
                 return found
             with trace_recording.tracing(problem) as traced:
                 result = trace()
         finally:
-            _packages.ended()
-        traced.result = result
-        if result.guarded_code is None:
-            strategy = result.frame_exec_strategy
-            if result.apply_to_code and (strategy.cur_action, strategy.recursive_action) == _SKIPS:
-                traced.skip = getattr(result, "skip_reason", None) or "skipped"
-                _packages.traced(known, traced)
-        elif traced.body is not None or traced.problem is not None:
-            if traced.body is not None:
-                traced.body.code = result.guarded_code.code
-            _packages.traced(known, traced)
+            _contained(_packages.ended)
+        _contained(_tell, known, traced, result)
         return result
 
     return convert
+
+
+def _tell(frame: Frame, traced: Traced, result: ConvertFrameReturn) -> None:
+    """Give the packages what a trace came to."""
+    assert _packages is not None
+    traced.result = result
+    if result.guarded_code is None:
+        strategy = result.frame_exec_strategy
+        if result.apply_to_code and (strategy.cur_action, strategy.recursive_action) == _SKIPS:
+            traced.skip = getattr(result, "skip_reason", None) or "skipped"
+            _packages.traced(frame, traced)
+    elif traced.body is not None or traced.problem is not None:
+        if traced.body is not None:
+            traced.body.code = result.guarded_code.code
+        _packages.traced(frame, traced)
+
+
+def _contained(step: Callable[..., Any], *arguments: Any) -> Any:
+    """What a step of ours gives; None if it fails, for nothing of ours may end a call that torch can serve."""
+    try:
+        return step(*arguments)
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # noqa: BLE001 - an object of the user's may raise anything
+        _note_failure(error)
+        return None
+
+
+def _note_failure(error: BaseException) -> None:
+    log.warning("packages: the frame is traced as usual, since a look at it failed", exc_info=error)
+    if _packages is not None:
+        with contextlib.suppress(Exception):
+            _packages.failed(error)
 
 
 def _frame(converter: Any, frame: Any, hooks: Any, state: Any) -> Frame | None:

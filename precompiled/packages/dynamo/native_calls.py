@@ -94,8 +94,9 @@ def watching() -> Iterator[NativeCalls]:
             _begin(_watch.noticed)
         yield _watch.noticed
     finally:
-        _end()
         _watch.noticed = None
+        with contextlib.suppress(Exception):  # the trace succeeded
+            _end()
 
 
 @contextlib.contextmanager
@@ -122,7 +123,8 @@ def _may_be_called(value: Any) -> bool:
     kind = type(value)
     if kind is types.ModuleType:
         return "__getattr__" in vars(value) and not _is_dynamos(value.__name__)
-    return _has_functions(value if issubclass(kind, type) else kind)
+    named: Any = value if issubclass(kind, type) else kind
+    return _has_functions(named)
 
 
 @cache
@@ -240,6 +242,13 @@ def _is_profiled() -> bool:
 
 
 def _begin(noticed: NativeCalls) -> None:
+    try:
+        _report_calls(noticed)
+    except Exception as error:  # noqa: BLE001 - a trace must not end for this
+        noticed.problem = f"calls cannot be noticed: {type(error).__name__}: {error}"
+
+
+def _report_calls(noticed: NativeCalls) -> None:
     if sys.version_info >= (3, 12):
         _watch.tool = _monitor()
         if _watch.tool is None:

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from precompiled.core.definitions import codes_within
+from precompiled.core.looks import is_a
 from precompiled.packages.describe.codes import code_digest, globals_read, qualname
 from precompiled.packages.describe.descriptions import MAX_DEPTH, Descriptions
 from precompiled.packages.describe.errors import Mismatch, NotPortable
@@ -91,7 +92,7 @@ def _globals_of(call: NativeCall) -> Iterator[tuple[str, str, Any]]:
             if value.__name__ not in _PURE:
                 raise _refused(call, f"reads the module {value.__name__}")
             continue
-        if isinstance(value, type) and value.__module__.partition(".")[0] in INSTALLATION:
+        if is_a(value, type) and value.__module__.partition(".")[0] in INSTALLATION:
             continue
         if type(module) is not str or vars(sys.modules.get(module, types)) is not call.scope:
             raise _refused(call, f"reads the global {name}, which no module has")

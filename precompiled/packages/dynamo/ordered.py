@@ -22,8 +22,8 @@ Checked on 2.11.0, 2.13.0, 2.15.0.
 
 from __future__ import annotations
 
+import itertools
 import os
-import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -39,6 +39,7 @@ from torch._dynamo.variables.lists import BaseListVariable
 from precompiled.packages.describe.codes import is_hashed_alike
 from precompiled.packages.describe.errors import NotPortable
 from precompiled.packages.dynamo import set_order
+from precompiled.packages.dynamo.contained_notes import dynamos_frames
 from precompiled.packages.dynamo.trace_log import TraceLog
 from precompiled.packages.dynamo.untraced import constant, unlazy
 
@@ -141,22 +142,12 @@ def _read(noted: TraceLog, variable: Any, tx: Any = None, *_: Any, **__: Any) ->
 
 def _as_a_constant(noted: TraceLog, variable: Any, *_: Any, **__: Any) -> None:
     """A function that Dynamo calls with the set itself: a text of it, a list."""
-    caller = sys._getframe(2)  # of the wrapper
-    while caller.f_code.co_name == _PASSES_ON and caller.f_back is not None:
-        caller = caller.f_back
-    code = caller.f_code
-    if code.co_name == _OF_A_CELL and _looks_where_it_is(caller):
+    callers = (frame.f_code for frame in dynamos_frames() if frame.f_code.co_name != _PASSES_ON)
+    code = next(callers)
+    if code.co_name == _OF_A_CELL and _ASKS_FOR_THE_FILE in [outer.co_name for outer in itertools.islice(callers, 3)]:
         return
     if os.path.basename(code.co_filename) not in _ALGEBRA and code.co_name not in _ASKS:
         _all_of(noted, variable)
-
-
-def _looks_where_it_is(frame: Any) -> bool:
-    for _ in range(3):
-        frame = frame.f_back
-        if frame is None or frame.f_code.co_name == _ASKS_FOR_THE_FILE:
-            return frame is not None
-    return False
 
 
 def _asked(noted: TraceLog, variable: Any, tx: Any, name: str, args: Any, *_: Any, **__: Any) -> None:

@@ -15,9 +15,8 @@ Checked on 2.11.0, 2.13.0, 2.15.0.
 
 from __future__ import annotations
 
+import itertools
 import os
-import sys
-import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -27,6 +26,7 @@ from torch._dynamo.variables.builtin import BuiltinVariable
 from torch._dynamo.variables.lists import BaseListVariable
 
 from precompiled.core import files
+from precompiled.packages.dynamo.contained_notes import dynamos_frames
 from precompiled.packages.dynamo.trace_log import TraceLog
 from precompiled.packages.dynamo.untraced import unlazy
 
@@ -92,12 +92,9 @@ def _made(original: Callable[..., Any], now: Callable[[], TraceLog | None]) -> C
         if noted is None or not isinstance(self, SetVariable) or self.source is not None:
             return
         with noted.looking():
-            caller: types.FrameType | None = sys._getframe(1)
-            for _ in range(_FRAMES):
-                if caller is not None and caller.f_code.co_name == _DISPLAY:
-                    _know(noted, self)
-                    return
-                caller = caller and caller.f_back
+            callers = itertools.islice(dynamos_frames(), _FRAMES)
+            if any(frame.f_code.co_name == _DISPLAY for frame in callers):
+                _know(noted, self)
 
     return __init__
 

@@ -54,6 +54,7 @@ from precompiled.packages.describe.errors import NotPortable
 from precompiled.packages.describe.kinds import ATOMS
 from precompiled.packages.describe.places import codes_at
 from precompiled.packages.dynamo import native_calls, optimizers, ordered, set_order, untraced
+from precompiled.packages.dynamo.contained_notes import contained
 from precompiled.packages.dynamo.trace_log import TraceLog
 
 _READS = ("var_getattr", "tp_getattro_impl")
@@ -81,7 +82,7 @@ def wrap(now: Callable[[], TraceLog | None]) -> Callable[[], None]:
         original = getattr(owner, name) if not isinstance(owner, type) else vars(owner)[name]
         static = isinstance(original, staticmethod)
         function = original.__func__ if static else original
-        replacement = functools.wraps(function)(with_(function, now))
+        replacement = functools.wraps(function)(contained(function, with_, now))
         setattr(owner, name, staticmethod(replacement) if static else replacement)
         ends.append(lambda: setattr(owner, name, original))
 

@@ -32,6 +32,7 @@ from torch._guards import Guard
 
 from precompiled.core import files
 from precompiled.core.definitions import codes_within
+from precompiled.core.looks import is_a
 from precompiled.packages.describe import difference
 from precompiled.packages.describe.codes import globals_read, is_hashed_alike, read_by
 from precompiled.packages.describe.descriptions import MAX_DEPTH, Descriptions
@@ -209,28 +210,28 @@ def _once(items: Iterable[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
 def _unguarded(source: Any, value: Any, described: Descriptions) -> Any:
     """Describe a value without its contents: what was read from inside of it has a source of its own."""
     kind = type(value)
-    if isinstance(value, torch.Tensor):
+    if is_a(value, torch.Tensor):
         return described.a_class(kind_of(value))
-    if isinstance(value, types.MethodType) and not isinstance(value.__self__, (type, types.ModuleType)):
+    if is_a(value, types.MethodType) and not is_a(value.__self__, (type, types.ModuleType)):
         return ["method", described.a_class(type(value.__self__)), described.thing(value.__func__)]
-    if isinstance(source, ConstDictKeySource) and isinstance(value, (type, types.FunctionType)):
+    if isinstance(source, ConstDictKeySource) and is_a(value, (type, types.FunctionType)):
         return ["key", value.__module__, value.__qualname__]
     of = getattr(value, "__self__", None)
-    if isinstance(value, types.BuiltinMethodType) and type(of) in _WHOLE:  # `{...}.__contains__`
+    if is_a(value, types.BuiltinMethodType) and type(of) in _WHOLE:  # `{...}.__contains__`
         return ["method", value.__name__, described.attribute(of)]
-    if kind in _WHOLE or isinstance(value, _THINGS):
+    if kind in _WHOLE or is_a(value, _THINGS):
         return described.thing(value)
     if kind is dict and source.name.endswith(".__annotations__"):  # Dynamo drops its guards on their keys
         return [kind.__name__, [described.value(key) for key in value]]
     # Without an object's contents: those of os.environ are all variables, and all secrets, of a user.
-    return ["object", described.a_class(kind), len(value) if isinstance(value, (list, tuple)) else None]
+    return ["object", described.a_class(kind), len(value) if is_a(value, (list, tuple)) else None]
 
 
 def _whole(value: Any, how: str, described: Descriptions) -> Any:
     """Describe the text, the names or the keys of a value. A text is kept as a digest: it may hold private data."""
     if how in ("keys", "order"):
         keys = keys_of(value, described)
-        return sorted(keys, key=repr) if how == "keys" and isinstance(value, (set, frozenset)) else keys
+        return sorted(keys, key=repr) if how == "keys" and is_a(value, (set, frozenset)) else keys
     if how.startswith(HAS):
         name = how.removeprefix(f"{HAS} ")
         return any(f"{getattr(key, '__module__', '')}.{getattr(key, '__qualname__', '')}" == name for key in value)
@@ -278,19 +279,19 @@ def _check_made(value: Any, described: Descriptions, depth: int = 0) -> None:
     Descriptions.attribute describes a module by its name alone, and by its type alone an object without a description.
     """
     if type(value) in (tuple, list, dict, set, frozenset, collections.OrderedDict) and depth <= MAX_DEPTH:
-        for item in [*value, *(value.values() if isinstance(value, dict) else ())]:
+        for item in [*value, *(value.values() if is_a(value, dict) else ())]:
             _check_made(item, described, depth + 1)
-    if isinstance(value, types.ModuleType):
+    if is_a(value, types.ModuleType):
         if value.__name__.split(".")[0] not in {"torch", *sys.stdlib_module_names}:
             raise NotPortable(f"the module {value.__name__} is read through a class or a function that holds it")
-    elif isinstance(value, enum.Enum):
+    elif is_a(value, enum.Enum):
         described.thing(value)
-    elif isinstance(value, re.Match):
+    elif is_a(value, re.Match):
         raise NotPortable("a match of a regular expression is part of the trace")
 
 
 def _has(value: Any, name: str) -> bool:
-    if isinstance(value, types.ModuleType):
+    if is_a(value, types.ModuleType):
         return hasattr(value, name)  # as Dynamo does: a module may load an attribute when it is read
     missing = object()
     found = inspect.getattr_static(value, name, missing)  # runs no property of the user's
@@ -312,7 +313,7 @@ def _global(scope: dict[str, Any], name: str, described: Descriptions) -> Any:
         value = getattr(builtins, name)  # a program may have replaced it
         return ["builtin"] if callable(value) else ["builtin", described.attribute(value)]
     value = scope[name]
-    return described.a_class(value) if isinstance(value, type) else None
+    return described.a_class(value) if is_a(value, type) else None
 
 
 # ---------------------------------------------------------------------- refusing
@@ -327,7 +328,7 @@ def addresses_within(code: types.CodeType) -> list[str]:
     """Constants of code that have an object's address in them: ``str()`` of a function, ``repr()`` of an object."""
     return [
         value for inner in codes_within(code) for value in inner.co_consts
-        if isinstance(value, str) and _ADDRESS.search(value)
+        if is_a(value, str) and _ADDRESS.search(value)
     ]  # fmt: skip
 
 

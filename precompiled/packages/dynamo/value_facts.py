@@ -23,6 +23,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 
 from precompiled.core.errors import Bypass
+from precompiled.core.looks import is_a, namespace_of
 from precompiled.packages.describe import descriptions
 from precompiled.packages.describe.codes import code_digest
 from precompiled.packages.describe.descriptions import Descriptions
@@ -46,7 +47,7 @@ _ALIGNMENT = 16  # bytes: torch/_inductor/utils.py, ALIGNMENT
 
 def tensor(value: Any, described: Descriptions) -> Any:
     """A tensor without its sizes, in the order of difference.TENSOR."""
-    if not isinstance(value, torch.Tensor):
+    if not is_a(value, torch.Tensor):
         raise NotPortable(f"a {type(value).__qualname__} is an input", code="package-guard")
     marks = {name: _ordered(getattr(value, name)) for name in _DIMENSION_MARKS if hasattr(value, name)}
     return [
@@ -80,10 +81,10 @@ _SET_BY_TORCH = {optimizers.STATIC, "_dynamo_propagated_dynamic_indices"}
 
 def attribute_names(value: Any) -> list[str]:
     """The names of an object's attributes: others may be found elsewhere, by ``__getattr__`` for one."""
-    if isinstance(value, (type, types.ModuleType)):
+    if is_a(value, (type, types.ModuleType)):
         return []
-    names = {str(name) for name in getattr(value, "__dict__", ())} - _SET_BY_TORCH
-    if isinstance(value, torch.nn.Module):
+    names = {str(name) for name in namespace_of(value)} - _SET_BY_TORCH
+    if is_a(value, torch.nn.Module):
         for held in ("_parameters", "_buffers", "_modules"):
             names |= {f"{held}.{name}" for name in vars(value).get(held, ())}
     return sorted(map(ranks.without_key, names))
@@ -91,7 +92,7 @@ def attribute_names(value: Any) -> list[str]:
 
 def hooks(value: Any, described: Descriptions) -> Any:
     """Describe a module's hooks, on which a trace depends without a guard."""
-    if not isinstance(value, torch.nn.Module):
+    if not is_a(value, torch.nn.Module):
         return None
     state = vars(value)
     found: dict[str, Any] = {
@@ -112,14 +113,14 @@ def _hook(hook: Any, described: Descriptions) -> Any:
 
 def within(value: Any, described: Descriptions) -> Any:
     """Describe what Dynamo reads from an object with no guard but that on its type: a decorator's mode, for one."""
-    if isinstance(value, types.MethodType):
+    if is_a(value, types.MethodType):
         of = value.__self__
         return ["method", described.attribute(value.__func__), described.a_class(type(of)), within(of, described)]
-    if isinstance(value, random.Random):
+    if is_a(value, random.Random):
         raise NotPortable("the state of a random.Random is part of the trace")
-    if isinstance(value, _NATIVE):
+    if is_a(value, _NATIVE):
         return repr(value)
-    held = next((kind for kind in (dict, list, tuple, set, frozenset) if isinstance(value, kind)), None)
+    held = next((kind for kind in (dict, list, tuple, set, frozenset) if is_a(value, kind)), None)
     if held is not None and type(value) is not held:
         return held.__len__(value)
     if type(value).__module__.split(".")[0] in ("torch", "contextlib") and hasattr(type(value), "__enter__"):
@@ -130,13 +131,13 @@ def within(value: Any, described: Descriptions) -> Any:
 
 def kind_of(value: Any) -> type:
     """A value's type; of a fake tensor the real one's: a watch traces with fake tensors, and runs use its entries."""
-    if isinstance(value, FakeTensor):
+    if is_a(value, FakeTensor):
         return torch.nn.Parameter if isinstance(value, torch.nn.Parameter) else value.pytype or torch.Tensor
     return type(value)
 
 
 def _dispatch_keys(value: torch.Tensor) -> Any:
-    if not isinstance(value, FakeTensor):
+    if not is_a(value, FakeTensor):
         return torch._C._dispatch_keys(value)
     if value.dispatch_keys is not None:
         return value.dispatch_keys

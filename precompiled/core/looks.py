@@ -1,0 +1,54 @@
+"""Looks at objects of the program that run none of its code.
+
+``isinstance`` asks an object for its ``__class__``, ``getattr`` runs properties and ``__getattr__``, ``vars`` runs a
+property named ``__dict__``. Each may raise, be slow, or change the program: an unbound proxy, a mock, lazy settings.
+"""
+
+from __future__ import annotations
+
+import inspect
+import types
+from typing import Any
+
+_MISSING = object()
+
+
+# Of Python's own module type: a class derived of it may have another __dict__.
+_OF_A_MODULE: Any = vars(types.ModuleType)["__dict__"]
+
+
+def is_a(value: Any, kinds: type | tuple[type, ...]) -> bool:
+    """Whether an object is of one of these classes, as its type goes. ``kinds``: classes of Python's or torch's."""
+    return issubclass(type(value), kinds)
+
+
+def namespace_of(value: Any) -> dict[str, Any]:
+    """The attributes that an object itself holds, as ``vars``; empty where it has no ``__dict__`` of Python's own."""
+    if is_a(value, type):
+        return dict(type.__dict__["__dict__"].__get__(value))
+    if is_a(value, types.ModuleType):
+        held = _OF_A_MODULE.__get__(value)
+        return held if type(held) is dict else {}
+    for base in type.__dict__["__mro__"].__get__(type(value)):
+        descriptor = type.__dict__["__dict__"].__get__(base).get("__dict__")
+        if descriptor is not None:
+            held = descriptor.__get__(value) if type(descriptor) is types.GetSetDescriptorType else None
+            return held if type(held) is dict else {}
+    return {}
+
+
+def attribute_of(value: Any, name: str, default: Any = None) -> Any:
+    """An attribute as it is stored, without the binding of descriptors: of a slot and of C's members the value."""
+    found = inspect.getattr_static(value, name, _MISSING)
+    if type(found) in (types.MemberDescriptorType, types.GetSetDescriptorType):
+        try:
+            return found.__get__(value)
+        except (AttributeError, TypeError):  # an empty slot; or ``value`` is the class itself
+            return default
+    return default if found is _MISSING else found
+
+
+def module_named(module: Any) -> str:
+    """The name of a module's object; "" for what is none: anything may stand in sys.modules."""
+    name = namespace_of(module).get("__name__")
+    return name if type(name) is str else ""

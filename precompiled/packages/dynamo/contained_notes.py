@@ -1,0 +1,92 @@
+"""Keeps failures of our notes out of a trace.
+
+trace_patches.py puts functions of ours around functions of Dynamo's, which look at objects of the program. Whatever
+such a look raises stays here: Dynamo gets what its own function gave, or raised, and the frame is not kept.
+
+No private names. Checked on 2.11.0, 2.13.0, 2.15.0.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import threading
+import types
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from precompiled.core import files
+from precompiled.packages.describe.errors import NotPortable
+from precompiled.packages.dynamo.trace_log import TraceLog
+
+
+def dynamos_frames() -> Iterator[types.FrameType]:
+    """The frames that led to a note, the innermost first, without ours."""
+    frame: types.FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if not files.is_ours(frame.f_code.co_filename):
+            yield frame
+        frame = frame.f_back
+
+
+class _Call:
+    """One call of Dynamo's function below ours."""
+
+    __slots__ = ("called", "error", "result")
+
+    def __init__(self) -> None:
+        self.called = False
+        self.error: BaseException | None = None
+        self.result: Any = None
+
+
+class _Calls(threading.local):
+    def __init__(self) -> None:
+        self.open: list[_Call] = []
+
+
+_calls = _Calls()
+
+
+def contained(
+    original: Callable[..., Any], wrap: Callable[..., Callable[..., Any]], now: Callable[[], TraceLog | None]
+) -> Callable[..., Any]:
+    """``wrap(original, now)``, so that what it raises of its own ends nothing. ``original`` runs once per call."""
+
+    def observed(*args: Any, **kwargs: Any) -> Any:
+        call = _calls.open[-1]
+        call.called = True
+        try:
+            call.result = original(*args, **kwargs)
+        except BaseException as error:
+            call.error = error
+            raise
+        return call.result
+
+    noting = wrap(functools.wraps(original)(observed), now)
+
+    def replacement(*args: Any, **kwargs: Any) -> Any:
+        log = now()
+        if log is None:
+            return original(*args, **kwargs)
+        call = _Call()
+        _calls.open.append(call)
+        try:
+            return noting(*args, **kwargs)
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:
+            if error is call.error:  # Dynamo's own: a graph break, an AttributeError of the program's
+                raise
+            log.problem = NotPortable(f"{type(error).__name__} at a note of ours", code="package-internal-error")
+            failed = True
+        finally:
+            _calls.open.pop()
+        assert failed
+        if not call.called:
+            return original(*args, **kwargs)
+        if call.error is not None:
+            raise call.error
+        return call.result
+
+    return replacement

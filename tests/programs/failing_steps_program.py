@@ -1,0 +1,97 @@
+"""Has each function of packages/ raise in turn, while functions are traced and while packages are used.
+
+Usage: failing_steps_program.py PART PARTS: the functions whose number, modulo PARTS, is PART. Prints a line of JSON: how many
+functions were made to raise, how many were called, what reached the program, and what was counted.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import json
+import pkgutil
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+from unittest import mock
+
+import torch
+
+import precompiled
+import precompiled.packages
+from precompiled.client import session
+from precompiled.client.process import PROCESS
+
+# The guards themselves, and what switches packages on and off.
+NOT_MADE_TO_RAISE = {
+    "contained", "_contained", "_note_failure", "failed", "tracing", "watching", "paused", "is_tracing", "_routed",
+    "install", "remove", "wrap", "_replace", "_replace_all", "replacements", "switch_on", "switch_off", "flush",
+    "main", "__init__",
+}  # fmt: skip
+X = torch.ones(4, 4)
+FOUND: dict[str, Any] = {"made to raise": 0, "called": 0, "reached the program": []}
+
+
+class NoException(BaseException):
+    """What an object of the program may raise as well."""
+
+
+def functions() -> Iterator[tuple[Any, str]]:
+    """Owner and name of each function of packages/."""
+    for info in pkgutil.walk_packages(precompiled.packages.__path__, "precompiled.packages."):
+        module = importlib.import_module(info.name)
+        for name, value in vars(module).items():
+            if inspect.isfunction(value) and value.__module__ == info.name:
+                yield module, name
+            elif inspect.isclass(value) and value.__module__ == info.name:
+                yield from ((value, of) for of, member in vars(value).items() if inspect.isfunction(member))
+
+
+def compiled(number: int) -> Callable[[torch.Tensor], torch.Tensor]:
+    """A function with code of its own, and the same graph as all others."""
+    scope: dict[str, Any] = {"torch": torch, "__name__": "__main__"}
+    exec(f"def function_{number}(x):\n    return torch.mm(x, x)\n", scope)
+    return torch.compile(scope[f"function_{number}"])
+
+
+def attempt(owner: Any, name: str, number: int, error: BaseException) -> None:
+    called = []
+
+    def raising(*_args: Any, **_named: Any) -> Any:
+        called.append(name)
+        raise error
+
+    torch._dynamo.reset()
+    with mock.patch.object(owner, name, raising):
+        for function in (compiled(number), torch.compile(known)):
+            try:
+                assert torch.equal(function(X), torch.mm(X, X))
+            except BaseException as reached:  # whatever it is, plain torch.compile would not have raised it
+                FOUND["reached the program"].append([f"{owner.__name__}.{name}", repr(reached)[:200]])
+        assert PROCESS.packages is not None
+        PROCESS.packages.flush()
+    FOUND["made to raise"] += 1
+    FOUND["called"] += bool(called)
+
+
+def known(x: torch.Tensor) -> torch.Tensor:
+    return torch.mm(x, x)
+
+
+def main() -> None:
+    part, parts = map(int, sys.argv[1:])
+    precompiled.enable()
+    torch._dynamo.config.accumulated_recompile_limit = 10_000
+    torch.compile(known)(X)
+    assert PROCESS.packages is not None
+    PROCESS.packages.flush()
+    every = [(owner, name) for owner, name in functions() if name not in NOT_MADE_TO_RAISE]
+    for number, (owner, name) in enumerate(every):
+        if number % parts == part:
+            attempt(owner, name, number, (RuntimeError("made to raise"), NoException("made to raise"))[number % 2])
+    FOUND["counted"] = session.current().ledger.take_counts().get("not_kept", {})
+    print(json.dumps(FOUND))
+
+
+if __name__ == "__main__":
+    main()
