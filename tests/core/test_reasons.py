@@ -62,7 +62,7 @@ def codes(tree: ast.AST) -> Iterator[str]:
                 position = _POSITIONS.get(_called(node))
                 if position is not None and len(node.args) > position:
                     yield from _strings(node.args[position])
-            case ast.Assign(targets=[ast.Name(id=name)], value=value) if name in _NAMES:
+            case ast.Assign(targets=[ast.Name(id=name) | ast.Attribute(attr=name)], value=value) if name in _NAMES:
                 yield from _strings(value)
             case ast.Assign(targets=[ast.Tuple(elts=names)], value=ast.Tuple(elts=values)):
                 for name, value in zip(names, values, strict=False):

@@ -1,7 +1,7 @@
 """Has each function of packages/ raise in turn, while functions are traced and while packages are used.
 
-Usage: failing_steps_program.py PART PARTS: the functions whose number, modulo PARTS, is PART. Prints a line of JSON: how many
-functions were made to raise, how many were called, what reached the program, and what was counted.
+Usage: failing_steps_program.py PART PARTS: the functions whose number, modulo PARTS, is PART. Prints a line of JSON:
+how many functions were made to raise, how many were called, what reached the program, and what was counted.
 """
 
 from __future__ import annotations

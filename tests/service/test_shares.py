@@ -20,7 +20,6 @@ from test_scheduler import Host
 from precompiled import wire
 
 
-@pytest.mark.reason("busy")
 def test_users_with_full_queues_make_room_for_one_who_has_less() -> None:
     host = Host(max_queue=10, max_queue_per_uid=5)
     for uid in (2, 3):
