@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import types
 from typing import Any
 
 from precompiled.graph import environment
 from precompiled.packages.describe import difference
-from precompiled.packages.describe.descriptions import Descriptions
+from precompiled.packages.describe.codes import code_digest
 from precompiled.packages.describe.errors import Mismatch
 from precompiled.packages.dynamo import dynamo_state
 from precompiled.torch_internals import configs, operator_overrides, replaced_functions
@@ -45,10 +46,18 @@ def check(wanted: dict[str, str], here: dict[str, str]) -> None:
 
 
 def _replaced() -> str:
-    """The functions of torch that the program has replaced, and by what: their code may run untraced."""
-    described = Descriptions()
+    """The functions of torch that the program has replaced, and by which code.
+
+    What a replacement reads is guarded where Dynamo traces it. Where torch calls it, its graph has no artifact.
+    """
     found = replaced_functions.replaced_functions()
-    return _shown([[place, described.attribute(value)] for place, value in sorted(found.items())]) if found else "none"
+    return _shown([[place, _code_of(value)] for place, value in sorted(found.items())]) if found else "none"
+
+
+def _code_of(value: Any) -> str:
+    if type(value) is types.FunctionType:
+        return code_digest(value.__code__)
+    return f"{type(value).__module__}.{type(value).__qualname__}"
 
 
 def _shown(value: Any) -> str:

@@ -1,0 +1,50 @@
+"""What it costs to notice the functions that Dynamo calls while it traces (packages/dynamo/native_calls.py)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from benchmarks.harness.effort import Say
+
+LAYERS = {False: 6, True: 1}
+
+
+def noticing(quick: bool, say: Say) -> list[float]:
+    """CPU seconds of Dynamo's trace of a GPT-2 with calls noticed from the beginning, over those of one without.
+
+    CPython 3.12 and newer watch each trace so. Before, only a trace that meets an enum with functions, a metaclass of
+    the program's or the like is watched: there the ratio is what such a trace pays.
+    """
+    import torch
+
+    from precompiled.packages.dynamo import native_calls
+
+    trace = _tracer(torch, LAYERS[quick])
+    trace()  # imports, and what Dynamo keeps for a process
+    ratios = []
+    for number in range(2 if quick else 7):
+        seconds = {}
+        for watched in (True, False) if number % 2 else (False, True):
+            native_calls.FROM_THE_BEGINNING = watched
+            with native_calls.watching():
+                seconds[watched] = trace()
+        ratios.append(seconds[True] / seconds[False])
+        say(f"noticed {seconds[True]:.2f} s, without {seconds[False]:.2f} s")
+    return ratios
+
+
+def _tracer(torch: Any, layers: int) -> Callable[[], float]:
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    model = GPT2LMHeadModel(GPT2Config(n_layer=layers, n_embd=64, n_head=4, vocab_size=128))
+    tokens = torch.zeros(2, 16, dtype=torch.long)
+
+    def trace() -> float:
+        torch._dynamo.reset()
+        began = time.process_time()
+        torch.compile(model, backend="eager")(input_ids=tokens, labels=tokens)
+        return time.process_time() - began
+
+    return trace
