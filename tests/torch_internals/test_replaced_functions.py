@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -11,6 +12,8 @@ import torch.nn.functional as F
 from support_graphs import captured
 
 from precompiled.core.errors import Bypass
+from precompiled.packages import requirements
+from precompiled.packages.describe.errors import Mismatch
 from precompiled.torch_internals import replaced_functions
 
 X = torch.ones(4, 4)
@@ -58,3 +61,29 @@ def test_whatever_stands_in_the_place_of_a_function_is_noticed(
 ) -> None:
     monkeypatch.setattr(torch, "relu", value)
     assert replaced_functions.replaced_functions() == {"torch.relu": value}
+
+
+def counted() -> Callable[..., Any]:
+    calls: list[Any] = []
+
+    def replacement(*args: Any) -> Any:
+        calls.append(args)
+        return torch.sigmoid(args[0])
+
+    return replacement
+
+
+@pytest.mark.parametrize("make", [counted, mock.Mock, mock.MagicMock])
+def test_what_a_replacement_has_counted_asks_for_no_new_trace(
+    make: Callable[[], Callable[..., Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each process makes its replacement anew; a package requires the same code in the same place."""
+    usual, found = requirements.requirements({}), []
+    for calls in range(2):
+        monkeypatch.setattr(torch, "relu", make())
+        for _ in range(calls):
+            torch.relu(X)
+        found.append(requirements.requirements({}))
+    requirements.check(*found)
+    with pytest.raises(Mismatch, match="replaced other functions of torch"):
+        requirements.check(usual, found[0])
