@@ -373,3 +373,56 @@ def test_what_is_installed_counts_whenever_it_is_loaded(shared_host: Host, folde
 def test_it_can_be_switched_off(shared_host: Host, folder: Path) -> None:
     (folder / "main.py").write_text(MAIN + "assert not reports\nprint('[[\"nothing\"]]')\n")
     assert run(shared_host, folder, PRECOMPILED_PACKAGES="off") == ["nothing"]
+
+
+LOOKED_UP = """
+class Mixin:
+    def __getattribute__(self, key):
+        if key == "nothing":
+            raise AttributeError
+        return super().__getattribute__(key)
+class Base(Mixin):
+    names = {}
+    def __getattribute__(self, key):
+        if key != "names" and key in super().__getattribute__("names"):
+            key = super().__getattribute__("names")[key]
+        return super().__getattribute__(key)
+class Config(Base):
+    def __init__(self, kind):
+        self.kind, self.scale = kind, 2.0
+"""
+OF_TWO_CONFIGURATIONS = """
+import json, sys
+import torch
+import precompiled
+precompiled.enable()
+import configured
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.config, self.inner = configured.Config(sys.argv[1]), torch.nn.Linear(4, 4)
+    def forward(self, x):
+        if self.config.kind is None:
+            self.config.kind = "single"
+        y = torch.mm(self.inner(x), x) * self.config.scale
+        return torch.mm(y, x) if self.config.kind == "single" else y
+
+net, x = torch.compile(Net()), torch.ones(4, 4)
+for _ in range(2):
+    net(x)
+from precompiled.client.process import PROCESS
+assert PROCESS.packages.flush(60)
+print(json.dumps([[report.state, *report.reasons] for report in precompiled.package_report()]))
+"""
+
+
+def test_two_configurations_in_turns_trace_once_each(shared_host: Host) -> None:
+    """As two models of one library: a look at one entry changes nothing for the next one."""
+    folder = shared_host.root / "two_configurations"
+    folder.mkdir()
+    (folder / "configured.py").write_text(LOOKED_UP)
+    (folder / "main.py").write_text(OF_TWO_CONFIGURATIONS)
+    found = [run_program(shared_host, folder, "main.py", kind) for kind in ("single", "double") * 2]
+    assert {report[0] for report in found[0] + found[1]} >= {"recorded"}
+    assert {report[0] for report in found[2] + found[3]} == {"used"}, found[2:]

@@ -80,9 +80,6 @@ class Descriptions:
         """``before``: by id, code that counts by another digest, which it had when an entry was recorded."""
         self._before = before or {}
         self._classes: dict[type, list[Any]] = {}
-        # The descriptions of classes that do not depend on what was described before.
-        self._stable: dict[type, list[Any]] = {}
-        self._unfinished: set[int] = set()  # ids of objects that were met again while they were being described
         self._functions: dict[tuple[int, type | None], list[Any]] = {}
         self._objects: dict[int, list[Any]] = {}
         self._numbers: dict[int, int] = {}
@@ -97,7 +94,7 @@ class Descriptions:
         self._numbers.clear()
         self._functions.clear()
         self._objects.clear()
-        self._classes = dict(self._stable)
+        self._classes.clear()
 
     def number(self, value: Any) -> int | None:
         """The number of an object, in the order of calls: equal for one and the same object alone.
@@ -199,8 +196,6 @@ class Descriptions:
         if state is None:
             raise NotPortable(f"an object of {kind.__module__}.{kind.__qualname__} is known by its identity only")
         known = self._objects.get(id(value))
-        if known is not None and known[0] == "instance again":
-            self._unfinished.add(id(value))
         if known is None:
             self._kept.append(value)
             self._objects[id(value)] = ["instance again", kind.__qualname__]  # its attributes may lead back to it
@@ -210,7 +205,6 @@ class Descriptions:
                 del self._objects[id(value)]
                 raise
             self._objects[id(value)] = known
-            self._unfinished.discard(id(value))
         return known
 
 
@@ -270,8 +264,6 @@ class Descriptions:
         key = (id(function), owner)
         known = self._functions.get(key)
         if known is not None:
-            if len(known) == 4 and not is_torchs(function.__code__.co_filename):
-                self._unfinished.add(id(function))
             return known
         self._kept.append(function)
         shown: list[Any] = ["function", function.__module__, function.__qualname__, self._code(function.__code__)]
@@ -291,7 +283,6 @@ class Descriptions:
             del self._functions[key]
             raise
         self._functions[key] = shown
-        self._unfinished.discard(id(function))
         return shown
 
     def _cell(self, cell: types.CellType, depth: int, owner: type | None) -> Any:
@@ -342,22 +333,14 @@ class Descriptions:
         """
         known = self._classes.get(kind)
         if known is not None:
-            if len(known) == 3:
-                self._unfinished.add(id(kind))
             return known
         shown: list[Any] = ["class", kind.__module__, kind.__qualname__]
         self._classes[kind] = shown
-        outer, self._unfinished = self._unfinished, set()
         try:
             shown.append(self._class_digest(kind))
-            self._unfinished.discard(id(kind))
-            if not self._unfinished:
-                self._stable[kind] = shown
         except BaseException:
             del self._classes[kind]  # it is incomplete
             raise
-        finally:
-            self._unfinished |= outer
         return shown
 
     def _class_digest(self, kind: type) -> str:

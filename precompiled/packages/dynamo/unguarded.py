@@ -106,8 +106,10 @@ def seen(
             # Dynamo guards on what is in a set. The same numbers are not always in the same order: {0, 8} and {8, 0}.
             if type(value) in (set, frozenset) and len(value) > 1 and all(map(is_hashed_alike, value)):
                 found.wholes.append((source, "order", _whole(value, "order", described)))
-    for value in noted.made.values():
-        _check_made(value, described)
+    found.wholes += [
+        (source, STATE, _whole(value_at(source, reader), STATE, described))
+        for source in native_reads.instances(noted, described)
+    ]
     several = [sources for _, sources in noted.met.values() if len(sources) > 1]
     found.same = [[one[name] for name in sorted(one)] for one in sorted(several, key=sorted)]
     _check_same(found.same, reader, NotPortable)
@@ -138,21 +140,17 @@ def seen(
             found.globals.append((module, name, fact))
     if len(closures) > 1:
         found.cells.append((closures, _shared_cells(closures, reader)))
-    found.wholes += [
-        (source, STATE, _whole(value_at(source, reader), STATE, described))
-        for source in native_reads.instances(noted, described)
-    ]
+    for value in noted.made.values():
+        _check_made(value, described)
     found.native = native_reads.reads(noted.native, described)
     return found
 
 
 def compare(kept: Seen, scope: dict[str, Any], reader: Any, described: Descriptions, *, check_source: bool) -> None:
-    """Raise Mismatch unless every fact holds here, NotPortable where a value cannot be described any more."""
-    for module, name, fact in kept.globals:
-        place = scope if module is None else vars(sys.modules[module]) if module in sys.modules else {}
-        found = _global(place, name, described)
-        if found != fact and (check_source or without_code(found) != without_code(fact)):
-            raise Mismatch(f"the global {name} is another thing here")
+    """Raise Mismatch unless every fact holds here, NotPortable where a value cannot be described any more.
+
+    In the order of ``seen``: where classes lead to each other, a description depends on which of them came first.
+    """
     _check_same(kept.same, reader, Mismatch)
     for source, name, there in kept.attributes:
         if (here := _has(value_at(source, reader), name)) != there:
@@ -169,6 +167,11 @@ def compare(kept: Seen, scope: dict[str, Any], reader: Any, described: Descripti
         now = _unguarded(source, value_at(source, reader), described)
         if now != fact and (check_source or without_code(now) != without_code(fact)):
             raise Mismatch(f"{source.name}: {difference.fact('', now, fact).said(WHEN)}")
+    for module, name, fact in kept.globals:
+        place = scope if module is None else vars(sys.modules[module]) if module in sys.modules else {}
+        found = _global(place, name, described)
+        if found != fact and (check_source or without_code(found) != without_code(fact)):
+            raise Mismatch(f"the global {name} is another thing here")
     native_reads.compare(kept.native, described)
 
 
