@@ -27,9 +27,12 @@ import torch._dynamo.source
 import torch._guards
 from torch._dynamo.bytecode_transformation import get_code_keys
 
+from precompiled.core.looks import is_a
+from precompiled.core.names import object_at
 from precompiled.packages.describe.codes import module_of_globals
 from precompiled.packages.describe.errors import Mismatch, NotPortable
 
+_MAKE = "_make"
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, bytearray, type(...), slice, range)
 _CONTAINERS = (tuple, list, dict, set, frozenset)
 _TORCH_VALUES = (torch.dtype, torch.device, torch.Size, torch.layout, torch.memory_format)
@@ -69,6 +72,11 @@ class _Pickler(pickle.Pickler):
                 pieces += [(False, value[at : match.start()]), (True, self._names[match.group()])]
                 at = match.end()
             return [*pieces, (False, value[at:])]
+        if type(value) is types.MethodType and is_a(value.__self__, type) and value.__name__ == _MAKE:
+            kind = value.__self__  # a namedtuple's, by which the bytecode makes the frame's result
+            if object_at(kind.__module__, kind.__qualname__) is not kind:
+                raise NotPortable(f"no name leads to {kind.__module__}.{kind.__qualname__}")
+            return kind.__module__, kind.__qualname__
         return module_of_globals(value)
 
     def reducer_override(self, value: Any) -> Any:
@@ -105,6 +113,11 @@ class _Unpickler(pickle.Unpickler):
             if pieces not in sys.modules:  # not imported for this: whoever calls the function has imported it
                 raise Mismatch(f"the module {pieces} is not imported here")
             return vars(sys.modules[pieces])
+        if isinstance(pieces, tuple):
+            kind = object_at(*pieces)
+            if not is_a(kind, type) or not issubclass(kind, tuple) or not hasattr(kind, _MAKE):
+                raise Mismatch(f"{'.'.join(pieces)} is not a namedtuple here")
+            return getattr(kind, _MAKE)
         return "".join(self.name(text) if is_name else text for is_name, text in pieces)
 
 

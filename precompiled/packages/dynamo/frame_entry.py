@@ -4,7 +4,8 @@ Entries are pickles: the names of ``Body``, ``SkippedFrame``, ``Graph``, ``guard
 ``size_history.Kept`` and of their fields, and of ``entry_codec._code``, lie in users' stores. To rename one needs
 another FORMAT of entries.
 
-Private names: torch._dynamo.convert_frame.has_tensor_in_frame. Checked on 2.11.0, 2.13.0, 2.15.0.
+Private names: torch._dynamo.convert_frame.has_tensor_in_frame,
+torch._dynamo.guards.ShapeCodeParts.python_code_parts. Checked on 2.11.0, 2.13.0, 2.15.0.
 """
 
 from __future__ import annotations
@@ -210,4 +211,6 @@ def bytecode_digest(body: Body, names: Mapping[str, str]) -> str:
 def meaning(body: Body, about: About, bytecode: str) -> str:
     """Digest of what an entry guards on and does, without lines of code. ``bytecode``: its ``bytecode_digest``."""
     asked = [repr(item) for item in body.assumed_constant]
-    return hashlib.sha256(repr([bytecode, asked]).encode() + about.without_places().to_bytes()).hexdigest()
+    shapes = body.guards.shapes  # no fact is about these: two traces may differ in their ranges of sizes alone
+    sizes = sorted(shapes.python_code_parts.exprs) if shapes is not None else []
+    return hashlib.sha256(repr([bytecode, asked, sizes]).encode() + about.without_places().to_bytes()).hexdigest()

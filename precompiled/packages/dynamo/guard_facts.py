@@ -21,6 +21,7 @@ import dataclasses
 import functools
 import hashlib
 import inspect
+import operator
 import re
 import types
 from collections.abc import Iterable
@@ -307,7 +308,7 @@ def _fact(kind: str, parameters: dict[str, Any], guard: Guard, builder: Any, des
     if kind == "NOT_NONE_MATCH":
         return value_facts.exactly(value, described)
     if kind in _LENGTHS:
-        length = len(value) if hasattr(value, "__len__") else repr(value)
+        length = len(value) if hasattr(value, "__len__") else operator.length_hint(value, -1)  # of an iterator
         which = None if kind == "EMPTY_NN_MODULE_HOOKS_DICT" else described.number(value)
         return [described.a_class(type(value)), length, which]
     if kind in _KEYS:

@@ -29,7 +29,7 @@ from torch._dynamo.types import ConvertFrameReturn, GuardedCode, wrap_guarded_co
 from torch._dynamo.utils import CleanupHook, CleanupManager
 from torch._guards import CompileContext, compile_context
 
-from precompiled.core.names import object_at
+from precompiled.core.names import attribute_at, object_at
 from precompiled.packages.describe.codes import namedtuple_scope
 from precompiled.packages.describe.descriptions import Descriptions
 from precompiled.packages.describe.errors import Mismatch
@@ -49,7 +49,7 @@ from precompiled.packages.dynamo.guard_facts import GuardFact, quick_fingerprint
 # What stands for the globals of functions in an entry's ``installed``.
 _SCOPES = ("scope", "namedtuple", "globals of functions")
 # What ``usable`` puts into the globals.
-_FIRST = ("builtins", "module", "weak reference", *_SCOPES)
+_FIRST = ("builtins", "module", "named", "weak reference", *_SCOPES)
 
 
 def passed_over(locals_: dict[str, str], frame: Frame) -> str | None:
@@ -212,6 +212,8 @@ def _aliases(body: Body, frame: Frame, name: Callable[[str], str]) -> Iterator[l
             wanted[name(placeholder)] = found if isinstance(found, dict) else vars(found)
         elif kind == "module":
             wanted[name(placeholder)] = importlib.import_module(what)
+        elif kind == "named":
+            wanted[name(placeholder)] = attribute_at(importlib.import_module(what[0]), what[1])
         elif kind in _SCOPES:
             wanted[name(placeholder)] = _scope(kind, what, frame, {**scope, **wanted})
         elif kind == "weak reference":

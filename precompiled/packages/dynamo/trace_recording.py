@@ -19,6 +19,7 @@ import dataclasses
 import dis
 import functools
 import re
+import sys
 import threading
 import types
 import weakref
@@ -284,10 +285,20 @@ def _installed(name: str, value: Any, graphs: list[Graph], guards: list[Any], re
         return "resume code", value  # 2.11: the bytecode makes the function itself
     if isinstance(value, types.ModuleType):
         return "module", value.__name__
+    if (place := _place_in_python(value)) is not None:
+        return "named", place
     if name.startswith("__compiled_fn"):
         said = "a graph of it is for this process alone: compiled in it, with cudagraphs or frozen weights"
         raise NotPortable(said, code="package-graph")
     raise NotPortable(f"Dynamo put a {type(value).__qualname__} into the globals ({name})", code="package-global")
+
+
+def _place_in_python(value: Any) -> tuple[str, str] | None:
+    """Module and name of one of Python's own types or functions of C: ``iter``, ``collections.deque``."""
+    if not isinstance(value, (type, types.BuiltinFunctionType)) or value.__module__ not in sys.stdlib_module_names:
+        return None
+    found = object_at(value.__module__, value.__qualname__) if value.__module__ in sys.modules else None
+    return (value.__module__, value.__qualname__) if found is value else None
 
 
 def inlined_code(traced: Traced, root: types.CodeType, places: Places) -> list[tuple[list[Any], str]]:

@@ -38,6 +38,7 @@ from precompiled.packages.dynamo.trace_log import TraceLog
 
 # Functions of nothing, in a graph, whose numbers an entry requires to be the same by other facts.
 _SAME_IN_EACH_PROCESS = ("get_device_capability",)
+_OF_NUMBERS = "sym_"  # torch.sym_int(2.67): of the numbers that it is given
 
 
 def replacements() -> Iterator[tuple[Any, str, Callable[..., Any]]]:
@@ -177,7 +178,9 @@ def _answered(original: Callable[..., Any], now: Callable[[], TraceLog | None]) 
                 while node.target is operator.getitem:
                     node = node.args[0]
                 name = getattr(node.target, "__name__", "")
-                if node.op == "call_function" and not node.all_input_nodes and name not in _SAME_IN_EACH_PROCESS:
+                computed = node.args and name.startswith(_OF_NUMBERS)
+                alone = node.op == "call_function" and not node.all_input_nodes and not computed
+                if alone and name not in _SAME_IN_EACH_PROCESS:
                     said = f"{name}() gave a number when it was traced, another one in each process"
                     noted.problem = NotPortable(said, code="package-id")
         return found

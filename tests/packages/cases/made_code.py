@@ -89,3 +89,34 @@ case("made_functions_over_one_scope", SHARED, None, USED)
 for _name, _made in (("one", 'made("g", scope)'), ("two", 'made("h", scope)')):
     _alone = _made.replace("scope", '{**scope, "alpha": 3.0}')
     case(f"made_function_that_left_the_others_scope_{_name}", SHARED, (_made, _alone), TRACED)
+
+_NAMEDTUPLE = """
+import collections
+Pair = collections.namedtuple("Pair", ("left", "right"))
+def inner(x):
+    torch._dynamo.graph_break()
+    return Pair(torch.mm(x, x), torch.addmm(x, x, x, alpha=2.0))
+def f(x):
+    pair = inner(x)
+    torch._dynamo.graph_break()
+    return torch.addmm(pair.left, pair.right, x, alpha=2.0)
+def build():
+    return f, [(torch.randn(4, 4),)]
+"""
+case("namedtuple_over_a_break", _NAMEDTUPLE, None, USED)
+for _name, _each in (
+    ("iterator", "iter([2.0, 3.0])"), ("reversed", "reversed([2.0, 3.0])"), ("range", "range(2, 4)"),
+    ("deque", "collections.deque([2.0, 3.0])"), ("iterator_of_a_tuple", "iter((2.0, 3.0))"),
+):  # fmt: skip
+    _text = f"""
+import collections
+def f(x):
+    for scale in {_each}:
+        x = torch.addmm(x, x, x, alpha=scale)
+        torch._dynamo.graph_break()
+    return x
+def build():
+    return f, [(torch.randn(4, 4),)]
+"""
+    case(f"a_{_name}_over_a_break", _text, None, USED)
+    case(f"another_{_name}_over_a_break", _text, ("2", "4"), TRACED)
