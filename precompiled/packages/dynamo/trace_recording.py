@@ -297,8 +297,8 @@ def _place_in_python(value: Any) -> tuple[str, str] | None:
     """Module and name of one of Python's own types or functions of C: ``iter``, ``collections.deque``."""
     if not isinstance(value, (type, types.BuiltinFunctionType)) or value.__module__ not in sys.stdlib_module_names:
         return None
-    found = object_at(value.__module__, value.__qualname__) if value.__module__ in sys.modules else None
-    return (value.__module__, value.__qualname__) if found is value else None
+    place = value.__module__, value.__qualname__
+    return place if object_at(*place) is value else None
 
 
 def inlined_code(traced: Traced, root: types.CodeType, places: Places) -> list[tuple[list[Any], str]]:
