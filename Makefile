@@ -169,6 +169,10 @@ fuzz: $(STAMP) ## Random programs with swaps at random points, beside plain torc
 fuzz-frames: $(STAMP) ## A million fuzzed messages to a real daemon: it lives, replies and does not grow (8 minutes; ARGS=--help)
 	@$(BIN)/python -m tests.fuzz.frames $(ARGS)
 
+.PHONY: fuzz-packages
+fuzz-packages: $(STAMP) ## 2,000 random programs in which an input decides a value, with packages: as eager (half an hour; ARGS=--help)
+	@$(BIN)/python -m tests.fuzz.packages $(ARGS)
+
 .PHONY: test-versions
 test-versions: $(STAMP) ## One daemon for virtual environments with different torch versions (installs them)
 	@$(BIN)/python -m pytest -p tests.lanes -n 2 -m versions $(PYTEST_ARGS)
