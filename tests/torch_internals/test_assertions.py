@@ -105,7 +105,8 @@ def test_before_its_artifact_is_there_a_graph_asserts_what_plain_does() -> None:
         with pytest.raises(RuntimeError):
             compiled(*inputs(50))
         (graph,) = here.reports()
-        assert (graph.state, graph.calls_eager) == ("pending", 2)
+        # Nobody answers, so this process compiles it, and raises what compiled code raises.
+        assert (graph.state, graph.calls_eager) == ("bypassed", 2)
 
 
 def unbacked(*sizes: int, **bounds: Any) -> list[torch.Tensor]:

@@ -94,8 +94,11 @@ def test_the_last_run_where_there_is_none(refused: Callable[..., dict[str, str]]
     ("text", "mode"), [("{", 0o600), ("[]", 0o600), ("{}", 0o600), (None, 0o666)],
     ids=["damaged", "a list", "incomplete", "others may write it"],
 )  # fmt: skip
-def test_a_last_run_that_cannot_be_taken(refused: Callable[..., dict[str, str]], text: str | None, mode: int) -> None:
+def test_a_last_run_that_cannot_be_taken(
+    refused: Callable[..., dict[str, str]], text: str | None, mode: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It names a command that would be run."""
+    monkeypatch.setattr("precompiled.client.runs._WORKERS", ())  # this process may be one of pytest-xdist's
     Path("store").mkdir(mode=0o700)
     record = RunRecord(Path("store"))
     record.note(GraphReport("id", "graph"))

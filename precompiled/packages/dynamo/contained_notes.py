@@ -79,14 +79,13 @@ def contained(
             if error is call.error:  # Dynamo's own: a graph break, an AttributeError of the program's
                 raise
             log.problem = NotPortable(f"{type(error).__name__} at a note of ours", code="package-internal-error")
-            failed = True
+            if not call.called:
+                return original(*args, **kwargs)
+            if call.error is not None:
+                raise call.error from None
+            return call.result
         finally:
             _calls.open.pop()
-        assert failed
-        if not call.called:
-            return original(*args, **kwargs)
-        if call.error is not None:
-            raise call.error
-        return call.result
+            call.error = call.result = None  # an error's traceback leads back to ``call``, and to the program's objects
 
     return replacement
