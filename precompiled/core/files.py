@@ -60,6 +60,7 @@ def _real_torch_folder() -> str:
     return os.path.join(os.path.realpath(_torch_folder()), "")
 
 
+@cache
 def is_really_torchs(path: str) -> bool:
     """Whether a file lies in torch's folder, whatever links lead there: a link's name must not pass for torch's own."""
     return os.path.realpath(path).startswith(_real_torch_folder())

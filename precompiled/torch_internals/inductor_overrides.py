@@ -18,7 +18,6 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable, Collection, Iterator
-from functools import cache
 from types import FunctionType, MethodType
 from typing import Any
 
@@ -107,7 +106,7 @@ def _is_torchs(rule: Any, known: dict[int, bool]) -> bool:
 
 def _is_torchs_own(rule: Any, known: dict[int, bool]) -> bool:
     if isinstance(rule, FunctionType):
-        return _is_torchs_file(rule.__code__.co_filename) and all(_is_torchs(held, known) for held in _held(rule))
+        return is_really_torchs(rule.__code__.co_filename) and all(_is_torchs(held, known) for held in _held(rule))
     if isinstance(rule, MethodType):
         return _is_torchs(rule.__func__, known)
     if isinstance(rule, functools.partial):
@@ -134,4 +133,3 @@ def _is_of_a_program(rule: Any) -> bool:
     return callable(rule) and module.partition(".")[0] not in ("torch", "builtins", "functools", "sympy")
 
 
-_is_torchs_file = cache(is_really_torchs)

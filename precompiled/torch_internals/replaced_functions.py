@@ -16,16 +16,16 @@ import importlib
 import operator
 import sys
 import types
-from collections.abc import Iterator, Set
+from collections.abc import Iterator, Mapping, Set
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
 import torch
-import typing_extensions
 
 from precompiled.core.definitions import codes_within
 from precompiled.core.errors import Bypass
-from precompiled.core.files import is_really_torchs
+from precompiled.torch_internals import targets
 
 _MODULES = ("torch", "torch.nn.functional", "torch.functional", "torch.special", "torch.linalg", "torch.fft")
 _OF_C = ("_nn", "_special", "_linalg", "_fft")
@@ -48,13 +48,13 @@ _OTHERS = {
 def replaced_functions() -> dict[str, Any]:
     """Dotted name in torch -> the program's function, for each function of torch that the program has replaced.
 
-    Looks at about 2,500 names: half a millisecond.
+    Looks at about 2,500 names: a fraction of a millisecond.
     """
     return {
-        f"{place}.{name}": value
-        for place, space in _spaces()
-        for name, value in list(space.items())
-        if value is not _own(place).get(name) and not _note_own(place, name, value)
+        f"{space.place}.{name}": value
+        for space in _spaces()
+        for name, value in list(space.names.items())
+        if name not in space.others and value is not space.own.get(name) and space.is_replaced(name, value)
     }
 
 
@@ -81,42 +81,43 @@ def refuse_method(name: str, replaced: dict[str, Any]) -> None:
 # ---------------------------------------------------------------------- which functions are torch's own
 
 
+@dataclass(frozen=True)
+class _Space:
+    """A namespace of torch's, and what was looked at in it already."""
+
+    place: str
+    names: Mapping[str, Any]
+    own: dict[str, Any] = field(default_factory=dict)  # torch's functions
+    others: set[str] = field(default_factory=set)  # names under which torch has no public function
+
+    def is_replaced(self, name: str, value: Any) -> bool:
+        if not _is_public_function(self.place, name):
+            self.others.add(name)
+            return False
+        if not _is_own(name, value):
+            return True
+        self.own[name] = value
+        return False
+
+
 @cache
-def _spaces() -> tuple[tuple[str, Any], ...]:
+def _spaces() -> tuple[_Space, ...]:
     modules = [(name, importlib.import_module(name)) for name in _MODULES]
     modules += [(f"torch._C.{name}", getattr(torch._C, name)) for name in _OF_C]
-    return (*((name, vars(module)) for name, module in modules), (_TENSOR, vars(torch.Tensor)))
+    return (*(_Space(name, vars(module)) for name, module in modules), _Space(_TENSOR, vars(torch.Tensor)))
 
 
-@cache
-def _own(_place: str) -> dict[str, Any]:
-    """Values that were looked at already, and are torch's own or no functions of torch. They are kept alive."""
-    return {}
-
-
-def _note_own(place: str, name: str, value: Any) -> bool:
-    if not _is_own(place, name, value):
-        return False
-    _own(place)[name] = value
-    return True
-
-
-def _is_own(place: str, name: str, value: Any) -> bool:
-    """Whether a value is torch's own function, or stands where torch has no function."""
-    if not _is_public_function(place, name):
-        return True
+def _is_own(name: str, value: Any) -> bool:
+    """Whether a value is torch's own function, or a class."""
     kind = type(value)
     if isinstance(value, type):
         return value.__module__.partition(".")[0] in _INSTALLED
     if kind is staticmethod or kind is classmethod:
-        return _is_own(place, name, value.__func__)
+        return _is_own(name, value.__func__)
     if kind is property:
-        return _is_own(place, name, value.fget)
+        return _is_own(name, value.fget)
     if kind is types.FunctionType:
-        function = value
-        if value.__code__.co_filename == typing_extensions.__file__:  # around what torch has deprecated
-            function = vars(value).get("__wrapped__", value)
-        return is_torchs_code(function.__code__) and _is_called(name, function.__name__)
+        return targets.is_torchs_code(value) and _is_called(name, value.__name__)
     if kind in _C_FUNCTIONS:
         return _is_called(name, value.__name__)
     return kind.__module__.partition(".")[0] in _INSTALLED
@@ -127,9 +128,7 @@ def _is_public_function(place: str, name: str) -> bool:
         return hasattr(torch._C.TensorBase, name) or name.startswith("__")
     if name.startswith("_"):
         return False
-    if place == "torch":
-        return name in _exported()
-    return True
+    return place != "torch" or name in _exported()
 
 
 @cache
@@ -139,13 +138,6 @@ def _exported() -> frozenset[str]:
 
 def _is_called(name: str, itself: str) -> bool:
     return itself.replace("_", "").endswith(name.replace("_", "")) or _ALIASES.get(name) == itself
-
-
-def is_torchs_code(code: types.CodeType) -> bool:
-    return _is_torchs_file(code.co_filename)
-
-
-_is_torchs_file = cache(is_really_torchs)
 
 
 # ---------------------------------------------------------------------- what a graph reaches
@@ -160,9 +152,11 @@ def _refuse_reached(function: types.FunctionType, replaced: dict[str, Any], show
             )
 
 
-@cache
 def _names_within(function: types.FunctionType) -> Set[str]:
-    """The names that a function of torch and the functions of torch that it calls use, attributes included."""
+    """The names that a function of torch and the functions of torch that it calls use, attributes included.
+
+    Not cached: what is called depends on what is replaced now.
+    """
     names: set[str] = set()
     seen = {function}
     waiting = [function]
@@ -179,11 +173,11 @@ def _names_within(function: types.FunctionType) -> Set[str]:
 
 def _called(function: types.FunctionType, names: Set[str]) -> Iterator[types.FunctionType]:
     held = [cell.cell_contents for cell in function.__closure__ or () if not _is_empty(cell)]
-    places = [function.__globals__, *(space for _place, space in _spaces())]
+    places = [function.__globals__, *(space.names for space in _spaces())]
     found = [*held, *(place[name] for place in places for name in names if name in place)]
     for value in found:
         called = value.__func__ if type(value) is staticmethod else value
-        if type(called) is types.FunctionType and is_torchs_code(called.__code__):
+        if type(called) is types.FunctionType and targets.is_torchs_code(called):
             yield called
 
 

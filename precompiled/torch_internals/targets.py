@@ -162,7 +162,7 @@ def _encode(target: Any) -> list[str]:
     kind = getattr(target, "__objclass__", None)
     module = getattr(target, "__module__", None) or getattr(kind, "__module__", None) or ""
     qualname = getattr(target, "__qualname__", None) or getattr(target, "__name__", None) or ""
-    if not _is_torchs_own(module) or not _is_torchs_code(target):
+    if not _is_torchs_own(module) or not is_torchs_code(target):
         shown = f"{module}.{qualname}" if module else repr(target)
         raise Bypass(f"the graph calls {shown}, whose code is not torch's own", code="user-function")
     if qualname and "<" not in qualname and _leads_to(module, qualname, target):
@@ -192,7 +192,7 @@ def _is_torchs_own(module: str) -> bool:
     return module in _STANDARD_MODULES or module == "torch" or module.startswith("torch.")
 
 
-def _is_torchs_code(target: Any) -> bool:
+def is_torchs_code(target: Any) -> bool:
     """Whether its code is torch's (or of C), whatever it calls itself: functools.wraps gives a patch the names of what
     it replaces, and Dynamo puts a patched torch.nn.functional.x into the graph as if it were torch's.
     """

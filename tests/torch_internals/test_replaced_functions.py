@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable
 from typing import Any
 from unittest import mock
@@ -48,6 +50,26 @@ def test_a_graph_that_reaches_a_replaced_function_is_refused(name: str, monkeypa
     with pytest.raises(Bypass, match=f"the program has replaced .*{attribute}") as refused:
         captured(function, X)
     assert refused.value.code == "user-function"
+
+
+def test_what_a_function_reaches_is_looked_up_anew_after_another_replacement(monkeypatch: pytest.MonkeyPatch) -> None:
+    """F.lp_pool2d calls F.relu, and that torch.relu_: a replacement of F.relu hides it for as long as it is there."""
+    for owner, attribute in ((F, "relu"), (torch, "relu_")):
+        with monkeypatch.context() as patch:
+            patch.setattr(owner, attribute, mine)
+            with pytest.raises(Bypass, match=f"has replaced .*{attribute}, "):
+                replaced_functions.refuse_target(F.lp_pool2d, replaced_functions.replaced_functions())
+
+
+def test_what_a_program_adds_to_torch_is_not_kept_alive(monkeypatch: pytest.MonkeyPatch) -> None:
+    added = mock.Mock()
+    with monkeypatch.context() as patch:
+        patch.setattr(torch, "an_attribute_of_the_programs", added, raising=False)
+        assert replaced_functions.replaced_functions() == {}
+    gone = weakref.ref(added)
+    del added
+    gc.collect()
+    assert gone() is None
 
 
 def test_a_graph_that_does_not_reach_it_is_served(monkeypatch: pytest.MonkeyPatch) -> None:
