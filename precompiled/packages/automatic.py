@@ -142,6 +142,17 @@ class Automatic:
     def name_graph(
         self, function: Callable[..., Any], report: GraphReport, program: capture.Program, held: list[Any]
     ) -> None:
+        """As the protocol says. Never raises: a graph without a name is kept in no entry."""
+        try:
+            self._name_graph(function, report, program, held)
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:  # noqa: BLE001 - the graph is compiled and runs
+            self.failed(error)
+
+    def _name_graph(
+        self, function: Callable[..., Any], report: GraphReport, program: capture.Program, held: list[Any]
+    ) -> None:
         if program.cudagraphs or program.frozen:
             # Cudagraphs need what a trace marks on parameters; what frozen weights hold is in the artifact, and no
             # entry says what that was.
@@ -435,7 +446,7 @@ class Automatic:
 
         return complete
 
-    def _not_kept(self, report: FunctionReport, error: Exception) -> None:
+    def _not_kept(self, report: FunctionReport, error: BaseException) -> None:
         report.state, report.reason, report.message = "traced", code_of(error, "package-internal-error"), str(error)
         with suppress(Exception):  # settings may be unreadable: torch.compile goes on without us
             sessions.current().ledger.count_reason("not_kept", report.reason)

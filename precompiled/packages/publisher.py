@@ -18,11 +18,11 @@ class Publisher:
 
     def __init__(self) -> None:
         self._lock = threading.Condition()
-        self._waiting: list[tuple[Callable[[], Any], Callable[[Exception], None]]] = []
+        self._waiting: list[tuple[Callable[[], Any], Callable[[BaseException], None]]] = []
         self._thread: threading.Thread | None = None
         os.register_at_fork(after_in_child=self._after_fork)
 
-    def publish(self, write: Callable[[], Any], failed: Callable[[Exception], None]) -> None:
+    def publish(self, write: Callable[[], Any], failed: Callable[[BaseException], None]) -> None:
         """Call ``write`` soon, and ``failed`` with what it raises. Raises StoreError where there are no threads."""
         with self._lock:
             self._waiting.append((write, failed))
@@ -49,10 +49,17 @@ class Publisher:
                     return
                 write, failed = self._waiting.pop(0)
             try:
-                write()
-            except Exception as error:  # noqa: BLE001 - a full disk: the next process traces
-                failed(error)
+                _write(write, failed)
+            except BaseException:
+                log.warning("packages: an entry is not written, and its reason is not counted", exc_info=True)
 
     def _after_fork(self) -> None:
         self._lock = threading.Condition()
         self._waiting, self._thread = [], None  # the parent's, which writes them
+
+
+def _write(write: Callable[[], Any], failed: Callable[[BaseException], None]) -> None:
+    try:
+        write()
+    except BaseException as error:  # noqa: BLE001 - a full disk, or an object that cannot be pickled
+        failed(error)

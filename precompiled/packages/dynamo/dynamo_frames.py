@@ -93,14 +93,10 @@ def _routed(original: Callable[..., Any]) -> Callable[..., Any]:
 
         if _packages is None or trace_recording.is_tracing():
             return trace()  # ConvertFrame calls ConvertFrameAssert
-        try:
-            known, problem = _frame(self, frame, hooks, frame_state), dynamo_state.mode_problem()
-            traceable = known is None or bool(known.code.co_flags & _GENERATORS) or known.has_tensors()
-        except Exception as error:  # noqa: BLE001 - nothing of ours may end a call that torch can serve
-            _note_failure(error)
-            known = None
-        if known is None:
+        looked = _contained(_looked, self, frame, hooks, frame_state)
+        if looked is None:
             return trace()
+        known, problem, traceable = looked
         if not traceable:
             # The most are of this kind (a configuration's attributes), and that is all that Dynamo would say of one.
             return installing.left_alone(known, "no tensor-related objects found in frame")
@@ -116,6 +112,14 @@ def _routed(original: Callable[..., Any]) -> Callable[..., Any]:
         return result
 
     return convert
+
+
+def _looked(converter: Any, frame: Any, hooks: Any, state: Any) -> tuple[Frame, NotPortable | None, bool] | None:
+    """A frame, why its trace cannot be kept, and whether there is anything to trace; None: no package is about it."""
+    known, problem = _frame(converter, frame, hooks, state), dynamo_state.mode_problem()
+    if known is None:
+        return None
+    return known, problem, bool(known.code.co_flags & _GENERATORS) or known.has_tensors()
 
 
 def _tell(frame: Frame, traced: Traced, result: ConvertFrameReturn) -> None:

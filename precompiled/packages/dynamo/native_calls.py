@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import contextlib
 import enum
+import logging
 import sys
 import threading
 import types
@@ -34,6 +35,8 @@ import torch.utils._pytree as pytree
 
 from precompiled.core import files
 from precompiled.packages.describe.kinds import INSTALLATION
+
+log = logging.getLogger("precompiled.package")
 
 # Packages whose functions Dynamo calls for itself, and which read nothing of the program's.
 _DYNAMOS = frozenset({*INSTALLATION, "precompiled", "torchgen", "functorch", "sympy", "mpmath", "numpy", "networkx",
@@ -95,8 +98,7 @@ def watching() -> Iterator[NativeCalls]:
         yield _watch.noticed
     finally:
         _watch.noticed = None
-        with contextlib.suppress(Exception):  # the trace succeeded
-            _end()
+        _end_contained()
 
 
 @contextlib.contextmanager
@@ -168,7 +170,9 @@ def _note(frame: types.FrameType) -> None:
         names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount + 2]  # with *args and **kwargs
         arguments = [values[name] for name in (*names, *code.co_freevars) if name in values]
         noticed.calls.append(NativeCall(code, frame.f_globals, tuple(arguments)))
-    except Exception as error:  # noqa: BLE001 - locals of the user's may raise anything
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # noqa: BLE001 - locals of the user's may raise anything
         noticed.problem = f"a call of {code.co_name} could not be looked at: {type(error).__name__}"
 
 
@@ -244,8 +248,19 @@ def _is_profiled() -> bool:
 def _begin(noticed: NativeCalls) -> None:
     try:
         _report_calls(noticed)
-    except Exception as error:  # noqa: BLE001 - a trace must not end for this
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # noqa: BLE001 - a trace must not end for this
         noticed.problem = f"calls cannot be noticed: {type(error).__name__}: {error}"
+
+
+def _end_contained() -> None:
+    try:
+        _end()
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException:
+        log.warning("packages: calls are noticed on, since the notice could not be ended", exc_info=True)
 
 
 def _report_calls(noticed: NativeCalls) -> None:

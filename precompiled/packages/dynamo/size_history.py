@@ -16,6 +16,7 @@ torch._dynamo.guards._get_closure_vars. Checked on 2.11.0, 2.13.0, 2.15.0.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import types
 from collections.abc import Callable, Iterable, Iterator
@@ -77,18 +78,24 @@ class _Waiting:
 _waiting = _Waiting()
 
 
-def wrap(now: Callable[[], list[Met] | None]) -> Callable[[], None]:
-    """Note what this thread's traces meet in ``now()``, where it is not None; returns a function that ends this."""
+def wrap(
+    now: Callable[[], list[Met] | None], looking: Callable[[], contextlib.AbstractContextManager[None]]
+) -> Callable[[], None]:
+    """Note what this thread's traces meet in ``now()``, where it is not None; returns a function that ends this.
+
+    ``looking``: keeps what goes wrong at a note out of the trace.
+    """
     original = pgo.update_automatic_dynamic
 
     @functools.wraps(original)
     def update_automatic_dynamic(tx: Any, name: str, entry: Any, **more: Any) -> Any:
-        closure = _digests(getattr(tx, "closure", None))
-        for earlier in _waiting.take(_code(tx.f_code, closure), name):
-            original(tx, name, earlier, **more)
-        noted = now()
-        if noted is not None:
-            noted.append(Met(tx.f_code, closure, name, _strides(entry)))
+        with looking():
+            closure = _digests(getattr(tx, "closure", None))
+            for earlier in _waiting.take(_code(tx.f_code, closure), name):
+                original(tx, name, earlier, **more)
+            noted = now()
+            if noted is not None:
+                noted.append(Met(tx.f_code, closure, name, _strides(entry)))
         return original(tx, name, entry, **more)
 
     pgo.update_automatic_dynamic = update_automatic_dynamic

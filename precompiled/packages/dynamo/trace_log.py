@@ -49,5 +49,7 @@ class TraceLog:
         """What goes wrong at a look keeps nothing of the trace, and does not end it."""
         try:
             yield
-        except Exception as error:  # noqa: BLE001 - Dynamo's and the user's objects may raise anything
-            self.problem = NotPortable(f"{type(error).__name__}: {error}", code="package-internal-error")
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:  # noqa: BLE001 - Dynamo's and the user's objects may raise anything
+            self.problem = NotPortable(f"{type(error).__name__} at a note of ours", code="package-internal-error")

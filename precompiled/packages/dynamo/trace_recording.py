@@ -70,7 +70,7 @@ def install() -> None:
     _replace(output_graph.OutputGraph, "call_user_compiler", _unwatched)
     _replace(output_graph.OutputGraph, "install_global_unsafe", _noted_scope)
     _ends.append(trace_patches.wrap(lambda: _now.traced.trace_log if is_tracing() else None))
-    _ends.append(size_history.wrap(lambda: _now.traced.sizes_met if is_tracing() else None))
+    _ends.append(size_history.wrap(lambda: _now.traced.sizes_met if is_tracing() else None, _looking))
 
 
 def remove() -> None:
@@ -90,6 +90,11 @@ def is_tracing() -> bool:
     return getattr(_now, "traced", None) is not None
 
 
+def _looking() -> contextlib.AbstractContextManager[None]:
+    log = _now.traced.trace_log if is_tracing() else TraceLog()  # without a recording, nothing would be kept anyway
+    return log.looking()
+
+
 @contextlib.contextmanager
 def tracing(problem: NotPortable | None) -> Iterator[Traced]:
     """Record while Dynamo traces a frame; ``problem``: why it cannot be kept, where that is known already."""
@@ -107,10 +112,11 @@ def _attempted(original: Callable[..., Any]) -> Callable[..., Any]:
         original(self, *args, **kwargs)
         traced = getattr(_now, "traced", None)
         if traced is not None:
-            context = self.tracing_context
-            traced.attempts.append(
-                Attempt(context.traced_code, self.import_sources, self.name_of_builtins_dict_key_in_fglobals)
-            )
+            with traced.trace_log.looking():
+                context = self.tracing_context
+                traced.attempts.append(
+                    Attempt(context.traced_code, self.import_sources, self.name_of_builtins_dict_key_in_fglobals)
+                )
 
     return init
 
@@ -177,8 +183,10 @@ class _Recording(convert_frame.CheckFunctionManager):  # type: ignore[misc, unus
             _record(traced, builder, sorted_guards, output_graph, self.shape_code_parts)
         except NotPortable as reason:
             traced.problem = reason
-        except Exception as error:  # noqa: BLE001 - an error of ours must not make a good trace fail
-            traced.problem = NotPortable(f"{type(error).__name__}: {error}", code="package-internal-error")
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:  # noqa: BLE001 - an error of ours must not make a good trace fail
+            traced.problem = NotPortable(f"{type(error).__name__} at a guard", code="package-internal-error")
         return b""
 
 
