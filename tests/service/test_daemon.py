@@ -322,14 +322,16 @@ def test_systemd_is_told(tmp_path: Path) -> None:
         sock.settimeout(TIMEOUT_S)
         sock.bind(str(tmp_path / "notify"))
         environment = {**os.environ, "NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "300000"}
-        command = [sys.executable, "-m", "precompiled.service", "--runtime-dir", str(tmp_path / "r"),
+        (tmp_path / "folder").mkdir(mode=0o700)
+        (tmp_path / "link").symlink_to(tmp_path / "folder")
+        command = [sys.executable, "-m", "precompiled.service", "--runtime-dir", str(tmp_path / "link" / "r"),
                    "--cache-dir", str(tmp_path / "s")]  # fmt: skip
         with subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL) as process:
             try:
                 assert b"READY=1" in sock.recv(4096)
                 assert sock.recv(4096) == b"WATCHDOG=1"
                 assert sock.recv(4096) == b"WATCHDOG=1"
-                _break_for_a_while(tmp_path / "r")
+                _break_for_a_while(tmp_path / "link")
                 assert sock.recv(4096) == b"WATCHDOG=1", "an error of the file system ends no daemon"
                 process.terminate()
                 while b"STOPPING=1" not in sock.recv(4096):
@@ -339,14 +341,14 @@ def test_systemd_is_told(tmp_path: Path) -> None:
                 process.kill()
 
 
-def _break_for_a_while(runtime_dir: Path) -> None:
-    """For three of the daemon's looks the file system cannot tell what is there: a loop of links."""
-    away = runtime_dir.with_name("away")
-    runtime_dir.rename(away)
-    runtime_dir.symlink_to(runtime_dir)
-    time.sleep(0.4)
-    runtime_dir.unlink()
-    away.rename(runtime_dir)
+def _break_for_a_while(parent: Path) -> None:
+    """For three of the daemon's looks the file system cannot tell what is there: a loop of links, put there in one step."""
+    folder = parent.readlink()
+    for target in (parent, folder):
+        changed = parent.with_name("changed")
+        changed.symlink_to(target)
+        changed.rename(parent)
+        time.sleep(0.4)
 
 
 def test_wrong_use(tmp_path: Path) -> None:
