@@ -14,7 +14,6 @@ import logging
 import os
 import select
 import socket
-import struct
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
@@ -23,6 +22,7 @@ from itertools import islice
 
 from precompiled.service import zmtp
 
+from precompiled.core import kernel
 from precompiled.core.errors import WireError
 
 log = logging.getLogger("precompiled.connections")
@@ -77,7 +77,7 @@ class Connections:
         """``max_parts_bytes``: of messages that have come in part, over all users. ``note``: counts bad input.
         ``identify``: pid, uid and gid of a peer.
         """
-        self._identify = identify or peer_of
+        self._identify = identify or kernel.peer_of
         self._max_message_bytes = max_message_bytes
         self._max_parts_bytes = max_parts_bytes
         self._note = note
@@ -415,12 +415,6 @@ class Connections:
             else:
                 continue
             self._drop(connection)
-
-
-def peer_of(sock: socket.socket) -> tuple[int, int, int]:
-    """Pid, uid and gid of the process that has connected."""
-    pid, uid, gid = struct.unpack("iII", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-    return pid, uid, gid
 
 
 def capacity() -> int:

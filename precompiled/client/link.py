@@ -9,13 +9,12 @@ from __future__ import annotations
 import errno
 import os
 import socket
-import struct
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from precompiled.core import forking, paths
+from precompiled.core import forking, kernel, paths
 from precompiled.core.config import Settings
 from precompiled.core.errors import ConfigError, DaemonError, WireError
 
@@ -36,7 +35,7 @@ def daemon_reachable(settings: Settings) -> bool:
     """
     try:
         with _connected(settings) as sock:
-            return _is_trusted(_peer_of(sock).uid)
+            return _is_trusted(kernel.peer_of(sock).uid)
     except ConfigError:
         return False
     except OSError as error:
@@ -44,23 +43,13 @@ def daemon_reachable(settings: Settings) -> bool:
         return error.errno in (errno.EAGAIN, errno.ETIMEDOUT)
 
 
-class Listener(NamedTuple):
-    pid: int
-    uid: int
-
-
-def listener(settings: Settings) -> Listener | None:
+def listener(settings: Settings) -> kernel.Peer | None:
     """Who listens on the daemon's socket, as the kernel says; None where nobody does."""
     try:
         with _connected(settings) as sock:
-            return _peer_of(sock)
+            return kernel.peer_of(sock)
     except (OSError, ConfigError):
         return None
-
-
-def _peer_of(sock: socket.socket) -> Listener:
-    pid, uid, _gid = struct.unpack("iII", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-    return Listener(pid, uid)
 
 
 def _is_trusted(uid: int) -> bool:

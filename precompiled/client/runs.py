@@ -19,6 +19,7 @@ from typing import Any
 
 from precompiled.client.ledger import GraphReport
 from precompiled.client.process import PROCESS
+from precompiled.core import kernel
 from precompiled.core.files import process_start
 from precompiled.core.paths import TIMELINE_VARIABLE
 from precompiled.core.spans import Span
@@ -77,7 +78,8 @@ def _program_pid() -> int:
     if parent is not None and parent.pid is not None:
         pid = parent.pid
     while _is_worker(pid):
-        pid = _parent_of(pid)
+        stat = kernel.stat_of(pid)
+        pid = stat.parent if stat is not None else 0
     return pid if runs.start_of(pid) else os.getpid()  # it has ended, or is out of sight
 
 
@@ -91,13 +93,6 @@ def _command(pid: int) -> list[str]:
         return Path(f"/proc/{pid}/cmdline").read_text(errors="replace").rstrip("\0").split("\0")
     except OSError:
         return []
-
-
-def _parent_of(pid: int) -> int:
-    try:
-        return int(Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[1])
-    except (OSError, IndexError, ValueError):
-        return 0
 
 
 class RunRecord:

@@ -12,6 +12,8 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import TypeVar
 
+from precompiled.core import kernel
+
 _Frame = TypeVar("_Frame")
 
 _paths = sysconfig.get_paths()
@@ -81,19 +83,13 @@ def process_start() -> float:
     A fork has what its parent had loaded, so it goes by its parent, or by who adopted it, who is older. Not psutil's
     time, which goes by the boot, and that is known to a second only.
     """
-    pid = "self"
-    while True:
-        try:
-            with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
-                # After the name, which may hold anything, from the third field on (man 5 proc).
-                fields = file.read().rpartition(")")[2].split()
-        except OSError:
-            return 0.0
-        if not int(fields[6]) & _FORKED:
-            break
-        pid = fields[1]
+    process = kernel.stat_of()
+    while process is not None and process.flags & _FORKED:
+        process = kernel.stat_of(process.parent)
+    if process is None:
+        return 0.0
     tick = 1 / os.sysconf("SC_CLK_TCK")
-    age = time.clock_gettime(time.CLOCK_BOOTTIME) - int(fields[19]) * tick  # ticks since the boot
+    age = time.clock_gettime(time.CLOCK_BOOTTIME) - process.started * tick
     return time.time() - age + tick
 
 

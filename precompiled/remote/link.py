@@ -28,14 +28,13 @@ from __future__ import annotations
 import json
 import os
 import socket
-import struct
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from precompiled.core import paths
+from precompiled.core import kernel, paths
 
 FOLDER = "remote"
 SOCKET = "socket"
@@ -124,8 +123,7 @@ def _connect(root: Path) -> socket.socket | None:
         directory = os.open(folder(root), os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         sock.settimeout(GREETING_S)
         sock.connect(f"/proc/self/fd/{directory}/{SOCKET}")
-        _pid, uid, _gid = struct.unpack("iII", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-        if uid in (os.geteuid(), 0):
+        if kernel.peer_of(sock).uid in (os.geteuid(), 0):
             return sock
     except OSError:
         pass

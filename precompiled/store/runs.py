@@ -21,6 +21,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from precompiled.core import kernel
 from precompiled.core.errors import PrecompiledError, StoreError
 from precompiled.core.spans import Span
 from precompiled.store import artifact_format as fmt
@@ -109,10 +110,8 @@ class Run:
 
 def start_of(pid: int) -> str:
     """When the kernel started a process, in its own ticks; "" where there is none."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
-    except (OSError, IndexError):
-        return ""
+    stat = kernel.stat_of(pid)
+    return str(stat.started) if stat is not None else ""
 
 
 def runs(root: Path) -> list[Run]:

@@ -17,7 +17,7 @@ from precompiled.core.errors import DaemonError
 @pytest.mark.reason("protocol-version")
 def test_stop_ends_a_daemon_that_speaks_another_protocol(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     pid = host.start_daemon()
-    assert link.listener(host.settings) == (pid, os.geteuid())
+    assert link.listener(host.settings) == (pid, os.geteuid(), os.getegid())
     process = psutil.Process(pid)
     with monkeypatch.context() as patch:
         patch.setattr(wire, "PREAMBLE", b"precompiled/99")

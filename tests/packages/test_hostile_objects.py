@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from support_host import Host
 from support_packages import run_program
+from support_slow import everyday_or_slow
 
 PROGRAMS = Path(__file__).resolve().parent.parent / "programs"
 PARTS = 24
@@ -25,7 +26,7 @@ def test_a_look_at_a_global_runs_none_of_the_programs_code(shared_host: Host) ->
     assert "used" in used["states"], used
 
 
-@pytest.mark.parametrize("part", [0])  # parts 1, 3, 6, 15 and 23 still find steps without a guard
+@pytest.mark.parametrize("part", everyday_or_slow(range(PARTS), (0,)))
 @pytest.mark.reason("package-internal-error")
 def test_a_failure_at_any_step_is_counted_and_reaches_no_program(shared_host: Host, part: int) -> None:
     found: Any = run_program(shared_host, PROGRAMS, "failing_steps_program.py", str(part), str(PARTS))

@@ -342,7 +342,7 @@ def test_systemd_is_told(tmp_path: Path) -> None:
 
 
 def _break_for_a_while(parent: Path) -> None:
-    """For three of the daemon's looks the file system cannot tell what is there: a loop of links, put there in one step."""
+    """The daemon looks three times at a loop of links. One rename puts it there, so no look finds nothing."""
     folder = parent.readlink()
     for target in (parent, folder):
         changed = parent.with_name("changed")

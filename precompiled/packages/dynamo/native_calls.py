@@ -28,12 +28,11 @@ import threading
 import types
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Any
 
 import torch.utils._pytree as pytree
 
-from precompiled.core import files
+from precompiled.core import files, looks
 from precompiled.packages.describe.kinds import INSTALLATION
 
 log = logging.getLogger("precompiled.package")
@@ -55,6 +54,7 @@ _ASKED_FOR_A_NAME = ("__getattr__", "__getattribute__")
 # What Dynamo calls on an instance of a class of the program, where the result counts.
 _OF_INSTANCES = ("__class__", "__class_getitem__")
 _MAKES_A_CLASS = frozenset({"__new__", "__init__", "__prepare__", "__init_subclass__", "mro"})
+_MODULE_OF = type.__dict__["__module__"].__get__  # not a metaclass's
 _FUNCTIONS = (types.FunctionType, staticmethod, classmethod, property)
 
 FROM_THE_BEGINNING = sys.version_info >= (3, 12)
@@ -129,9 +129,8 @@ def _may_be_called(value: Any) -> bool:
     return _has_functions(named)
 
 
-@cache
 def _has_functions(kind: type) -> bool:
-    """Whether Dynamo may call functions of a class, of its metaclass, or of an enum. Keeps the class alive."""
+    """Whether Dynamo may call functions of a class, of its metaclass, or of an enum."""
     meta = type(kind)
     if any(name not in _MAKES_A_CLASS for name in _functions_of(meta)):
         return True
@@ -145,8 +144,8 @@ def _has_functions(kind: type) -> bool:
 def _functions_of(kind: type) -> Iterator[str]:
     """Names of functions, properties and descriptors that the program's classes among a class's bases define."""
     for base in type.mro(kind) if kind is not type else ():
-        if not _is_dynamos(base.__module__):
-            for name, member in vars(base).items():
+        if not _is_dynamos(_MODULE_OF(base)):
+            for name, member in looks.namespace_of(base).items():
                 if isinstance(member, _FUNCTIONS):
                     yield name
 
