@@ -203,7 +203,7 @@ def test_another_users_daemon_is_none(tmp_path: Path) -> None:
         finally:
             os.seteuid(0)
         settings = Settings(runtime_dir=tmp_path)
-        assert listener(settings) == (os.getpid(), 12345) and not daemon_reachable(settings)
+        assert listener(settings) == (os.getpid(), 12345, os.getegid()) and not daemon_reachable(settings)
         os.seteuid(0)
         sock.listen()
         assert daemon_reachable(settings)
