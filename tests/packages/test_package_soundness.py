@@ -72,6 +72,7 @@ SAID = {
     "module_as_a_default": ("package-not-portable", "is read through a class or a function that holds it"),
     "native_call_that_reads_the_environment": ("package-native-call", "that function reads the module os"),
     "native_call_that_is_given_a_lock": ("package-native-call", "that function reads the global LOCK"),
+    "native_call_with_a_tensor_as_a_default": ("package-native-call", "is given an object that is not described"),
     "a_device_context": ("package-mode", "traced under a torch function mode"),
     "method_that_gives_members_of_a_set": ("package-not-portable", "'frozenset.union' is bound to an object"),
     "order_of_a_set": ("package-set-order", "whose order is another one in each process"),

@@ -270,9 +270,9 @@ class Descriptions:
         self._functions[key] = list(shown)  # values in its closure may lead back to it
         try:
             if not is_torchs(function.__code__.co_filename):
-                shown.append(self.value(function.__defaults__, depth + 1))
-                shown.append(self.value(function.__kwdefaults__, depth + 1))
-                shown.append([self._cell(cell, depth, owner) for cell in function.__closure__ or ()])
+                # A method is a part of its class, all of which counts as ``attribute`` says.
+                describe = self.value if owner is None else self.attribute
+                shown += self._held(function, depth, owner, describe)
                 if held := {name: item for name, item in vars(function).items() if name not in _OF_A_WRAPPER}:
                     shown.append(self.attribute(held))
             else:  # torch's: the environment has its code; only its arguments differ (a wrapped function, in_dims)
@@ -285,14 +285,37 @@ class Descriptions:
         self._functions[key] = shown
         return shown
 
-    def _cell(self, cell: types.CellType, depth: int, owner: type | None) -> Any:
+    def _held(
+        self, function: types.FunctionType, depth: int, owner: type | None, describe: Callable[[Any, int], Any]
+    ) -> list[Any]:
+        """The defaults and the closure of a function. ``owner``: as for ``function``."""
+        code = function.__code__
+        names = code.co_varnames[: code.co_argcount]
+        defaults: dict[str, Any] = dict(zip(names[::-1], (function.__defaults__ or ())[::-1], strict=False))
+        defaults |= function.__kwdefaults__ or {}
+        shown: list[Any] = [
+            [name, self._told(describe, value, depth, f"the default argument {name} of {function.__qualname__}")]
+            for name, value in defaults.items()
+        ]
+        cells: list[Any] = []
+        for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
+            try:
+                held = cell.cell_contents
+            except ValueError:
+                cells.append("empty")
+                continue
+            if held is owner and owner is not None:
+                cells.append("its class")
+            else:
+                cells.append(self._told(describe, held, depth, f"{name} in the closure of {function.__qualname__}"))
+        return [shown, cells]
+
+    @staticmethod
+    def _told(describe: Callable[[Any, int], Any], value: Any, depth: int, what: str) -> Any:
         try:
-            content = cell.cell_contents
-        except ValueError:
-            return "empty"
-        if content is owner and owner is not None:
-            return "its class"
-        return self.value(content, depth + 1)
+            return describe(value, depth + 1)
+        except NotPortable as reason:
+            raise NotPortable(f"{what}: {reason}", code=reason.code) from reason
 
     def classes_in(self, function: types.FunctionType) -> list[Any]:
         """The classes in a closure, also within containers and objects: they have no guards."""
@@ -417,8 +440,8 @@ class Descriptions:
             return ["partial", *(self.attribute(item, depth + 1) for item in (value.func, value.args, value.keywords))]
         if kind is types.FunctionType:
             place = [value.__module__, value.__qualname__, self._code(value.__code__)]
-            defaults = [self.attribute(item, depth + 1) for item in (value.__defaults__, value.__kwdefaults__)]
-            return ["parts of", *place, defaults, [self._given(cell, depth + 1) for cell in value.__closure__ or ()]]
+            held = self._held(value, depth, None, self.attribute) if depth <= MAX_DEPTH else []
+            return ["parts of", *place, held]
         return ["opaque", kind.__module__, kind.__qualname__]
 
     def _given(self, cell: types.CellType, depth: int) -> Any:

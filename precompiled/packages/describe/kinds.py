@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import collections
+import contextlib
+import inspect
 import re
 import struct
 import sys
@@ -28,6 +30,8 @@ _OF_SETS = frozenset({"__contains__", "isdisjoint", "issubset", "issuperset"})
 def state_of(value: Any) -> dict[str, Any] | None:
     """The attributes and slots of an instance of a Python class; None where it may hold more than these."""
     state = dict(namespace_of(value))
+    if type(value) is contextlib._GeneratorContextManager and _is_unused(state.get("gen")):
+        del state["gen"]  # made of func, args and kwds; a decorator makes another one for each call
     if _holds_more(type(value)):
         return None
     for base in type(value).__mro__[:-1]:
@@ -38,6 +42,10 @@ def state_of(value: Any) -> dict[str, Any] | None:
             if name not in ("__dict__", "__weakref__"):
                 state[name] = attribute_of(value, name, "absent")
     return None if "_parameters" in state else state  # not of an nn.Module: its tensors are no constants
+
+
+def _is_unused(generator: Any) -> bool:
+    return type(generator) is types.GeneratorType and inspect.getgeneratorstate(generator) == inspect.GEN_CREATED
 
 
 def says_all(value: Any, method: str) -> bool:

@@ -161,6 +161,8 @@ def rebuilt(
                 graph = holding[what] if kind == "graph" else split_graphs.called_in_turn(what, holding)
                 value: Any = torch._dynamo.disable(graph, reason="do not trace Dynamo-compiled graph")
                 cleanups.append(CleanupHook.create(frame.scope, alias, value))
+            elif kind == "graph of nothing":
+                cleanups.append(CleanupHook.create(frame.scope, alias, split_graphs.of_nothing()))
             elif kind == "resume":
                 cleanups.append(CleanupHook.create(frame.scope, alias, _resume(moved(what), frame.scope, alias)))
             elif kind == "resume code":

@@ -4,7 +4,7 @@ Such a function's code is part of a description already, since Dynamo reached it
 else it reads is its globals, its arguments, and the variables of its closure. All are described whole, for no guard
 says which parts of them count. A trace is refused where one has no description.
 
-No private names. Checked on 2.11.0, 2.13.0, 2.15.0.
+Private names: torch._subclasses.fake_tensor.FakeTensor. Checked on 2.11.0, 2.13.0, 2.15.0.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 
 from precompiled.core.definitions import codes_within
 from precompiled.core.looks import is_a
@@ -30,8 +31,8 @@ from precompiled.packages.dynamo.trace_log import TraceLog
 Read = tuple[str, str, Any]
 
 _CONTAINERS = (tuple, list, set, frozenset, dict)
-_PLAIN = (*ATOMS, types.FunctionType, types.BuiltinFunctionType, types.ModuleType, torch.Tensor, torch.dtype,
-          torch.device, type, enum.Enum)  # fmt: skip
+_PLAIN = (*ATOMS, types.FunctionType, types.BuiltinFunctionType, types.ModuleType, torch.dtype, torch.device, type,
+          enum.Enum)  # fmt: skip
 # Modules of Python's whose functions give the same in each process.
 _PURE = frozenset({"math", "operator", "functools", "itertools", "enum", "typing", "dataclasses", "re", "string",
                    "collections", "abc", "types", "builtins"})  # fmt: skip
@@ -73,8 +74,12 @@ def instances(log: TraceLog, described: Descriptions) -> list[Any]:
         for value in _objects(call.arguments):
             met = log.met.get(id(value))
             if met is not None:
+                if isinstance(value, torch.Tensor):
+                    continue  # a trace knows its sizes and its type, on which there are guards
                 name = min(met[1])
                 found[name] = met[1][name]
+                continue
+            if isinstance(value, FakeTensor):
                 continue
             try:
                 described.value(value)

@@ -6,7 +6,8 @@ whether its only output is meant, ``unwrap_singleton_tuple``). An entry has its 
 graphs of its own.
 
 Private names: torch._dynamo.backends.distributed.SubmodCompiler.compile_submod,
-torch._dynamo.eval_frame.OptimizedModule._orig_mod. Checked on 2.13.0.
+torch._dynamo.eval_frame.OptimizedModule._orig_mod, torch._dynamo.output_graph.noop_graph_call (2.15).
+Checked on 2.11.0, 2.13.0, 2.15.0.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any
 
 import torch
 import torch.fx
+from torch._dynamo import output_graph
 
 from precompiled.packages.describe.errors import NotPortable
 
@@ -31,6 +33,17 @@ def module_of(value: Any) -> torch.fx.GraphModule | None:
     if module is None:
         module = getattr(getattr(value, "_torchdynamo_orig_callable", None), "__self__", None)
     return module if isinstance(module, torch.fx.GraphModule) else None
+
+
+def is_of_nothing(value: Any) -> bool:
+    """Whether Dynamo calls a function of its own in place of a graph, because nothing was left in the graph."""
+    nothing = getattr(output_graph, "noop_graph_call", None)
+    return nothing is not None and getattr(value, "_torchdynamo_orig_callable", None) is nothing
+
+
+def of_nothing() -> Any:
+    """What Dynamo calls in place of a graph in which nothing was left."""
+    return torch._dynamo.disable(output_graph.noop_graph_call, reason="do not trace Dynamo-compiled graph")
 
 
 def steps_of(module: torch.fx.GraphModule, number_of: Callable[[Any], int | None]) -> tuple[Step, ...]:

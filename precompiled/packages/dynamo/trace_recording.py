@@ -280,6 +280,8 @@ def _installed(name: str, value: Any, graphs: list[Graph], guards: list[Any], re
         return "graph", number
     if (module := split_graphs.module_of(value)) is not None and name.startswith("__compiled_fn"):
         return "graphs in turn", split_graphs.steps_of(module, number_of)
+    if split_graphs.is_of_nothing(value):
+        return "graph of nothing", None
     if isinstance(value, weakref.ref) and isinstance(of := value(), (torch.Tensor, torch.optim.Optimizer)):
         return "weak reference", optimizers.sources_of([of], guards, reader)[0]
     if isinstance(value, types.FunctionType) and value.__code__.co_name.startswith(_RESUME):

@@ -108,3 +108,21 @@ def f(x):
 def build():
     return f, [(torch.randn(4, 4),)]
 """, None, USED)
+case("a_graph_in_which_nothing_is_left", """
+def setup(x):
+    torch._dynamo.graph_break()
+    return [float(x.shape[0]) * 0.5, 0.25], x.shape[1]
+def scaled(x, scales, number):
+    torch._dynamo.graph_break()
+    return torch.addmm(x, x, x, alpha=scales[0] + number)
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scales = self.number = None
+    def forward(self, x):
+        if self.scales is None:
+            self.scales, self.number = setup(x)
+        return scaled(x, self.scales, self.number)
+def build():
+    return Net(), [(torch.randn(4, 4),)]
+""", None, USED)

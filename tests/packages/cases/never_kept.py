@@ -31,6 +31,7 @@ NEVER = {
     "a_region_like_another": "package-not-portable",
     "native_call_that_reads_the_environment": "package-native-call",
     "native_call_that_is_given_a_lock": "package-native-call",
+    "native_call_with_a_tensor_as_a_default": "package-native-call",
     "frozen_weights": "package-graph",
     "inputs_that_overlap": "package-graph",  # aliased-mutation: it is compiled in each process
 }
