@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 
 import pytest
@@ -13,6 +14,7 @@ from support_packages import CASES, run, write
 pytestmark = pytest.mark.versions
 
 VERSIONS = ("2.11.0", "2.13.0", "2.15.0")
+PARTS = 3  # each within a test's time also on a busy machine
 # Where 2.11 itself raises, or breaks the graph: it has nothing to keep of what they are about.
 NOT_IN_2_11 = (
     "attribute_that_a_tensor_had_not", "closure_of_a_subclass_of_a_function", "method_that_gives_members_of_a_set",
@@ -34,13 +36,15 @@ EXPECTED = {
 }
 
 
+@pytest.mark.parametrize("part", range(PARTS))
 @pytest.mark.parametrize("version", VERSIONS)
-def test_packages(host: Host, python_of: Callable[[str], str], version: str) -> None:
+def test_packages(host: Host, python_of: Callable[[str], str], version: str, part: int) -> None:
     python = python_of(version)
     host.start_daemon()
     write(host.root / "before", after=False)
     write(host.root / "after", after=True)
-    cases = {name: case for name, case in CASES.items() if version != "2.11.0" or name not in NOT_IN_2_11}
+    of_version = [name for name in CASES if version != "2.11.0" or name not in NOT_IN_2_11]
+    cases = {name: CASES[name] for name in of_version[part::PARTS]}
     first = run(host, python, host.root / "before", list(cases))
     later = run(host, python, host.root / "after", list(cases))
     wrong = {}
@@ -50,8 +54,11 @@ def test_packages(host: Host, python_of: Callable[[str], str], version: str) -> 
         used = set(after["states"]) <= {"used", "skipped"}
         right = before["equal"] and after["equal"] and set(before["states"]) == kept
         expected = EXPECTED.get(version, {}).get(name, case.expected)
-        right = right and used == (expected == USED) and (not used or after["frames"] == {})
+        # 2.11 cannot trace what Dynamo calls in some classes: it runs such a function itself, in each process.
+        messages = {message for _code, message, *_more in before["reasons"]}
+        by_python = version == "2.11.0" and set(after["states"]) == {"skipped"} == messages
+        right = right and (by_python or used == (expected == USED)) and (not used or after["frames"] == {})
         if not right:
             wrong[name] = (before, after)
-    assert not wrong, wrong
+    assert not wrong, json.dumps(wrong)
 
