@@ -170,7 +170,7 @@ fuzz-frames: $(STAMP) ## A million fuzzed messages to a real daemon: it lives, r
 	@$(BIN)/python -m tests.fuzz.frames $(ARGS)
 
 .PHONY: fuzz-packages
-fuzz-packages: $(STAMP) ## 2,000 random programs in which an input decides a value, with packages: as eager (half an hour; ARGS=--help)
+fuzz-packages: $(STAMP) ## 2,000 random programs in which an input decides a value, in both modes of packages: as eager (an hour or more; ARGS=--help)
 	@$(BIN)/python -m tests.fuzz.packages $(ARGS)
 
 .PHONY: test-versions

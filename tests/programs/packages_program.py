@@ -1,9 +1,10 @@
 """Runs cases of tests/packages/cases: each eager and compiled, and says what packages made of it.
 
 Usage: packages_program.py SPEC, a JSON object: ``folder`` (of the cases' modules), ``cases``, ``without`` (a kind of
-facts that is not compared: ``leave_out``). A case's module has
-``build()``, which gives the function and a list of calls (tuples of arguments), and may have ``context()`` and
-``OPTIONS`` (of torch.compile). Prints a line of JSON: by case, what ``examine`` gives.
+facts that is not compared: ``leave_out``), ``fresh`` (true: Dynamo forgets each case before the next one). A case's
+module has ``build()``, which gives the function and a list of calls (tuples of arguments), and may have ``context()``
+and ``OPTIONS`` (of torch.compile). Prints a line of JSON for each case, and one at the end: by case, what ``examine``
+gives.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import dataclasses
 import importlib
 import json
 import os
+import re
 import sys
 import traceback
 from typing import Any
@@ -45,6 +47,18 @@ def run(function: Any, calls: Any) -> list[torch.Tensor]:
     return found
 
 
+def outcome(function: Any, calls: Any) -> tuple[list[torch.Tensor], str | None]:
+    """What ``run`` gives, and None; or nothing, and the type and the text of the exception."""
+    try:
+        return run(function, calls), None
+    except Exception as error:
+        return [], re.sub(r" at 0x[0-9a-f]+", "", f"{type(error).__name__}: {error}")
+
+
+def _told(values: list[torch.Tensor]) -> str:
+    return ", ".join(f"{value.dtype}{[round(item, 3) for item in value.flatten().tolist()]}" for value in values)
+
+
 def _reports() -> list[Any]:
     return precompiled.package_report() if os.environ.get("PRECOMPILED") != "0" else []
 
@@ -59,19 +73,22 @@ def examine(name: str) -> dict[str, Any]:
     known = len(_reports())
     with context():
         torch.manual_seed(0)
-        expected = run(*module.build())
+        expected, eager_raised = outcome(*module.build())
         torch.manual_seed(0)
         function, calls = module.build()
-        got = run(torch.compile(function, **getattr(module, "OPTIONS", {})), calls)
+        got, raised = outcome(torch.compile(function, **getattr(module, "OPTIONS", {})), calls)
     if PROCESS.packages is not None:
         PROCESS.packages.flush()
-    equal = len(got) == len(expected) and all(
+    equal = raised == eager_raised and len(got) == len(expected) and all(
         left.dtype == right.dtype and torch.allclose(left.float(), right.float(), rtol=1e-4, atol=1e-4)
         for left, right in zip(got, expected, strict=True)
     )
     reports = _reports()[known:]
     return {
         "equal": equal,
+        "eager": eager_raised or _told(expected),
+        "got": raised or _told(got),
+        "raised": raised,
         "states": [report.state for report in reports],
         "reasons": [[report.reason, report.message, *report.reasons] for report in reports],
         "frames": dict(counters["frames"]),
@@ -131,10 +148,13 @@ def main() -> None:
         leave_out(SPEC["without"])
     torch._dynamo.config.accumulated_recompile_limit = 10_000
     for name in SPEC["cases"]:
+        if SPEC.get("fresh"):
+            torch._dynamo.reset()
         try:
             found[name] = examine(name)
         except Exception:
             found[name] = {"error": traceback.format_exc(), "equal": False, "states": [], "reasons": []}
+        print(json.dumps({"case": name, **found[name]}), flush=True)
     print(json.dumps(found), flush=True)
 
 

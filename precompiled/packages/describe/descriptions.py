@@ -40,6 +40,7 @@ from precompiled.packages.describe.kinds import (
     is_torchs_module,
     says_all,
     state_of,
+    virtual_subclasses,
 )
 
 MAX_DEPTH = 6  # of values inside of values
@@ -371,7 +372,7 @@ class Descriptions:
         if issubclass(kind, enum.Enum) and not is_torchs_module(kind.__module__):
             values = [[name, self.attribute(member.value)] for name, member in kind.__members__.items()]
             state.update(f"{values}\n".encode())
-        state.update(f"{registered(kind)}\n".encode())
+        state.update(f"{registered(kind)} {virtual_subclasses(kind)}\n".encode())
         for base in kind.__mro__:
             state.update(f"{base.__module__}.{base.__qualname__}\n".encode())  # also of a base that defines nothing
             if base.__module__ == "builtins" or not is_heap(base):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import collections
 import contextlib
 import inspect
@@ -9,10 +10,11 @@ import re
 import struct
 import sys
 import types
+from _abc import _get_dump  # type: ignore[import-not-found]  # of CPython's abc
 from typing import Any
 
 from precompiled.core.definitions import codes_within
-from precompiled.core.looks import attribute_of, namespace_of
+from precompiled.core.looks import attribute_of, is_a, namespace_of
 from precompiled.packages.describe.codes import globals_read
 
 # Packages whose metaclasses (of enums, of TypedDict) are the same in each process of one environment.
@@ -24,6 +26,8 @@ CONTAINERS = (
     tuple, list, dict, types.MappingProxyType, set, frozenset, slice, range, re.Pattern,
     collections.OrderedDict, collections.defaultdict, collections.deque,
 )  # fmt: skip
+# Builtins that give a value which no description has.
+IMPURE = frozenset({"open", "input", "globals", "locals", "eval", "exec", "id", "__import__", "breakpoint"})
 _OF_SETS = frozenset({"__contains__", "isdisjoint", "issubset", "issuperset"})
 
 
@@ -59,15 +63,34 @@ def says_all(value: Any, method: str) -> bool:
 
 
 def global_unseen(function: Any) -> str | None:
-    """A global that a function reads which the interpreter runs without a trace; None where it reads none."""
+    """A global, or an impure builtin, that a function reads which runs without a trace; None where it reads none."""
     if not isinstance(function, types.FunctionType):
         return None
     read = {name for code in codes_within(function.__code__) for name in globals_read(code)}
-    return min(read & function.__globals__.keys(), default=None)
+    return min(read & {*function.__globals__, *IMPURE}, default=None)
 
 
 def is_heap(kind: type) -> bool:
     return bool(kind.__flags__ & (1 << 9))  # Py_TPFLAGS_HEAPTYPE: made by a class statement
+
+
+def virtual_subclasses(kind: type) -> list[str]:
+    """The classes of programs that are registered as subclasses of an abstract class, or of a subclass of it."""
+    found: set[str] = set()
+    looked, left = {kind}, [kind]
+    while left:
+        at = left.pop()
+        if is_a(at, abc.ABCMeta):
+            registered = {one for reference in _get_dump(at)[0] if (one := reference()) is not None}
+            found |= {f"{one.__module__}.{one.__qualname__}" for one in registered if not _is_installed(one)}
+            more = {*registered, *type.__subclasses__(at)} - looked
+            looked |= more
+            left += more
+    return sorted(found)
+
+
+def _is_installed(kind: type) -> bool:
+    return kind.__module__.split(".")[0] in INSTALLATION
 
 
 def _holds_more(kind: type) -> bool:

@@ -9,7 +9,9 @@ Private names: torch._subclasses.fake_tensor.FakeTensor. Checked on 2.11.0, 2.13
 
 from __future__ import annotations
 
+import dis
 import enum
+import functools
 import sys
 import types
 from collections.abc import Iterator
@@ -19,11 +21,11 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from precompiled.core.definitions import codes_within
-from precompiled.core.looks import is_a
+from precompiled.core.looks import attribute_of, is_a
 from precompiled.packages.describe.codes import code_digest, globals_read, qualname
 from precompiled.packages.describe.descriptions import MAX_DEPTH, Descriptions
 from precompiled.packages.describe.errors import Mismatch, NotPortable
-from precompiled.packages.describe.kinds import ATOMS, INSTALLATION
+from precompiled.packages.describe.kinds import ATOMS, IMPURE, INSTALLATION
 from precompiled.packages.dynamo.native_calls import NativeCall, NativeCalls
 from precompiled.packages.dynamo.trace_log import TraceLog
 
@@ -35,7 +37,9 @@ _PLAIN = (*ATOMS, types.FunctionType, types.BuiltinFunctionType, types.ModuleTyp
           enum.Enum)  # fmt: skip
 # Modules of Python's whose functions give the same in each process.
 _PURE = frozenset({"math", "operator", "functools", "itertools", "enum", "typing", "dataclasses", "re", "string",
-                   "collections", "abc", "types", "builtins"})  # fmt: skip
+                   "collections", "collections_abc", "abc", "types", "builtins"})  # fmt: skip
+_MEMO = type(functools.lru_cache(abs))
+_FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType)
 
 
 def reads(noticed: NativeCalls, described: Descriptions) -> list[Read]:
@@ -89,19 +93,44 @@ def instances(log: TraceLog, described: Descriptions) -> list[Any]:
 
 
 def _globals_of(call: NativeCall) -> Iterator[tuple[str, str, Any]]:
-    names = {name for code in codes_within(call.code) for name in globals_read(code)} & call.scope.keys()
+    names = {name for code in codes_within(call.code) for name in globals_read(code)}
     module = call.scope.get("__name__")
-    for name in sorted(names):
+    for name in sorted(_imported(call.code) | ((names & IMPURE) - call.scope.keys())):
+        raise _refused(call, f"uses {name}")
+    for name in sorted(names & call.scope.keys()):
         value = call.scope[name]
+        if (elsewhere := _leads_elsewhere(value)) is not None:
+            raise _refused(call, f"reads {elsewhere}")
         if type(value) is types.ModuleType:
-            if value.__name__ not in _PURE:
-                raise _refused(call, f"reads the module {value.__name__}")
             continue
         if is_a(value, type) and value.__module__.partition(".")[0] in INSTALLATION:
             continue
         if type(module) is not str or vars(sys.modules.get(module, types)) is not call.scope:
             raise _refused(call, f"reads the global {name}, which no module has")
         yield module, name, value
+
+
+def _imported(code: types.CodeType) -> set[str]:
+    """The modules that code imports when it runs, but for those of _PURE."""
+    within = (item for inner in codes_within(code) for item in dis.get_instructions(inner))
+    return {item.argval for item in within if item.opname == "IMPORT_NAME" and item.argval not in _PURE}
+
+
+def _leads_elsewhere(value: Any) -> str | None:
+    """What may give a value that is not described: a module, or a thing of one of Python's or torch's that is not pure
+    (``os.getenv``, a path, a lock), or a memo, whose function does not run where the result is known.
+    """
+    if type(value) is types.ModuleType:
+        return None if value.__name__ in _PURE else f"the module {value.__name__}"
+    if type(value) is _MEMO:
+        return f"the memo of {value.__wrapped__.__qualname__}"
+    named = value if is_a(value, (type, *_FUNCTIONS)) else type(value)
+    module = attribute_of(named, "__module__") or getattr(getattr(named, "__self__", None), "__name__", "")
+    top = module.partition(".")[0] if type(module) is str else ""
+    is_a_torch_type = top == "torch" and is_a(named, type)
+    if top not in INSTALLATION or top.lstrip("_") in _PURE or is_a_torch_type:
+        return None
+    return f"{module}.{named.__qualname__}"
 
 
 def _objects(values: Any, depth: int = 0) -> Iterator[Any]:

@@ -117,3 +117,17 @@ def build():
 """
 case("two_entries_of_a_class_with_super", CONFIG, None, USED)
 case("two_entries_of_a_class_with_super_that_is_another", CONFIG, ("scale = None, 2.0", "scale = None, 3.0"), TRACED)
+
+for _name, _of in (("abstract_class", "Scaled"), ("base_of_an_abstract_class", "Base")):
+    case(f"registered_in_an_{_name}" if _name[0] == "a" else f"registered_below_a_{_name}", f"""
+import abc
+class Base(abc.ABC): pass
+class Scaled(Base): pass
+class Thing: pass
+THING = Thing()
+if 0: Scaled.register(Thing)
+def f(x):
+    return torch.addmm(x, x, x, alpha=3.0 if isinstance(THING, {_of}) else 2.0)
+def build():
+    return f, [(torch.randn(4, 4),)]
+""", ("if 0", "if 1"), TRACED)

@@ -32,6 +32,8 @@ NEVER = {
     "native_call_that_reads_the_environment": "package-native-call",
     "native_call_that_is_given_a_lock": "package-native-call",
     "native_call_with_a_tensor_as_a_default": "package-native-call",
+    **{f"native_call_that_reads_{what}": "package-native-call"
+       for what in ("a_getter", "a_file", "an_import", "a_path", "a_memo")},
     "frozen_weights": "package-graph",
     "inputs_that_overlap": "package-graph",  # aliased-mutation: it is compiled in each process
 }
@@ -298,6 +300,23 @@ case("native_call_that_reads_the_environment", """
 import os
 class Meta(type):
     def __add__(cls, other): return float(os.environ.get("SCALE", "2.0"))
+class Kind(metaclass=Meta): pass
+def f(x):
+    return torch.addmm(x, x, x, alpha=Kind + 1)
+def build():
+    return f, [(torch.randn(4, 4),)]
+""", None, TRACED)
+for _what, _setup, _read in (
+    ("a_getter", "from os import getenv", "float(getenv('SCALE', '2.0'))"),
+    ("a_file", "", "float(len(open('/dev/null').read())) + 2.0"),
+    ("an_import", "", "__import__('os').cpu_count() and 2.0"),
+    ("a_path", "from pathlib import Path\nPATH = Path('/dev/null')", "float(len(PATH.read_text())) + 2.0"),
+    ("a_memo", "SCALE = 2.0\n@functools.lru_cache\ndef scale(): return SCALE\nscale()", "scale()"),
+):
+    case(f"native_call_that_reads_{_what}", f"""
+{_setup}
+class Meta(type):
+    def __add__(cls, other): return {_read}
 class Kind(metaclass=Meta): pass
 def f(x):
     return torch.addmm(x, x, x, alpha=Kind + 1)
