@@ -30,15 +30,15 @@ def test_a_changed_input_gives_what_eager_gives(shared_host: Host) -> None:
 
 
 def test_a_missing_comparison_is_noticed(shared_host: Host) -> None:
-    verdicts = check(shared_host, [_read_by_a_native_call()], "function", without="native")
+    verdicts = check(shared_host, [_shadowed_builtin()], "function", without="globals")
     assert len(_wrong(verdicts)) == 1
-    assert (status(True, "native"), status(False, "native")) == (0, 1)
+    assert (status(True, "globals"), status(False, "globals")) == (0, 1)
     assert (status(True, "nothing"), status(False, "nothing")) == (1, 0)
 
 
-def _read_by_a_native_call() -> Program:
-    """The first program in whose traced function an operator of a metaclass reads a global."""
-    wanted, computed_before = {"metaclass", "__neg__", "global"}, "attribute"
+def _shadowed_builtin() -> Program:
+    """The first program in whose traced function a global may shadow a builtin."""
+    wanted, computed_before = {"number", "shadowed builtin"}, "attribute"
     programs = map(program, itertools.count())
     return next(one for one in programs if wanted <= {*one.made_of} and computed_before not in one.made_of)
 
