@@ -27,31 +27,18 @@ def main() -> int:
     names = asked(parser, arguments)
     console, say = begin(200, stderr=arguments.json)
     try:
-        if arguments.noticing:
-            ratios = noticing(arguments.quick, say)
-            console.print(
-                f"a trace in which calls are noticed, over one without: {statistics.median(ratios):.3f} "
-                f"({min(ratios):.3f} to {max(ratios):.3f}, {len(ratios)} pairs)",
-                highlight=False,
-            )
-            return 0
-        if arguments.recording:
-            ratios = recording(arguments.quick, say)
-            console.print(
-                f"first call that records, over one that does not: {statistics.median(ratios):.3f} "
-                f"({min(ratios):.3f} to {max(ratios):.3f}, {len(ratios)} pairs)",
-                highlight=False,
-            )
-            return 0
-        if arguments.first_call:
-            ratios = first_call(arguments.quick, say)
-            median = statistics.median(ratios)
-            console.print(
-                f"first call beyond a step, package / torch.compile warm: {median:.3f} (goal {GOAL}; "
-                f"{min(ratios):.3f} to {max(ratios):.3f}, {len(ratios)} pairs)",
-                highlight=False,
-            )
-            return 0 if median <= GOAL else 1
+        for wanted, measure, what, goal in (
+            (arguments.noticing, noticing, "a trace in which calls are noticed, over one without", None),
+            (arguments.recording, recording, "first call that records, over one that does not", None),
+            (arguments.first_call, first_call, "first call beyond a step, package / torch.compile warm", GOAL),
+        ):
+            if wanted:
+                ratios = measure(arguments.quick, say)
+                median = statistics.median(ratios)
+                said = f"{min(ratios):.3f} to {max(ratios):.3f}, {len(ratios)} pairs"
+                said = said if goal is None else f"goal {goal}; {said}"
+                console.print(f"{what}: {median:.3f} ({said})", highlight=False)
+                return 0 if goal is None or median <= goal else 1
         rows = examine(names, say)
     except BenchmarkError as error:
         console.print(str(error), style="bold red", markup=False, highlight=False)
