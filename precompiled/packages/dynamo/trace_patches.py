@@ -11,8 +11,8 @@ is the user's. Noted are
   that its bytecode writes back;
 - values without a source, of a class or a function: Dynamo does not guard on them;
 - objects that it finds under several sources: on all sources but the first it may have no guards;
-- results of functions that it takes for constant: importlib.util.find_spec, importlib.metadata.version, and functions
-  under torch._dynamo.assume_constant_result.
+- results of functions that it takes for constant: importlib.util.find_spec, importlib.metadata.version,
+  sys.getrecursionlimit, and functions under torch._dynamo.assume_constant_result.
 
 Private names: torch._dynamo.variables.builder.{VariableBuilder._wrap, VariableBuilder.__call__,
 SourcelessBuilder.create}, torch._dynamo.variables.lazy.LazyVariableTracker.{original_value, original_source},
@@ -22,7 +22,8 @@ torch._dynamo.variables.dicts.*.getitem_const_raise_exception_if_absent,
 torch._dynamo.variables.dicts.ConstDictVariable.{tp_repr_impl (2.15), repr_impl (2.13), debug_repr (2.11),
 as_python_constant}, torch._dynamo.variables.builtin.BuiltinVariable.{call_str, call_dir, call_function_handler_cache},
 torch._dynamo.side_effects.SideEffects.mutation, torch._dynamo.variables.user_defined.UserDefinedObjectVariable,
-torch._dynamo.variables.functions.{SkipFunctionVariable.call_function, invoke_and_store_as_constant},
+torch._dynamo.variables.functions.{SkipFunctionVariable.call_function,
+PolyfilledFunctionVariable.call_function, invoke_and_store_as_constant},
 torch._dynamo.source.ConstantSource, torch._dynamo.exc.{ObservedAttributeError, ObservedKeyError}.
 Checked on 2.11.0, 2.13.0, 2.15.0.
 """
@@ -32,6 +33,7 @@ from __future__ import annotations
 import functools
 import importlib.metadata
 import importlib.util
+import sys
 import types
 from collections.abc import Callable
 from typing import Any
@@ -66,7 +68,7 @@ _NEVER_ONE = (*ATOMS, tuple, frozenset, slice, range, type, types.ModuleType, ty
               types.BuiltinFunctionType, types.CodeType)  # fmt: skip
 HAS = "the key"
 _SUBSCRIPT = "getitem_const_raise_exception_if_absent"
-_OF_THE_INSTALLATION = (importlib.util.find_spec, importlib.metadata.version)
+_OF_THE_PROCESS: tuple[Any, ...] = (importlib.util.find_spec, importlib.metadata.version, sys.getrecursionlimit)
 
 
 def wrap(now: Callable[[], TraceLog | None]) -> Callable[[], None]:
@@ -116,7 +118,8 @@ def _replace_all(replace: Callable[[Any, str, Callable[[Any, Any], Any]], None])
     for name in _ALL_OF_IT:
         if name in vars(ConstDictVariable):
             replace(ConstDictVariable, name, _all_keys)
-    replace(dynamo_functions.SkipFunctionVariable, "call_function", _called)
+    for kind in (dynamo_functions.SkipFunctionVariable, dynamo_functions.PolyfilledFunctionVariable):
+        replace(kind, "call_function", _called)
     for owner, name, with_ in (
         *untraced.replacements(), *ordered.replacements(), *set_order.replacements(), *optimizers.replacements()
     ):  # fmt: skip
@@ -286,12 +289,12 @@ def _subscripted(original: Callable[..., Any], now: Callable[[], TraceLog | None
 
 
 def _called(original: Callable[..., Any], now: Callable[[], TraceLog | None]) -> Callable[..., Any]:
-    """``is_xxx_available()`` in a forward: the package may be installed later."""
+    """``is_xxx_available()`` in a forward: the package may be installed later. The interpreter's limits may change."""
 
     def call_function(self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
         noted = now()
-        if noted is not None and any(self.value is function for function in _OF_THE_INSTALLATION):
-            function = self.value
+        function: Any = self.fn if isinstance(self, dynamo_functions.PolyfilledFunctionVariable) else self.value
+        if noted is not None and any(function is one for one in _OF_THE_PROCESS):
             values = tuple(arg.as_python_constant() for arg in args if arg.is_python_constant())
             try:
                 if len(values) != len(args) or kwargs or not all(map(is_plain, values)):

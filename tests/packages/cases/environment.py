@@ -83,3 +83,17 @@ def context():
 def build():
     return f, [(torch.randn(4, 4),)]
 """, ("(LIMIT)\n    yield", "(LIMIT + 700)\n    yield"), TRACED)
+case("limit_of_the_interpreter", """
+import sys
+LIMIT = 3000
+@contextlib.contextmanager
+def context():
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(LIMIT)
+    yield
+    sys.setrecursionlimit(before)
+def f(x):
+    return torch.addmm(x, x, x, alpha=3.0 if sys.getrecursionlimit() == 3001 else 2.0)
+def build():
+    return f, [(torch.randn(4, 4),)]
+""", ("LIMIT = 3000", "LIMIT = 3001"), TRACED)
