@@ -336,8 +336,17 @@ def order_of(value: Any, source: Any, described: Descriptions) -> Any:
 
 
 def keys_of(value: Iterable[Any], described: Descriptions) -> list[Any]:
-    """The keys of a dictionary, in their order: a tensor is told by which one it is."""
-    return [described.number(key) if isinstance(key, torch.Tensor) else described.value(key) for key in value]
+    """The keys of a dictionary, in their order: a tensor or a module is told by which one it is."""
+    return [_key(key, described) for key in value]
+
+
+def _key(key: Any, described: Descriptions) -> Any:
+    kind = type(key)
+    if issubclass(kind, torch.Tensor):
+        return described.number(key)
+    if issubclass(kind, torch.nn.Module) and (kind.__hash__, kind.__eq__) == (object.__hash__, object.__eq__):
+        return ["key", described.a_class(kind), described.number(key)]
+    return described.value(key)
 
 
 def codes_digest(guards: list[Guard]) -> str:

@@ -89,3 +89,24 @@ def build():
     return f, [(torch.randn(4, 4),)]
 """
 case("native_call_with_a_tensor_as_a_default", _NATIVE, ("2.0", "3.0"), TRACED)
+_KEYS = """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second, self.other = nn.ReLU(), nn.ReLU(), nn.ReLU()
+    def forward(self, x, cache):
+        alpha = 2.0 if self.first in cache else 3.0 if self.second in cache else 4.0
+        for number, module in enumerate(cache):
+            alpha = alpha + number if module is self.second else alpha
+        return torch.addmm(x, x, x, alpha=alpha)
+net = Net()
+def f(x):
+    return torch.mm(net(x, {net.second: 1.0, net.first: 2.0}), net(x, CACHE))
+CACHE = {net.first: 1.0, net.second: 2.0}
+def build():
+    return f, [(torch.randn(4, 4),)]
+"""
+case("modules_are_the_keys_of_a_dictionary", _KEYS, None, USED)
+case("another_module_is_the_key_of_a_dictionary", _KEYS, ("{net.first: 1.0,", "{net.other: 1.0,"), TRACED)
+_SWAPPED = ("{net.first: 1.0, net.second", "{net.second: 1.0, net.first")
+case("modules_are_the_keys_in_another_order", _KEYS, _SWAPPED, TRACED)
