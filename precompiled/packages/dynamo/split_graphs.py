@@ -6,7 +6,8 @@ whether its only output is meant, ``unwrap_singleton_tuple``). An entry has its 
 graphs of its own.
 
 Private names: torch._dynamo.backends.distributed.SubmodCompiler.compile_submod,
-torch._dynamo.eval_frame.OptimizedModule._orig_mod, torch._dynamo.output_graph.noop_graph_call (2.15).
+torch._dynamo.eval_frame.OptimizedModule._orig_mod, torch._dynamo.output_graph.noop_graph_call (2.15),
+torch._dynamo.disable.
 Checked on 2.11.0, 2.13.0, 2.15.0.
 """
 
