@@ -49,7 +49,7 @@ def run(
     host: Host, programs: list[Program], mode: str, *, changed: bool, without: str = "nothing", plain: bool = False
 ) -> dict[int, Any]:
     """What became of each program, by its seed, in a process of its own; in several if programs end their process."""
-    folder = host.root / f"fuzzed_{mode}"
+    folder = host.root / f"fuzzed_{mode}_{programs[0].seed}"  # batches run at a time, each with its own input
     folder.mkdir(exist_ok=True)
     for item in programs:
         (folder / f"{mode}_{item.seed}.py").write_text(item.text)
