@@ -91,7 +91,7 @@ architectures-packages: $(STAMP) ## The same with packages: no frame is traced i
 	@$(BIN)/python -m benchmarks.packages $(ARGS)
 
 .PHONY: programs
-programs: ## Programs of 35 libraries' users, three runs each: served, traced, equal (installs the libraries; ARGS=--help)
+programs: ## Programs of 44 libraries' users, three runs each: served, traced, equal (installs the libraries; ARGS=--help)
 	@$(MAKE) venv VENV=.venvs/programs EXTRAS=test,programs
 	@.venvs/programs/bin/python -m benchmarks.programs $(ARGS)
 

@@ -28,7 +28,11 @@ for _topic in pkgutil.iter_modules(packages.cases.__path__, "packages.cases."):
 # One of each kind, and the commonest: with those of NEVER they are the everyday ones; the others are slow.
 EVERYDAY = ("same_module", "graph_break", "monkeypatched_function", "changed_global", "rebound_closure", "subclass",
             "changed_callee", "set_of_operators", "native_call_metaclass_add", "native_call_metaclass_add_again",
-            "native_call_enum_bool", "native_call_class_class_getitem", "cell_of_two_closures")  # fmt: skip
+            "native_call_enum_bool", "native_call_class_class_getitem", "cell_of_two_closures",
+            "object_of_a_class_whose_metaclass_decides", "isinstance_of_a_class_with_types_own_check",
+            "class_in_which_a_library_notes_its_id", "class_in_which_a_library_notes_another_number",
+            "class_that_holds_an_attrgetter", "class_that_holds_another_attrgetter",
+            "mock_in_the_place_of_a_function", "hooks_that_fill_dictionaries", "hook_of_another_state")  # fmt: skip
 
 # What these change stays changed in their process: they are the last ones.
 LAST = ("registered_in_pytree", "monkeypatched_torch_method", "defaults_without_guards", "allowed_in_graph")

@@ -82,7 +82,7 @@ class Project:
             # This module alone is not of the folder.
             paths = [str(ROOT), *filter(None, [variables.get("PYTHONPATH")])]
             return {"argv": argv, "env": {**variables, "PYTHONPATH": ":".join(paths)}, "cwd": str(self._folder)}
-        spec = {"name": self._program, "values": str(self._values), "wait_s": WAIT_S, "eager_steps": 0}
+        spec = {"name": self._program, "values": str(self._values), "wait": True, "eager_steps": 0}
         command = self._host.command(spec, hook=self._hook, program="programs.program")
         return {**command, "env": variables, "cwd": str(self._folder)}
 

@@ -1,7 +1,7 @@
 """The process that runs one program of the table: its steps, and what precompiled says of them.
 
 Usage: python -m benchmarks.programs.program SPEC, a JSON object: ``name``; ``values``, the file for what each step
-gave; ``wait_s``, how long to wait after a step for graphs that are pending; ``eager_steps``, how many steps run eager
+gave; ``wait``, whether to wait after a step for graphs that are pending; ``eager_steps``, how many steps run eager
 before torch.compile has an effect. Prints a line of JSON. precompiled is switched on from outside, if at all.
 """
 
@@ -10,16 +10,13 @@ from __future__ import annotations
 import json
 import sys
 import time
-from dataclasses import asdict
 from typing import Any
 
 import torch
 import torch._inductor.compile_fx  # as the first call of torch.compile does, in all ways: two thirds of a small step
-from torch._dynamo.utils import counters
 
-import precompiled
-from benchmarks.programs import PROGRAMS
-from precompiled.client.process import PROCESS
+from benchmarks.programs import PROGRAMS, state
+from benchmarks.programs.registry import ELSEWHERE
 
 
 def main() -> None:
@@ -37,22 +34,28 @@ def main() -> None:
         if len(seconds) == 1:
             first_s = ended - min(compiles, default=started)
         values.append(dict(step))
-        waited = waited and precompiled.wait(spec["wait_s"])
+        if spec["wait"]:
+            waited = waited and all([state.waited(), *_asked("waited")])
+        others = _asked("counted")  # a process may end with the steps
         if len(values) == spec["eager_steps"]:
             torch.compiler.set_stance("default")
         started = time.perf_counter()
     torch.save(values, spec["values"])
-    if PROCESS.packages is not None:
-        PROCESS.packages.flush()
+    states = [state.counted(), *others]
     found = {
         "seconds": seconds,
         "first_s": first_s,  # the first step since torch.compile was first called: imports and a model come before
         "waited": waited,
-        "traced": counters["frames"].get("total", 0),  # frames, by Dynamo's own count
-        "reports": [vars(graph) for graph in precompiled.report()],
-        "functions": [asdict(report) for report in precompiled.package_report()],
+        "traced": sum(one["traced"] for one in states),
+        "reports": [report for one in states for report in one["reports"]],
+        "functions": [report for one in states for report in one["functions"]],
     }
     print(json.dumps(found), flush=True)
+
+
+def _asked(name: str) -> list[Any]:
+    """What a function of state.py returns in the program's other processes."""
+    return [answer for ask in ELSEWHERE for answer in ask(state.__name__, name)]
 
 
 def _noted_compiles() -> list[float]:

@@ -7,7 +7,7 @@ off, since eager and compiled code draw differently.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,6 +34,15 @@ class Program:
 
 
 PROGRAMS: dict[str, Program] = {}
+
+# Calls a function, by its module and name, in each process that runs the program's compiled code for it.
+Ask = Callable[[str, str], Sequence[Any]]
+ELSEWHERE: list[Ask] = []
+
+
+def elsewhere(ask: Ask) -> None:
+    """The program's compiled code runs in the processes that ``ask`` reaches, beside the one with the steps."""
+    ELSEWHERE.append(ask)
 
 
 def program(library: str, *needs: str) -> Callable[[Steps], Steps]:

@@ -18,9 +18,8 @@ from benchmarks.harness.effort import Say
 from benchmarks.harness.hosts import PACKAGES, BenchmarkError, Host, fresh_host
 from benchmarks.models.compare import differences
 from benchmarks.programs import PROGRAMS
+from benchmarks.programs.state import WAIT_S
 
-# Far above what a step's graphs take on a loaded 2-core machine.
-WAIT_S = 600.0
 CLIENTS = 2
 # A step's weights have the rounding of all steps before it: in ten times the noise of one step.
 OF_LARGEST_GRADIENT = 1e-5
@@ -168,7 +167,7 @@ def _run(
     host: Host, row: Row, run: str, *, hook: bool, extra: dict[str, str], eager_steps: int = 0
 ) -> dict[str, Any]:
     spec = {
-        "name": row.name, "values": str(_file(host, row, run)), "wait_s": WAIT_S if hook else 0.0,
+        "name": row.name, "values": str(_file(host, row, run)), "wait": hook,
         "eager_steps": eager_steps,
     }  # fmt: skip
     # What libraries leave behind goes with the host.

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import inspect
 import operator
 import sys
 import types
@@ -33,7 +34,7 @@ from torch._dynamo.variables.lazy import LazyVariableTracker
 from torch._dynamo.variables.misc import ConstantLikeVariable
 
 from precompiled.packages.describe.errors import NotPortable
-from precompiled.packages.describe.kinds import INSTALLATION, global_unseen
+from precompiled.packages.describe.kinds import INSTALLATION, OF_C, global_unseen
 from precompiled.packages.dynamo.trace_log import TraceLog
 
 # Functions of nothing, in a graph, whose numbers an entry requires to be the same by other facts.
@@ -102,6 +103,12 @@ def _decides(kind: Any) -> str | None:
         return f"isinstance() is asked of {kind!r}"
     if kind.__module__.split(".")[0] in INSTALLATION:
         return None
+    for name in ("__instancecheck__", "__subclasscheck__"):
+        check = inspect.getattr_static(type(kind), name)
+        module = getattr(check, "__module__", None) or ""
+        if not isinstance(check, OF_C) and module.split(".")[0] not in INSTALLATION:
+            meta = type(kind)
+            return f"the metaclass {meta.__module__}.{meta.__qualname__} decides what isinstance() says"
     if getattr(kind, "_is_protocol", False):
         return f"what is of the protocol {kind.__qualname__} is not said by classes alone"
     for base in kind.__mro__:

@@ -75,8 +75,9 @@ def metadata(value: Any) -> Any:
         raise NotPortable(str(reason), code="package-guard") from reason
 
 
-# By a trace, and by compiled code on its outputs: a hint that no guard reads.
-_SET_BY_TORCH = {optimizers.STATIC, "_dynamo_propagated_dynamic_indices"}
+# By a trace, and by compiled code on its outputs: a hint that no guard reads. A trace hashes the values that it meets,
+# by which a mock gets a ``__hash__``: hash() never reads that of an object, but the class's.
+_SET_BY_TORCH = {optimizers.STATIC, "_dynamo_propagated_dynamic_indices", "__hash__"}
 
 
 def attribute_names(value: Any) -> list[str]:

@@ -131,3 +131,65 @@ def f(x):
 def build():
     return f, [(torch.randn(4, 4),)]
 """, ("if 0", "if 1"), TRACED)
+case("object_of_a_class_whose_metaclass_decides", """
+class Meta(type):
+    def __instancecheck__(cls, value):
+        return True
+class Options(metaclass=Meta):
+    def __init__(self, alpha):
+        self.alpha = alpha
+def f(x, options):
+    return torch.addmm(x, x, x, alpha=options.alpha)
+def build():
+    return f, [(torch.randn(4, 4), Options(2.0))]
+""", None, USED)
+case("isinstance_of_a_class_with_types_own_check", """
+class Meta(type):
+    __instancecheck__ = type.__instancecheck__
+class Options(metaclass=Meta):
+    alpha = 2.0
+def f(x, options):
+    return torch.addmm(x, x, x, alpha=options.alpha) if isinstance(options, Options) else torch.mm(x, x)
+def build():
+    return f, [(torch.randn(4, 4), Options())]
+""", None, USED)
+_NOTED = """
+class Options:
+    def __init__(self, alpha):
+        self.alpha = alpha
+Options.__schema__ = {"class": Options, "reference": f"Options:{id(Options)}", "number": 1234567890}
+def f(x, options):
+    return torch.addmm(x, x, x, alpha=options.alpha)
+def build():
+    return f, [(torch.randn(4, 4), Options(2.0))]
+"""
+case("class_in_which_a_library_notes_its_id", _NOTED, None, USED)
+case("class_in_which_a_library_notes_another_number", _NOTED, ("1234567890", "1234567891"), TRACED)
+_PROXY = """
+import operator
+def proxy(function):
+    def call(self):
+        return function(self.wrapped)
+    return call
+class Lazy:
+    def __init__(self, wrapped):
+        self.wrapped = wrapped
+    value = property(proxy(operator.attrgetter("alpha")))
+class Settings:
+    alpha, beta = 2.0, 3.0
+LAZY = Lazy(Settings())
+def f(x):
+    return torch.addmm(x, x, x, alpha=LAZY.wrapped.alpha)
+def build():
+    return f, [(torch.randn(4, 4),)]
+"""
+case("class_that_holds_an_attrgetter", _PROXY, None, USED)
+case("class_that_holds_another_attrgetter", _PROXY, ('attrgetter("alpha")', 'attrgetter("beta")'), TRACED)
+case("mock_in_the_place_of_a_function", """
+from unittest import mock
+scale = mock.MagicMock(return_value=2.0)
+def f(x):
+    return torch.mul(torch.mm(x, x), scale())
+def build():
+    return f, [(torch.randn(4, 4),)]
+""", None, USED)

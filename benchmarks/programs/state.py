@@ -1,0 +1,29 @@
+"""What precompiled says of the process that calls this: program.py's own, or one in which a program runs its code."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from torch._dynamo.utils import counters
+
+import precompiled
+from precompiled.client.process import PROCESS
+
+# Far above what a step's graphs take on a loaded 2-core machine.
+WAIT_S = 600.0
+
+
+def waited() -> bool:
+    return precompiled.wait(WAIT_S)
+
+
+def counted() -> dict[str, Any]:
+    """Everything here is of JSON's types: a task queue carries it."""
+    if PROCESS.packages is not None:
+        PROCESS.packages.flush()
+    return {
+        "traced": counters["frames"].get("total", 0),  # frames, by Dynamo's own count
+        "reports": [vars(graph) for graph in precompiled.report()],
+        "functions": [asdict(report) for report in precompiled.package_report()],
+    }
