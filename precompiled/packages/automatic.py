@@ -456,6 +456,7 @@ class Automatic:
         self, store: PackageStore, complete: Callable[[], _Made], frame: Frame, program: Program, report: FunctionReport
     ) -> None:
         entries = dynamo_frames.entries_of(frame.owner)
+        program.parse()
 
         def write() -> None:  # also pickles the entry, which takes longer: the first call waits for neither
             made = complete()

@@ -54,10 +54,17 @@ class Text:
         self._content = content
         self._source: _Source | None = None
 
-    def code(self, unrun: Set[Place] = frozenset()) -> str:
-        """``unrun``: functions that have not run, whose bodies count for nothing."""
+    def parse(self) -> None:
+        """Parse the text, once. Only the thread that looks a frame up, or traces it, may: before CPython 3.13, a parse
+        in a second thread makes the program's own ``ast.parse`` raise SystemError ("AST constructor recursion depth
+        mismatch", python/cpython#106905).
+        """
         if self._content is not None and self._source is None:
             self._source = _Source(self._content)
+
+    def code(self, unrun: Set[Place] = frozenset()) -> str:
+        """``unrun``: functions that have not run, whose bodies count for nothing."""
+        self.parse()
         return self._source.digest(unrun) if self._source is not None else self.digest
 
 

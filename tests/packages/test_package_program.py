@@ -426,3 +426,18 @@ def test_two_configurations_in_turns_trace_once_each(shared_host: Host) -> None:
     found = [run_program(shared_host, folder, "main.py", kind) for kind in ("single", "double") * 2]
     assert {report[0] for report in found[0] + found[1]} >= {"recorded"}
     assert {report[0] for report in found[2] + found[3]} == {"used"}, found[2:]
+
+
+def test_only_the_thread_that_traces_parses_the_program(shared_host: Host, folder: Path) -> None:
+    """A parse in a second thread would make an ``ast.parse`` of the program's raise (CPython before 3.13)."""
+    noting = """
+import ast, threading
+parsed_in, parse = set(), ast.parse
+def noted(*arguments, **options):
+    parsed_in.add(threading.current_thread().name)
+    return parse(*arguments, **options)
+ast.parse = noted
+"""
+    last = "print(json.dumps([sorted(parsed_in), reports[0].state]))\n"
+    (folder / "main.py").write_text(MAIN.replace("import library\n", f"import library\n{noting}") + last)
+    assert run_program(shared_host, folder) == [["MainThread"], "recorded"]
