@@ -15,13 +15,17 @@ pytestmark = pytest.mark.versions
 
 VERSIONS = ("2.11.0", "2.13.0", "2.15.0")
 PARTS = 3  # each within a test's time also on a busy machine
-# Where 2.11 itself raises, or breaks the graph: it has nothing to keep of what they are about.
-NOT_IN_2_11 = (
-    "attribute_that_a_tensor_had_not", "closure_of_a_subclass_of_a_function", "method_that_gives_members_of_a_set",
-    "names_of_an_object_0", "names_of_an_object_1", "names_of_an_object_2", "order_of_attributes",
-    "package_that_is_not_installed", "subclass_of_a_function", "value_among_the_builtins",
-    "what_has_no_order_in_a_set_9",
-)  # fmt: skip
+# Where a version itself is wrong, raises or breaks the graph: it has nothing to keep of what they are about.
+NOT_IN = {
+    "2.11.0": (
+        "attribute_that_a_tensor_had_not", "closure_of_a_subclass_of_a_function", "method_that_gives_members_of_a_set",
+        "names_of_an_object_0", "names_of_an_object_1", "names_of_an_object_2", "order_of_attributes",
+        "package_that_is_not_installed", "subclass_of_a_function", "value_among_the_builtins",
+        "what_has_no_order_in_a_set_9",
+    ),
+    # 2.15.0 does not ask a class for its property __class__: plain torch.compile takes another branch than eager.
+    "2.15.0": ("native_call_class_class_property", "native_call_class_class_property_again"),
+}  # fmt: skip
 # What this version traces, and the everyday one runs by itself or takes for another.
 KEPT_IN = {
     "2.11.0": ["a_region_like_another"],
@@ -43,7 +47,7 @@ def test_packages(host: Host, python_of: Callable[[str], str], version: str, par
     host.start_daemon()
     write(host.root / "before", after=False)
     write(host.root / "after", after=True)
-    of_version = [name for name in CASES if version != "2.11.0" or name not in NOT_IN_2_11]
+    of_version = [name for name in CASES if name not in NOT_IN.get(version, ())]
     cases = {name: CASES[name] for name in of_version[part::PARTS]}
     first = run(host, python, host.root / "before", list(cases))
     later = run(host, python, host.root / "after", list(cases))
@@ -55,11 +59,10 @@ def test_packages(host: Host, python_of: Callable[[str], str], version: str, par
         right = set(before["states"]) == kept
         expected = EXPECTED.get(version, {}).get(name, case.expected)
         # 2.11 cannot trace what Dynamo calls in some classes: it runs such a function itself, in each process.
-        messages = {message for _code, message, *_more in before["reasons"]}
-        by_python = version == "2.11.0" and set(after["states"]) == {"skipped"} == messages
+        skipped = any(message == "skipped" for _code, message, *_more in before["reasons"])
+        by_python = version == "2.11.0" and skipped and set(after["states"]) in ({"skipped"}, {"skipped", "used"})
         right = right and used == (expected == USED) and (not used or after["frames"] == {})
         right = before["equal"] and after["equal"] and (right or by_python)
         if not right:
             wrong[name] = (before, after)
     assert not wrong, json.dumps(wrong, indent=1)
-

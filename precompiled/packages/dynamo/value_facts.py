@@ -76,8 +76,8 @@ def metadata(value: Any) -> Any:
 
 
 # By a trace, and by compiled code on its outputs: a hint that no guard reads. A trace hashes the values that it meets,
-# by which a mock gets a ``__hash__``: hash() never reads that of an object, but the class's.
-_SET_BY_TORCH = {optimizers.STATIC, "_dynamo_propagated_dynamic_indices", "__hash__"}
+# and 2.11 tests their truth: a mock then gets a ``__hash__`` or a ``__bool__``. Python reads these of the class only.
+_SET_BY_TORCH = {optimizers.STATIC, "_dynamo_propagated_dynamic_indices", "__hash__", "__bool__"}
 
 
 def attribute_names(value: Any) -> list[str]:
