@@ -32,7 +32,7 @@ EVERYDAY = ("same_module", "graph_break", "monkeypatched_function", "changed_glo
             "object_of_a_class_whose_metaclass_decides", "isinstance_of_a_class_with_types_own_check",
             "class_in_which_a_library_notes_its_id", "class_in_which_a_library_notes_another_number",
             "class_that_holds_an_attrgetter", "class_that_holds_another_attrgetter",
-            "mock_in_the_place_of_a_function", "hooks_that_fill_dictionaries", "hook_of_another_state")  # fmt: skip
+            "mock_in_the_place_of_a_function")  # fmt: skip
 
 # What these change stays changed in their process: they are the last ones.
 LAST = ("registered_in_pytree", "monkeypatched_torch_method", "defaults_without_guards", "allowed_in_graph")

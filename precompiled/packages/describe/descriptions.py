@@ -279,7 +279,7 @@ class Descriptions:
         self._functions[key] = list(shown)  # values in its closure may lead back to it
         try:
             if not is_torchs(function.__code__.co_filename):
-                # A method is a part of its class, all of which counts as ``attribute`` says.
+                # A method belongs to its class, and ``attribute`` describes what a class holds.
                 describe = self.value if owner is None else self.attribute
                 shown += self._held(function, depth, owner, describe)
                 if held := {name: item for name, item in vars(function).items() if name not in _OF_A_WRAPPER}:
@@ -398,8 +398,11 @@ class Descriptions:
         """A description of what a library notes in a class (``__pydantic_core_schema__``), without the ids of classes
         in it: these differ in each process.
         """
-        ids = {str(id(kind)) for kind in self._classes}
-        return _LONG_NUMBER.sub(lambda found: "id" if found[0] in ids else found[0], text)
+
+        def replaced(found: re.Match[str]) -> str:
+            return "id" if any(found[0] == str(id(kind)) for kind in self._classes) else found[0]
+
+        return _LONG_NUMBER.sub(replaced, text)
 
     def _metaclass(self, kind: type) -> Any:
         if kind.__module__.split(".")[0] in INSTALLATION:

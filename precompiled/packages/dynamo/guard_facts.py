@@ -336,7 +336,7 @@ def order_of(value: Any, source: Any, described: Descriptions) -> Any:
 
 
 def keys_of(value: Iterable[Any], described: Descriptions) -> list[Any]:
-    """The keys of a dictionary, in their order: a tensor or a module is told by which one it is."""
+    """The keys of a dictionary, in their order. A tensor or a module counts by which object it is."""
     return [_key(key, described) for key in value]
 
 

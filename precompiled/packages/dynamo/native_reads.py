@@ -111,7 +111,7 @@ def _globals_of(call: NativeCall) -> Iterator[tuple[str, str, Any]]:
 
 
 def _imported(code: types.CodeType) -> set[str]:
-    """The modules that code imports when it runs, but for those of _PURE."""
+    """The modules that code imports when it runs, except those of _PURE."""
     within = (item for inner in codes_within(code) for item in dis.get_instructions(inner))
     return {item.argval for item in within if item.opname == "IMPORT_NAME" and item.argval not in _PURE}
 
