@@ -9,12 +9,13 @@ Private names: torch._subclasses.fake_tensor.FakeTensor. Checked on 2.11.0, 2.13
 
 from __future__ import annotations
 
+import contextlib
 import dis
 import enum
 import functools
 import sys
 import types
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -49,7 +50,9 @@ def reads(noticed: NativeCalls, described: Descriptions) -> list[Read]:
     found: dict[tuple[str, str], Any] = {}
     calls = {(id(call.code), id(call.scope)): call for call in noticed.calls}.values()
     for call in calls:
+        _check_within(call, call.arguments)
         for module, name, value in _globals_of(call):
+            _check_within(call, [value])
             try:
                 found[module, name] = described.value(value)
             except NotPortable as reason:
@@ -108,6 +111,38 @@ def _globals_of(call: NativeCall) -> Iterator[tuple[str, str, Any]]:
         if type(module) is not str or vars(sys.modules.get(module, types)) is not call.scope:
             raise _refused(call, f"reads the global {name}, which no module has")
         yield module, name, value
+
+
+def _check_within(call: NativeCall, values: Iterable[Any]) -> None:
+    """Refuse a memo or an impure function in a container, an object or a class: a description has no more than its
+    name, and no trace knows whether the call used it.
+    """
+    within = _Within()
+    for value in values:
+        if not isinstance(value, torch.Tensor):
+            with contextlib.suppress(NotPortable):  # the caller describes the value too, and says why it cannot
+                within.value(value)
+    if within.elsewhere is not None:
+        raise _refused(call, f"may read {within.elsewhere}")
+
+
+class _Within(Descriptions):
+    """Notes the first memo or impure function that a description meets."""
+
+    elsewhere: str | None = None
+
+    def thing(self, value: Any, depth: int = 0) -> Any:
+        self._look(value)
+        return super().thing(value, depth)
+
+    def _member(self, value: Any, plain: bool, owner: type) -> str:
+        if owner.__module__.partition(".")[0] not in INSTALLATION:
+            self._look(value)
+        return super()._member(value, plain, owner)
+
+    def _look(self, value: Any) -> None:
+        if self.elsewhere is None and is_a(value, (_MEMO, *_FUNCTIONS)):
+            self.elsewhere = _leads_elsewhere(value)
 
 
 def _imported(code: types.CodeType) -> set[str]:

@@ -33,7 +33,8 @@ NEVER = {
     "native_call_that_is_given_a_lock": "package-native-call",
     "native_call_with_a_tensor_as_a_default": "package-native-call",
     **{f"native_call_that_reads_{what}": "package-native-call"
-       for what in ("a_getter", "a_file", "an_import", "a_path", "a_memo")},
+       for what in ("a_getter", "a_file", "an_import", "a_path", "a_memo", "a_memo_in_a_class", "a_memo_in_a_table",
+                    "a_getter_in_a_table", "a_getter_in_an_object")},
     "frozen_weights": "package-graph",
     "inputs_that_overlap": "package-graph",  # aliased-mutation: it is compiled in each process
 }
@@ -312,6 +313,25 @@ for _what, _setup, _read in (
     ("an_import", "", "__import__('os').cpu_count() and 2.0"),
     ("a_path", "from pathlib import Path\nPATH = Path('/dev/null')", "float(len(PATH.read_text())) + 2.0"),
     ("a_memo", "SCALE = 2.0\n@functools.lru_cache\ndef scale(): return SCALE\nscale()", "scale()"),
+    ("a_memo_in_a_class", """
+SCALE = 2.0
+class Scales:
+    @functools.lru_cache
+    def scale(self): return SCALE
+SCALES = Scales()
+SCALES.scale()""", "SCALES.scale()"),
+    ("a_memo_in_a_table", """
+SCALE = 2.0
+@functools.lru_cache
+def scale(): return SCALE
+scale()
+TABLE = {'scale': scale}""", "TABLE['scale']()"),
+    ("a_getter_in_a_table", "import os\nTABLE = [os.getenv]", "float(TABLE[0]('SCALE', '2.0'))"),
+    ("a_getter_in_an_object", """
+import os
+class Reads: pass
+READS = Reads()
+READS.get = os.getenv""", "float(READS.get('SCALE', '2.0'))"),
 ):
     case(f"native_call_that_reads_{_what}", f"""
 {_setup}
