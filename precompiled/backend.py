@@ -197,7 +197,11 @@ def _served(session: Session, calls: GraphCalls, serve: Callable[[], Any], in_pr
     # Outside of the handlers: what torch raises here is the user's, with no error of ours as its context.
     calls.bypassed(code, message)
     started = time.perf_counter()
-    compiled = in_process()
+    try:
+        compiled = in_process()
+    except Exception:
+        session.note(calls.snapshot())  # or `explain --run` says that the run had no graph
+        raise
     if calls.swap.state is State.FAILED:
         session.note(calls.snapshot())
         return compiled

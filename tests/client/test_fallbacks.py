@@ -224,6 +224,9 @@ def test_what_torch_raises_is_raised_while_the_frame_is_there(when: str, monkeyp
         assert type(caught.value.inner_exception) is Refusal and caught.value.inner_exception.__context__ is None
         graph = only(here)
         assert (graph.state, graph.source, graph.reason) == ("bypassed", None, "compile-error")
+        (process,) = runs.processes(here.session.store.root)
+        (kept,) = process.graphs.values()
+        assert (kept["state"], kept["reason"]) == ("bypassed", "compile-error"), "`explain --run last` shows the graph"
         assert here.counted("fallbacks") == {"compile-error": 1}, "it is no failure of ours"
         with torch._dynamo.config.patch(suppress_errors=True):
             torch.testing.assert_close(here.call(double, X), X * 2)
