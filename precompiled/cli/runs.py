@@ -239,7 +239,8 @@ def _show(run: Run, told: misses.Summary) -> None:
 
 def _why_traced(before: Sequence[dict[str, Any]], item: dict[str, Any]) -> str:
     """``before``: what the process had traced until then."""
-    told = "; ".join(dict.fromkeys(item["reasons"])) or item["message"].partition("\n")[0]
+    reasons = item["reasons"] if item["state"] != "audited" else ()  # these are of other entries
+    told = "; ".join(dict.fromkeys(reasons)) or item["message"].partition("\n")[0]
     is_first = item["state"] == "recorded" and item["name"] not in {other["name"] for other in before}
     return in_words(told) if told or not is_first else "no package has it as it is now: it is new, or was edited"
 

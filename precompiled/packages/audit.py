@@ -18,6 +18,8 @@ from precompiled.store.packages import PackageStore
 
 log = logging.getLogger("precompiled.package")
 
+SAID = "it has a package, which this process checked by a trace (PRECOMPILED_PACKAGE_AUDIT): both agree"
+
 
 def is_drawn(fraction: float) -> bool:
     """Whether a process is one of those that compare. Not by ``random``: its state is the user's."""

@@ -396,7 +396,7 @@ class Automatic:
                 differs = audit.difference((before.header, before.about), (made.header, made.about))
                 if differs is not None:
                     raise audit.refuse(store, before.header, differs)
-                report.state = "audited"
+                report.state, report.message = "audited", audit.SAID
                 return
             if session.settings.packages == "off":
                 raise NotPortable("packages are not recorded (PRECOMPILED_PACKAGES=program does)", code="package-off")

@@ -31,6 +31,7 @@ from precompiled.core import config
 from precompiled.core.spans import Span
 from precompiled.graph import key
 from precompiled.graph.causes import Cause
+from precompiled.packages import audit
 from precompiled.store import artifact_format as fmt
 from precompiled.store import runs
 from precompiled.store.artifacts import Store
@@ -297,8 +298,9 @@ def test_a_run_is_summed_up(tmp_path: Path) -> None:
     here = GraphReport("b", "h [2/0]", "", "bypassed", "inline", "freezing", "it freezes", spans=[compile_here])
     left = GraphReport("p", "i [3/0]", "cc", "pending")
     traced = SimpleNamespace(name="m.g", state="recorded", reason="", message="", reasons=("L['n']: 2 here",))
+    drawn = SimpleNamespace(name="m.h", state="audited", reason="", message=audit.SAID, reasons=("of another entry",))
     files = {"/a/train.py": "2", "/a/model.py": "1"}
-    recorded(tmp_path, "after", *hits, swap, here, left, files=files, functions=[traced], trace=trace)
+    recorded(tmp_path, "after", *hits, swap, here, left, files=files, functions=[traced, drawn], trace=trace)
     document, show = shown.explain(settings, "after")
     assert document["summary"] == (
         "of 6 graphs: 3 hits (1 not traced), 1 graph no longer in the store, 1 graph compiled in process (freezing), "
@@ -310,6 +312,7 @@ def test_a_run_is_summed_up(tmp_path: Path) -> None:
     text = CliRunner().invoke(_command(show)).output
     assert "it cost 12.0 s eager until the last swap, 3.5 s waited for what was not there and 1.5 s of tracing" in text
     assert "h [2/0] compiled in process (freezing): the program waited 3.0 s\n  freezing: it freezes\n" in text
+    assert f"m.h  0.0 s  audited  {audit.SAID}" in text
     assert "m.g  1.5 s  recorded  n: 2 here" in text and "edited since the run before it: /a/train.py" in text
 
 

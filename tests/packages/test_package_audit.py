@@ -47,6 +47,7 @@ def test_a_package_that_a_trace_contradicts_is_taken_out_of_use(served: Host) ->
     assert found["twice"]["equal"]
     assert "twice.f gave something else than its package: it has other graphs" in found["twice"]["reasons"][0][1]
     assert first(found["thrice"]) == (["audited"], [""])
+    assert found["thrice"]["reasons"][0][1] == audit.SAID
 
     found = run(served, sys.executable, folder, ["twice", "thrice"])
     assert first(found["twice"]) == (["traced"], ["package-audit"]), "it stays out of use, and is not kept again"
