@@ -12,7 +12,7 @@ and FromWatcher.
 
 A peer with another protocol version is answered with ``Rejected(code="protocol-version")``, whose form is frozen.
 Sizes are capped before anything is allocated: ``MAX_MESSAGE_BYTES`` for messages, the daemon's ``max_graph_bytes``
-for blobs (ZMQ_MAXMSGSIZE is unlimited by default).
+for blobs.
 """
 
 from __future__ import annotations

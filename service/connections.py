@@ -20,9 +20,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 
-from precompiled.service import zmtp
-
-from precompiled.core import kernel
+from precompiled.core import kernel, zmtp
 from precompiled.core.errors import WireError
 
 log = logging.getLogger("precompiled.connections")
@@ -337,7 +335,7 @@ class Connections:
         self._watch(connection)
         self._by_fd[connection.fd] = self._by_name[name] = connection
         self._of.setdefault(uid, {})[connection] = None
-        self.send(name, zmtp.HELLO)
+        self.send(name, zmtp.hello(b"ROUTER"))
 
     def _make_room(self, uid: int, now: float) -> bool:
         """Close a connection of the user who has the most; whether there is room for one of ``uid`` now.

@@ -20,11 +20,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from precompiled.service import zmtp
 from precompiled.service.connections import Connection, Connections, capacity
 
 from precompiled import wire
-from precompiled.core import paths
+from precompiled.core import paths, zmtp
 from precompiled.core.config import MAX_BASES
 from precompiled.core.errors import DaemonError, WireError
 

@@ -240,7 +240,7 @@ def graph(do: str = "publish", **values: Any) -> bytes:
 
 
 class RawClient:
-    """A DEALER socket without any of the client's care: for frames that no client sends."""
+    """libzmq's DEALER, without any of the client's care: for frames that no client sends."""
 
     def __init__(self, settings: Settings, identity: bytes = b"") -> None:
         import zmq
@@ -253,7 +253,7 @@ class RawClient:
         self.socket.setsockopt(zmq.LINGER, 0)
         if identity:
             self.socket.setsockopt(zmq.IDENTITY, identity)
-        self.socket.connect(paths.endpoint(settings.runtime_dir))
+        self.socket.connect(f"ipc://{paths.socket_path(settings.runtime_dir)}")
 
     def send(self, *frames: bytes) -> None:
         self.socket.send_multipart(list(frames))

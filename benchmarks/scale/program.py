@@ -20,8 +20,6 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import zmq  # noqa: F401 - what the first submit would import
-
 from precompiled import wire
 from precompiled.client.connection import Connection
 from precompiled.core import config

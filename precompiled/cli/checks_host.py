@@ -28,8 +28,8 @@ def run(settings: Settings) -> Iterator[Check]:
 
 
 def inotify(watches: int | None, instances: int | None, used: int) -> Check:
-    """Clients learn of an artifact through one inotify watch each; without it they look every few seconds."""
-    slow = "clients notice an artifact later, as they then only look from time to time"
+    """A watch learns of a save through inotify; without it, it looks at the files from time to time."""
+    slow = "`precompiled watch` notices a saved file later, as it then only looks from time to time"
     if watches is None or instances is None:
         return Check("inotify", "warn", f"this kernel has no inotify: {slow}", "None is needed")
     if used + FEW_INSTANCES_LEFT > instances:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from precompiled.client.link import LINGER_MS, daemon_reachable, decode_reply, import_zmq
+from precompiled.client.link import LINGER_S, Link, import_messages, is_busy
 from precompiled.core import paths
 from precompiled.core.config import Settings
 from precompiled.core.errors import DaemonError
@@ -18,21 +19,38 @@ if TYPE_CHECKING:
 log = logging.getLogger("precompiled.client.connection")
 
 NO_DAEMON_ACTION = "Start one with `precompiled start`, or `systemctl start precompiled`"
+RETRY_S = 0.05  # before the next connect to a daemon that is busy
 
 
 @contextmanager
-def _dealer(settings: Settings, *, linger_ms: int) -> Iterator[Any]:
-    """A socket to the daemon, for this thread and this once; at its end it waits for ``linger_ms`` at most."""
-    zmq = import_zmq()
-    context = zmq.Context()
-    sock = context.socket(zmq.DEALER)
+def _link(settings: Settings, until: float) -> Iterator[Link]:
+    """A link whose handshake has ended. Raises DaemonError where none is to be had until then."""
+    link = _connected(settings, until)
     try:
-        sock.setsockopt(zmq.LINGER, linger_ms)
-        sock.connect(paths.endpoint(settings.runtime_dir))
-        yield sock
+        yield link
     finally:
-        sock.close()
-        context.term()
+        link.close()
+
+
+def _connected(settings: Settings, until: float) -> Link:
+    path = paths.socket_path(settings.runtime_dir)
+    while True:
+        try:
+            link = Link(settings)
+        except OSError as error:
+            if not is_busy(error):
+                raise DaemonError(f"no daemon listens on {path}", NO_DAEMON_ACTION) from error
+        else:
+            while not link.up and not link.is_lost(time.monotonic()) and (left := until - time.monotonic()) > 0:
+                link.wait(left)
+                link.receive()
+            if link.up:
+                return link
+            link.abandon()  # it has no room for us, or is about to leave
+        if time.monotonic() + RETRY_S >= until:
+            raise DaemonError(f"the daemon on {path} accepts no connection", "Look into its log, or restart it",
+                              code="no-reply")  # fmt: skip
+        time.sleep(RETRY_S)
 
 
 def request(settings: Settings, message: wire.ClientMessage, timeout_s: float = 5.0) -> Any:
@@ -41,38 +59,36 @@ def request(settings: Settings, message: wire.ClientMessage, timeout_s: float = 
     Raises DaemonError: "no-daemon" where none listens, "no-reply" when it does not answer, else the code
     of its refusal.
     """
-    path = paths.socket_path(settings.runtime_dir)
-    if not daemon_reachable(settings):
-        raise DaemonError(f"no daemon listens on {path}", NO_DAEMON_ACTION)
-    zmq = import_zmq()
+    import_messages()
     from precompiled import wire
 
-    try:
-        with _dealer(settings, linger_ms=0) as sock:
-            sock.send_multipart([wire.PREAMBLE, wire.encode(message)])
-            if not sock.poll(int(timeout_s * 1000)):
-                raise DaemonError(
-                    f"the daemon on {path} did not answer within {timeout_s:g} s", "Look into its log, or restart it",
-                    code="no-reply",
-                )  # fmt: skip
-            reply = decode_reply(sock.recv_multipart())
-    except zmq.ZMQError as error:
-        raise DaemonError(f"{path}: {error}", NO_DAEMON_ACTION) from error
+    until = time.monotonic() + timeout_s
+    with _link(settings, until) as link:
+        link.send(message)
+        while not (replies := link.receive()):
+            left = until - time.monotonic()
+            if left <= 0 or link.is_lost(time.monotonic()):
+                path = paths.socket_path(settings.runtime_dir)
+                said = f"did not answer within {timeout_s:g} s" if left <= 0 else "closed the connection"
+                raise DaemonError(f"the daemon on {path} {said}", "Look into its log, or restart it", code="no-reply")
+            link.wait(left)
+    reply = replies[0]
     if isinstance(reply, wire.Rejected):
         raise DaemonError(reply.message, reply.action, code=reply.code)
     return reply
 
 
 def send_now(settings: Settings, messages: list[wire.Tally]) -> None:
-    """In this thread; waits for LINGER_MS at most. What cannot be sent is dropped."""
-    if not daemon_reachable(settings):
-        return
+    """In this thread; waits for LINGER_S at most. What cannot be sent is dropped."""
+    until = time.monotonic() + LINGER_S
     try:
-        zmq = import_zmq()
-        from precompiled import wire
-
-        with _dealer(settings, linger_ms=LINGER_MS) as sock:
+        import_messages()
+        with _link(settings, until) as link:
             for message in messages:
-                sock.send_multipart([wire.PREAMBLE, wire.encode(message)], zmq.NOBLOCK)
+                while not link.send(message):
+                    left = until - time.monotonic()
+                    if left <= 0 or link.is_lost(time.monotonic()):
+                        raise DaemonError("the daemon does not read", "Look into its log", code="no-reply")
+                    link.wait(left)
     except Exception as error:  # noqa: BLE001 - counts, at the end of a program
         log.info("counts were not sent: %s", error)

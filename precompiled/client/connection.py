@@ -1,7 +1,7 @@
 """The client's end of the socket: hands graphs to the daemon, without making a thread of the program wait.
 
-Importing this module is cheap: zmq and msgspec (20 ms each) are imported by the first message, in the thread that sends
-it (client/link.py).
+Importing this module is cheap: msgspec (20 ms) is imported by the first message, in the thread that sends it
+(client/link.py).
 
 ::
 
@@ -17,7 +17,8 @@ Per submit::
       ^                |--busy, later-----|---> unsent
       '---- the connection is lost, or the daemon stops ----'      rejected: on_reply is called, and it is gone
 
-A fork's child must not use a zmq context of its parent, nor even close it: its connection starts without submits.
+A fork's child closes its copy of the socket, which is its parent's: its own connection starts without submits. A
+program may close our descriptors and open its own under their numbers (core/sockets.py): both are opened again.
 """
 
 from __future__ import annotations
@@ -33,9 +34,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from precompiled.client.ask import send_now
-from precompiled.client.link import Link, daemon_reachable, import_zmq
-from precompiled.core import forking
+from precompiled.client.link import Link, daemon_reachable, import_messages, is_busy
+from precompiled.core import forking, sockets
 from precompiled.core.config import Settings
+from precompiled.core.errors import ConfigError
 from precompiled.core.reasons import Outcome, outcome
 
 if TYPE_CHECKING:
@@ -57,9 +59,6 @@ OnReply = Callable[["wire.DaemonMessage"], None]
 
 # ---------------------------------------------------------------- fork
 
-# Sockets and contexts of a parent, never freed: to free one in the child would close descriptors and wait for threads
-# that exist in the parent alone.
-_leaked: list[object] = []
 _connections: weakref.WeakSet[Connection] = weakref.WeakSet()
 
 
@@ -85,6 +84,8 @@ class Connection:
     """This process's connection to the daemon. Thread-safe; no method but ``flush`` and ``close`` waits."""
 
     _expected: tuple[wire.Expect, float] | None  # a message, and until when it is worth sending
+    _link: Link | None = None
+    _waker: sockets.Waker | None = None
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -137,7 +138,7 @@ class Connection:
             return done and self._is_flushed()
 
     def close(self, timeout_s: float = 2.0) -> None:
-        """End the I/O thread. Submits that are not accepted are dropped; messages in libzmq have a second to leave."""
+        """End the I/O thread. Submits that are not accepted are dropped; a message on its way has a second to leave."""
         with self._changed:
             thread = self._thread
             self._closing = True
@@ -151,19 +152,17 @@ class Connection:
 
     def reset_after_fork(self) -> None:
         """Replace all state unused: a thread of the parent may hold the locks, and the socket is the parent's."""
-        _leaked.append(getattr(self, "_link", None))
+        if self._link is not None:
+            self._link.abandon()
+        if self._waker is not None:
+            self._waker.close()
+        self._link = self._waker = None
         self._changed = threading.Condition(threading.Lock())
         self._submits: dict[str, _Submit] = {}
         self._tallies: deque[wire.Tally] = deque()
         self._expected = None
         self._thread: threading.Thread | None = None
         self._closing = False
-        old = getattr(self, "_wake_fds", None)
-        if old is not None:  # copies of the parent's since the fork: unlike the socket, they may be closed here
-            for fd in old:
-                os.close(fd)
-        self._wake_fds: tuple[int, int] | None = None
-        self._link: Link | None = None
         self._starting: Starting | None = None
         self._next_start = 0.0
         self._start_pause = STARTS_MIN_S
@@ -204,33 +203,34 @@ class Connection:
         if self._closing:
             return
         if self._thread is None:
-            if self._wake_fds is None:
-                reading, writing = os.pipe()
-                os.set_blocking(reading, False)
-                os.set_blocking(writing, False)
-                self._wake_fds = (reading, writing)
             thread = threading.Thread(target=self._work, name="precompiled-client", daemon=True)
             try:
+                self._open_waker()
                 thread.start()
-            except RuntimeError as error:
-                # At interpreter shutdown, or without memory for a stack: the program runs on, eager.
+            except (RuntimeError, OSError) as error:
+                # At interpreter shutdown, without memory for a stack, or without descriptors: the program runs eager.
                 log.info("no thread for the connection to the daemon: %s", error)
                 return
             self._thread = thread
         self._poke()
 
     def _poke(self) -> None:
-        if self._wake_fds is not None:
-            try:
-                os.write(self._wake_fds[1], b"\0")
-            except BlockingIOError:
-                pass  # the pipe is full: the thread wakes all the same
+        if self._waker is not None:
+            self._waker.wake()
+
+    def _open_waker(self) -> sockets.Waker:
+        """The waker, opened again where the program has closed it. The caller holds the lock. Raises OSError."""
+        if self._waker is None or not self._waker.is_open():
+            if self._waker is not None:
+                self._waker.close()
+            self._waker = sockets.Waker()
+        return self._waker
 
     # ------------------------------------------------ the I/O thread
 
     def _work(self) -> None:
         try:
-            import_zmq()
+            import_messages()
             link = self._serve()
         except Exception:  # without this, the dead thread would be taken for a live one
             log.exception("the connection to the daemon broke down")
@@ -250,10 +250,9 @@ class Connection:
         """
         self._thread = None
         link, self._link = self._link, None
-        if self._closing and self._wake_fds is not None:
-            for fd in self._wake_fds:
-                os.close(fd)
-            self._wake_fds = None
+        if self._closing and self._waker is not None:
+            self._waker.close()
+            self._waker = None
         self._changed.notify_all()
         return link
 
@@ -291,7 +290,11 @@ class Connection:
                 self._alone_since = now
             self._wait(now, next_look, idle_since)
             if self._link is not None:
-                for reply in self._link.receive():
+                was_up = self._link.up
+                replies = self._link.receive()
+                if self._link.up and not was_up:
+                    self._told_to_stop = False  # a daemon that is about to leave still lets clients connect
+                for reply in replies:
                     self._replied(reply)
                 if self._link.is_lost(time.monotonic()):
                     self._lose_link()
@@ -305,25 +308,22 @@ class Connection:
             times.append(next_look - now if idle_since is None else RETRY_MAX_S)
         with self._changed:
             times += [p.due - now for p in self._submits.values() if p.state == "unsent" and p.due > now]
-        assert self._wake_fds is not None
-        timeout = max(0.0, min(times))
+            if self._closing:
+                return
+            waker = self._open_waker()
         if self._link is not None:
-            self._link.wait(self._wake_fds[0], timeout)
+            self._link.wait(min(times), waker)
         else:
-            import select
-
-            select.select([self._wake_fds[0]], [], [], timeout)
-        try:
-            while os.read(self._wake_fds[0], 4096):
-                pass
-        except BlockingIOError:
-            pass
+            sockets.wait([waker], timeout_s=min(times))
+        waker.clear()
 
     def _connect(self) -> bool:
-        if daemon_reachable(self._settings):
+        try:
             self._link = Link(self._settings)
-            self._told_to_stop = False
             return True
+        except (OSError, ConfigError) as error:
+            if is_busy(error):
+                return False
         with self._changed:
             self._tallies.clear()  # best effort
             wanted = bool(self._submits)
@@ -374,7 +374,7 @@ class Connection:
                                             submit.message.id, submit.message.key))  # fmt: skip
                 continue
             if not self._link.send(submit.message, submit.blob):
-                return  # libzmq's queue is full: the next round sends the rest
+                return  # an earlier message is on its way: the next round sends the rest
             with self._changed:
                 if submit.state == "unsent":
                     submit.state = "sent"

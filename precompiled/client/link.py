@@ -1,31 +1,35 @@
-"""One connection to one daemon, as zmq has it; and whether one listens at all, which needs no zmq.
+"""One connection to one daemon, in ZeroMQ's wire format; and whether a daemon listens at all.
 
-Importing this module is cheap, and so is ``daemon_reachable``; zmq and msgspec (20 ms each) are imported by the first
-message, in the thread that sends it.
+Importing this module is cheap, and so is ``daemon_reachable``; msgspec (20 ms) is imported by the first message, in the
+thread that sends it.
 """
 
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import socket
+import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from collections import deque
+from typing import TYPE_CHECKING
 
-from precompiled.core import forking, kernel, paths
+from precompiled.core import forking, kernel, paths, sockets, zmtp
 from precompiled.core.config import Settings
-from precompiled.core.errors import ConfigError, DaemonError, WireError
+from precompiled.core.errors import ConfigError, WireError
 
 if TYPE_CHECKING:
     from precompiled import wire
+
+log = logging.getLogger("precompiled.client.connection")
 
 CONNECT_TIMEOUT_S = 1.0
 HANDSHAKE_TIMEOUT_S = 5.0  # of a socket that accepts us: a stopped daemon's does, and it says nothing
 ASK_S = 30.0  # of silence, while we want something of the daemon: then it is asked whether it is still at work
 ANSWER_S = 5.0  # a daemon that is at work has answered by then
-LINGER_MS = 1000  # at the end, for messages that have been handed to libzmq
+LINGER_S = 1.0  # at the end, for a message that the daemon has begun to read
+CHUNK_BYTES = 1 << 18  # of one read
 
 
 def daemon_reachable(settings: Settings) -> bool:
@@ -34,13 +38,15 @@ def daemon_reachable(settings: Settings) -> bool:
     Another user's is none: it would be sent graphs, frozen weights and variables.
     """
     try:
-        with _connected(settings) as sock:
-            return _is_trusted(kernel.peer_of(sock).uid)
-    except ConfigError:
-        return False
-    except OSError as error:
-        # A full backlog is a busy daemon, not an absent one.
-        return error.errno in (errno.EAGAIN, errno.ETIMEDOUT)
+        connect(settings).close()
+    except (OSError, ConfigError) as error:
+        return is_busy(error)
+    return True
+
+
+def is_busy(error: Exception) -> bool:
+    """Whether ``connect`` has met a daemon that is busy, not absent: its backlog is full."""
+    return isinstance(error, OSError) and error.errno in (errno.EAGAIN, errno.ETIMEDOUT)
 
 
 def listener(settings: Settings) -> kernel.Peer | None:
@@ -50,6 +56,20 @@ def listener(settings: Settings) -> kernel.Peer | None:
             return kernel.peer_of(sock)
     except (OSError, ConfigError):
         return None
+
+
+def connect(settings: Settings) -> socket.socket:
+    """A connection to a daemon of this user or of root. Raises ConfigError where no socket can have the path, and
+    OSError.
+    """
+    sock = _connected(settings)
+    try:
+        if _is_trusted(kernel.peer_of(sock).uid):
+            return sock
+        raise PermissionError(errno.EACCES, "another user's daemon listens")
+    except OSError:
+        sock.close()
+        raise
 
 
 def _is_trusted(uid: int) -> bool:
@@ -63,119 +83,126 @@ def _is_trusted(uid: int) -> bool:
         return False
 
 
-@contextmanager
-def _connected(settings: Settings) -> Iterator[socket.socket]:
-    """Raises ConfigError where no socket can have the path, and OSError."""
+def _connected(settings: Settings) -> socket.socket:
     path = paths.socket_path(settings.runtime_dir)
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as sock:
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+    try:
         sock.settimeout(CONNECT_TIMEOUT_S)
         sock.connect(str(path))
-        yield sock
+    except OSError:
+        sock.close()
+        raise
+    return sock
 
 
-def import_zmq() -> Any:
+def import_messages() -> None:
+    """Import what messages are made with, msgspec above all; no fork happens meanwhile."""
     with forking.held():
-        import zmq
-
-        from precompiled import wire  # noqa: F401 - with msgspec, under the same lock
-
-        return zmq
+        from precompiled import wire  # noqa: F401
 
 
-def decode_reply(frames: list[bytes]) -> wire.DaemonMessage:
-    """A reply; from a daemon of another version as the one form that all versions share. Raises DaemonError."""
+def _decode(frames: list[bytes]) -> wire.DaemonMessage:
+    """A reply; from a daemon of another version as the one form that all versions share."""
     from precompiled import wire
 
-    skewed = DaemonError(
-        f"the daemon does not speak protocol {wire.PROTOCOL}", "Restart it: `precompiled restart`",
-        code="protocol-version",
-    )  # fmt: skip
+    skewed = wire.Rejected(
+        "protocol-version", f"the daemon does not speak protocol {wire.PROTOCOL}", "Restart it: `precompiled restart`"
+    )
     if len(frames) < 2:
-        raise skewed
+        return skewed
     try:
         # The answers to status and stats may be long: the daemon is trusted, and its sizes are its own.
         reply: wire.DaemonMessage = wire.decode(frames[1], wire.DaemonMessage, limit=len(frames[1]))
-    except WireError as error:
-        raise skewed from error
-    if frames[0] != wire.PREAMBLE and not isinstance(reply, wire.Rejected):
-        raise skewed
-    return reply
+    except WireError:
+        return skewed
+    return reply if frames[0] == wire.PREAMBLE or isinstance(reply, wire.Rejected) else skewed
 
 
 class Link:
     """One connection to one daemon. It is never mended: a lost one is replaced, so nothing old is sent by itself."""
 
     def __init__(self, settings: Settings) -> None:
-        zmq = self._zmq = import_zmq()
-        self._context = zmq.Context()
-        self._socket = self._context.socket(zmq.DEALER)
-        self._socket.setsockopt(zmq.LINGER, LINGER_MS)
-        self._socket.setsockopt(zmq.SNDHWM, 100)
-        self._socket.setsockopt(zmq.RECONNECT_IVL, -1)
-        self._monitor = self._socket.get_monitor_socket(
-            zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED | zmq.EVENT_CONNECT_RETRIED
-            | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
-            | zmq.EVENT_HANDSHAKE_FAILED_AUTH
-        )  # fmt: skip
-        self._socket.connect(paths.endpoint(settings.runtime_dir))
-        self.up = False
+        """Raises what ``connect`` raises."""
+        self._socket = sockets.GuardedSocket(connect(settings))
+        self._reader = zmtp.Reader(sys.maxsize)
+        self._unsent = deque([memoryview(zmtp.hello(b"DEALER"))])  # of one message at most
         self._broken = False
         self._since = time.monotonic()
         self._heard = self._since  # when the daemon's last word came
         self._asked: float | None = None  # when it was asked whether it is at work, and has not answered
-        self._poller = zmq.Poller()
-        self._poller.register(self._socket, zmq.POLLIN)
-        self._poller.register(self._monitor, zmq.POLLIN)
+        self._flush()
 
-    def wait(self, fd: int, timeout_s: float) -> None:
-        """Until a reply, a change of the connection, or something to read on ``fd``."""
-        zmq = self._zmq
-        self._poller.register(fd, zmq.POLLIN)
-        self._poller.poll(int(timeout_s * 1000) + 1)
-        while self._monitor.poll(0):
-            event = int.from_bytes(self._monitor.recv_multipart()[0][:2], "little")
-            if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
-                self.up, self._heard = True, time.monotonic()
-            else:
-                self._broken = True
+    @property
+    def up(self) -> bool:
+        """Whether the daemon has introduced itself."""
+        return self._reader.ready
 
-    def send(self, message: wire.Submit | wire.Tally | wire.Expect | wire.Status, blob: bytes | None) -> bool:
-        """Hand a message to libzmq; false when its queue is full."""
+    def wait(self, timeout_s: float, waker: sockets.Waker | None = None) -> None:
+        """Until the daemon has sent something or takes more, or the connection has ended, or ``waker`` is used."""
+        wakers = [] if waker is None else [waker]
+        sockets.wait([self._socket, *wakers], [self._socket] if self._unsent else [], timeout_s)
+        self._flush()
+
+    def send(self, message: wire.ClientMessage, blob: bytes | None = None) -> bool:
+        """Send a message, as fast as the daemon reads; false while an earlier one is on its way."""
         from precompiled import wire
 
+        if not self.up or self._unsent or self._broken:
+            return False
         frames = [wire.PREAMBLE, wire.encode(message)]
         if blob is not None:
             frames.append(blob)
-        try:
-            self._socket.send_multipart(frames, self._zmq.NOBLOCK)
-        except self._zmq.Again:
-            return False
+        self._queue(zmtp.parts_of(frames))
         return True
 
-    def receive(self) -> list[wire.DaemonMessage]:
-        from precompiled import wire
+    def _queue(self, parts: list[bytes]) -> None:
+        self._unsent += [memoryview(part) for part in parts if part]
+        self._flush()
 
+    def _flush(self) -> None:
+        while self._unsent and not self._broken:
+            part = self._unsent[0]
+            try:
+                taken = self._socket.send(part)
+            except OSError:
+                self._broken = True  # what the daemon has sent before is read all the same
+                return
+            if taken == 0:
+                return
+            if taken == len(part):
+                self._unsent.popleft()
+            else:
+                self._unsent[0] = part[taken:]
+
+    def receive(self) -> list[wire.DaemonMessage]:
         replies: list[wire.DaemonMessage] = []
-        while True:
-            try:
-                frames = self._socket.recv_multipart(self._zmq.NOBLOCK)
-            except self._zmq.Again:
-                return replies
+        while (data := self._socket.receive(CHUNK_BYTES)) is not None:
+            if not data:
+                self._broken = True
+                break
             self._heard, self._asked = time.monotonic(), None
+            self._reader.feed(data)
             try:
-                replies.append(decode_reply(frames))
-            except DaemonError as error:
-                replies.append(wire.Rejected(error.code, error.message, error.action))
+                while (frames := self._reader.next_message()) is not None:
+                    replies.append(_decode(frames))
+            except WireError as error:
+                log.info("the daemon sends what is not ZeroMQ's: %s", error)
+                self._broken = True
+                break
+            if self._reader.reply:
+                reply, self._reader.reply = self._reader.reply, b""
+                self._queue([reply])
+        return replies
 
     def silent_since(self, now: float) -> float | None:
         """Since when the daemon has not answered, or None. For one who waits for it: after a long silence it is asked.
 
-        A daemon that hangs, or is stopped by a signal, keeps its connections, and libzmq says nothing of it.
+        A daemon that hangs, or is stopped by a signal, keeps its connections.
         """
         if self._asked is None and now - self._heard > ASK_S:
             from precompiled import wire
 
-            self.send(wire.Status(), None)  # where the queue is full, the silence is answer enough
+            self.send(wire.Status())  # while a message is on its way, the silence is answer enough
             self._asked = now
         return self._asked if self._asked is not None and now - self._asked > ANSWER_S else None
 
@@ -183,10 +210,13 @@ class Link:
         return self._broken or (not self.up and now - self._since > HANDSHAKE_TIMEOUT_S)
 
     def close(self) -> None:
-        """Bounded by LINGER_MS."""
-        if self._broken or not self.up:
-            self._socket.setsockopt(self._zmq.LINGER, 0)
-        self._socket.disable_monitor()
-        self._monitor.close(0)
+        """Waits for a message on its way, for LINGER_S at most."""
+        until = time.monotonic() + LINGER_S
+        while self.up and self._unsent and not self._broken and (left := until - time.monotonic()) > 0:
+            sockets.wait([], [self._socket], left)
+            self._flush()
+        self.abandon()
+
+    def abandon(self) -> None:
+        """Close this process's descriptor, and send nothing: for a fork's child, whose parent keeps the connection."""
         self._socket.close()
-        self._context.term()

@@ -1,8 +1,8 @@
 """Graphs whose artifacts are awaited: one background thread, alive only while there are any.
 
-watchdog hints that a name has appeared in the store (one inotify watch on a flat directory). Events get lost and
-inotify watches run out, so each awaited name is looked for with stat as well. This thread loads the artifact, off the
-hot path, and one reference is flipped: the next call runs compiled.
+The daemon says when a graph is published (``on_reply``), which wakes this thread. Another host, or a process that
+compiles itself, publishes without a message to this process, so the thread also looks for each awaited name with stat.
+It loads the artifact, off the hot path, and flips one reference: the next call runs compiled.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from precompiled.client.ledger import GraphCalls
 from precompiled.client.link import daemon_reachable
 from precompiled.client.load import load
 from precompiled.client.progress import Progress
-from precompiled.client.store_observer import StoreObserver
 from precompiled.client.swap import Event, Instruction, State, Swap
 from precompiled.core import forking
 from precompiled.core.errors import COMPILE_ERROR, Bypass, StoreError, code_of
@@ -41,9 +40,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("precompiled.client.pending")
 
-# Seconds between two looks without an event. The first is for directories without events, and so it is short.
-LOOK_S = 0.5
-LOOK_OBSERVED_S = 2.0
+# Seconds between two looks at the store, unless the daemon says that a graph is published.
+LOOK_S = 2.0
+LOOK_ALONE_S = 0.5  # while no daemon answers
 # Without a daemon for so long (it was stopped, or cannot be started any more) a graph is compiled in process: else it
 # would run eager for as long as the program does. A restart, also of a host's many clients, is over by then.
 ALONE_S = 60.0
@@ -248,13 +247,11 @@ class Pending:
                 self._hint = True
                 self._changed.notify_all()
         elif isinstance(reply, wire.Accepted):
-            # A system daemon makes a user's store at the first graph: look again for a directory to observe.
             with self._changed:
                 item = self._awaited.get(reply.id)
                 if item is not None and reply.state == "published":
-                    item.answered = True
-                self._hint = True
-                self._changed.notify_all()
+                    item.answered = self._hint = True
+                    self._changed.notify_all()
 
     # ------------------------------------------------------------------ the thread
 
@@ -265,7 +262,6 @@ class Pending:
             self._thread = thread
 
     def _work(self) -> None:
-        observer = StoreObserver(self._on_event)
         try:
             while True:
                 with self._changed:
@@ -276,7 +272,6 @@ class Pending:
                     awaited = list(self._awaited.values())
                     self._hint = False
                 openmp.beside_compile(max(item.threads for item in awaited))
-                observer.observe(self._session.store.artifacts)
                 for item in awaited:
                     self._guarded(item)
                 # After the look, since a failure record says why a worker failed. A refusal counts where there is none.
@@ -290,9 +285,10 @@ class Pending:
                 with self._changed:
                     awaited = list(self._awaited.values())
                 self._progress.look(awaited)
+                alone = self._session.connection.alone_s() > 0
                 with self._changed:
                     if self._awaited and not self._closing and not self._hint:
-                        self._changed.wait(LOOK_OBSERVED_S if observer.active else LOOK_S)
+                        self._changed.wait(LOOK_ALONE_S if alone else LOOK_S)
         except Exception as error:
             log.exception("the swap thread broke down; pending graphs are compiled in process")
             with self._changed:
@@ -308,7 +304,6 @@ class Pending:
             with self._changed:
                 if self._thread in (None, threading.current_thread()):  # else the next thread has told its own number
                     openmp.beside_compile(0)
-            observer.close()
 
     def _guarded(self, item: Awaited) -> None:
         """Look for one graph's artifact. An error (an unreadable directory, a bug of ours) is of this graph alone."""
@@ -317,11 +312,6 @@ class Pending:
         except Exception as error:
             log.exception("graph %s is compiled in process", item.calls.report.name)
             self._give_up_if_awaited(item.id, code_of(error, "internal-error"), str(error) or type(error).__name__)
-
-    def _on_event(self) -> None:
-        with self._changed:
-            self._hint = True
-            self._changed.notify_all()
 
     def _look(self, item: Awaited) -> None:
         store = self._session.store

@@ -27,6 +27,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from precompiled.client.process import PROCESS
@@ -74,7 +75,6 @@ class Recorder:
         self._files: dict[str, str] = {}  # read, not told yet
         self._known: set[str] = set()
         self._written: set[str] = set()
-        self._socket: socket.socket | None = None
         self._thread: threading.Thread | None = None
         self._first = self._last = 0.0  # graphs, monotonic
         self._steps = self._steps_in_all = 0
@@ -227,16 +227,9 @@ class Recorder:
 
     def tell(self, event: str, **values: Any) -> None:
         data = json.dumps({"token": self._token, "pid": os.getpid(), "event": event, **values}).encode()
-        with self._lock:
-            try:
-                if self._socket is None:
-                    self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
-                    self._socket.connect(self._path)
-                self._socket.send(data)
-            except OSError:
-                pass  # the watcher is gone; its guard is about to end this process
+        with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock:
+            sock.sendto(data, self._path)  # if the watcher is gone, its guard is about to end this process
 
     def after_fork(self) -> None:
         self._lock = threading.RLock()  # an audit hook may run anywhere
-        self._socket = None  # shared with the parent otherwise, which is harmless, but its lock state is not known
         self._thread = None

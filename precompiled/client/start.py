@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-import select
+import socket
 import subprocess
 import sys
 import threading
@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from precompiled.core import config, files
+from precompiled.client.link import daemon_reachable
+from precompiled.core import config, files, sockets
 from precompiled.core.config import Settings
 from precompiled.core.errors import DaemonError
 from precompiled.core.paths import NO_PLACE_ACTION
@@ -63,19 +64,18 @@ class Starting:
             self._finish(StartOutcome("failed", problem, action=NO_PLACE_ACTION, code="no-place"))
             return
         try:
-            process, ready_fd = _spawn(settings)
+            process, ready, errors = _spawn(settings)
         except (OSError, ValueError, subprocess.SubprocessError) as error:
             self._finish(StartOutcome("failed", f"a daemon cannot be started: {error}"))
             return
         # A thread, because somebody has to reap the process that the daemon detaches from, whether or not the result
         # is ever asked for.
         try:
-            threading.Thread(target=self._follow, args=(process, ready_fd), name="precompiled-start",
+            threading.Thread(target=self._follow, args=(settings, process, ready, errors), name="precompiled-start",
                              daemon=True).start()  # fmt: skip
         except RuntimeError as error:  # the interpreter is shutting down, or no thread is to be had
-            os.close(ready_fd)
-            if process.stderr is not None:
-                process.stderr.close()
+            ready.close()
+            errors.close()
             process.wait()
             self._finish(StartOutcome("failed", f"a daemon was started, but cannot be followed: {error}"))
 
@@ -92,15 +92,19 @@ class Starting:
         self._outcome = outcome
         self._done.set()
 
-    def _follow(self, process: subprocess.Popen[bytes], ready_fd: int) -> None:
-        try:
-            line, said = _read(ready_fd, process)
-        finally:
-            os.close(ready_fd)
-            if process.stderr is not None:
-                process.stderr.close()
+    def _follow(
+        self, settings: Settings, process: subprocess.Popen[bytes], ready: sockets.GuardedSocket,
+        errors: sockets.GuardedSocket,
+    ) -> None:  # fmt: skip
+        line, said = _read(ready, errors)
+        was_closed = ready.fileno() < 0  # by the program: the daemon's word is lost, the daemon is not
+        ready.close()
+        errors.close()
         process.wait()  # it has detached, or it has failed
-        self._finish(_outcome(line, said))
+        if not line and was_closed and daemon_reachable(settings):
+            self._finish(StartOutcome("already-running", "the program closed the daemon's descriptor"))
+        else:
+            self._finish(_outcome(line, said))
 
 
 def start_daemon(settings: Settings, timeout_s: float = DEFAULT_TIMEOUT_S) -> StartOutcome:
@@ -125,22 +129,20 @@ def arguments(settings: Settings) -> list[str]:
     return told
 
 
-def _spawn(settings: Settings) -> tuple[subprocess.Popen[bytes], int]:
+def _spawn(settings: Settings) -> tuple[subprocess.Popen[bytes], sockets.GuardedSocket, sockets.GuardedSocket]:
+    """The process, where it says how the start went, and its stderr."""
     if not sys.executable:
         raise ValueError("this interpreter does not know its own executable")
-    ready, telling = os.pipe()
-    try:
+    ready, telling = socket.socketpair()
+    errors, saying = socket.socketpair()
+    ours = sockets.GuardedSocket(ready), sockets.GuardedSocket(errors)
+    with telling, saying:
         process = subprocess.Popen(
-            [sys.executable, "-m", "precompiled.service", "--detach", "--ready-fd", str(telling), *arguments(settings)],
-            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, cwd="/", env=variables(),
-            pass_fds=(telling,), close_fds=True,
+            [sys.executable, "-m", "precompiled.service", "--detach", "--ready-fd", str(telling.fileno()),
+             *arguments(settings)], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=saying.fileno(),
+            cwd="/", env=variables(), pass_fds=(telling.fileno(),), close_fds=True,
         )  # fmt: skip
-    except BaseException:
-        os.close(ready)
-        raise
-    finally:
-        os.close(telling)
-    return process, ready
+    return process, *ours
 
 
 def variables() -> dict[str, str]:
@@ -165,27 +167,20 @@ def _source_root() -> str:
     return "" if root in packages or not (root / "precompiled" / "service").is_dir() else str(root)
 
 
-def _read(ready_fd: int, process: subprocess.Popen[bytes]) -> tuple[bytes, bytes]:
+def _read(ready: sockets.GuardedSocket, errors: sockets.GuardedSocket) -> tuple[bytes, bytes]:
     """The line from the daemon, or what it said on stderr before it ended without one."""
-    assert process.stderr is not None
-    errors = process.stderr.fileno()
-    line = said = b""
-    poll = select.poll()
-    poll.register(ready_fd, select.POLLIN)
-    poll.register(errors, select.POLLIN)
-    waiting = {ready_fd, errors}
-    # The pipe's end without a line: it failed, and its last words follow until the other pipe's end.
-    while waiting and not line.endswith(b"\n"):
-        for fd, _ in poll.poll():
-            data = os.read(fd, 65536)
-            if fd == ready_fd:
-                line += data
-            else:
-                said = (said + data)[-TAIL_BYTES:]
-            if not data:
-                poll.unregister(fd)
-                waiting.discard(fd)
-    return line, said
+    said = {ready: b"", errors: b""}
+    waiting = [ready, errors]
+    # The end without a line: it failed, and its last words follow until the end of its stderr.
+    while waiting and not said[ready].endswith(b"\n"):
+        sockets.wait(waiting)
+        for each in list(waiting):
+            data = each.receive(65536)
+            if data:
+                said[each] = (said[each] + data)[-TAIL_BYTES:]
+            elif data is not None:
+                waiting.remove(each)
+    return said[ready], said[errors]
 
 
 def _outcome(line: bytes, said: bytes) -> StartOutcome:

@@ -1,6 +1,6 @@
 """Settings: flags > environment > TOML (user's, then system's) > defaults, each with the place it came from.
 
-Importable without torch, zmq or msgspec: it runs in every process that imports torch.
+Importable without torch or msgspec: it runs in every process that imports torch.
 """
 
 from __future__ import annotations

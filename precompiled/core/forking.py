@@ -15,7 +15,7 @@ _lock = threading.RLock()
 
 
 class held:
-    """``with held(): import zmq``"""
+    """``with held(): import msgspec``"""
 
     def __enter__(self) -> None:
         self._taken = _lock  # the lock of this process: a fork's child has another

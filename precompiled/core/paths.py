@@ -15,7 +15,7 @@ The first directory that exists counts (docs/settings.md has the table for users
 name another directory in each working directory. Without a home, paths begin with ``NO_HOME``, where no process can
 create a file. Nothing lies in the working directory or in ``/tmp``.
 
-Importable without torch, zmq or msgspec.
+Importable without torch or msgspec.
 """
 
 from __future__ import annotations
@@ -61,11 +61,6 @@ def socket_path(runtime_dir: Path) -> Path:
             code="socket-path-too-long",
         )
     return path
-
-
-def endpoint(runtime_dir: Path) -> str:
-    """The ZeroMQ endpoint of the daemon below ``runtime_dir``."""
-    return f"ipc://{socket_path(runtime_dir)}"
 
 
 def system_daemon_runs() -> bool:

@@ -42,7 +42,7 @@ LOOK_S = 1.0  # between two looks whether files were saved
 # entry's requirements, and what these import for it.
 _NOT_THE_PROGRAMS = frozenset(
     {"torch", "torchgen", "functorch", "triton", "sympy", "mpmath", "networkx", "jinja2", "markupsafe",
-     "precompiled", "zmq", "msgspec", "psutil", "watchdog",
+     "precompiled", "msgspec", "psutil",
      "__mp_main__"}  # the main program, under multiprocessing's name
 )  # fmt: skip
 

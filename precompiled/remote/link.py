@@ -34,7 +34,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from precompiled.core import kernel, paths
+from precompiled.core import kernel, paths, sockets
 
 FOLDER = "remote"
 SOCKET = "socket"
@@ -68,19 +68,51 @@ def answers(root: Path, question: dict[str, Any], *, wait_s: float | None = None
     sock = _connected(root, wait_s)
     if sock is None:
         return
-    with sock, suppress(OSError, ValueError, KeyError, TypeError):
-        sock.settimeout(min(GREETING_S, wait_s or GREETING_S))
-        file = sock.makefile("rwb")
-        # Before the greeting: on a busy machine that may be late, and what is told is heard all the same.
-        file.write(json.dumps(question).encode() + b"\n")
-        file.flush()
-        greeting = json.loads(file.readline(MAX_LINE))
-        sock.settimeout(wait_s or float(greeting["wait_s"]) + 1.0)
-        while line := file.readline(MAX_LINE):
-            answer = json.loads(line)
-            if not isinstance(answer, dict):
-                return
-            yield answer
+    guarded, held = sockets.GuardedSocket(sock), bytearray()  # a program may close it while its remote answers
+    try:
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            soon = min(GREETING_S, wait_s or GREETING_S)
+            # Before the greeting: on a busy machine that may be late, and what is told is heard all the same.
+            _send(guarded, json.dumps(question).encode() + b"\n", soon)
+            greeting = json.loads(_line(guarded, held, soon))
+            while line := _line(guarded, held, wait_s or float(greeting["wait_s"]) + 1.0):
+                answer = json.loads(line)
+                if not isinstance(answer, dict):
+                    return
+                yield answer
+    finally:
+        guarded.close()
+
+
+def _send(sock: sockets.GuardedSocket, data: bytes, wait_s: float) -> None:
+    """Raises OSError where the peer reads nothing for so long."""
+    left = memoryview(data)
+    until = time.monotonic() + wait_s
+    while left:
+        if sent := sock.send(left):
+            left, until = left[sent:], time.monotonic() + wait_s
+        elif time.monotonic() > until:
+            raise TimeoutError
+        else:
+            sockets.wait([], [sock], until - time.monotonic())
+
+
+def _line(sock: sockets.GuardedSocket, held: bytearray, wait_s: float) -> bytes:
+    """The next line, or b"" at the end. ``held``: what has arrived beyond the last one. Raises OSError as ``_send``."""
+    until = time.monotonic() + wait_s
+    while (end := held.find(b"\n")) < 0:
+        data = sock.receive(1 << 16)
+        if data:
+            held += data
+        if data == b"" or len(held) > MAX_LINE:
+            return b""
+        if data is None:
+            if time.monotonic() > until:
+                raise TimeoutError
+            sockets.wait([sock], timeout_s=until - time.monotonic())
+    line = bytes(held[: end + 1])
+    del held[: end + 1]
+    return line
 
 
 def greeting(root: Path) -> dict[str, Any] | None:

@@ -1,7 +1,7 @@
 """The store: lookup, atomic publish, quarantine, eviction.
 
 Names appear in ``artifacts/`` by rename only, so a reader sees a whole artifact or none (a directory scan that met
-other writers' temporary files cost 512 GPUs a run: pytorch#172144). Flat, so that one inotify watch sees everything.
+other writers' temporary files cost 512 GPUs a run: pytorch#172144).
 """
 
 from __future__ import annotations

@@ -13,10 +13,10 @@ import zmq
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from precompiled.service import connections as module
-from precompiled.service import zmtp
 from precompiled.service.connections import Connections
 from support_daemon import TIMEOUT_S, wait_until
 
+from precompiled.core import zmtp
 from precompiled.core.errors import WireError
 
 GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x00NULL" + bytes(48)

@@ -63,16 +63,15 @@ SUBMITTER = """\
 import os
 import platform
 import sys
+import time
 from importlib import metadata
-
-import zmq
+from pathlib import Path
 
 from precompiled import wire
+from precompiled.client.link import Link
+from precompiled.core.config import Settings
 
-socket = zmq.Context().socket(zmq.DEALER)
-socket.linger = 0
-socket.rcvtimeo = 30_000
-socket.connect("ipc:///run/precompiled/socket")
+link = Link(Settings(runtime_dir=Path("/run/precompiled")))
 environment = wire.Interpreter(
     executable=sys.executable, prefix=sys.prefix, python=platform.python_version(), torch=metadata.version("torch"),
     triton="", variables={"PATH": os.environ["PATH"]},
@@ -81,7 +80,12 @@ job = wire.Submit(
     id=sys.argv[1], key=sys.argv[1], store=f"/var/cache/precompiled/{os.getuid()}", environment=environment,
     device="cpu",
 )
-socket.send_multipart([wire.PREAMBLE, wire.encode(job), b"not a graph"])
-reply = wire.decode(socket.recv_multipart()[1], wire.DaemonMessage)
-assert isinstance(reply, wire.Accepted), reply
+until = time.monotonic() + 30
+is_sent, replies = False, []
+while not replies:
+    assert time.monotonic() < until and not link.is_lost(time.monotonic())
+    is_sent = is_sent or link.send(job, b"not a graph")
+    link.wait(30)
+    replies = link.receive()
+assert isinstance(replies[0], wire.Accepted), replies
 """

@@ -1,7 +1,9 @@
-"""ZMTP 3.0, the wire format of ZeroMQ, as a ROUTER speaks it to DEALERs: bytes in, messages out, no I/O.
+"""ZMTP 3.0, the wire format of ZeroMQ, between the daemon (a ROUTER) and a client (a DEALER): bytes in, messages out,
+no I/O.
 
-The daemon reads the format itself. In libzmq a peer chooses its routing id and opens as many connections as it likes,
-and libzmq answers both with an assertion that ends the process (docs/decisions/0056).
+Both read and write the format without libzmq, which ends the process with an assertion: in the daemon if a peer chooses
+its routing id or opens too many connections (docs/decisions/0056), in a client if the program closes libzmq's
+descriptors (docs/decisions/0058).
 
 Source: the ZeroMQ message transport protocol, version 3.0 (rfc.zeromq.org/spec/23).
 """
@@ -28,12 +30,18 @@ def _command(name: bytes, body: bytes) -> bytes:
     return bytes([_COMMAND, len(data)]) + data
 
 
-# What the daemon sends at once, before the peer has said anything.
-HELLO = _GREETING + _command(b"READY", _property(b"Socket-Type", b"ROUTER") + _property(b"Identity", b""))
+def hello(role: bytes) -> bytes:
+    """What each side sends at once, before its peer has said anything. ``role``: b"ROUTER" or b"DEALER"."""
+    return _GREETING + _command(b"READY", _property(b"Socket-Type", role) + _property(b"Identity", b""))
 
 
 def encode(frames: list[bytes]) -> bytes:
     """The bytes of one message."""
+    return b"".join(parts_of(frames))
+
+
+def parts_of(frames: list[bytes]) -> list[bytes]:
+    """The same in pieces, without a copy of the frames."""
     parts = []
     for number, frame in enumerate(frames):
         more = _MORE if number < len(frames) - 1 else 0
@@ -42,7 +50,7 @@ def encode(frames: list[bytes]) -> bytes:
         else:
             parts.append(bytes([more | _LONG]) + len(frame).to_bytes(8, "big"))
         parts.append(frame)
-    return b"".join(parts)
+    return parts
 
 
 class Reader:

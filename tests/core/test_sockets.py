@@ -1,0 +1,116 @@
+"""Sockets whose numbers the program takes for files and sockets of its own."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from precompiled.core import sockets
+
+TIMEOUT_S = 30.0
+
+
+@pytest.fixture(autouse=True, params=["cookies", "inodes"])
+def _kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel that has cookies for sockets, or one that does not."""
+    if request.param == "inodes":
+        monkeypatch.setattr(sockets, "_SO_COOKIE", 9999)
+    with socket.socket(socket.AF_UNIX) as sock:
+        assert isinstance(sockets._identity_of(sock), tuple if request.param == "inodes" else bytes)
+
+
+@contextmanager
+def file_under(number: int, path: Path) -> Iterator[None]:
+    """The program's own file under a number; at the end it must still be open, and hold what the program wrote."""
+    own = os.open(path, os.O_RDWR | os.O_CREAT)
+    os.dup2(own, number)
+    os.close(own)
+    os.write(number, b"the program's")
+    try:
+        yield
+        assert os.pread(number, 100, 0) == b"the program's"
+        assert os.lseek(number, 0, os.SEEK_CUR) == len(b"the program's"), "nothing was read or written"
+        assert os.path.samestat(os.fstat(number), os.stat(path))
+    finally:
+        os.close(number)
+
+
+def test_a_file_under_our_number_is_left_alone(tmp_path: Path) -> None:
+    ours, theirs = sockets.pair()
+    with file_under(ours.fileno(), tmp_path / "own"):
+        with pytest.raises(OSError):
+            ours.send(b"x")
+        assert ours.receive(10) == b"" and ours.fileno() == -1
+        ours.close()
+        assert theirs.receive(10) == b"", "the peer sees the end"
+
+
+def test_a_socket_under_our_number_is_left_alone() -> None:
+    ours, _theirs = sockets.pair()
+    number = ours.fileno()
+    own, peer = socket.socketpair()
+    with own, peer:
+        os.dup2(own.fileno(), number)
+        peer.send(b"for the program")
+        sockets.wait([ours], timeout_s=TIMEOUT_S)
+        assert ours.receive(100) == b""
+        with pytest.raises(OSError):
+            ours.send(b"x")
+        ours.close()
+        assert os.read(number, 100) == b"for the program"
+        os.close(number)
+        peer.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            peer.recv(1)
+
+
+def test_a_lost_socket_that_is_forgotten_closes_no_file(tmp_path: Path) -> None:
+    ours, _theirs = sockets.pair()
+    with file_under(ours.fileno(), tmp_path / "own"):
+        del ours
+
+
+def test_bytes_arrive_up_to_the_end() -> None:
+    ours, theirs = sockets.pair()
+    assert ours.receive(10) is None
+    while theirs.send(bytes(1 << 16)):
+        pass
+    sent = 0
+    theirs.close()
+    while data := ours.receive(1 << 16):
+        sent += len(data)
+    assert sent > 0 and data == b""
+    with pytest.raises(OSError):
+        ours.send(b"x")
+
+
+@pytest.mark.parametrize("end", ["_waiting", "_waking"])
+def test_a_waker_that_is_closed_ends_the_wait(end: str, tmp_path: Path) -> None:
+    waker = sockets.Waker()
+    thread = threading.Thread(target=sockets.wait, args=([waker],), kwargs={"timeout_s": TIMEOUT_S})
+    thread.start()
+    with file_under(getattr(waker, end).fileno(), tmp_path / "own"):
+        assert not waker.is_open()
+        waker.wake()
+        thread.join(TIMEOUT_S / 2)
+        assert not thread.is_alive()
+        waker.clear()
+        waker.close()
+
+
+def test_wakes_are_not_lost_and_never_block() -> None:
+    waker = sockets.Waker()
+    for _ in range(10_000):
+        waker.wake()
+    sockets.wait([waker], timeout_s=TIMEOUT_S)
+    waker.clear()
+    assert waker.is_open()
+    waker.wake()
+    sockets.wait([waker], timeout_s=TIMEOUT_S)
+    waker.close()
