@@ -35,9 +35,9 @@ from precompiled.packages.describe.errors import NotPortable
 from precompiled.packages.describe.kinds import (
     ATOMS,
     CONTAINERS,
-    INSTALLATION,
     OF_C,
     is_heap,
+    is_installed,
     is_torchs_module,
     says_all,
     state_of,
@@ -405,7 +405,7 @@ class Descriptions:
         return _LONG_NUMBER.sub(replaced, text)
 
     def _metaclass(self, kind: type) -> Any:
-        if kind.__module__.split(".")[0] in INSTALLATION:
+        if is_installed(kind):
             return f"{kind.__module__}.{kind.__qualname__}"
         return self.a_class(kind)
 
@@ -426,7 +426,7 @@ class Descriptions:
             return f"{type(value).__name__} {codes} {bound}"
         if is_a(value, type):
             # A class within a class that has no source: all that is in it is a constant of the trace.
-            users = plain and value.__module__.split(".")[0] not in INSTALLATION
+            users = plain and not is_installed(value)
             return str(self.attribute(value)) if users else f"class {value.__module__}.{value.__qualname__}"
         wrapped = getattr(value, "__wrapped__", None) if type(value).__module__ == "functools" else None
         if is_a(wrapped, types.FunctionType):

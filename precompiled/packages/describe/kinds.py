@@ -82,14 +82,15 @@ def virtual_subclasses(kind: type) -> list[str]:
         at = left.pop()
         if is_a(at, abc.ABCMeta):
             registered = {one for reference in _get_dump(at)[0] if (one := reference()) is not None}
-            found |= {f"{one.__module__}.{one.__qualname__}" for one in registered if not _is_installed(one)}
+            found |= {f"{one.__module__}.{one.__qualname__}" for one in registered if not is_installed(one)}
             more = {*registered, *type.__subclasses__(at)} - looked
             looked |= more
             left += more
     return sorted(found)
 
 
-def _is_installed(kind: type) -> bool:
+def is_installed(kind: type) -> bool:
+    """Whether a class is of Python or torch, and so the same in each process of one environment."""
     return kind.__module__.split(".")[0] in INSTALLATION
 
 

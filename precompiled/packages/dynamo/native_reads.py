@@ -26,7 +26,7 @@ from precompiled.core.looks import attribute_of, is_a
 from precompiled.packages.describe.codes import code_digest, globals_read, qualname
 from precompiled.packages.describe.descriptions import MAX_DEPTH, Descriptions
 from precompiled.packages.describe.errors import Mismatch, NotPortable
-from precompiled.packages.describe.kinds import ATOMS, IMPURE, INSTALLATION
+from precompiled.packages.describe.kinds import ATOMS, IMPURE, INSTALLATION, is_installed
 from precompiled.packages.dynamo.native_calls import NativeCall, NativeCalls
 from precompiled.packages.dynamo.trace_log import TraceLog
 
@@ -106,7 +106,7 @@ def _globals_of(call: NativeCall) -> Iterator[tuple[str, str, Any]]:
             raise _refused(call, f"reads {elsewhere}")
         if type(value) is types.ModuleType:
             continue
-        if is_a(value, type) and value.__module__.partition(".")[0] in INSTALLATION:
+        if is_a(value, type) and is_installed(value):
             continue
         if type(module) is not str or vars(sys.modules.get(module, types)) is not call.scope:
             raise _refused(call, f"reads the global {name}, which no module has")
@@ -136,7 +136,7 @@ class _Within(Descriptions):
         return super().thing(value, depth)
 
     def _member(self, value: Any, plain: bool, owner: type) -> str:
-        if owner.__module__.partition(".")[0] not in INSTALLATION:
+        if not is_installed(owner):
             self._look(value)
         return super()._member(value, plain, owner)
 

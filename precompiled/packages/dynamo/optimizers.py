@@ -56,14 +56,13 @@ def _initialised(original: Callable[..., Any], now: Callable[[], TraceLog | None
         values, named = original(self, *args, **kwargs)  # raises where it will trace the call
         noted = now()
         if noted is not None:
-            with noted.looking():
-                if (problem := _not_torchs(self.value)) is not None:
-                    noted.problem = NotPortable(problem)
-                groups = [id(group) for group in self.value.param_groups]
-                call = [_argument(value, groups) for value in (*values, *named.values())]
-                calls = noted.initialised.setdefault(self.source.name, [])
-                if (made := (call[: len(values)], dict(zip(named, call[len(values) :], strict=True)))) not in calls:
-                    calls.append(made)
+            if (problem := _not_torchs(self.value)) is not None:
+                noted.problem = NotPortable(problem)
+            groups = [id(group) for group in self.value.param_groups]
+            call = [_argument(value, groups) for value in (*values, *named.values())]
+            calls = noted.initialised.setdefault(self.source.name, [])
+            if (made := (call[: len(values)], dict(zip(named, call[len(values) :], strict=True)))) not in calls:
+                calls.append(made)
         return values, named
 
     return get_python_args

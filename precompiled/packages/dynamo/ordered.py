@@ -121,8 +121,7 @@ def _before(note: Callable[..., None]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
             noted = now()
             if noted is not None:
-                with noted.looking():
-                    note(noted, *args, **kwargs)
+                note(noted, *args, **kwargs)
             return original(*args, **kwargs)
 
         return call

@@ -91,10 +91,9 @@ def _made(original: Callable[..., Any], now: Callable[[], TraceLog | None]) -> C
         noted = now()
         if noted is None or not isinstance(self, SetVariable) or self.source is not None:
             return
-        with noted.looking():
-            callers = itertools.islice(dynamos_frames(), _FRAMES)
-            if any(frame.f_code.co_name == _DISPLAY for frame in callers):
-                _know(noted, self)
+        callers = itertools.islice(dynamos_frames(), _FRAMES)
+        if any(frame.f_code.co_name == _DISPLAY for frame in callers):
+            _know(noted, self)
 
     return __init__
 
@@ -106,13 +105,12 @@ def _made_of(original: Callable[..., Any], now: Callable[[], TraceLog | None]) -
         noted = now()
         coming: list[Any] | None = None if args else []
         if noted is not None and len(args) == 1 and not is_torchs(tx):
-            with noted.looking():
-                coming = _coming(noted, "update", args)
+            coming = _coming(noted, "update", args)
         found = original(self, tx, *args, **kwargs)
-        if noted is not None and isinstance(found, SetVariable):
-            with noted.looking():
-                if _is_expected(list(found.items), [], "update", coming):
-                    _know(noted, found)
+        if noted is None or not isinstance(found, SetVariable):
+            return found
+        if _is_expected(list(found.items), [], "update", coming):
+            _know(noted, found)
         return found
 
     return call_set
@@ -123,16 +121,14 @@ def _changed(original: Callable[..., Any], now: Callable[[], TraceLog | None]) -
         noted, order, coming = now(), None, None
         # Dynamo's own code for update() adds item by item, out of any set.
         if noted is not None and isinstance(self, SetVariable) and not is_torchs(tx):
-            with noted.looking():
-                order = _order(noted, self)
-                coming = _coming(noted, name, args) if order is not None else None
+            order = _order(noted, self)
+            coming = _coming(noted, name, args) if order is not None else None
         found = original(self, tx, name, args, *more, **kwargs)
         if noted is not None and order is not None:
-            with noted.looking():
-                if _is_expected(list(self.items), order, name, coming):
-                    _know(noted, self)
-                elif not _same(list(self.items), order):
-                    _forget(noted, self)
+            if _is_expected(list(self.items), order, name, coming):
+                _know(noted, self)
+            elif not _same(list(self.items), order):
+                _forget(noted, self)
         return found
 
     return call_method

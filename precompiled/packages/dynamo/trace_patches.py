@@ -175,17 +175,16 @@ def _looked_up(original: Callable[..., Any], now: Callable[[], TraceLog | None])
         noted = now()
         source = getattr(self, "source", None)
         if noted is not None and source is not None:
-            with noted.looking():
-                # A key that is found in a dictionary has a source, and a guard; an item of a set has no fixed position.
-                if found and not issubclass(self.python_type(), (set, frozenset)):
-                    return found
-                key = untraced.constant(key)
-                if is_plain(key):
-                    noted.keys.append((source, key))
-                elif isinstance(key, (type, types.FunctionType)):  # other keys that come and go do not count
-                    noted.wholes.append((source, f"{HAS} {key.__module__}.{key.__qualname__}"))
-                else:
-                    noted.wholes.append((source, "keys"))
+            # A key that is found in a dictionary has a source, and a guard; an item of a set has no fixed position.
+            if found and not issubclass(self.python_type(), (set, frozenset)):
+                return found
+            key = untraced.constant(key)
+            if is_plain(key):
+                noted.keys.append((source, key))
+            elif isinstance(key, (type, types.FunctionType)):  # other keys that come and go do not count
+                noted.wholes.append((source, f"{HAS} {key.__module__}.{key.__qualname__}"))
+            else:
+                noted.wholes.append((source, "keys"))
         return found
 
     return __contains__

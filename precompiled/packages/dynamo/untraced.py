@@ -34,7 +34,7 @@ from torch._dynamo.variables.lazy import LazyVariableTracker
 from torch._dynamo.variables.misc import ConstantLikeVariable
 
 from precompiled.packages.describe.errors import NotPortable
-from precompiled.packages.describe.kinds import INSTALLATION, OF_C, global_unseen
+from precompiled.packages.describe.kinds import INSTALLATION, OF_C, global_unseen, is_installed
 from precompiled.packages.dynamo.trace_log import TraceLog
 
 # Functions of nothing, in a graph, whose numbers an entry requires to be the same by other facts.
@@ -77,10 +77,9 @@ def _is_of(original: Callable[..., Any], now: Callable[[], TraceLog | None]) -> 
         found = original(self, tx, arg, kinds, *args, **kwargs)
         noted = now()
         if noted is not None:
-            with noted.looking():
-                for kind in _classes(constant(kinds)):
-                    if (said := _decides(kind)) is not None:
-                        noted.problem = NotPortable(said)
+            for kind in _classes(constant(kinds)):
+                if (said := _decides(kind)) is not None:
+                    noted.problem = NotPortable(said)
         return found
 
     return call_isinstance
@@ -101,7 +100,7 @@ def _classes(asked: Any) -> Iterator[Any]:
 def _decides(kind: Any) -> str | None:
     if not isinstance(kind, type):
         return f"isinstance() is asked of {kind!r}"
-    if kind.__module__.split(".")[0] in INSTALLATION:
+    if is_installed(kind):
         return None
     for name in ("__instancecheck__", "__subclasscheck__"):
         check = inspect.getattr_static(type(kind), name)
@@ -114,7 +113,7 @@ def _decides(kind: Any) -> str | None:
     for base in kind.__mro__:
         hook = vars(base).get("__subclasshook__")
         found = global_unseen(getattr(hook, "__func__", hook))
-        if found is not None and base.__module__.split(".")[0] not in INSTALLATION:
+        if found is not None and not is_installed(base):
             return f"{base.__qualname__}.__subclasshook__ reads the global {found}, and no trace sees it"
     return None
 
@@ -131,7 +130,7 @@ def _is_function(variable: Any) -> bool:
 
 def _runs_code(value: Any) -> bool:
     if isinstance(value, type):
-        return value.__module__.split(".")[0] not in INSTALLATION
+        return not is_installed(value)
     return callable(value) and not isinstance(value, types.BuiltinFunctionType)
 
 
@@ -143,8 +142,7 @@ def _folded(original: Callable[..., Any], now: Callable[[], TraceLog | None]) ->
         noted = now()
         if noted is not None:
             given = [*args, *kwargs.values()]
-            with noted.looking():
-                ours = any(_is_function(item) for part in given for item in _items(part))
+            ours = any(_is_function(item) for part in given for item in _items(part))
             if ours:
                 noted.problem = NotPortable(f"a function is given to {getattr(self, 'value', self)}, and run untraced")
         return found
@@ -162,10 +160,8 @@ def _folded_by_a_key(original: Callable[..., Any], now: Callable[[], TraceLog | 
     def call_function(self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
         found = original(self, tx, args, kwargs)
         noted = now()
-        if noted is not None and self.fn in (max, min):
-            with noted.looking():
-                if _is_function(kwargs.get("key")):
-                    noted.problem = NotPortable(f"the key of a {self.fn.__name__}() is run untraced")
+        if noted is not None and self.fn in (max, min) and _is_function(kwargs.get("key")):
+            noted.problem = NotPortable(f"the key of a {self.fn.__name__}() is run untraced")
         return found
 
     return call_function
@@ -180,16 +176,15 @@ def _answered(original: Callable[..., Any], now: Callable[[], TraceLog | None]) 
         found = original(example_value, tx, proxy, *args, **kwargs)
         noted = now()
         if noted is not None and type(example_value) in (int, float) and found.is_python_constant():
-            with noted.looking():
-                node = proxy.node
-                while node.target is operator.getitem:
-                    node = node.args[0]
-                name = getattr(node.target, "__name__", "")
-                computed = node.args and name.startswith(_OF_NUMBERS)
-                alone = node.op == "call_function" and not node.all_input_nodes and not computed
-                if alone and name not in _SAME_IN_EACH_PROCESS:
-                    said = f"{name}() gave a number when it was traced, another one in each process"
-                    noted.problem = NotPortable(said, code="package-id")
+            node = proxy.node
+            while node.target is operator.getitem:
+                node = node.args[0]
+            name = getattr(node.target, "__name__", "")
+            computed = node.args and name.startswith(_OF_NUMBERS)
+            alone = node.op == "call_function" and not node.all_input_nodes and not computed
+            if alone and name not in _SAME_IN_EACH_PROCESS:
+                said = f"{name}() gave a number when it was traced, another one in each process"
+                noted.problem = NotPortable(said, code="package-id")
         return found
 
     return handle_traced_output
@@ -203,10 +198,8 @@ def _stamped(original: Callable[..., Any], now: Callable[[], TraceLog | None]) -
 
     def stamp_out_subgraph(tx: Any, fingerprint: Any, cached: Any) -> Any:
         noted = now()
-        if noted is not None:
-            with noted.looking():
-                if regions.build_source_replacement(cached.arg_sources, fingerprint.arg_sources):
-                    noted.problem = NotPortable("a region was taken for one that had been traced before")
+        if noted is not None and regions.build_source_replacement(cached.arg_sources, fingerprint.arg_sources):
+            noted.problem = NotPortable("a region was taken for one that had been traced before")
         return original(tx, fingerprint, cached)
 
     return stamp_out_subgraph
