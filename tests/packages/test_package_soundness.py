@@ -82,6 +82,8 @@ SAID = {
     "native_call_that_reads_a_memo_in_a_table": ("package-native-call", "that function may read the memo of scale"),
     "native_call_that_reads_a_getter_in_a_table": ("package-native-call", "that function may read os.getenv"),
     "native_call_that_reads_a_getter_in_an_object": ("package-native-call", "that function may read os.getenv"),
+    "hook_that_is_a_method": ("package-not-portable", "the method 'Scaled.hook' is bound to an object"),
+    "hook_that_is_a_partial_of_a_method": ("package-not-portable", "the method 'Scaled.hook' is bound to an object"),
     "a_device_context": ("package-mode", "traced under a torch function mode"),
     "method_that_gives_members_of_a_set": ("package-not-portable", "'frozenset.union' is bound to an object"),
     "order_of_a_set": ("package-set-order", "whose order is another one in each process"),

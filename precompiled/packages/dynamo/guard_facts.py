@@ -54,8 +54,9 @@ _VALUES = frozenset({"CONSTANT_MATCH", "EQUALS_MATCH", "BOOL_MATCH", "NONE_MATCH
 _THINGS = frozenset({"ID_MATCH", "FUNCTION_MATCH", "CLASS_MATCH", "MODULE_MATCH", "CLOSURE_MATCH", "BUILTIN_MATCH"})
 _LENGTHS = frozenset(difference.LENGTHS)
 _KEYS = frozenset({"DICT_KEYS_MATCH", "MAPPING_KEYS_CHECK"})
-# copyreg's table has other keys in each process; those of hooks are numbers that each process gives anew.
-_NO_KEYS = (".dispatch_table", "_hooks", "_hooks_with_kwargs")
+# Ends of sources of dictionaries whose keys no entry compares: copyreg's table has other keys in each process, and
+# those of hooks are numbers that each process gives anew.
+NO_KEYS = (".dispatch_table", "_hooks", "_hooks_with_kwargs", "_hooks_always_called")
 # The second is on the gradient of a parameter that an optimizer steps: Dynamo takes for granted that its sizes, strides
 # and so on stay what they were when it traced.
 _TENSORS = frozenset({"TENSOR_MATCH", "NOT_NONE_MATCH"})
@@ -181,8 +182,7 @@ def about(guards: list[Guard], kept: Guards, inlined: list[tuple[list[Any], str]
     """The guards for people, under the names of no process."""
     return About(
         guards=[
-            Told(_name(source), kind, ", ".join(f"{name}={_name(value)}" for name, value in sorted(parameters.items())),
-                 fact, _place(guard))
+            Told(_name(source), kind, _told(source, parameters), fact, _place(guard))
             for guard, (source, kind, parameters, fact) in zip(guards, kept.guards, strict=True)
         ],
         inlined=[[f"{module}.{'.'.join(names)}", digest] for (module, names), digest in inlined],
@@ -190,6 +190,12 @@ def about(guards: list[Guard], kept: Guards, inlined: list[tuple[list[Any], str]
         state=kept.global_state,
         seen=[[_name(what), fact] for what, fact in seen],
     )  # fmt: skip
+
+
+def _told(source: Any, parameters: dict[str, Any]) -> str:
+    if source.name.endswith(NO_KEYS):
+        return ""
+    return ", ".join(f"{name}={_name(value)}" for name, value in sorted(parameters.items()))
 
 
 def _name(value: Any) -> str:
@@ -329,7 +335,7 @@ def order_of(value: Any, source: Any, described: Descriptions) -> Any:
     if isinstance(value, (set, frozenset)):
         # Who goes through a set of others has no entry (ordered.py).
         return [described.value(item) for item in value] if all(map(is_hashed_alike, value)) else None
-    if not isinstance(value, dict) or source.name.endswith(_NO_KEYS):
+    if not isinstance(value, dict) or source.name.endswith(NO_KEYS):
         return None
     # Mostly there is a guard on them as well; not where a list was made of the dictionary.
     return keys_of(value, described)

@@ -57,6 +57,7 @@ from precompiled.packages.describe.kinds import ATOMS
 from precompiled.packages.describe.places import codes_at
 from precompiled.packages.dynamo import native_calls, optimizers, ordered, set_order, untraced
 from precompiled.packages.dynamo.contained_notes import contained
+from precompiled.packages.dynamo.guard_facts import NO_KEYS
 from precompiled.packages.dynamo.trace_log import TraceLog
 
 _READS = ("var_getattr", "tp_getattro_impl")
@@ -215,7 +216,7 @@ def _all_keys(original: Callable[..., Any], now: Callable[[], TraceLog | None]) 
     def as_python_constant(self: Any, *args: Any, **kwargs: Any) -> Any:
         found = original(self, *args, **kwargs)  # raises where it is no constant
         noted = now()
-        if noted is not None and self.source is not None:
+        if noted is not None and self.source is not None and not self.source.name.endswith(NO_KEYS):
             noted.wholes.append((self.source, "keys"))
         return found
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import datetime
 import decimal
+import functools
 import random
 import types
 from typing import Any
@@ -109,7 +110,11 @@ def hooks(value: Any, described: Descriptions) -> Any:
 def _hook(hook: Any, described: Descriptions) -> Any:
     if ranks.is_of_fully_shard(hook):
         return ["method of fully_shard", described.a_class(type(hook.__self__)), hook.__func__.__qualname__]
-    return described.value(hook)
+    if type(hook) is functools.partial:
+        given = [described.attribute(item) for item in (hook.args, hook.keywords)]
+        return ["partial", _hook(hook.func, described), *given]
+    # Of what a function closes over only the plain parts: Dynamo guards on the rest, as on a tensor in a table.
+    return described.attribute(hook) if type(hook) is types.FunctionType else described.value(hook)
 
 
 def within(value: Any, described: Descriptions) -> Any:

@@ -115,3 +115,47 @@ def build():
     net.register_forward_pre_hook(plain, with_kwargs=True)
     return outer, [(0.5 * torch.randn(4, 4),)]
 """, ("net.register_forward_pre_hook(plain)\n    net.register_forward_pre_hook(plain, with_kwargs=True)", "net.register_forward_pre_hook(plain, with_kwargs=True)\n    net.register_forward_pre_hook(plain)"), TRACED)
+_HOOKED = """
+class Scaled:
+    def __init__(self, by):
+        self.by, self.seen = by, [torch.ones(4)]
+    def apply(self, y):
+        return y * self.by
+    def other(self, y):
+        return y + self.by
+    def hook(self, module, args, output):
+        return self.apply(output)
+    def another(self, module, args, output):
+        return self.other(output)
+SCALED = Scaled(2.0)
+TABLE = {{"scale": 2.0, "seen": torch.ones(4)}}
+def made(held):
+    def hook(name, module, args, output):
+        {body}
+    return hook
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(4, 4)
+        self.second = nn.Linear(4, 4)
+    def forward(self, x):
+        return self.second(self.first(x))
+def build():
+    net = Net()
+    for name, module in net.named_children():
+        module.register_forward_hook({hook})
+    return net, [(torch.randn(4, 4),), (torch.randn(4, 4),)]
+"""
+for _name, _hook, _body, _change, _expected in (
+    ("records_in_a_table", "functools.partial(made(TABLE), name)", "held[name] = output.detach()", None, USED),
+    ("multiplies_by_a_number", "functools.partial(made(2.0), name)", "return output * held", ("made(2.0)", "made(3.0)"), TRACED),
+    ("reads_a_table", "functools.partial(made(TABLE), name)", "return output * held['scale']", ('"scale": 2.0', '"scale": 3.0'), TRACED),
+    ("reads_an_object", "functools.partial(made(SCALED), name)", "return output * held.by", ("Scaled(2.0)", "Scaled(3.0)"), TRACED),
+    ("calls_a_method", "functools.partial(made(SCALED.apply), name)", "return held(output)", ("made(SCALED.apply)", "made(SCALED.other)"), TRACED),
+    ("calls_a_method_of_another", "functools.partial(made(SCALED.apply), name)", "return held(output)", ("Scaled(2.0)", "Scaled(3.0)"), TRACED),
+    ("is_given_an_object", "functools.partial(made(None), SCALED)", "return output * name.by", ("Scaled(2.0)", "Scaled(3.0)"), TRACED),
+    ("is_given_a_method", "functools.partial(made(None), SCALED.apply)", "return name(output)", ("None), SCALED.apply", "None), SCALED.other"), TRACED),
+    ("is_a_method", "SCALED.hook", "pass", ("(SCALED.hook)", "(SCALED.another)"), TRACED),
+    ("is_a_partial_of_a_method", "functools.partial(SCALED.hook)", "pass", ("(SCALED.hook)", "(SCALED.another)"), TRACED),
+):
+    case(f"hook_that_{_name}", _HOOKED.format(hook=_hook, body=_body), _change, _expected)

@@ -35,6 +35,8 @@ NEVER = {
     **{f"native_call_that_reads_{what}": "package-native-call"
        for what in ("a_getter", "a_file", "an_import", "a_path", "a_memo", "a_memo_in_a_class", "a_memo_in_a_table",
                     "a_getter_in_a_table", "a_getter_in_an_object")},
+    "hook_that_is_a_method": "package-not-portable",
+    "hook_that_is_a_partial_of_a_method": "package-not-portable",
     "frozen_weights": "package-graph",
     "inputs_that_overlap": "package-graph",  # aliased-mutation: it is compiled in each process
 }
