@@ -73,6 +73,7 @@ class Session:
         self._without_daemon: DaemonError | None = None
         self._warned: set[str] = set()
         self._left = False
+        self._inherited = 0  # reports of functions that the parent had before a fork: they are in its run
         self._lock = threading.Lock()
         self._begin_remote()
 
@@ -294,6 +295,7 @@ class Session:
         self._lock = threading.Lock()
         self._starting = None
         self._left = False
+        self._inherited = len(PROCESS.packages.reports) if PROCESS.packages is not None else 0
         self._counts.after_fork()
         self.ledger.after_fork()
         self._run.after_fork()
@@ -306,7 +308,8 @@ class Session:
         self._left = True
         if self.settings.mode != "off" and self.recorder is None:
             packages = PROCESS.packages
-            self._run.end(self.reports(), *((packages.reports, packages.files()) if packages is not None else ((), {})))
+            functions, files = (packages.reports, packages.files()) if packages is not None else ((), {})
+            self._run.end(self.reports(), functions[self._inherited :], files)
         self.tell_counts()
         self.tell_used()
         if self.flush(FLUSH_S) is False:

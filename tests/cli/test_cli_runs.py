@@ -166,13 +166,14 @@ def test_a_wait_that_is_interrupted_is_in_the_runs_record(served: Host) -> None:
 SUITE = """
 import multiprocessing, subprocess, sys
 GRAPH = "import torch, precompiled; precompiled.enable(); torch.compile(lambda x: x.cosh() - %d)(torch.ones(3))"
-def work():
-    exec(GRAPH % 1)
+def work(number):
+    exec(GRAPH % number)
 if __name__ == "__main__":
     exec(GRAPH % 0)
-    worker = multiprocessing.get_context("spawn").Process(target=work)
-    worker.start()
-    worker.join()
+    for start, number in (("spawn", 1), ("fork", 3)):
+        worker = multiprocessing.get_context(start).Process(target=work, args=(number,))
+        worker.start()
+        worker.join()
     # As execnet starts the workers of pytest-xdist.
     command = [sys.executable, "-u", "-c", "import sys;exec(eval(sys.stdin.readline()))"]
     subprocess.run(command, input=repr(GRAPH % 2) + "\\n", text=True, check=True)
@@ -181,11 +182,12 @@ if __name__ == "__main__":
 
 def test_last_run_is_the_program_with_its_workers(served: Host) -> None:
     (file := served.root / "suite.py").write_text(SUITE)
-    served.program(str(file), forked=False).ended()
+    served.program(str(file), forked=False, env={"PRECOMPILED_PACKAGES": "program"}).ended()
     found = served.answer({}, "explain", "--run", "last")
-    assert (found["program"], found["ranks"], len(found["processes"])) == ("suite.py", 1, 3)
-    assert found["summary"].startswith("of 3 graphs: ")
-    assert len(runs.runs(served.store.root)) == 1
+    assert (found["program"], found["ranks"], len(found["processes"])) == ("suite.py", 1, 4)
+    assert found["summary"].startswith("of 4 graphs: ")
+    (run,) = runs.runs(served.store.root)
+    assert [len(process.functions) for process in run.processes] == [1] * 4, "a fork has traced one, its parent another"
     assert runs.last_command(served.store.root).argv[-1] == str(file)
 
 
