@@ -507,6 +507,10 @@ _TABLE = (
     _package("package-passing",
         "a frame was left alone while errors are suppressed or Dynamo is debugged (`suppress_errors`, "
         "`TORCHDYNAMO_DEBUG_FUNCTION`): for this once, perhaps", "nothing: the next run traces it"),
+    _package("package-profiler",
+        "Dynamo may have called functions of yours while it traced, and a profiler or debugger kept precompiled from "
+        "noticing the calls (`sys.setprofile`; on CPython 3.12 and later, if it takes the free tools of "
+        "`sys.monitoring`)", "run the program once without it"),
     _package("package-program",
         "nobody can tell whether the next process runs the same program: it is typed, or the message names a source "
         "file that was saved since this process started, or is gone",

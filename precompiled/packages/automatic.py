@@ -50,6 +50,8 @@ log = logging.getLogger("precompiled.package")
 # Entries that are compared with a frame in full: where a function is called with ever new values, each trace would be
 # slower than the one before. Dynamo itself gives up after 8 (recompile_limit).
 MAX_TRIED = 16
+# Why an audited trace cannot be compared, where the cause is this process or host, not the package.
+_OF_THIS_PROCESS = ("package-graph", "package-internal-error", "package-passing", "package-profiler")
 
 
 @dataclass
@@ -389,7 +391,7 @@ class Automatic:
                 if before is not None:
                     made = complete()
             except NotPortable as reason:
-                if before is not None and reason.code != "package-graph":  # that may be a problem of this host
+                if before is not None and reason.code not in _OF_THIS_PROCESS:
                     raise audit.refuse(store, before.header, f"it cannot be kept ({reason.code}: {reason})") from reason
                 raise
             if before is not None:

@@ -73,6 +73,26 @@ def test_what_is_recorded_again_takes_the_place_of_what_it_equals(served: Host) 
         assert {name: len(entries(served, name)) for name in names} == kept
 
 
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason="here sys.monitoring notices calls beside a profiler")
+@pytest.mark.reason("package-profiler")
+def test_an_audit_beside_a_profiler_leaves_the_package_in_use(served: Host) -> None:
+    """Nothing can be compared there. That says nothing about the package."""
+    folder = served.root / "cases"
+    write(folder, after=False)
+    (folder / "profiled.py").write_text(
+        "import enum, os, sys, torch\nclass Kind(enum.Enum):\n    A = 1\n    def __bool__(self): return True\n"
+        "def f(x):\n    return torch.mm(x, x) if Kind.A else x\n"
+        "def build():\n"
+        "    if os.environ['PRECOMPILED_PACKAGE_AUDIT'] == '1':\n        sys.setprofile(lambda *event: None)\n"
+        "    return f, [(torch.randn(4, 4),)]\n"
+    )
+    assert first(run(served, sys.executable, folder, ["profiled"])["profiled"]) == (["recorded"], [""])
+    audited = run(served, sys.executable, folder, ["profiled"], audit=True)["profiled"]
+    assert first(audited) == (["traced"], ["package-profiler"])
+    assert audited["equal"]
+    assert first(run(served, sys.executable, folder, ["profiled"])["profiled"]) == (["used"], [""])
+
+
 def told(*guards: tuple[str, str]) -> fmt.About:
     return fmt.About([fmt.Told(source, kind, "", None, "") for source, kind in guards])
 

@@ -33,6 +33,7 @@ from typing import Any
 import torch.utils._pytree as pytree
 
 from precompiled.core import files, looks
+from precompiled.packages.describe.errors import NotPortable
 from precompiled.packages.describe.kinds import INSTALLATION
 
 log = logging.getLogger("precompiled.package")
@@ -74,7 +75,7 @@ class NativeCalls:
     """The calls that were noticed in one trace. ``problem``: why some may have gone unnoticed."""
 
     calls: list[NativeCall] = field(default_factory=list)
-    problem: str | None = None
+    problem: NotPortable | None = None
 
 
 class _Watch(threading.local):
@@ -172,7 +173,8 @@ def _note(frame: types.FrameType) -> None:
     except (KeyboardInterrupt, SystemExit):
         raise
     except BaseException as error:  # noqa: BLE001 - locals of the user's may raise anything
-        noticed.problem = f"a call of {code.co_name} could not be looked at: {type(error).__name__}"
+        said = f"a call of {code.co_name} could not be looked at: {type(error).__name__}"
+        noticed.problem = NotPortable(said, code="package-native-call")
 
 
 def _counts(frame: types.FrameType) -> bool:
@@ -250,7 +252,7 @@ def _begin(noticed: NativeCalls) -> None:
     except (KeyboardInterrupt, SystemExit):
         raise
     except BaseException as error:  # noqa: BLE001 - a trace must not end for this
-        noticed.problem = f"calls cannot be noticed: {type(error).__name__}: {error}"
+        noticed.problem = _unnoticed(f"{type(error).__name__}: {error}")
 
 
 def _end_contained() -> None:
@@ -266,11 +268,18 @@ def _report_calls(noticed: NativeCalls) -> None:
     if sys.version_info >= (3, 12):
         _watch.tool = _monitor()
         if _watch.tool is None:
-            noticed.problem = "no tool of sys.monitoring is free to notice calls"
+            noticed.problem = _unnoticed("no tool of sys.monitoring is free")
     elif sys.getprofile() is None:
         sys.setprofile(_profile)
     else:
-        noticed.problem = "a profiler runs, so calls of the program's functions cannot be noticed"
+        noticed.problem = _unnoticed("a profiler runs")
+
+
+def _unnoticed(why: str) -> NotPortable:
+    return NotPortable(
+        f"{why}, so calls of the program's functions cannot be noticed", "Run once without a profiler or debugger",
+        code="package-profiler",
+    )
 
 
 def _end() -> None:

@@ -46,7 +46,7 @@ _FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType)
 def reads(noticed: NativeCalls, described: Descriptions) -> list[Read]:
     """The globals that the noticed calls read. ``described`` has all other facts already. Raises NotPortable."""
     if noticed.problem is not None:
-        raise NotPortable(noticed.problem, code="package-native-call")
+        raise noticed.problem
     found: dict[tuple[str, str], Any] = {}
     calls = {(id(call.code), id(call.scope)): call for call in noticed.calls}.values()
     for call in calls:
