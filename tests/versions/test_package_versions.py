@@ -60,7 +60,8 @@ def test_packages(host: Host, python_of: Callable[[str], str], version: str, par
         if EXPECTED.get(version, {}).get(name, case.expected) == USED:
             as_expected = states <= {"used", "skipped"} and after["frames"] == {}
         else:
-            as_expected = "used" not in states
+            # What Dynamo leaves to Python is right with any value. After a graph break the first part may be used.
+            as_expected = states == {"skipped"} or not states <= {"used", "skipped"}
         right = set(before["states"]) == kept and as_expected
         # 2.11 cannot trace what Dynamo calls in some classes: it runs such a function itself, in each process.
         skipped = any(message == "skipped" for _code, message, *_more in before["reasons"])
