@@ -15,7 +15,7 @@ import enum
 import functools
 import sys
 import types
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -49,10 +49,12 @@ def reads(noticed: NativeCalls, described: Descriptions) -> list[Read]:
         raise noticed.problem
     found: dict[tuple[str, str], Any] = {}
     calls = {(id(call.code), id(call.scope)): call for call in noticed.calls}.values()
+    within = _Within()
+    for call in noticed.calls:
+        within.check(call, *call.arguments)
     for call in calls:
-        _check_within(call, call.arguments)
         for module, name, value in _globals_of(call):
-            _check_within(call, [value])
+            within.check(call, value)
             try:
                 found[module, name] = described.value(value)
             except NotPortable as reason:
@@ -113,23 +115,21 @@ def _globals_of(call: NativeCall) -> Iterator[tuple[str, str, Any]]:
         yield module, name, value
 
 
-def _check_within(call: NativeCall, values: Iterable[Any]) -> None:
-    """Refuse a memo or an impure function in a container, an object or a class: a description has no more than its
-    name, and no trace knows whether the call used it.
-    """
-    within = _Within()
-    for value in values:
-        if not isinstance(value, torch.Tensor):
-            with contextlib.suppress(NotPortable):  # the caller describes the value too, and says why it cannot
-                within.value(value)
-    if within.elsewhere is not None:
-        raise _refused(call, f"may read {within.elsewhere}")
-
-
 class _Within(Descriptions):
-    """Notes the first memo or impure function that a description meets."""
+    """Finds memos and impure functions in containers, objects and classes. A description has no more than the name of
+    one, and no trace knows whether a call used it.
+    """
 
-    elsewhere: str | None = None
+    elsewhere: str | None = None  # the first that was found
+
+    def check(self, call: NativeCall, *values: Any) -> None:
+        """Raise NotPortable if one is in something that a call was given or reads."""
+        for value in values:
+            if not isinstance(value, torch.Tensor):
+                with contextlib.suppress(NotPortable):  # the caller describes the value too, and says why it cannot
+                    self.value(value)
+        if self.elsewhere is not None:
+            raise _refused(call, f"may read {self.elsewhere}")
 
     def thing(self, value: Any, depth: int = 0) -> Any:
         self._look(value)
