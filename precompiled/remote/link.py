@@ -72,7 +72,7 @@ def answers(root: Path, question: dict[str, Any], *, wait_s: float | None = None
     try:
         with suppress(OSError, ValueError, KeyError, TypeError):
             soon = min(GREETING_S, wait_s or GREETING_S)
-            # Before the greeting: on a busy machine that may be late, and what is told is heard all the same.
+            # Before the greeting, which may be late on a busy machine: the helper reads the question all the same.
             _send(guarded, json.dumps(question).encode() + b"\n", soon)
             greeting = json.loads(_line(guarded, held, soon))
             while line := _line(guarded, held, wait_s or float(greeting["wait_s"]) + 1.0):

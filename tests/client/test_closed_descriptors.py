@@ -109,7 +109,7 @@ def test_a_daemon_is_started_by_a_program_that_closes_its_descriptors_meanwhile(
         starting = start.Starting(place.settings)
         with taken(our_sockets() - before, tmp_path):
             outcome = starting.result(TIMEOUT_S)
-        assert outcome.kind != "timed-out", "nobody waits for a word that is lost"
+        assert outcome.kind != "timed-out", "the client waited for a report that was lost"
         pid = wait_until(lambda: _pid_of(place))
         request(place.settings, wire.Stop())
         wait_until(lambda: not alive(pid))

@@ -113,7 +113,8 @@ def _hook(hook: Any, described: Descriptions) -> Any:
     if type(hook) is functools.partial:
         given = [described.attribute(item) for item in (hook.args, hook.keywords)]
         return ["partial", _hook(hook.func, described), *given]
-    # Of what a function closes over only the plain parts: Dynamo guards on the rest, as on a tensor in a table.
+    # Dynamo guards on what a hook reads in its closure, so an object there (a tensor in a table) needs no description.
+    # It does not guard on which hooks there are, so a bound method needs one.
     return described.attribute(hook) if type(hook) is types.FunctionType else described.value(hook)
 
 
