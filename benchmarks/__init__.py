@@ -1,4 +1,4 @@
-"""Side by side with torch.compile: `make bench`. What is measured and how: docs/benchmarks.md.
+"""Side by side with torch.compile: `make bench`. What is measured and how: docs/reference/benchmarks.md.
 
 A room for each command (its ``__main__``), ``measures`` for most of `make bench`; below: ``harness``, ``models``.
 The rooms' own ``__init__`` import nothing: some of the programs that are run are measured from their first line.

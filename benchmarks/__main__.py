@@ -44,7 +44,7 @@ def main() -> int:
     parser.add_argument("--repeats", type=int, metavar="N", help="fresh processes of each kind, where that is asked")
     parser.add_argument("--ranks", type=int, default=4, metavar="N", help="how many processes (d) starts at once")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="of (c), (d), (i), (j), (k)")
-    parser.add_argument("--markdown", action="store_true", help="print the tables for docs/benchmarks.md as well")
+    parser.add_argument("--markdown", action="store_true", help="also print tables for docs/reference/benchmarks.md")
     arguments = parser.parse_args()
     letters = [letter for letter in arguments.only if letter != ","]
     if unknown := set(letters) - set(MEASURES):

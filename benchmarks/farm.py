@@ -140,7 +140,7 @@ def main() -> int:
     parser.add_argument("--graphs", type=int, default=12)
     parser.add_argument("--nodes", type=int, action="append", help="by default 1, 2 and 3")
     parser.add_argument("--share", type=float, default=0.0, help="of a core, for each node; else whole ones, in turn")
-    parser.add_argument("--docs", action="store_true", help="put the table into docs/farm.md")
+    parser.add_argument("--docs", action="store_true", help="put the table into docs/guides/farm.md")
     arguments = parser.parse_args()
     _console, say = begin(140)
     counts = arguments.nodes or [1, 2, 3]
@@ -161,7 +161,7 @@ def main() -> int:
     if arguments.docs:
         facts = machine()
         about = f"On {facts['cores']} cores ({facts['cpu']}), load {facts['load']:.1f} at the end, {facts['commit']}:"
-        write_part("`make bench-farm ARGS=--docs`", [about, table.text()], "farm.md")
+        write_part("`make bench-farm ARGS=--docs`", [about, table.text()], "guides/farm.md")
     return int(any(item.told["compiled"] < item.graphs for item in outcomes))
 
 

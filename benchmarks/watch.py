@@ -165,7 +165,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.watch", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a small model, few repeats: no figures to be quoted")
     parser.add_argument("--only", default="wx", metavar="wx", help="letters of the measures to take")
-    parser.add_argument("--markdown", action="store_true", help="print the tables for docs/benchmarks.md as well")
+    parser.add_argument("--markdown", action="store_true", help="also print tables for docs/reference/benchmarks.md")
     options = parser.parse_args()
     layers, width, repeats = (2, 128, 3) if options.quick else (12, 256, 5)
     console, say = begin(140)

@@ -96,8 +96,8 @@ def entry_point(
     """Mark a factory for `precompiled watch pkg.module`, as ``@entry_point`` or ``@entry_point(files=["model.yaml"])``.
 
     The factory takes nothing. It returns, or yields one after the other, pairs of a callable and its example inputs
-    (docs/watch.md). ``files``: what else it depends on, relative to its own file's folder. ``fake=False``: needs real
-    tensors. ``compile=False``: the callable calls ``torch.compile`` itself, inside. Nothing changes for other callers.
+    (docs/guides/watch.md). ``files``: what else it depends on, relative to its own file's folder. ``fake=False``: needs
+    real tensors. ``compile=False``: the callable calls ``torch.compile`` itself. Nothing changes for other callers.
     """
 
     def mark(factory: "Callable[..., Any]") -> "Callable[..., Any]":

@@ -158,14 +158,14 @@ def _fire() -> None:
 
 
 def _make_up_devices() -> None:
-    """For a process of `--target` (docs/targets.md). Ends it where there can be none: it would compile for the CPU."""
+    """For a process of `--target` (docs/guides/targets.md). Ends the process if it cannot have a made-up GPU."""
     from precompiled.made_up_cuda import activate
 
     activate.activate()
 
 
 def _record() -> None:
-    """For a process that is a watch's capture (docs/watch.md): note what it imports from here on."""
+    """For a process that is a watch's capture (docs/guides/watch.md): note what it imports from here on."""
     try:
         from precompiled.client import recorder
 

@@ -64,8 +64,8 @@ class Submit(_Message, frozen=True):
     name: str = ""  # what people call the graph, e.g. "GPT2Model.forward [0/0]"
     waiting: bool = False  # a client waits for it: it goes before background jobs
     base: list[str] = []  # absolute paths of the client's base stores: what one of them has is not compiled
-    farm: bool = False  # while no worker has room for it, it may be offered to the client's farm (docs/farm.md)
-    tune: bool = False  # an artifact that was made without measuring (docs/targets.md) does not count as one
+    farm: bool = False  # while no worker has room for it, it may be offered to the client's farm (docs/guides/farm.md)
+    tune: bool = False  # an artifact that was made without measuring (docs/guides/targets.md) does not count as one
 
 
 class Tally(_Message, frozen=True):
@@ -105,7 +105,7 @@ class Stop(_Message, frozen=True):
 
 
 class Registration(msgspec.Struct, frozen=True):
-    """What a watch captures again after an edit (docs/watch.md). Its code is run as the user who registers it."""
+    """What a watch captures again after an edit (docs/guides/watch.md). Its code runs as the user who registers it."""
 
     kind: Literal["entry", "run"]
     command: list[str]  # ["pkg.module:factory"] or ["pkg.module"]; of a run: its argv
@@ -181,7 +181,7 @@ class Rejected(_Message, frozen=True):
     At once: "protocol-version", "bad-message", "too-large", "not-permitted", "no-such-device", "key-quarantined",
     "worker-cannot-start", "stopping". Later, as the end of an accepted job: "compile-failed", "device-lost",
     "gpu-unavailable", "made-up-device", "store-unwritable", "store-unreadable", "store-untrusted", "too-many-variants",
-    "key-quarantined", "worker-cannot-start", "job-cancelled", "stopping". What each means: docs/protocol.md.
+    "key-quarantined", "worker-cannot-start", "job-cancelled", "stopping". What each means: docs/reference/protocol.md.
     """
 
     code: str

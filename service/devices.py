@@ -89,7 +89,7 @@ class Devices:
         if not uuid.startswith("GPU-"):
             uuid = "GPU-" + uuid  # torch leaves the prefix out
         if uuid.startswith(UUID_PREFIX):
-            return uuid  # made up by the worker, as its client's variables say (docs/targets.md); else it sees none
+            return uuid  # made up by the worker by its client's variables (docs/guides/targets.md); else it sees none
         self.begin()
         known = self._gpus
         if known is not None and uuid not in {gpu.uuid for gpu in known}:

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Make docs/api.md, what programs may call, from its docstrings: `PYTHON tools/api_page.py`."""
+"""Make docs/reference/api.md, what programs may call, from its docstrings: `PYTHON tools/api_page.py`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGE = ROOT / "docs" / "api.md"
+PAGE = ROOT / "docs" / "reference" / "api.md"
 sys.path.insert(0, str(ROOT))
 
 import precompiled  # noqa: E402 - below the path
@@ -24,7 +24,7 @@ _HEAD = """\
 # What programs may call
 
 Made from the docstrings by `python tools/api_page.py`. What is named neither here nor in [cli.md](cli.md) may change
-with any version ([upgrading.md](upgrading.md)).
+with any version ([upgrading.md](../guides/upgrading.md)).
 
 `import precompiled` imports nothing else; torch is imported by none of these before the program does.
 """

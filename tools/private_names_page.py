@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Make the table of docs/private-torch-names.md anew from docstrings: `PYTHON tools/private_names_page.py`.
+"""Make the table of docs/reference/private-torch-names.md anew from docstrings: `PYTHON tools/private_names_page.py`.
 
 Each file in a room for private names says in its docstring which it uses, and where that was checked::
 
@@ -16,7 +16,7 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGE = ROOT / "docs" / "private-torch-names.md"
+PAGE = ROOT / "docs" / "reference" / "private-torch-names.md"
 FILES = sorted(
     path
     for room in ("precompiled/torch_internals", "precompiled/packages/dynamo")

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Make the tables of docs/reasons.md anew from precompiled/core/reasons.py: `PYTHON tools/reasons_page.py`.
+"""Make the tables of docs/reference/reasons.md anew from precompiled/core/reasons.py: `PYTHON tools/reasons_page.py`.
 
 What stands around the tables is written in the page itself.
 """
@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGE = ROOT / "docs" / "reasons.md"
+PAGE = ROOT / "docs" / "reference" / "reasons.md"
 sys.path.insert(0, str(ROOT))
 
 from precompiled.core.reasons import REASONS, Kind, Reason  # noqa: E402 - below the path
@@ -43,7 +43,7 @@ def page(text: str) -> str:
         section = text[start : end if end >= 0 else len(text)]
         old = re.search(r"(?:^\|.*\n)+", section, re.MULTILINE)
         if old is None:
-            raise ValueError(f"docs/reasons.md has no table below {kind.value!r}")
+            raise ValueError(f"docs/reference/reasons.md has no table below {kind.value!r}")
         text = text.replace(section, section.replace(old[0], table(kind)))
     return text
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Make docs/settings.md anew from precompiled/core/config.py: `PYTHON tools/settings_page.py`."""
+"""Make docs/reference/settings.md anew from precompiled/core/config.py: `PYTHON tools/settings_page.py`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGE = ROOT / "docs" / "settings.md"
+PAGE = ROOT / "docs" / "reference" / "settings.md"
 sys.path.insert(0, str(ROOT))
 
 from precompiled.core import config  # noqa: E402 - below the path
@@ -24,7 +24,8 @@ Flags count over variables, these over the user's file, this over the system's. 
 that it was started with (`precompiled restart` after a change). `precompiled config` shows each with its value and
 where that came from, `precompiled config NAME` what it does.
 
-What only reads variables: `PRECOMPILED=0` switches the hook off for a process ([switching-on.md](switching-on.md)).
+What only reads variables: `PRECOMPILED=0` switches the hook off for a process
+([switching-on.md](../guides/switching-on.md)).
 """
 _PARTS = {
     "mode": "What programs do", "cache_dir": "Where things are", "remote": "The remote", "farm": "The farm",
@@ -48,7 +49,7 @@ Without these settings, the first directory of a row counts:
 
 `~` is `$HOME`, or the home of your account in `/etc/passwd`. A variable that holds no absolute path (`HOME=~`,
 `XDG_CACHE_HOME=cache`) counts as unset. Nothing is written to the working directory, and no store, socket or log lies
-in `/tmp` ([decision 0055](decisions/0055-no-place.md)).
+in `/tmp` ([decision 0055](../decisions/0055-no-place.md)).
 
 A container with an arbitrary uid (Kubernetes `runAsUser`, OpenShift, `docker run --user`) often has no account, and
 `HOME` is unset or `/`. Then there is no directory for the store: programs run as plain `torch.compile` and warn once

@@ -1,9 +1,9 @@
 """A table of architectures: is each compiled by the daemon, hit in the next process, and equal to eager?
 
 `make architectures` (`python -m benchmarks.architectures`). Exit status 1 when one row is not as it should be.
-`--made-up KIND`, with a CUDA build of torch: on a GPU that is made up (docs/made-up-cuda.md), whose kernels do not run.
-No value is compared there; a row is right when each kernel that the second process loads is a cubin for that GPU, and
-that process has started no other. A graph whose size a kernel computes is another one there: the row says so.
+`--made-up KIND`, with a CUDA build of torch: on a made-up GPU (docs/explanation/made-up-cuda.md), whose kernels do not
+run. No value is compared there. A row is right if each kernel that the second process loads is a cubin for that GPU,
+and that process has started no other. If a kernel computes a graph's size, the graph differs there: the row says so.
 """
 
 from __future__ import annotations

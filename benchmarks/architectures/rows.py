@@ -24,7 +24,7 @@ def rows_parser(prog: str, description: str | None) -> argparse.ArgumentParser:
     parser.add_argument("--only", action="append", metavar="NAME", help="these architectures (repeatable; a,b)")
     parser.add_argument("--task", choices=TASKS, help="this task only")
     parser.add_argument("--json", action="store_true", help="the rows as JSON on stdout; progress goes to stderr")
-    parser.add_argument("--markdown", action="store_true", help="print the table for docs/benchmarks.md as well")
+    parser.add_argument("--markdown", action="store_true", help="also print the table for docs/reference/benchmarks.md")
     return parser
 
 

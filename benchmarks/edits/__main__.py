@@ -24,7 +24,7 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="small models, one sample: no figures to be quoted")
     parser.add_argument("--only", action="append", metavar="NAME", help="these programs (repeatable; a,b)")
     parser.add_argument("--repeats", type=int, default=3, metavar="N", help="samples of each edit, by default 3")
-    parser.add_argument("--markdown", action="store_true", help="print the table for docs/benchmarks.md as well")
+    parser.add_argument("--markdown", action="store_true", help="also print the table for docs/reference/benchmarks.md")
     arguments = parser.parse_args()
     wanted = chosen(parser, arguments.only, dict.fromkeys(edit.program for edit in EDITS))
     edits = [edit for edit in EDITS if edit.program in wanted]

@@ -1,1 +1,1 @@
-"""More than one host: 1,000 simulated ones start cold at once (``python -m benchmarks.fleet``, docs/fleet.md)."""
+"""More than one host: 1,000 simulated hosts start cold (``python -m benchmarks.fleet``, docs/guides/fleet.md)."""

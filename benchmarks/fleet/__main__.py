@@ -56,7 +56,7 @@ def main() -> int:
     parser.add_argument("--graphs", type=int, default=30)
     parser.add_argument("--only", action="append", help=f"one of {', '.join(PLACES)}")
     parser.add_argument("--killed", type=float, action="append", help=f"by default {' and '.join(map(str, KILLED))}")
-    parser.add_argument("--docs", action="store_true", help="put the table into docs/fleet.md")
+    parser.add_argument("--docs", action="store_true", help="put the table into docs/guides/fleet.md")
     arguments = parser.parse_args()
     console, say = begin(180)
     outcomes: list[tuple[str, Outcome]] = []
@@ -76,7 +76,7 @@ def main() -> int:
     if arguments.docs:
         facts = machine()
         about = f"On {facts['cores']} cores ({facts['cpu']}), load {facts['load']:.1f} at the end, {facts['commit']}:"
-        write_part("`make bench-fleet ARGS=--docs`", [about, table.text()], "fleet.md")
+        write_part("`make bench-fleet ARGS=--docs`", [about, table.text()], "guides/fleet.md")
     bad = [
         place for place, outcome in outcomes
         if outcome.lost or outcome.duplicates > MAX_DUPLICATES * outcome.wanted

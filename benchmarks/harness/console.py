@@ -57,7 +57,7 @@ def show(
 
 
 def show_results(console: Console, results: Sequence[Result], as_markdown: bool) -> None:
-    """The figures, and what they come from; for docs/benchmarks.md as well, where that is asked."""
+    """The figures, and what they come from; for docs/reference/benchmarks.md as well, where that is asked."""
     tables = (
         (HEADERS, [result.row() for result in results]),
         (RAW_HEADERS, [row for result in results for row in result.raw_row()]),

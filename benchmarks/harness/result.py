@@ -68,13 +68,13 @@ RAW_HEADERS = ["", "from", "median", "min .. max"]
 
 
 def markdown(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """The table as the README and docs/benchmarks.md hold it."""
+    """The table as the README and docs/reference/benchmarks.md hold it."""
     lines = ["| " + " | ".join(headers) + " |", "|" + "---|" * len(headers)]
     lines += ["| " + " | ".join(row) + " |" for row in rows]
     return "\n".join(lines)
 
 
-def write_part(command: str, parts: Sequence[str], page: str = "benchmarks.md") -> None:
+def write_part(command: str, parts: Sequence[str], page: str = "reference/benchmarks.md") -> None:
     """Replace what ``command`` wrote on that page of docs/ before, which is between two marks."""
     begin, end = f"<!-- made by {command} -->", "<!-- end -->"
     path = ROOT / "docs" / page

@@ -1,8 +1,8 @@
 """What artifacts for CUDA compute, without a GPU: their Triton kernels by Triton's interpreter, against eager.
 
-`make interpreter` (`python -m benchmarks.interpreter`), on the made-up device (docs/made-up-cuda.md), with a CUDA build
-of torch in an environment of its own (5 GB); an hour on 2 cores. The exit status is 1 when a row or a kernel is not
-equal to eager, but for the rows that cannot be had here (WITHOUT).
+`make interpreter` (`python -m benchmarks.interpreter`), on the made-up device
+(docs/explanation/made-up-cuda.md), with a CUDA build of torch in an environment of its own (5 GB); an hour on 2 cores.
+The exit status is 1 when a row or a kernel is not equal to eager, except rows that cannot be had here (WITHOUT).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from benchmarks.harness.result import markdown, write_part
 from benchmarks.interpreter.table import HEADERS, KERNEL_STATES, Row, examine, row_of
 
 MARK = "make interpreter ARGS=--docs"
-# Which eager cannot run on the made-up device, or no artifact has; docs/benchmarks.md says why of each.
+# Which eager cannot run on the made-up device, or no artifact has; docs/reference/benchmarks.md says why of each.
 WITHOUT = frozenset({
     "operator_of_a_library", "numpy_functions", "numpy_methods_and_operators", "all_dynamic_with_floats_of_modules",
     "attention_flash_attention", "frozen_linear", "frozen_convolution", "freezing_by_option",
@@ -58,7 +58,7 @@ def main() -> int:
     parser.add_argument(
         "--read", action="append", type=Path, metavar="FILE", help="run nothing: such a file has what was found"
     )
-    parser.add_argument("--docs", action="store_true", help="write the tables of docs/benchmarks.md")
+    parser.add_argument("--docs", action="store_true", help="write the tables of docs/reference/benchmarks.md")
     arguments = parser.parse_args()
     if arguments.read is None and not os.environ.get("CUDA_MADE_UP"):
         return _on_made_up(arguments.torch, arguments.device)

@@ -33,7 +33,7 @@ def main() -> int:
     parser.add_argument(
         "--read", action="append", type=Path, metavar="FILE", help="run nothing: such a file has the answers"
     )
-    parser.add_argument("--docs", action="store_true", help="write the tables of docs/benchmarks.md")
+    parser.add_argument("--docs", action="store_true", help="write the tables of docs/reference/benchmarks.md")
     arguments = parser.parse_args()
     console, say = begin(160)
     started = time.monotonic()

@@ -26,7 +26,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.programs", description=__doc__)
     parser.add_argument("--only", action="append", metavar="NAME", help="these programs (repeatable; a,b)")
     parser.add_argument("--json", metavar="FILE", help="write the rows there")
-    parser.add_argument("--docs", action="store_true", help="write the tables of docs/coverage.md")
+    parser.add_argument("--docs", action="store_true", help="write the tables of docs/reference/coverage.md")
     arguments = parser.parse_args()
     names = chosen(parser, arguments.only, PROGRAMS)
     console, say = begin(200)
@@ -79,7 +79,7 @@ def _write_page(rows: Sequence[Row], sums: Sequence[str]) -> None:
     told = [[f"`{reason}`", str(number)] for reason, number in reasons.most_common()]
     described = [[row.about, *row.cells()[1:]] for row in rows]
     tables = markdown(HEADERS, described), markdown(["reason", "graphs or functions"], told)
-    write_part("make programs ARGS=--docs", ["\n".join(sums), *tables], "coverage.md")
+    write_part("make programs ARGS=--docs", ["\n".join(sums), *tables], "reference/coverage.md")
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ def main() -> int:
     parser.add_argument(
         "--read", action="append", type=Path, metavar="FILE", help="run nothing: such a file has the rows"
     )
-    parser.add_argument("--docs", action="store_true", help="write the table of docs/coverage.md")
+    parser.add_argument("--docs", action="store_true", help="write the table of docs/reference/coverage.md")
     arguments = parser.parse_args()
     names = chosen(parser, arguments.only, CASES)
     console, say = begin(200)
@@ -70,7 +70,7 @@ def _sums(rows: Sequence[Row]) -> list[str]:
 def write_page(rows: Sequence[Row]) -> None:
     told = [[row.about, row.kind, *row.cells()[1:]] for row in rows]
     table = markdown(["case", "kind", *HEADERS[1:]], told)
-    write_part("make ranks ARGS=--docs", ["\n".join(_sums(rows)), table, _reasons(rows)], "coverage.md")
+    write_part("make ranks ARGS=--docs", ["\n".join(_sums(rows)), table, _reasons(rows)], "reference/coverage.md")
 
 
 def _reasons(rows: Sequence[Row]) -> str:

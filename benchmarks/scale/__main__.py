@@ -23,7 +23,7 @@ from benchmarks.scale.daemon import client_spec, measure_clients, measure_queue,
 from benchmarks.scale.store import copies, measure_store
 from precompiled.store.artifacts import Store
 
-PAGE = ROOT / "docs" / "scale.md"
+PAGE = ROOT / "docs" / "reference" / "scale.md"
 BEGIN, END = "<!-- begin: make bench-scale ARGS=--docs -->", "<!-- end -->"
 
 
@@ -67,7 +67,7 @@ def measure(scale: Scale, say: Say) -> tuple[list[Table], int]:
 
 
 def write_page(tables: Sequence[Table]) -> None:
-    """Replace the figures in docs/scale.md."""
+    """Replace the figures in docs/reference/scale.md."""
     facts = machine()
     figures = "\n\n".join(
         [
@@ -84,7 +84,7 @@ def write_page(tables: Sequence[Table]) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.scale", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="fewer of everything: does it work")
-    parser.add_argument("--docs", action="store_true", help="put the tables into docs/scale.md")
+    parser.add_argument("--docs", action="store_true", help="put the tables into docs/reference/scale.md")
     arguments = parser.parse_args()
     console, say = begin(180)
     started = time.monotonic()

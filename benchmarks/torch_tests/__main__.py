@@ -38,7 +38,7 @@ def main() -> int:
     parser.add_argument(
         "--read", action="append", type=Path, default=[], metavar="FILE", help="such a file has what was told: add it"
     )
-    parser.add_argument("--docs", action="store_true", help="write the tables of docs/benchmarks.md")
+    parser.add_argument("--docs", action="store_true", help="write the tables of docs/reference/benchmarks.md")
     arguments = parser.parse_args()
     files: list[Path] = []
     for path in arguments.path:

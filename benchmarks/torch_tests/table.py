@@ -28,7 +28,8 @@ KINDS = {
     "looks at the code that Inductor wrote": re.compile(r"\b(source_)?codes?\b|FileCheck|run_and_get_"),
     "looks at what Inductor counted": re.compile(r"\b_?metrics\.|\bcounters?\b|_counts?\b"),
     "looks at a profile": re.compile(r"\bprofiler?\b"),
-    "looks at the name of an autograd node": re.compile(r"\bgrad_fn\.(__class__|name\b)"),  # docs/stand-in.md
+    # docs/explanation/stand-in.md
+    "looks at the name of an autograd node": re.compile(r"\bgrad_fn\.(__class__|name\b)"),
 }
 OURS = "ours"
 

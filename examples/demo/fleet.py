@@ -41,7 +41,7 @@ class Fleet(Show):
         "Three hosts (stores, daemons) on this machine, and a bucket that is 50 ms away. A and B start at once and\n"
         "empty, C later and empty, then again. This takes two to four minutes on two cores.\n"
     )
-    try_it = "Your own: [bold]PRECOMPILED_REMOTE=s3://bucket/prefix[/], on each host (docs/fleet.md)."
+    try_it = "Your own: [bold]PRECOMPILED_REMOTE=s3://bucket/prefix[/], on each host (docs/guides/fleet.md)."
 
     def __init__(self, console: Console, directory: Path) -> None:
         super().__init__(console, directory)

@@ -1,4 +1,4 @@
-"""The command line: `precompiled COMMAND`. See docs/cli.md."""
+"""The command line: `precompiled COMMAND`. See docs/reference/cli.md."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ def bake_command(
     )
     document["target"] = None if target is None else target.kind.name
     if target is not None:
-        text += f"\nFor {target.kind.name}; nothing in it was chosen by a measured time (docs/targets.md)."
+        text += f"\nFor {target.kind.name}; nothing in it was chosen by a measured time (docs/guides/targets.md)."
     if left:
         text += "\nNot in it, or not always: " + ", ".join(f"{code} {count}" for code, count in sorted(left.items()))
         text += " (`precompiled explain CODE` says what each means)."

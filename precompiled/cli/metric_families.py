@@ -1,4 +1,4 @@
-"""All metrics, by name: what each is, and where it comes from. The page docs/seeing.md has the same names.
+"""All metrics, by name: what each is, and where it comes from. The page docs/guides/seeing.md has the same names.
 
 From the documents of `status`, `stats` and the remote's helper to families of prometheus_client: nothing is asked here.
 """

@@ -1,4 +1,4 @@
-"""--target: a command whose GPU is made up, so that what it compiles is for one that is not here (docs/targets.md)."""
+"""--target: run a command on a made-up GPU, to compile for a GPU that this host lacks (docs/guides/targets.md)."""
 
 from __future__ import annotations
 

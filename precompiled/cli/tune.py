@@ -1,4 +1,4 @@
-"""tune: compiles again, beside this host's GPU, what was made where nothing could be measured (docs/targets.md)."""
+"""tune: recompile, on this host's GPU, artifacts that were built without a GPU (docs/guides/targets.md)."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ class Ahead(Protocol):
 
 
 class Recorder(Protocol):
-    """client/recorder.Recorder: this process is a watch's capture (docs/watch.md)."""
+    """client/recorder.Recorder: this process is a watch's capture (docs/guides/watch.md)."""
 
     def graph(
         self, report: GraphReport, state: str, *, files: Iterable[str] = (), slots: Iterable[int] = (),

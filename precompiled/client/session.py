@@ -63,7 +63,7 @@ class Session:
         self.connection = Connection(self.settings)
         self.pending = Pending(self)
         self.safe_points = SafePoints()
-        # Set where this process is a watch's capture (docs/watch.md): graphs are captured, and not served.
+        # Set where this process is a watch's capture (docs/guides/watch.md): graphs are captured, and not served.
         self.recorder: Recorder | None = PROCESS.recorder
         # Set below `--target`: what is compiled is for a GPU that is not here. Kernels do not run there, but operators
         # do, so calls run eager for ever: values are as near to real ones as they can be (docs/decisions/0046).

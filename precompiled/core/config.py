@@ -22,7 +22,7 @@ MAX_BASES = 16
 
 
 def _setting(default: Any, meaning: str) -> Any:
-    """``meaning``: for people, in `precompiled config NAME` and docs/settings.md."""
+    """``meaning``: for people, in `precompiled config NAME` and docs/reference/settings.md."""
     return field(default=default, metadata={"meaning": meaning})
 
 
@@ -56,8 +56,8 @@ class Settings:
     )
     compile_without_gpu: bool = _setting(
         False,
-        "workers take no memory of a GPU: they compile for one like it that is made up (docs/targets.md), and a farm's "
-        "nodes need none. What a compile would measure is decided without",
+        "workers take no memory of a GPU: they compile for one like it that is made up (docs/guides/targets.md), and a "
+        "farm's nodes need none. What a compile would measure is decided without",
     )
     package_audit: float = _setting(0.02, "fraction of processes that trace nevertheless, and compare; 0: none")
     # -- both

@@ -1,6 +1,6 @@
 """Where the store, the socket, the lock, the log and the settings lie. Every file of ours asks this module.
 
-The first directory that exists counts (docs/settings.md has the table for users, decision 0055 says why)::
+The first directory that exists counts (docs/reference/settings.md has the table for users, decision 0055 says why)::
 
     store      /var/cache/precompiled/<uid>   while a system daemon runs
                $XDG_CACHE_HOME/precompiled

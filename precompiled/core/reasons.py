@@ -1,7 +1,7 @@
 """Every stable reason code: what it means, what becomes of the graph, and what can be done about it.
 
 ``outcome`` tells the client what to do, ``precompiled explain CODE`` shows a row, and ``python tools/reasons_page.py``
-makes docs/reasons.md from the table. Codes are written out where they are raised, too;
+makes docs/reference/reasons.md from the table. Codes are written out where they are raised, too;
 tests/core/test_reasons.py compares.
 """
 
@@ -16,7 +16,7 @@ from precompiled.core import words
 
 
 class Kind(Enum):
-    """Where a code turns up; the values are the headings of docs/reasons.md."""
+    """Where a code turns up; the values are the headings of docs/reference/reasons.md."""
 
     BYPASS = "Bypass: this graph is not sent to the daemon (in process)"
     FAILURE = "Failure records: the worker could not make an artifact"
@@ -41,7 +41,7 @@ class Outcome(Enum):
 
 @dataclass(frozen=True)
 class Reason:
-    """One code. The texts are Markdown for docs/reasons.md, with links that are relative to docs/."""
+    """One code. The texts are Markdown for docs/reference/reasons.md, with links that are relative to docs/."""
 
     kind: Kind
     outcome: Outcome | None  # None: no graph depends on it
@@ -136,7 +136,7 @@ _TABLE = (
         "environment; or an object with slots", "define it at the top level of a module"),
     _bypass("device-index",
         "the graph runs on `cuda:1` or higher, and names it by a number alone, `x.to(1)`; or its artifact names "
-        "`cuda:0` in a way that cannot be moved ([how artifacts move](decisions/0035-artifacts-for-any-index.md))",
+        "`cuda:0` in a way that cannot be moved ([how artifacts move](../decisions/0035-artifacts-for-any-index.md))",
         "write `torch.device(\"cuda\", index)`, or give each process its GPU with `CUDA_VISIBLE_DEVICES`"),
     _bypass("dtensor-state",
         "DTensors with sharding rules or handlers of your own (`register_sharding`), under "
@@ -144,7 +144,7 @@ _TABLE = (
     _bypass("exported-graph", "a graph of `torch.export`, which takes other arguments than its placeholders",
         "compile the original module"),
     _bypass("freezing",
-        "Inductor's freezing ([how it is served](decisions/0025-frozen-weights-by-content.md)) on a GPU, with "
+        "Inductor's freezing ([how it is served](../decisions/0025-frozen-weights-by-content.md)) on a GPU, with "
         "`freezing_discard_parameters`, of weights that are no plain tensors, or of more bytes than `max_graph_bytes`",
         "leave `freezing` or `freezing_discard_parameters` off, or raise `max_graph_bytes`"),
     _bypass("fx-wrapper", "`fx_wrapper` has no code to keep: what it makes is an object of the process",
@@ -220,7 +220,7 @@ _TABLE = (
 
     _failure(_IN_PROCESS, "compile-error", "torch raised in the worker; the message has its traceback",
         "See the log",
-        then=", where torch raises the same as without us ([why](decisions/0018-torchs-errors-are-raised.md)), or "
+        then=", where torch raises the same as without us ([why](../decisions/0018-torchs-errors-are-raised.md)), or "
         "compiles it: then it is `worker-only-error`. Eager only where neither can be said"),
     _failure(_IN_PROCESS, "no-compiler",
         "this host builds no kernels: no working C++ compiler, no Python headers, no `ptxas`; no failure is recorded "
@@ -243,7 +243,8 @@ _TABLE = (
         "the worker is not what the client is (another torch, compiler, CPU or variable); the message has both",
         "Start clients and daemon from one virtual environment, or report which fact should not count"),
     _failure(_IN_PROCESS, "made-up-device",
-        "the worker's GPU is a [made-up one](made-up-cuda.md), and the compile asked it for a time, or to run a kernel",
+        "the worker's GPU is a [made-up one](../explanation/made-up-cuda.md), and the compile asked it for a "
+        "time, or to run a kernel",
         "Compile it where the GPU is"),
     _failure(_IN_PROCESS, "hidden-cpu-kernels",
         "the compile of a graph that has values on a GPU alone made kernels for the CPU (a backward that a custom op "
@@ -309,7 +310,7 @@ _TABLE = (
         "the worker found too little memory on the GPU, or none for a context of its own, as in exclusive-process "
         "mode; nothing is kept about the graph",
         "Leave room there, compile before the program fills it (`precompiled.wait()`), or "
-        "[without the GPU](targets.md#compiles-without-the-gpu)"),
+        "[without the GPU](../guides/targets.md#compiles-without-the-gpu)"),
     _daemon(_IN_PROCESS, "no-made-up-gpu",
         "`compile_without_gpu` is on, and no GPU can be made up here: no CUDA build of torch, no compiler, no headers",
         "The message says what to install; or switch it off"),
@@ -400,7 +401,7 @@ _TABLE = (
         "a bug: report it, with the story in the daemon's log"),
 
     _watch("watch-needs-own-daemon", "the daemon serves all users, and would have to run your code",
-        "directories of your own, as the message says ([watch.md](watch.md))"),
+        "directories of your own, as the message says ([watch.md](../guides/watch.md))"),
     _watch("nothing-to-watch", "no entry point and no command was named, and nothing is registered",
         "`precompiled watch pkg.module:factory`"),
     _watch("entry-point", "the target names no factory, or the factory returns something else than pairs",
@@ -450,7 +451,7 @@ _TABLE = (
 
     _farm("farm-unusable",
         "the farm cannot be used as it is set up: no Ray here, no cluster at its address, no node that offers to "
-        "compile, a helper that cannot be started", "as the message says: [farm.md](farm.md)",
+        "compile, a helper that cannot be started", "as the message says: [farm.md](../guides/farm.md)",
         then="it is tried again after half a minute"),
     _farm("farm-environment",
         "a node is not as this host is (precompiled, Python, torch, compiler, CPU), or cannot run a worker: the "
@@ -490,7 +491,7 @@ _TABLE = (
     _package("package-internal-error", "a bug of ours", "report it, with the log"),
     _package("package-device-numbers",
         "the code asks the GPU for its memory, cache or clocks, which a trace takes for constants: GPUs of one name "
-        "differ in them, and those of a [GPU that is not here](targets.md) are a data sheet's",
+        "differ in them, and those of a [GPU that is not here](../guides/targets.md) are a data sheet's",
         "ask outside of what is compiled"),
     _package("package-mode",
         "traced under a torch function mode, a functorch transform, `torch.export`, or "

@@ -1,4 +1,4 @@
-"""The farm (docs/farm.md, docs/decisions/0051): a Ray cluster that compiles what no worker of this host has room for.
+"""The farm (docs/guides/farm.md, docs/decisions/0051): a Ray cluster that compiles the jobs that find no worker here.
 
 ::
 

@@ -17,7 +17,7 @@ def variables(python: str, devices: str, state: Path) -> dict[str, str]:
     """What a process of ``python`` needs besides its other variables to have ``devices`` (kinds, "h100,a100").
 
     Writes a line into that environment's site-packages, which does nothing in other processes, and builds the device
-    where it is not built. ``state``: a folder for what these processes share (docs/made-up-cuda.md).
+    where it is not built. ``state``: a folder for what these processes share (docs/explanation/made-up-cuda.md).
     """
     asked = "import sysconfig; print(sysconfig.get_path('purelib'))"
     site = subprocess.run([python, "-c", asked], capture_output=True, text=True, check=True).stdout.strip()

@@ -3,7 +3,7 @@
 Called from outside: ``install`` and ``remove`` (by routing.py), ``portable.save`` and ``portable.load`` (by
 precompiled.save_package and load_package). ``automatic``: what happens at each frame that Dynamo would trace;
 ``source_files`` and ``requirements``: what must be the same around a frame; ``describe``: objects as data that means
-the same in another process; ``dynamo``: all that needs Dynamo. How packages work: docs/packages.md,
+the same in another process; ``dynamo``: all that needs Dynamo. How packages work: docs/explanation/packages.md,
 docs/decisions/0012-packages.md.
 """
 

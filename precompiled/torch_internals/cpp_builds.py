@@ -11,7 +11,7 @@ torch's directory for temporary files, and nobody else can have put it there, it
 killed as well, so a build that fails with a header is tried once more without.
 
 All of torch's C++ builds go through one function, which is where this file sits. The other caches that a worker uses
-below the scratch directory are renamed into their places by those who write them (docs/artifact-format.md).
+below the scratch directory are renamed into their places by those who write them (docs/reference/artifact-format.md).
 
 Private names: torch._inductor.cpp_builder.run_compile_cmd, torch._inductor.codecache.{_HEADER_DIR, _HEADER_LOCK_DIR,
 _precompile_header, CacheBase.get_local_cache_path}. Checked on 2.11.0, 2.13.0, 2.15.0.

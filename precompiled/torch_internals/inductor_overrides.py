@@ -5,7 +5,7 @@
 
 Whose a function is, its file says, and those of the functions that it wraps or holds. An entry that is gone, or a
 lowering that became a call of eager code (``make_fallback``), is known by how the tables were at the first look: what a
-program has done before is not seen (docs/limits.md). Torch itself adds to its tables, and takes nothing away.
+program has done before is not seen (docs/reference/limits.md). Torch itself adds to its tables, and takes nothing away.
 
 Private names: torch._inductor.lowering.{lowerings, user_lowerings (2.13, 2.15)},
 torch._inductor.decomposition.{decompositions, extra_random_decomps}, torch._ops.OpOverload._schema,

@@ -1,8 +1,8 @@
 """What runs until an artifact is there: the graph, eagerly, such that the program around it cannot tell.
 
-What may differ from the compiled run and what never does is a contract (docs/stand-in.md). What autograd sees of it is
-in autograd_edges.py; when it may be called at all, in surroundings.py. And its operators must have an eager run that
-means what the program says. Some have not. Activation checkpointing inside of a graph does not restore the random
+What may differ from the compiled run and what never does is a contract (docs/explanation/stand-in.md). What autograd
+sees of it is in autograd_edges.py; when it may be called at all, in surroundings.py. And its operators must have an
+eager run that means what the program says. Some have not. Activation checkpointing inside of a graph does not restore the random
 state when it computes again (torch/_higher_order_ops/wrap.py: preserve_rng_state=False; the partitioner is meant to see
 to it), and nested compile regions cannot be differentiated. Both are calls of a graph: so they are run as
 ``torch.utils.checkpoint.checkpoint`` and as a plain call. And a batch norm in training saves its running statistics,

@@ -1,4 +1,4 @@
-"""The watcher: a process of the daemon's that watches source files and captures graphs again (docs/watch.md).
+"""The watcher: a process of the daemon's that watches source files and captures graphs again (docs/guides/watch.md).
 
 ::
 

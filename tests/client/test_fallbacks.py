@@ -790,7 +790,7 @@ def raised(here: ThisProcess, **compile_arguments: Any) -> NotServed:
 
 
 def says_what_to_do(error: NotServed, code: str) -> None:
-    assert error.code == code and f"({code})" in str(error) and "docs/reasons.md" in error.action
+    assert error.code == code and f"({code})" in str(error) and "docs/reference/reasons.md" in error.action
     advice = REASONS[code].plain_advice.rstrip(".")
     assert not advice or str(error).count(advice) == 1
     assert error.graph.startswith("double [") and error.graph in error.message

@@ -30,7 +30,7 @@ def test_no_message_words_it_by_itself_or_names_an_extra_that_is_none() -> None:
     assert named and named <= extras()
 
 
-@pytest.mark.parametrize("page", ["farm.md", "remote.md", "seeing.md"])
+@pytest.mark.parametrize("page", ["guides/farm.md", "guides/remote.md", "guides/seeing.md"])
 def test_pages_install_what_there_is(page: str) -> None:
     named = re.findall(r"pip install '\.\[([\w-]+)\]'", (ROOT / "docs" / page).read_text())
     assert named and set(named) <= extras()

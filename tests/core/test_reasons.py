@@ -1,5 +1,5 @@
-"""core/reasons.py has every stable code of the sources, and no other; docs/reasons.md is made of it; and each code is
-provoked by a test.
+"""core/reasons.py has exactly the stable codes of the sources; docs/reference/reasons.md is generated from it; a test
+provokes each code.
 
 A test that provokes a code says so with ``@pytest.mark.reason("code", ...)``, and names it in what it asserts."""
 
@@ -87,7 +87,7 @@ def in_the_sources() -> set[str]:
 
 
 def in_the_page() -> list[str]:
-    return re.findall(r"^\| `([a-z0-9-]+)` \|", (ROOT / "docs" / "reasons.md").read_text(), re.MULTILINE)
+    return re.findall(r"^\| `([a-z0-9-]+)` \|", (ROOT / "docs" / "reference" / "reasons.md").read_text(), re.MULTILINE)
 
 
 def test_every_code_is_in_the_table() -> None:
@@ -106,7 +106,7 @@ def test_the_table_has_each_code_once() -> None:
 
 
 def test_the_page_is_up_to_date() -> None:
-    page = (ROOT / "docs" / "reasons.md").read_text()
+    page = (ROOT / "docs" / "reference" / "reasons.md").read_text()
     made = runpy.run_path(str(ROOT / "tools" / "reasons_page.py"))["page"](page)
     assert page == made, "run `python tools/reasons_page.py`"
     assert in_the_page() == list(REASONS)

@@ -1,4 +1,4 @@
-"""examples/deploy: what of the recipes can run, runs; what cannot is held against its schema (docs/deploying.md)."""
+"""examples/deploy: recipes that can run run here; the others match their schema (docs/guides/deploying.md)."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ def test_ranks_are_right_served_compiled_once_and_trace_once(tmp_path: Path, mon
     for row in rows[:2]:
         assert row.compiled[0] <= row.of_one_rank, row
 
-    page = tmp_path / "docs" / "coverage.md"
+    page = tmp_path / "docs" / "reference" / "coverage.md"
     page.parent.mkdir()
     page.write_text("before\n<!-- made by make ranks ARGS=--docs -->\nold\n<!-- end -->\nafter\n")
     monkeypatch.setattr(result, "ROOT", tmp_path)

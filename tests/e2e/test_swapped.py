@@ -1,4 +1,4 @@
-"""What a program sees before a swap it sees after it, with real artifacts (docs/stand-in.md)."""
+"""What a program sees before a swap it sees after it, with real artifacts (docs/explanation/stand-in.md)."""
 
 from __future__ import annotations
 

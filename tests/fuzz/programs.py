@@ -107,7 +107,7 @@ def _wider(plan: Plan) -> Plan:
     blocks = [block(*plan.blocks[0])] * len(plan.blocks) if plan.shared else [block(*each) for each in plan.blocks]
     inside = {name for names, _ in blocks for name in names}
     outputs = {output for _, output in blocks}
-    # What a graph had changed before it failed may differ (docs/stand-in.md).
+    # What a graph had changed before it failed may differ (docs/explanation/stand-in.md).
     may_fail = "lookup" in inside and not inside & {"buffer", "batch-norm"} and "changes-input" not in outputs
     return replace(
         plan,
@@ -279,7 +279,7 @@ class Run:
     def story(self) -> Story:
         """Carry it out, from the start."""
         # Where a recomputation ends when it has what it was for, eager has not come to all of the graph's changes of
-        # buffers, and compiled code to none: docs/stand-in.md.
+        # buffers, and compiled code to none: docs/explanation/stand-in.md.
         changes = any(name in ("buffer", "batch-norm") for inside, _ in self.plan.blocks for name in inside)
         with set_checkpoint_early_stop(not changes):
             return self._story()

@@ -24,7 +24,7 @@ TEXTS = (b"@triton.jit", b"tt.func public", b"ttg.num-warps", b"target datalayou
 def test_an_artifact_has_no_texts_of_tritons(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """Prints both sizes: the figure of docs/benchmarks.md."""
+    """Prints both sizes: the figure of docs/reference/benchmarks.md."""
     # Inductor sets the second one for good where it is not set, and later tests' processes would inherit it.
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "triton"))

@@ -11,12 +11,16 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = ROOT / "docs" / "upgrading.md"
+PAGE = ROOT / "docs" / "guides" / "upgrading.md"
 
 
 @pytest.mark.parametrize(
     ("tool", "page"),
-    [("man_page.py", "precompiled.1"), ("api_page.py", "api.md"), ("settings_page.py", "settings.md")],
+    [
+        ("man_page.py", "precompiled.1"),
+        ("api_page.py", "reference/api.md"),
+        ("settings_page.py", "reference/settings.md"),
+    ],
 )
 def test_the_page_is_what_its_tool_makes(tool: str, page: str) -> None:
     made = runpy.run_path(str(ROOT / "tools" / tool))["page"]()
@@ -33,7 +37,7 @@ def test_the_numbers_of_formats_are_told_as_they_are() -> None:
     here = [wire.PROTOCOL, artifact_format.FORMAT, key.SCHEMA, package_format.FORMAT, portable_format.FORMAT,
             envelope.FORMAT]  # fmt: skip
     rows = re.findall(r"^\|[^|]+\| `\w+\.(?:PROTOCOL|FORMAT|SCHEMA)` \| (\d+) \|", PAGE.read_text(), re.MULTILINE)
-    assert [int(number) for number in rows] == here, "docs/upgrading.md and CHANGELOG.md tell the numbers"
+    assert [int(number) for number in rows] == here, "docs/guides/upgrading.md and CHANGELOG.md tell the numbers"
     said = "Protocol {}, artifacts {}, keys {}, entries of packages {}, package files {}, objects of a remote {}."
     assert said.format(*here) in (ROOT / "CHANGELOG.md").read_text()
 

@@ -1,5 +1,5 @@
 """Private torch names stay in rooms that are marked for them, where each file lists those that it uses and the versions
-they were checked on. docs/private-torch-names.md is made of these lists.
+they were checked on. docs/reference/private-torch-names.md is made of these lists.
 
 Read from the syntax tree: the project's own rule, which no linter knows. Attributes of values (``module._x``) cannot be
 told apart from other people's and are not looked at, but for those of objects that only torch makes.
@@ -71,7 +71,7 @@ def test_each_file_lists_the_names_that_it_uses(path: Path) -> None:
 
 
 def test_the_page_is_up_to_date() -> None:
-    page = (ROOT / "docs" / "private-torch-names.md").read_text()
+    page = (ROOT / "docs" / "reference" / "private-torch-names.md").read_text()
     assert page == PAGE["page"](page), "run `python tools/private_names_page.py`"
 
 

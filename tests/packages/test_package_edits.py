@@ -1,7 +1,7 @@
 """A program after an edit: never another answer than eager's, and nothing is traced where the edit can change nothing.
 
 One program is run once. Then its edited forms are: each edit alone, and edits drawn together. The edits of one list
-must leave its package in use, those of the other must not (docs/packages.md, "After an edit").
+must leave its package in use, those of the other must not (docs/explanation/packages.md, "After an edit").
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ def test_verify(kind: str, tmp_path: Path) -> None:
 
 
 def test_security_score(tmp_path: Path) -> None:
-    """A failure means that somebody has opened the unit: say why there and in docs/systemd.md, with the new score.
+    """A failure means that the unit is less strict: say why there and in docs/guides/systemd.md, with the new score.
 
     The threshold (in tenths) leaves room for what later versions of systemd look at.
     """

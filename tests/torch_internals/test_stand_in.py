@@ -1,5 +1,5 @@
-"""The contract of the stand-in (docs/stand-in.md), row by row: what a program sees of a graph that runs eager until its
-artifact is there is what it sees of plain ``torch.compile``.
+"""The contract of the stand-in (docs/explanation/stand-in.md), row by row: until its artifact is
+there, a program sees of a graph what it sees of plain ``torch.compile``.
 
 Plain is AOTAutograd with Inductor's passes and partitioner, and ATen's operators in place of generated code
 (tests/fuzz/contenders.py); the stand-in runs in a process whose daemon never answers.

@@ -36,7 +36,7 @@ EXPECTED = {
     "2.11.0": dict.fromkeys(  # its bytecode needs no module
         ("module_that_the_bytecode_needs_by_another_name", "module_that_the_bytecode_needs_is_gone"), USED
     ),
-    "2.15.0": {"namedtuple_of_a_transform": TRACED},  # docs/packages.md: what follows a torch.func.jvp
+    "2.15.0": {"namedtuple_of_a_transform": TRACED},  # docs/explanation/packages.md: what follows a torch.func.jvp
 }
 
 
