@@ -1,15 +1,16 @@
-"""What runs until an artifact is there: the graph, eagerly, such that the program around it cannot tell.
+"""The stand-in: the eager run of a graph until its artifact exists. The program cannot tell it from compiled code.
 
-What may differ from the compiled run and what never does is a contract (docs/explanation/stand-in.md). What autograd
-sees of it is in autograd_edges.py; when it may be called at all, in surroundings.py. And its operators must have an
-eager run that means what the program says. Some have not. Activation checkpointing inside of a graph does not restore the random
-state when it computes again (torch/_higher_order_ops/wrap.py: preserve_rng_state=False; the partitioner is meant to see
-to it), and nested compile regions cannot be differentiated. Both are calls of a graph: so they are run as
-``torch.utils.checkpoint.checkpoint`` and as a plain call. And a batch norm in training saves its running statistics,
-whose values its backward does not read: a compiled call before that backward changes them, in a way that autograd
-takes for an error, where two compiled or two eager calls do not. Last, some operators keep their input although all
-that their backward asks is where it was greater than something: compiled code keeps that, and the caller may change the
-input meanwhile. They get a copy.
+docs/explanation/stand-in.md is the contract: what may differ from the compiled run. autograd_edges.py has
+autograd's view of the stand-in; surroundings.py decides when it may run at all. Some operators need help to run eager:
+
+- Activation checkpointing inside a graph does not restore the random state when it recomputes
+  (torch/_higher_order_ops/wrap.py: preserve_rng_state=False; the partitioner is expected to handle it). It runs as
+  ``torch.utils.checkpoint.checkpoint`` instead.
+- Nested compile regions cannot be differentiated. They run as a plain call.
+- A batch norm in training saves its running statistics, although its backward does not read their values. If a compiled
+  call before that backward changes them, autograd raises an error that plain torch does not raise.
+- Some operators save their input although their backward needs only a mask of it. Compiled code saves the mask, so the
+  caller may change the input meanwhile. These operators get a copy.
 
 Private names: torch.ops.higher_order.{tag_activation_checkpoint, wrap_activation_checkpoint, invoke_subgraph},
 torch._ops.HigherOrderOperator._name, torch.fx.GraphModule.meta["_checkpoint_context_fn"],
