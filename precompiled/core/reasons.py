@@ -1,4 +1,4 @@
-"""Every stable reason code: what it means, what becomes of the graph, and what can be done about it.
+"""Every stable reason code: its meaning, what happens to the graph, and what the user can do.
 
 ``outcome`` tells the client what to do, ``precompiled explain CODE`` shows a row, and ``python tools/reasons_page.py``
 makes docs/reference/reasons.md from the table. Codes are written out where they are raised, too;
@@ -7,6 +7,7 @@ tests/core/test_reasons.py compares.
 
 from __future__ import annotations
 
+import posixpath
 import re
 from dataclasses import dataclass
 from enum import Enum
@@ -16,7 +17,7 @@ from precompiled.core import words
 
 
 class Kind(Enum):
-    """Where a code turns up; the values are the headings of docs/reference/reasons.md."""
+    """Where a code occurs; the values are the headings of docs/reference/reasons.md."""
 
     BYPASS = "Bypass: this graph is not sent to the daemon (in process)"
     FAILURE = "Failure records: the worker could not make an artifact"
@@ -32,24 +33,24 @@ class Kind(Enum):
 
 
 class Outcome(Enum):
-    """What becomes of a graph."""
+    """What happens to a graph."""
 
-    IN_PROCESS = "in process"  # compiled in the client, as plain torch.compile would have done it
+    IN_PROCESS = "in process"  # compiled in the client, as by plain torch.compile
     EAGER = "eager"  # not compiled in this process
-    AGAIN = "again"  # compiled or submitted anew
+    AGAIN = "again"  # compiled or submitted again
 
 
 @dataclass(frozen=True)
 class Reason:
-    """One code. The texts are Markdown for docs/reference/reasons.md, with links that are relative to docs/."""
+    """One code. The texts are Markdown for docs/reference/reasons.md, with links that are relative to that page."""
 
     kind: Kind
     outcome: Outcome | None  # None: no graph depends on it
     code: str
     meaning: str
     advice: str = ""
-    then: str = ""  # text that follows the outcome
-    running: Outcome | None = None  # the outcome of a graph that runs eager already, and may, where it differs
+    then: str = ""  # text after the outcome
+    running: Outcome | None = None  # the outcome of a graph that already runs eager, if it differs
 
     @property
     def plain_advice(self) -> str:
@@ -57,23 +58,23 @@ class Reason:
 
     @property
     def follows(self) -> str:
-        """The outcome in words; "" where there is none."""
+        """The outcome in words; "" if there is none."""
         if self.outcome is None:
             return self.then
         if self.running is None:
             return self.outcome.value + self.then
-        return f"{self.running.value} where the graph runs already, else {self.outcome.value}{self.then}"
+        return f"{self.running.value} if the graph already runs, otherwise {self.outcome.value}{self.then}"
 
 
 def plain(text: str) -> str:
-    """Markdown of the table as plain text, with links as paths in this project's sources."""
-    return re.sub(r"\[[^]]*\]\(([^)]*)\)", r"see docs/\1", text)
+    """The table's Markdown as plain text; a link becomes its path from the top of this project's sources."""
+    return re.sub(r"\[[^]]*\]\(([^)]*)\)", lambda link: f"see {posixpath.normpath(f'docs/reference/{link[1]}')}", text)
 
 
 def outcome(code: str, *, runs: bool) -> Outcome:
-    """What becomes of a graph that gets no artifact for ``code``, which may be a code of another version.
+    """What happens to a graph without an artifact, for ``code``, which may be a code of another version.
 
-    ``runs``: the graph runs eager already, and may. False for graphs that must not mix eager and compiled runs.
+    ``runs``: the graph already runs eager. False for graphs that must not mix eager and compiled runs.
     """
     reason = REASONS.get(code)
     if reason is None:
@@ -94,456 +95,418 @@ _farm = partial(Reason, Kind.FARM, None)
 _package = partial(Reason, Kind.PACKAGE, None)
 _package_file = partial(Reason, Kind.PACKAGE_FILE, None)
 
-# Each text must be understood alone: `explain` shows one row.
+# Each text must be understood alone: `explain` shows one row. A row of the page has at most 200 characters.
 _TABLE = (
-    _bypass("caches-disabled", "Inductor's caches are off (`force_disable_caches`), and an artifact is one",
+    _bypass("caches-disabled", "Inductor's caches are disabled (`force_disable_caches`), so no artifact can be used",
         "leave the caches on"),
     _bypass("no-stand-in",
-        "the graph must not run eager (collectives, whose ranks must not mix eager and compiled runs; "
-        "`flex_attention`): it waited for its artifact, and there is none by `wait_s`",
-        "see why there is none: `precompiled show KEY`"),
+        "the graph must not run eager (it has collectives or `flex_attention`), and no artifact came within `wait_s`",
+        "see why with `precompiled show KEY`"),
     _bypass("ahead-of-time",
-        "torch writes down what is compiled here (`torch.compile(...).aot_compile`, `caching_precompile`, "
-        "AOTInductor): the result is torch's own, and its calls are not counted",
-        "nothing: torch's file is the artifact"),
+        "torch writes the result to a file (`aot_compile`, `caching_precompile`, AOTInductor); calls are not counted",
+        "nothing to do: torch's file is the artifact"),
     _bypass("checkpoint-context",
-        "selective activation checkpointing whose policy a worker cannot import: a function in the program itself or "
-        "inside of another one", "move it to the top level of a module"),
+        "a checkpoint's policy is defined in the main program or in a function, so a worker cannot import it",
+        "move it to the top level of a module"),
     _bypass("collective",
-        "a collective that does not name its group, or not a functional one (`torch.ops.c10d`); or an artifact that "
-        "names its groups in an unknown way",
-        "use `torch.distributed._functional_collectives`, as torch's own layers do"),
+        "a collective names no group or is not a functional one, or its artifact cannot be moved to your groups",
+        "use `torch.distributed._functional_collectives`"),
     _bypass("cpp-wrapper",
-        "`cpp_wrapper` on a GPU, whose code names files that an artifact does not hold, or of collectives, whose code "
-        "names groups of this process",
-        "leave it off"),
+        "`cpp_wrapper` is on for a GPU or for collectives, so the code names files or groups of this process",
+        "switch `cpp_wrapper` off"),
     _bypass("custom-op",
-        "a custom op of which nobody can tell what a worker must load for it: Python has made it without a fake kernel "
-        "(by `torch.library.Library` alone), torch does not say which library has registered it (`RegisterOperators`, "
-        "a library that is not loaded from a file), or what Python registers for it; or it has several overloads, or "
-        "is autotuned (`register_custom_op_autotuning`)",
-        "in C++ use `TORCH_LIBRARY`; in Python register its fake kernel with `torch.library.register_fake`, in a "
-        "module"),
+        "a worker cannot load a custom op: no fake kernel, unknown library, several overloads, or autotuning",
+        "in C++ use `TORCH_LIBRARY`; in Python use `register_fake`, in a module"),
     _bypass("custom-op-edited",
-        "a source or a library that a worker would load (of a custom op, a tensor subclass, a checkpoint's policy) was "
-        "saved after the process started, so what is loaded may be older", "none: the next run is served"),
-    _bypass("custom-op-in-main", "a custom op that the program itself defines, and that no source says whole: a rule "
-        "of it reads more than code and constants (a closure, an object, a list, the environment), or it has tags, "
-        "effects, a library's kernels, a rule for autocast", "move it to a module"),
+        "a source or library that a worker would load was saved after this process started",
+        "nothing to do: the next run is served"),
+    _bypass("custom-op-in-main",
+        "a custom op of the main program reads objects, closures or the environment, or has tags or effects",
+        "move it to a module"),
     _bypass("custom-pass",
-        "an Inductor pass (or another setting) that is code of yours, that no import leads to (of the program itself, "
-        "in a function), and that no source says whole: a lambda, or it reads a list, a table, an object or the "
-        "environment; or an object with slots", "define it at the top level of a module"),
+        "a pass or setting is local code (main program, function): a lambda, or it reads objects or the environment",
+        "define it at the top level of a module"),
     _bypass("device-index",
-        "the graph runs on `cuda:1` or higher, and names it by a number alone, `x.to(1)`; or its artifact names "
-        "`cuda:0` in a way that cannot be moved ([how artifacts move](../decisions/0035-artifacts-for-any-index.md))",
-        "write `torch.device(\"cuda\", index)`, or give each process its GPU with `CUDA_VISIBLE_DEVICES`"),
+        "the graph names a GPU above `cuda:0` by number only, or its artifact cannot be moved "
+        "([0035](../decisions/0035-artifacts-for-any-index.md))",
+        "write `torch.device(\"cuda\", index)`"),
     _bypass("dtensor-state",
-        "DTensors with sharding rules or handlers of your own (`register_sharding`), under "
-        "`ExplicitRedistributionContext`, or with `compile_on_one_rank`: a worker has none of it", "nothing yet"),
-    _bypass("exported-graph", "a graph of `torch.export`, which takes other arguments than its placeholders",
+        "DTensors with sharding rules of yours, `ExplicitRedistributionContext` or `compile_on_one_rank`",
+        "no remedy yet"),
+    _bypass("exported-graph", "the graph comes from `torch.export`, so its arguments differ from its placeholders",
         "compile the original module"),
     _bypass("freezing",
-        "Inductor's freezing ([how it is served](../decisions/0025-frozen-weights-by-content.md)) on a GPU, with "
-        "`freezing_discard_parameters`, of weights that are no plain tensors, or of more bytes than `max_graph_bytes`",
-        "leave `freezing` or `freezing_discard_parameters` off, or raise `max_graph_bytes`"),
-    _bypass("fx-wrapper", "`fx_wrapper` has no code to keep: what it makes is an object of the process",
-        "leave it off"),
+        "the frozen weights are on a GPU, discarded, tensor subclasses, or above `max_graph_bytes` "
+        "([0025](../decisions/0025-frozen-weights-by-content.md))",
+        "switch it off, or raise the limit"),
+    _bypass("fx-wrapper", "`fx_wrapper` is on, and its result is an object of the process without code to store",
+        "switch it off"),
     _bypass("graph-attribute",
-        "the graph holds a tensor of which Dynamo says nothing, a script object or a part of a model, instead of "
-        "taking it as an input. What a compiled `optimizer.step()` works on is served",
-        "give it to the function as an argument"),
-    _bypass("higher-order-operator", "an operator with effects, or of a user's own", "nothing yet"),
-    _bypass("lookup-only", "no artifact, and the mode is `lookup`", "run once in another mode"),
+        "the graph holds a tensor unknown to Dynamo, a script object or a submodule",
+        "pass it to the function as an argument (a compiled `optimizer.step()` is served)"),
+    _bypass("higher-order-operator", "the graph uses a higher-order operator that has effects or that you defined",
+        "no remedy yet"),
+    _bypass("lookup-only", "the store has no artifact, and the mode is `lookup`", "run once in another mode"),
     _bypass("marked-node",
-        "an operation with a mark that cannot be sent (recomputation tags, hooks, compiled autograd's `steal_arg`), "
-        "several streams or their events, or a graph on a GPU for which `torch._dynamo.override_cudagraphs` asks for "
-        "other CUDA graphs than the settings",
-        "nothing yet"),
+        "a node has a tag, hook or `steal_arg`, uses several streams, or overrides CUDA graphs "
+        "(`override_cudagraphs`)",
+        "no remedy yet"),
     _bypass("direct-call",
-        "Inductor was called by name (`torch._inductor.compile`, `standalone_compile`, a backend of yours that calls "
-        "`compile_fx`, `maybe_enable_compiled_autograd`), and not by `torch.compile`: the result is torch's own, and "
-        "its calls are not counted. No error with `require`", "`torch.compile` without such a backend"),
-    _bypass("double-backward", "compiled autograd captured a backward that is to be differentiated itself",
-        "nothing: torch does not compile it either"),
+        "Inductor was called by name (`compile_fx`, for example); calls are not counted, and `require` allows them",
+        "call `torch.compile`"),
+    _bypass("double-backward", "compiled autograd captured a backward that will itself be differentiated",
+        "nothing to do: torch does not compile it either"),
     _bypass("mesh",
-        "a device mesh of the graph's DTensors that a worker cannot stand in for: without this rank or without groups, "
-        "with ranks in another order than their groups have them, of several dimensions that are flattened elsewhere, "
-        "or of a torch whose meshes are not known", "the message says which"),
+        "a worker cannot stand in for a device mesh (without this rank, reordered, or flattened dimensions)",
+        "see the message"),
     _bypass("rank-dependent",
-        "a graph with collectives under a setting of Inductor's that lets ranks agree while they compile (overlap "
-        "scheduling, aligned estimates; the message names it), or a pass that asked a worker for a rank that is not "
-        "in the key (a failure record: in process as well). Bucketed and reordered collectives are served. "
-        "`_sync_cache_decision_cross_ranks` keeps all graphs",
-        "leave the setting off, where one artifact for all ranks is worth more"),
+        "a setting lets ranks agree while they compile (overlap scheduling), or a pass read a rank that is not in the "
+        "key", "switch off the setting in the message"),
     _bypass("runtime-assertion",
-        "the graph asserts something of a value that only a run knows (`torch._check(x.item() == ...)`), in a form, "
-        "or of values, that it cannot be sent with", "nothing yet"),
-    _bypass("saved-tensors-hooks", "saved-tensor hooks that are graph modules, which torch compiles into the graph",
-        "hooks that are plain functions are served"),
-    _bypass("several-devices", "the graph uses more than one accelerator", "nothing: split it, one device each"),
-    _bypass("symbolic-scalar", "a bool, or a computed float, that Dynamo treats as symbolic is an input",
-        "`mark_dynamic` the sizes that change, rather than `dynamic=True`"),
-    _bypass("unpicklable-option", "a setting of Inductor's or functorch's is no plain value",
+        "a `torch._check` on a run-time value (`x.item() == ...`) has a form that cannot be sent", "no remedy yet"),
+    _bypass("saved-tensors-hooks", "saved-tensor hooks are graph modules, which torch compiles into the graph",
+        "use plain functions as hooks"),
+    _bypass("several-devices", "the graph uses more than one accelerator", "split it into one graph per device"),
+    _bypass("symbolic-scalar", "a bool or a computed float that Dynamo treats as symbolic is an input",
+        "use `mark_dynamic` on the sizes that change instead of `dynamic=True`"),
+    _bypass("unpicklable-option", "a setting of Inductor or functorch is not a plain value",
         "use plain values in `options=`"),
-    _bypass("unsupported-argument", "an operation has an argument of a type that has no canonical form",
+    _bypass("unsupported-argument", "an operation has an argument of a type that cannot be encoded",
         "pass plain Python values"),
-    _bypass("unsupported-device", "neither CPU nor CUDA", "nothing yet"),
+    _bypass("unsupported-device", "the graph runs on a device other than CPU and CUDA", "no remedy yet"),
     _bypass("unsupported-input",
-        "an input is sparse, quantized, nested, a lazy conjugate, or a tensor subclass that a worker cannot rebuild: "
-        "a DTensor on torch 2.11, or of a tensor that is still being gathered; one that no import leads to (of the "
-        "program itself, in a function), and that no source says whole (its methods read a list, a table, an object or "
-        "the environment, or are decorated; it has a metaclass; operators or pytree know it); two classes of one "
-        "source",
-        "pass plain tensors (`.resolve_conj()`); move the class to the top level of a module"),
-    _bypass("unsupported-node", "a kind of node that Dynamo's graphs do not have", "report it"),
-    _bypass("unsupported-size", "a symbolic size of a form that has no canonical form", "`mark_dynamic` fewer sizes"),
+        "a sparse, quantized, nested or lazily conjugate input, or a class that a worker cannot rebuild",
+        "pass plain tensors (`.resolve_conj()`), or move the class to a module"),
+    _bypass("unsupported-node", "the graph has a kind of node that Dynamo's graphs do not have", "report it"),
+    _bypass("unsupported-size", "a symbolic size has a form that cannot be encoded",
+        "use `mark_dynamic` on fewer sizes"),
     _bypass("vllm-context",
-        "a piece of vLLM's graph whose passes a worker cannot make again: they are more than vLLM's configuration "
-        "says, or read a part of it that is not sent (the message names it); or Inductor is to cut the graph "
-        "(`use_inductor_graph_partition`)",
-        "leave the pass off, where what is compiled once is worth more"),
+        "a worker cannot recreate vLLM's passes, or `use_inductor_graph_partition` is on; the message says which",
+        "switch that pass or setting off"),
     _bypass("user-kernel",
-        "a Triton kernel that no import leads to (of the program itself, in a function), and that no source says whole "
-        "(it has a closure, or reads more than kernels, constants and modules); or an argument or setting of one that "
-        "is no plain value",
+        "a local Triton kernel (main program, function) has a closure, reads objects, or gets a special argument",
         "move it to the top level of a module"),
     _bypass("operator-override",
-        "the program has given one of torch's operators another meaning, in torch's dispatcher (`torch.library`, for "
-        "another key than a device's, whose kernels only run) or in Inductor's tables (`register_decomposition`, "
-        "`register_lowering`, `make_fallback`, `register_custom_op_autotuning`): a worker has torch's own",
-        "a custom op of a name of your own, in a module; or register it when nothing is compiled any more"),
+        "the program changed one of torch's operators, by `torch.library` or in Inductor's tables",
+        "define a custom op of your own, or register after the last compile"),
     _bypass("user-function",
-        "the graph calls a function that is not torch's (also one that was patched into torch's namespace, or an "
-        "operator of `torch.Tensor` such as `__matmul__`)",
-        "let Dynamo trace into it, rather than `torch._dynamo.allow_in_graph` it"),
+        "the graph calls a function that is not torch's, or one of torch's that the program replaced",
+        "let Dynamo trace into it (no `allow_in_graph`)"),
 
-    _failure(_IN_PROCESS, "compile-error", "torch raised in the worker; the message has its traceback",
-        "See the log",
-        then=", where torch raises the same as without us ([why](../decisions/0018-torchs-errors-are-raised.md)), or "
-        "compiles it: then it is `worker-only-error`. Eager only where neither can be said"),
+    _failure(_IN_PROCESS, "compile-error", "torch failed in the worker; the message has its traceback",
+        then=": torch raises the same error there, or succeeds "
+        "([0018](../decisions/0018-torchs-errors-are-raised.md))"),
     _failure(_IN_PROCESS, "no-compiler",
-        "this host builds no kernels: no working C++ compiler, no Python headers, no `ptxas`; no failure is recorded "
-        "for the graph, and artifacts that the store has are used all the same",
-        "Install g++ and Python's headers (Debian: `apt install g++ python3-dev`), or set `CXX`; `precompiled doctor` "
-        "checks both", running=_EAGER),
+        "this host has no working C++ compiler, Python headers or `ptxas`",
+        "Run `apt install g++ python3-dev`, or set `CXX`",
+        running=_EAGER),
     _failure(_IN_PROCESS, "worker-only-error",
-        "a `compile-error` of a worker that this process does not have: a full disk there, or something that the "
-        "program does before it compiles (counted beside `compile-error`)",
-        "The message has the worker's traceback. What comes from the host itself counts for a minute"),
-    _failure(_IN_PROCESS, "aliased-mutation", "an input that is changed shares its memory with another"),
-    _failure(_IN_PROCESS, "aotautograd-guards", "AOTAutograd added guards on its inputs that an artifact cannot carry"),
+        "the worker failed (`compile-error`), but this process compiled the graph",
+        "See the worker's traceback. A failure caused by the host expires after a minute"),
+    _failure(_IN_PROCESS, "aliased-mutation", "an input that the graph changes shares its memory with another input"),
+    _failure(_IN_PROCESS, "aotautograd-guards", "AOTAutograd added guards on its inputs that an artifact cannot carry",
+        then=": Dynamo traces the function again"),
     _failure(_IN_PROCESS, "fixed-float",
-        "a float argument that Dynamo passes as a symbol: what was compiled would hold for one value of it only",
-        then=": Dynamo traces the function again, with the value as a constant, and that graph is served"),
+        "the compile made a float argument a constant, so an artifact would be valid for one value only",
+        then=": Dynamo traces the function again"),
     _failure(_IN_PROCESS, "size-guards",
-        "what was compiled holds under guards that the graph's size inputs do not tell, or that cannot be evaluated "
-        "on them; or a graph that is compiled ahead of its calls (a piece of vLLM's) holds for some sizes only"),
+        "the sizes of the inputs cannot decide the artifact's guards, or a vLLM piece is valid for some sizes only",
+        then=": Dynamo traces the function again"),
     _failure(_IN_PROCESS, "environment-differs",
-        "the worker is not what the client is (another torch, compiler, CPU or variable); the message has both",
-        "Start clients and daemon from one virtual environment, or report which fact should not count"),
+        "the worker has another torch, compiler, CPU or variable than the client; the message has both",
+        "Start clients and daemon from one virtual environment"),
     _failure(_IN_PROCESS, "made-up-device",
-        "the worker's GPU is a [made-up one](../explanation/made-up-cuda.md), and the compile asked it for a "
-        "time, or to run a kernel",
-        "Compile it where the GPU is"),
+        "the compile needs a time or a kernel's run, and the worker's GPU is made up "
+        "([details](../explanation/made-up-cuda.md))",
+        "Compile beside the GPU"),
     _failure(_IN_PROCESS, "hidden-cpu-kernels",
-        "the compile of a graph that has values on a GPU alone made kernels for the CPU (a backward that a custom op "
-        "computes there): its key says nothing of the CPU",
+        "a graph with values on a GPU only has CPU kernels (a custom op's backward); its key has no CPU",
         "Compute it on the GPU"),
-    _failure(_IN_PROCESS, "not-serializable", "torch's result cannot be kept, or not pickled"),
+    _failure(_IN_PROCESS, "not-serializable", "torch's result cannot be stored or pickled"),
     _failure(_IN_PROCESS, "undecodable-graph",
-        "the graph's bytes do not decode in the worker, or an operator of yours has other kernels there",
-        "A registration that one process alone has, two versions of precompiled in one virtual environment, or a bug: "
-        "report it"),
+        "the worker cannot decode the graph, or an operator has other kernels there",
+        "Look for registrations in one process only, or two versions of precompiled"),
 
-    _store(_IN_PROCESS, "store-untrusted", "somebody else could have written to the store, or to this artifact",
-        "The message names the path, its owner or mode, and the `chmod` or `chown`",
+    _store(_IN_PROCESS, "store-untrusted", "another user could have written to the store, or to this artifact",
+        "Run the `chmod` or `chown` in the message",
         then="; nothing of it is loaded"),
-    _store(_IN_PROCESS, "store-unreadable", "the file system refuses to read the store",
+    _store(_IN_PROCESS, "store-unreadable", "the file system does not let this process read the store",
         "Make it readable, or set `PRECOMPILED_CACHE_DIR`"),
     _store(_IN_PROCESS, "store-unwritable",
-        "a worker cannot write there, and no process can keep its run",
-        "Space, modes, `PRECOMPILED_CACHE_DIR`"),
-    _store(_AGAIN, "artifact-corrupt", "an artifact does not match its manifest (truncated, altered)",
-        then="; the artifact is in `quarantine/` with the reason"),
-    _store(_AGAIN, "artifact-format", "an artifact of another format version",
-        then=", by this version; the other one's stays"),
-    _store(_AGAIN, "artifact-unloadable", "an artifact's bytes are right, and torch cannot load it",
+        "a worker cannot write to the store, and runs are not recorded",
+        "Check free space and modes, or set `PRECOMPILED_CACHE_DIR`"),
+    _store(_AGAIN, "artifact-corrupt", "an artifact does not match its manifest: it is truncated or altered",
+        then="; the artifact moves to `quarantine/` with the reason"),
+    _store(_AGAIN, "artifact-format", "an artifact has the format of another version",
+        then=", by this version; the other artifact stays"),
+    _store(_AGAIN, "artifact-unloadable", "an artifact is intact, but torch cannot load it",
         "Report it with the message",
-        then="; compiled in process after three"),
+        then="; in process after three failures"),
     _store(_AGAIN, "artifact-evicted", "an artifact was evicted between the lookup and the load",
-        "Raise `cache_max_bytes` when that is frequent"),
+        "Raise `cache_max_bytes` if this is frequent"),
     _store(None, "base-unusable",
-        "something of a base store (or all of it) cannot be trusted, read or verified: the message names the path",
-        "as the message says; the base itself is never changed",
-        then="as if it were not there: looked for elsewhere, then compiled"),
+        "an object of a base store, or the whole base, cannot be trusted, read or verified",
+        "Follow the message",
+        then="treated as missing: the graph comes from elsewhere, or is compiled"),
     _store(_IN_PROCESS, "weights-changed",
-        "with `freezing`, a weight was changed after the first call and before its artifact was there: what was "
-        "compiled holds for the weights as they were",
+        "with `freezing`, a weight changed after the first call, before the artifact came",
         "Load the weights before the first call", then=", without freezing"),
-    _store(_IN_PROCESS, "too-many-variants", "all variants of a key are taken (guards on sizes)",
-        "`precompiled clear KEY`, or mark fewer sizes dynamic"),
-    _store(None, "bad-key", "something that is no key was to become a file name", "a bug: report it"),
+    _store(_IN_PROCESS, "too-many-variants", "all variants of a key are in use (guards on sizes)",
+        "Run `precompiled clear KEY`, or mark fewer sizes dynamic"),
+    _store(None, "bad-key", "a text that is not a key was to become a file name", "Report this bug"),
 
     _daemon(_IN_PROCESS, "no-daemon",
-        "no daemon listens, and none can be started; or the daemon that had the graph was stopped, or hangs, and for a "
-        "minute none has answered", "`precompiled doctor`"),
+        "no daemon listens and none can be started, or the graph's daemon has not answered for a minute",
+        "Run `precompiled doctor`"),
     _daemon(_IN_PROCESS, "no-place",
-        "this user has no directory for the store: `HOME` is unset or not writable, as in a container with an "
-        "arbitrary uid ([where things are](settings.md#where-things-are))",
-        "Set `PRECOMPILED_CACHE_DIR` to a directory that this user can write to"),
-    _daemon(None, "no-reply", "the daemon accepts connections and does not answer (commands only)",
-        "look into its log, or restart it"),
-    _daemon(_IN_PROCESS, "protocol-version", "client and daemon, or daemon and worker, are of different versions",
-        "`precompiled restart`, or install the same version in both virtual environments"),
-    _daemon(_IN_PROCESS, "bad-message", "the daemon could not read a message", "A bug: report it"),
-    _daemon(_IN_PROCESS, "too-large", "a graph, message or file over its limit", "Raise `max_graph_bytes`"),
-    _daemon(_IN_PROCESS, "not-permitted", "another user's daemon", "Unset `PRECOMPILED_RUNTIME_DIR`"),
+        "`HOME` is unset or not writable, so the store has no directory ([settings](settings.md#where-things-are))",
+        "Set `PRECOMPILED_CACHE_DIR` to a writable directory"),
+    _daemon(None, "no-reply", "the daemon accepts connections but does not answer (commands only)",
+        "See its log, or restart it"),
+    _daemon(_IN_PROCESS, "protocol-version", "client and daemon, or daemon and worker, have different versions",
+        "Run `precompiled restart`, or install one version in both environments"),
+    _daemon(_IN_PROCESS, "bad-message", "the daemon could not read a message", "Report this bug"),
+    _daemon(_IN_PROCESS, "too-large", "a graph, message or file exceeds its limit", "Raise `max_graph_bytes`"),
+    _daemon(_IN_PROCESS, "not-permitted", "the daemon belongs to another user", "Unset `PRECOMPILED_RUNTIME_DIR`"),
     _daemon(_IN_PROCESS, "compile-failed",
-        "the worker could not make an artifact, nor a failure record (an error of ours); the message has "
-        "why", then="; see the message"),
+        "the worker made neither an artifact nor a failure record, because of a bug",
+        "See the message"),
     _daemon(_IN_PROCESS, "device-lost",
-        "the worker's GPU was lost, or an error of CUDA's has made it useless to that worker, which ends; nothing is "
-        "kept about the graph",
-        "The message has CUDA's words; `dmesg` and `nvidia-smi` may know more", running=_EAGER),
+        "the worker's GPU was lost, or CUDA failed there; the graph gets no failure record",
+        "See the message, `dmesg` and `nvidia-smi`", running=_EAGER),
     _daemon(_IN_PROCESS, "gpu-unavailable",
-        "the worker found too little memory on the GPU, or none for a context of its own, as in exclusive-process "
-        "mode; nothing is kept about the graph",
-        "Leave room there, compile before the program fills it (`precompiled.wait()`), or "
-        "[without the GPU](../guides/targets.md#compiles-without-the-gpu)"),
+        "the GPU has no room for the worker, or is in exclusive-process mode",
+        "Leave room, or compile without it ([how](../guides/targets.md#compiles-without-the-gpu))"),
     _daemon(_IN_PROCESS, "no-made-up-gpu",
-        "`compile_without_gpu` is on, and no GPU can be made up here: no CUDA build of torch, no compiler, no headers",
-        "The message says what to install; or switch it off"),
+        "`compile_without_gpu` is on, and torch's CUDA build, a compiler or headers are missing",
+        "Install what the message says, or switch it off"),
     _daemon(_IN_PROCESS, "worker-error",
-        "the worker's own code raised; in the daemon's log (clients are told `compile-failed`, with the traceback)",
-        "A bug: report it"),
-    _daemon(_IN_PROCESS, "no-such-device", "the daemon's host has no GPU of that UUID", "`precompiled doctor`"),
-    _daemon(_EAGER, "key-quarantined", "the graph killed two workers, or ran out of time",
-        "The worker's last words are in the message; `job_timeout_s`, `job_memory_bytes`", then=", for an hour"),
-    _daemon(_IN_PROCESS, "job-cancelled", "its compile was cancelled, by `precompiled cancel` or in `top`",
-        "Nothing: a process that is started later asks for it again", running=_EAGER),
-    _daemon(_IN_PROCESS, "worker-cannot-start", "the client's interpreter does not start a worker (twice)",
-        "The last words are in the message", then="; tried again after a minute"),
+        "the worker's own code raised an error; clients get `compile-failed`",
+        "Report this bug, with the daemon's log"),
+    _daemon(_IN_PROCESS, "no-such-device", "the daemon's host has no GPU with that UUID", "Run `precompiled doctor`"),
+    _daemon(_EAGER, "key-quarantined", "the graph killed two workers, or exceeded `job_timeout_s`",
+        "See the worker's last words; raise `job_timeout_s` or `job_memory_bytes`", then=", for an hour"),
+    _daemon(_IN_PROCESS, "job-cancelled", "the compile was cancelled, with `precompiled cancel` or in `top`",
+        "Nothing to do: a later process submits it again", running=_EAGER),
+    _daemon(_IN_PROCESS, "worker-cannot-start", "the client's interpreter failed twice to start a worker",
+        "See the last words in the message", then="; tried again after a minute"),
     _daemon(None, "not-in-time",
-        "with `require`, a graph for which there was no artifact by `wait_s`",
-        "Compile before you require it (a run without `require`, then `precompiled.wait()`); raise `wait_s`; "
-        "`precompiled status` says what the daemon is busy with", then="an error, since nothing may run eager"),
+        "with `require`, a graph had no artifact within `wait_s`",
+        "Run once without `require`, then call `precompiled.wait()`; or raise `wait_s`",
+        then="the call raises an error"),
     _daemon(None, "stand-in-raised",
-        "an eager run of a graph raised where its compiled code does not: an operator that has no eager kernel for a "
-        "type, a check that eager alone makes, more memory than there is",
-        then="the call waits for the artifact, and from then on the graph does not run eager"),
-    _daemon(_AGAIN, "busy", "the queue is full", then=", later (counted in `rejected`, not told)"),
-    _daemon(_AGAIN, "stopping", "the daemon is leaving", then=", to the next one"),
+        "an eager run raised an error that compiled code does not raise (such as too little memory)",
+        then="the call waits for the artifact; no more eager runs"),
+    _daemon(_AGAIN, "busy", "the queue is full", then=", later; counted in `rejected`, without a warning"),
+    _daemon(_AGAIN, "stopping", "the daemon is shutting down", then=", to the next daemon"),
     _daemon(_IN_PROCESS, "submit-failed",
-        "a graph could not be handed to the connection (no descriptors or threads are left)",
-        "Look at the process's limits", running=_EAGER),
-    _daemon(_IN_PROCESS, "swap-thread", "the thread that awaits artifacts broke down",
-        "A bug: report it, with `PRECOMPILED_LOG=info`"),
-    _daemon(_IN_PROCESS, "swap-transition", "a graph was driven along a transition that does not exist",
-        "A bug: report it with the story in the message"),
-    _daemon(_IN_PROCESS, "internal-error", "something unexpected in the client",
-        "A bug: report it with the traceback (`PRECOMPILED_LOG=info`)"),
-    _daemon(None, "unsupported-torch", "this torch is outside of the supported range",
-        then="nothing is routed; `torch.compile` is torch's own"),
-    _daemon(None, "other", "further reasons, when one user has more than 200 different ones (in `stats` only)",
-        "see `report()`"),
+        "the graph could not be sent, because no descriptors or threads are left",
+        "Raise the process's limits", running=_EAGER),
+    _daemon(_IN_PROCESS, "swap-thread", "the thread that waits for artifacts failed",
+        "Report this bug, with `PRECOMPILED_LOG=info`"),
+    _daemon(_IN_PROCESS, "swap-transition", "a graph met a state transition that does not exist",
+        "Report this bug, with the story in the message"),
+    _daemon(_IN_PROCESS, "internal-error", "the client met an unexpected error",
+        "Report this bug, with the traceback (`PRECOMPILED_LOG=info`)"),
+    _daemon(None, "unsupported-torch", "this torch is outside the supported range",
+        then="nothing is routed: `torch.compile` is torch's own"),
+    _daemon(None, "other", "the sum of further reasons of a user who has more than 200 (in `stats` only)",
+        "See `precompiled.report()`"),
 
-    _command("bad-config", "a setting cannot be used; the message says where it came from",
-        "correct it; `precompiled config`"),
-    _command("socket-path-too-long", "a Unix socket's path may have 107 bytes", "a shorter `PRECOMPILED_RUNTIME_DIR`"),
-    _command("hook", "the hook cannot be installed in this process or interpreter", "`precompiled doctor`"),
+    _command("bad-config", "a setting has an invalid value; the message says where it came from",
+        "correct it; `precompiled config` shows all settings"),
+    _command("socket-path-too-long", "the path of a Unix socket is longer than 107 bytes",
+        "set a shorter `PRECOMPILED_RUNTIME_DIR`"),
+    _command("hook", "the hook cannot be installed in this process or interpreter", "run `precompiled doctor`"),
     _command("not-writable", "site-packages cannot be written",
-        "`precompiled enable --user`, or a virtual environment"),
-    _command("no-user-site", "this interpreter has no user site-packages", "`precompiled enable` without `--user`"),
-    _command("unreadable", "what the store has of a graph cannot be read", "the message says why"),
-    _command("not-removed", "what the store has of a graph cannot be removed", "the message says why"),
-    _command("no-such-key", "no artifact or record has that key", "`precompiled ls`"),
-    _command("no-such-run", "no run of that name is kept: the last 64 are", "the message has the last ones"),
-    _command("no-such-function", "no function of that name has a package",
-        "`precompiled ls`; the message has a name that ends like it"),
-    _command("ambiguous-key", "several keys begin so", "more digits"),
+        "run `precompiled enable --user`, or use a virtual environment"),
+    _command("no-user-site", "this interpreter has no user site-packages",
+        "run `precompiled enable` without `--user`"),
+    _command("unreadable", "the store's files of a graph cannot be read", "see the message"),
+    _command("not-removed", "the store's files of a graph cannot be removed", "see the message"),
+    _command("no-such-key", "the store has no artifact or record with that key", "list keys with `precompiled ls`"),
+    _command("no-such-run", "no run with that name is among the last 64", "take a name from the message"),
+    _command("no-such-function", "no function with that name has a package",
+        "list functions with `precompiled ls`; the message has a similar name"),
+    _command("ambiguous-key", "several keys begin with these digits", "give more digits"),
     _command("graph-not-kept",
-        "the store does not keep the graph (of a failure record of a very large one, or of bytes that were none): "
-        "`explain` has nothing to compare", "`precompiled show KEY` has the rest"),
-    _command("stop-timed-out", "the daemon still answers", "its log; `kill`"),
-    _command("start-timed-out", "no answer from a started daemon in time", "its log, in the runtime directory"),
-    _command("start-failed", "a daemon could not be started; its last words are in the message",
-        "`precompiled serve` shows them all"),
+        "the store has no copy of the graph, so `explain` cannot compare it (a very large graph, for example)",
+        "see the rest with `precompiled show KEY`"),
+    _command("stop-timed-out", "the daemon was asked to stop, and still answers", "see its log; then `kill` it"),
+    _command("start-timed-out", "a started daemon did not answer in time", "see its log, in the runtime directory"),
+    _command("start-failed", "a daemon could not be started; the message has its last words",
+        "run `precompiled serve` to see its output"),
     _command("already-running", "another daemon holds the lock of this runtime directory", "use it, or stop it"),
     _command("not-root", "`--system` needs root", "leave it out"),
-    _command("lock", "the lock file cannot be opened", "modes of the runtime directory"),
-    _command("bind", "the socket cannot be bound", "`precompiled doctor`"),
-    _command("runtime-dir", "the runtime directory cannot be made or used", "`PRECOMPILED_RUNTIME_DIR`"),
-    _command("runtime-dir-untrusted", "the runtime directory belongs to somebody else, or others may write to it",
-        "remove it, or choose another"),
-    _command("bad-public-key", "a text is no public key, or no id of one",
+    _command("lock", "the lock file cannot be opened", "check the modes of the runtime directory"),
+    _command("bind", "the daemon cannot bind its socket", "run `precompiled doctor`"),
+    _command("runtime-dir", "the runtime directory cannot be created or used", "set `PRECOMPILED_RUNTIME_DIR`"),
+    _command("runtime-dir-untrusted", "the runtime directory belongs to another user, or others may write to it",
+        "remove it, or choose another directory"),
+    _command("bad-public-key", "a text is neither a public key nor the id of one",
         "give the line that `precompiled keys new` printed"),
-    _command("key-exists", "this user has a key already", "move it away for a new one"),
-    _command("bake-command-failed", "the command that was to be baked failed", "see its own message"),
-    _command("bake-empty", "the command that was to be baked compiled nothing",
-        "its Python needs precompiled and a call of `torch.compile`"),
-    _command("no-such-job", "no job of that key is queued or running, or nothing of it failed (`retry`)",
-        "`precompiled top` shows keys"),
+    _command("key-exists", "this user already has a key", "move it away, then create a new one"),
+    _command("bake-command-failed", "the command below `precompiled bake` failed", "see that command's own message"),
+    _command("bake-empty", "the command below `precompiled bake` compiled nothing",
+        "install precompiled in its Python, and call `torch.compile`"),
+    _command("no-such-job", "no job with that key is queued or running, or none has failed (`retry`)",
+        "list keys with `precompiled top`"),
     _command("output-unwritable", "`trace`, `timeline` or `metrics` cannot write its file", "name another file"),
-    _command("listen", "`metrics` cannot listen where it was told to", "give another port or path"),
-    _command("metrics-unavailable", "`metrics` needs prometheus-client, which is not in this environment",
+    _command("listen", "`metrics` cannot listen at the given address", "give another port or path"),
+    _command("metrics-unavailable", "`metrics` needs prometheus-client, which this environment lacks",
         words.install("metrics")),
-    _command("bake-target", "a base store cannot be written to the directory that was given",
-        "give one that is not there yet, in a directory that you can write to"),
+    _command("bake-target", "a base store cannot be written to the given directory",
+        "name a new directory, below one that you can write to"),
     _command("unknown-target", "`--target` names no kind of GPU, or an architecture that several kinds have",
-        "the message has the list"),
-    _command("target-unavailable", "no GPU can be made up here: no CUDA build of torch, no compiler, no headers",
-        "the message says what to install; no GPU and no driver is needed"),
-    _command("gpu-use-unknown", "`tune --when-idle` cannot ask how much the GPU is used",
-        "tune without it, while nothing uses the GPU"),
-    _command("cache-dir", "the system daemon's cache directory cannot be made", "modes of its parent"),
-    _command("scheduler", "the scheduler was driven along a transition that does not exist",
-        "a bug: report it, with the story in the daemon's log"),
+        "take a kind from the list in the message"),
+    _command("target-unavailable", "no GPU can be made up here: no CUDA build of torch, no compiler, or no headers",
+        "install what the message says; no GPU or driver is needed"),
+    _command("gpu-use-unknown", "`tune --when-idle` cannot find out how much the GPU is used",
+        "run `tune` without it, while nothing uses the GPU"),
+    _command("cache-dir", "the system daemon's cache directory cannot be created", "check the modes of its parent"),
+    _command("scheduler", "the scheduler met a state transition that does not exist",
+        "report this bug, with the story in the daemon's log"),
 
-    _watch("watch-needs-own-daemon", "the daemon serves all users, and would have to run your code",
-        "directories of your own, as the message says ([watch.md](../guides/watch.md))"),
-    _watch("nothing-to-watch", "no entry point and no command was named, and nothing is registered",
-        "`precompiled watch pkg.module:factory`"),
-    _watch("entry-point", "the target names no factory, or the factory returns something else than pairs",
-        "the message says which"),
-    _watch("command-not-found", "the command to be watched is not on `PATH`", "its spelling"),
-    _watch("no-last-run", "no run has used the hook yet, or its note cannot be read or trusted", "run it once"),
-    _watch("no-such-watch", "nothing is registered under that name or id", "`precompiled watch --list`"),
-    _watch("too-many-watches", "64 are registered", "remove some"),
-    _watch("bad-registration", "no capture can begin so: an empty command, for instance, or a relative path",
-        "register it anew; the message says what is wrong"),
-    _watch("watch-not-saved", "the registration cannot be written below the cache directory", "`precompiled doctor`"),
-    _watch("no-watcher", "the watcher cannot be started, or ended while it was asked", "the daemon's log"),
-    _watch("cancelled", "a watch has newer sources, and nobody else wanted the graph",
-        "nothing: its next capture has asked for the new one"),
-    _watch("not-accepted", "the queue was full for all of a capture's last minute", "save again later; `max_queue`"),
+    _watch("watch-needs-own-daemon", "the daemon serves all users, so it must not run your code",
+        "set directories of your own, as in the message ([watch.md](../guides/watch.md))"),
+    _watch("nothing-to-watch", "you named no entry point and no command, and nothing is registered",
+        "run `precompiled watch pkg.module:factory`"),
+    _watch("entry-point", "the target names no factory, or the factory does not return pairs", "see the message"),
+    _watch("command-not-found", "the command to watch is not on `PATH`", "check its spelling"),
+    _watch("no-last-run", "no run has used the hook yet, or its record cannot be read or trusted",
+        "run the program once"),
+    _watch("no-such-watch", "nothing is registered under that name or id", "run `precompiled watch --list`"),
+    _watch("too-many-watches", "64 watches are registered already", "remove some"),
+    _watch("bad-registration", "a registration is invalid (an empty command or a relative path, for example)",
+        "register it again; the message says what is wrong"),
+    _watch("watch-not-saved", "the registration cannot be written below the cache directory",
+        "run `precompiled doctor`"),
+    _watch("no-watcher", "the watcher cannot be started, or ended during a request", "see the daemon's log"),
+    _watch("cancelled", "a watch has newer sources, and no other client waits for the graph",
+        "nothing to do: the next capture submits the new graph"),
+    _watch("not-accepted", "the queue was full during the whole last minute of a capture",
+        "save again later, or raise `max_queue`"),
 
-    _worker("idle", "nothing to do for `worker_idle_s`"),
+    _worker("idle", "it had no job for `worker_idle_s`"),
     _worker("evicted", "a job of another user, interpreter or device needed its place"),
-    _worker("recycled", "it has done 200 jobs; another one takes its place when there is work"),
-    _worker("shut-down", "the daemon is leaving"),
-    _worker("died", "it ended by itself, or something killed it (the kernel, for memory)"),
-    _worker("memory", "its process tree was over `job_memory_bytes` or had 1,000 processes; or all were too much"),
-    _worker("displaced", "another user's job had waited for a place"),
-    _worker("timeout", "its job was over `job_timeout_s`"),
-    _worker("start-timeout", "it did not say that it is ready in time"),
-    _worker("cannot-start", "it could not be executed, or pinned to its device"),
-    _worker("host-full", "no process, memory or descriptor was left to start it with; it is tried again"),
-    _worker("protocol", "it sent something that it should not"),
-    _worker("no-exit", "it was asked to leave, and did not"),
+    _worker("recycled", "it has done 200 jobs; a new worker replaces it when a job comes"),
+    _worker("shut-down", "the daemon is shutting down"),
+    _worker("died", "it ended by itself or was killed (by the kernel, for memory, for example)"),
+    _worker("memory", "its process tree exceeded `job_memory_bytes` or 1,000 processes, or all workers used too much"),
+    _worker("displaced", "a job of another user had waited for a place"),
+    _worker("timeout", "its job exceeded `job_timeout_s`"),
+    _worker("start-timeout", "it did not become ready in time"),
+    _worker("cannot-start", "it could not be executed, or not pinned to its device"),
+    _worker("host-full", "the host had no process, memory or descriptor left for it; the daemon tries again"),
+    _worker("protocol", "it sent an invalid message"),
+    _worker("no-exit", "it was asked to exit, and did not"),
 
-    _remote("remote-unreachable", "the remote refuses, or cannot be reached: the message says what its library said",
-        "its address, credentials, state", then="after three in a row it is left alone for half a minute"),
-    _remote("remote-timeout", "the remote did not answer in time", "`remote_timeout_s`; how far it is, and how busy",
+    _remote("remote-unreachable", "the remote refuses connections or cannot be reached; the message has the error",
+        "Check its address and credentials", then="after 3 failures in a row, a pause of 30 s"),
+    _remote("remote-timeout", "the remote did not answer in time", "Raise `remote_timeout_s`",
         then="as `remote-unreachable`"),
     _remote("remote-unusable",
-        "the remote cannot be used as it is set up: a URL that nothing here opens, a helper that cannot be started, "
-        "nobody whom this host believes", "as the message says"),
-    _remote("remote-unsigned", "an object in the remote is not signed, and this host believes signed ones only",
-        "put it there from a host that has a key (`precompiled keys new`)", then="nothing of it is read"),
+        "the remote cannot be used: unknown kind of URL, no helper, or no trusted key", "Follow the message"),
+    _remote("remote-unsigned", "an object in the remote is not signed, and this host accepts only signed objects",
+        "Put it from a host that has a key (`precompiled keys new`)", then="ignored"),
     _remote("remote-untrusted",
-        "an object in the remote is signed by a key that this host does not believe, or its signature is none of that "
-        "key's",
-        "`precompiled keys trust` on this host, if you would run that host's code", then="nothing of it is read"),
-    _remote("remote-corrupt", "an object in the remote is not whole, altered, or not what its name says",
-        "remove it there where it comes again",
-        then="nothing of it is used; its graph is compiled here, and put beside"),
+        "a key that this host does not trust signed an object, or the signature is invalid",
+        "Run `precompiled keys trust`, if you would run that host's code", then="ignored"),
+    _remote("remote-corrupt", "an object in the remote is incomplete, altered, or not what its name says",
+        "Remove it if this repeats",
+        then="ignored; its graph is compiled here and uploaded"),
 
     _farm("farm-unusable",
-        "the farm cannot be used as it is set up: no Ray here, no cluster at its address, no node that offers to "
-        "compile, a helper that cannot be started", "as the message says: [farm.md](../guides/farm.md)",
-        then="it is tried again after half a minute"),
+        "the farm cannot be used: no Ray here, no cluster or node, or no helper",
+        "Follow the message ([farm.md](../guides/farm.md))",
+        then="tried again after 30 s"),
     _farm("farm-environment",
-        "a node is not as this host is (precompiled, Python, torch, compiler, CPU), or cannot run a worker: the "
-        "message says in what", "the same image, or the same virtual environment, on nodes and hosts",
-        then="a worker here compiles the graph"),
+        "a node differs from this host (precompiled, Python, torch, compiler, CPU), or runs no worker",
+        "Use one image on nodes and hosts", then="a local worker compiles the graph"),
     _farm("farm-failed", "a node could not compile the graph; the message has the worker's own code",
-        "see what a worker here makes of it: `precompiled show KEY`", then="a worker here tries"),
+        "See `precompiled show KEY`", then="a local worker tries"),
     _farm("farm-lost",
-        "a node, its worker or the cluster was lost more often than Ray tries again, or took longer than "
-        "`job_timeout_s`", "`helper.log`, and Ray's own logs", then="a worker here compiles the graph"),
-    _farm("farm-corrupt", "what came back from a node is not whole, or is of another graph",
-        "look at the node that the message names",
-        then="nothing of it is used; a worker here compiles the graph"),
+        "a node, its worker or the cluster was lost repeatedly, or took longer than `job_timeout_s`",
+        "See `helper.log` and Ray's logs", then="a local worker compiles the graph"),
+    _farm("farm-corrupt", "a node's result is incomplete, or belongs to another graph",
+        "Check the node in the message",
+        then="ignored; a local worker compiles the graph"),
 
     _package("package-assumed-constant",
-        "a function under `assume_constant_result` cannot be asked again: no name leads to it, or it takes objects",
+        "a function under `assume_constant_result` cannot be called again: it has no name, or takes objects",
         "move it to the top level of a module"),
     _package("package-audit",
-        "a sample of hits is traced all the same, and a trace gave something else than the package; the function's "
-        "packages are out of use in this store, and `precompiled ls` names it",
-        "report it, with the function's source; `precompiled clear` puts them into use again"),
-    _package("package-corrupt", "an entry or a package file does not match its digests; an entry is quarantined",
+        "an audit's trace differed from the package, so this store no longer uses the function's packages",
+        "report it, with the function's source; `precompiled clear` re-enables them"),
+    _package("package-corrupt", "an entry or a package file does not match its digests", "save the file again"),
+    _package("package-format", "an entry or a package file is of another version of precompiled",
         "save the file again"),
-    _package("package-format", "an entry or a file of another version of precompiled", "save the file again"),
     _package("package-global",
-        "Dynamo put something into the globals that has no name in another process (a random number's function, the "
-        "globals of code made by `exec` to which no input and no global leads)", "nothing yet"),
+        "Dynamo put an object into the globals that has no name in another process", "no remedy yet"),
     _package("package-graph",
         "a graph of the frame was compiled in this process, or has cudagraphs or frozen weights",
-        "what that graph's own reason says, where it has one"),
-    _package("package-guard", "a guard of a kind for which no check stands", "nothing yet"),
+        "see the graph's own reason"),
+    _package("package-guard", "a guard has a kind that cannot be checked in another process", "no remedy yet"),
     _package("package-id",
-        "code of yours asks for `id()` or `hash()`, numbers of one process, for a tensor's storage, or for a text "
-        "with an address in it (`str()` of a function)", "compare with `is`, or by value"),
-    _package("package-inlined", "code was inlined that no name leads to (a class made by `exec`)",
+        "your code uses `id()`, `hash()`, a tensor's storage, or a text that contains an address",
+        "compare with `is`, or by value"),
+    _package("package-inlined", "Dynamo inlined code that has no name, such as a class made by `exec`",
         "define it in a module"),
-    _package("package-internal-error", "a bug of ours", "report it, with the log"),
+    _package("package-internal-error", "precompiled has a bug", "report it, with the log"),
     _package("package-device-numbers",
-        "the code asks the GPU for its memory, cache or clocks, which a trace takes for constants: GPUs of one name "
-        "differ in them, and those of a [GPU that is not here](../guides/targets.md) are a data sheet's",
-        "ask outside of what is compiled"),
+        "the code reads the GPU's memory, cache or clocks, which differ among GPUs of one name",
+        "read them outside of the compiled code"),
     _package("package-mode",
-        "traced under a torch function mode, a functorch transform, `torch.export`, or "
-        "`torch._dynamo.config.compiled_autograd`", "nothing yet"),
+        "the trace ran under a torch function mode, a functorch transform, `torch.export` or `compiled_autograd`",
+        "no remedy yet"),
     _package("package-native-call",
-        "Dynamo called a function of yours to compute a value (of an enum or a metaclass, for example), and what that "
-        "function reads cannot be compared in another process; the message names the function and what it reads",
-        "compute the value before the compiled function, and pass it as an argument"),
+        "Dynamo called your function while it traced, and what the function reads cannot be compared",
+        "compute the value before the call, and pass it as an argument"),
     _package("package-not-portable",
-        "an object that is known by its identity only (a lock, an object of a C extension); the message names the "
-        "guard", "give it plain attributes, or compare by value"),
+        "a guard is on an object without comparable state (a lock, for example); the message names it",
+        "give it plain attributes, or compare by value"),
     _package("package-off", "packages are used here (`load_package`), but not recorded",
-        "`PRECOMPILED_PACKAGES=program`, the default"),
+        "set `PRECOMPILED_PACKAGES=program`, the default"),
     _package("package-passing",
-        "a frame was left alone while errors are suppressed or Dynamo is debugged (`suppress_errors`, "
-        "`TORCHDYNAMO_DEBUG_FUNCTION`): for this once, perhaps", "nothing: the next run traces it"),
+        "Dynamo skipped a frame, perhaps only once (`suppress_errors`, `TORCHDYNAMO_DEBUG_FUNCTION`)",
+        "nothing to do: the next run traces it"),
     _package("package-profiler",
-        "Dynamo may have called functions of yours while it traced, and a profiler or debugger kept precompiled from "
-        "noticing the calls (`sys.setprofile`; on CPython 3.12 and later, if it takes the free tools of "
-        "`sys.monitoring`)", "run the program once without it"),
+        "a profiler or debugger hid the functions that Dynamo called while it traced",
+        "run the program once without it"),
     _package("package-program",
-        "nobody can tell whether the next process runs the same program: it is typed, or the message names a source "
-        "file that was saved since this process started, or is gone",
-        "nothing: the next process has what was saved. Where it is typed: `PRECOMPILED_PACKAGES=function`"),
+        "the program was typed at a prompt, or a source file in the message changed after the start",
+        "at a prompt, set `PRECOMPILED_PACKAGES=function`; else nothing to do"),
     _package("package-set-order",
-        "code of yours goes through a set of texts, whose order is another one in each process, or changes a set",
-        "a tuple, or `sorted()`"),
-    _package("package-too-large", "an entry that readers would not accept", "nothing yet"),
-    _package("package-unsupported", "this torch lacks what packages need; everything else works", "another torch"),
-    _package("package-unwritable", "the store, or the file, cannot be written: the message names the place",
+        "your code iterates over a set of strings, whose order differs between processes, or changes a set",
+        "use a tuple, or `sorted()`"),
+    _package("package-too-large", "an entry is larger than readers accept", "no remedy yet"),
+    _package("package-unsupported", "this torch lacks what packages need; everything else works",
+        "use another torch"),
+    _package("package-unwritable", "the store or the file cannot be written; the message names the place",
         "free some space, or save it elsewhere"),
     _package("artifact-program",
-        "an artifact from a package file serves some sizes only, and does not say what it was compiled from, which "
-        "would run at the others", "save the file again"),
+        "an artifact of a package file serves some sizes only, and lacks its program for the others",
+        "save the file again"),
 
-    _package_file("package-artifact-missing", "one of its graphs is not compiled yet",
-        "`precompiled.wait()`, then save"),
-    _package_file("package-busy", "what was recorded is still being written", "try again"),
-    _package_file("package-empty", "nothing of it was recorded",
-        "call it with the hook on first; `precompiled.package_report()` says why a frame is not kept"),
-    _package_file("package-environment", "another torch, Python, CPU, GPU or configuration: the message names it",
+    _package_file("package-artifact-missing", "a graph of the function is not compiled yet",
+        "call `precompiled.wait()`, then save"),
+    _package_file("package-busy", "entries of the function are still being written", "try again"),
+    _package_file("package-empty", "the function has no recorded entries",
+        "call it with the hook on; `precompiled.package_report()` says why a frame has none"),
+    _package_file("package-environment",
+        "the file is for another torch, Python, CPU, GPU or configuration; the message says which",
         "save it on a host of this kind"),
     _package_file("package-evicted", "an entry was removed from the store meanwhile",
-        "`torch.compiler.reset()`, call it, so that it is recorded again, then save"),
-    _package_file("package-function", "the file is for another function", "load it on that one"),
-    _package_file("package-missing", "there is no such file", "give the file that `save_package` wrote"),
-    _package_file("package-not-compiled", "the argument is not what `torch.compile()` returned, or has another backend",
-        "give what `torch.compile()` returned, of inductor or precompiled"),
+        "call `torch.compiler.reset()`, then the function, then save"),
+    _package_file("package-function", "the file is for another function", "load it for that function"),
+    _package_file("package-missing", "the file does not exist", "give the file that `save_package` wrote"),
+    _package_file("package-not-compiled",
+        "the argument does not come from `torch.compile()`, or has another backend",
+        "give what `torch.compile()` returned, with the backend inductor or precompiled"),
     _package_file("package-source",
-        "the function, or something inlined in it, has another source by now: the message names it",
-        "save it again; `check_source=False` if the change does not matter"),
-    _package_file("package-untrusted", "others could have written the file, which is code",
-        "`chmod go-w`, if you trust what it holds"),
+        "the source of the function, or of inlined code, has changed; the message says which",
+        "save it again, or pass `check_source=False`"),
+    _package_file("package-untrusted", "others could have written the file, which contains code",
+        "run `chmod go-w`, if you trust its content"),
 )
 REASONS = {reason.code: reason for reason in _TABLE}
