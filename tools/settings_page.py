@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Make docs/reference/settings.md anew from precompiled/core/config.py: `PYTHON tools/settings_page.py`."""
+"""Make docs/reference/settings.md from precompiled/core/config.py: `PYTHON tools/settings_page.py`."""
 
 from __future__ import annotations
 
@@ -17,43 +17,45 @@ from precompiled.core.words import human_bytes, human_seconds  # noqa: E402
 
 _HEAD = """# Settings
 
-Each has an environment variable, `PRECOMPILED_` and its name in capitals, and a line in
-`~/.config/precompiled/config.toml` ([where things are](#where-things-are)) or `/etc/precompiled.toml`; commands take
+Each setting has an environment variable, `PRECOMPILED_` and its name in capitals, and a key in
+`~/.config/precompiled/config.toml` ([where things are](#where-things-are)) or `/etc/precompiled.toml`. Commands take
 `--set NAME=VALUE`.
-Flags count over variables, these over the user's file, this over the system's. A client reads its own; the daemon those
-that it was started with (`precompiled restart` after a change). `precompiled config` shows each with its value and
-where that came from, `precompiled config NAME` what it does.
 
-What only reads variables: `PRECOMPILED=0` switches the hook off for a process
+A flag overrides a variable, a variable overrides your file, and your file overrides the system's file. A client reads
+its own settings. The daemon keeps the settings that it was started with: run `precompiled restart` after a change.
+`precompiled config` shows each value and its origin, `precompiled config NAME` also its meaning.
+
+`PRECOMPILED=0` is not a setting but a variable only: it switches the hook off for a process
 ([switching-on.md](../guides/switching-on.md)).
 """
 _PARTS = {
     "mode": "What programs do", "cache_dir": "Where things are", "remote": "The remote", "farm": "The farm",
     "log": "Logs", "workers": "The daemon's budget", "failure_ttl_s": "What a store keeps",
 }  # fmt: skip
-_DEFAULTS = {  # that are found out where they are needed
+_DEFAULTS = {  # that are computed at run time
     "cache_dir": "the first directory of the table below",
     "runtime_dir": "the first directory of the table below",
 }  # fmt: skip
 _PLACES = """
-Without these settings, the first directory of a row counts:
+Without these settings, the first choice that applies is used:
 
 | file | first choice | second choice | third choice |
 |---|---|---|---|
-| store | `/var/cache/precompiled/<uid>`, while a system daemon runs | `$XDG_CACHE_HOME/precompiled` | \
+| store | `/var/cache/precompiled/<uid>`, if a system daemon runs | `$XDG_CACHE_HOME/precompiled` | \
 `~/.cache/precompiled` |
-| socket, lock, log | `/run/precompiled`, while a system daemon runs | `$XDG_RUNTIME_DIR/precompiled`, if you own \
-`$XDG_RUNTIME_DIR` and can write there | `run/` in the store of the row above; if you cannot write there, `run/` in \
-`cache_dir` |
-| settings, keys | `$XDG_CONFIG_HOME/precompiled` | `~/.config/precompiled` | there is no third choice |
+| socket, lock, log | `/run/precompiled`, if a system daemon runs | `$XDG_RUNTIME_DIR/precompiled`, if you own \
+that and can write there | `run/` in the store |
+| settings, keys | `$XDG_CONFIG_HOME/precompiled` | `~/.config/precompiled` | none |
+
+`run/` is in the store of the row above, or in `cache_dir` if you cannot write to that store.
 
 `~` is `$HOME`, or the home of your account in `/etc/passwd`. A variable that holds no absolute path (`HOME=~`,
-`XDG_CACHE_HOME=cache`) counts as unset. Nothing is written to the working directory, and no store, socket or log lies
-in `/tmp` ([decision 0055](../decisions/0055-no-place.md)).
+`XDG_CACHE_HOME=cache`) counts as unset. Nothing is written to the working directory or to `/tmp`
+([decision 0055](../decisions/0055-no-place.md)).
 
 A container with an arbitrary uid (Kubernetes `runAsUser`, OpenShift, `docker run --user`) often has no account, and
-`HOME` is unset or `/`. Then there is no directory for the store: programs run as plain `torch.compile` and warn once
-(`no-place`), commands that need a daemon fail with that code. Mount a volume that the uid can write to, and set
+`HOME` is unset or `/`. Then the store has no directory. Programs run as plain `torch.compile` and warn once
+(`no-place`); commands that need a daemon fail with that code. Mount a volume that the uid can write to, and set
 `PRECOMPILED_CACHE_DIR` to a directory on it. No other variable is needed.
 """
 
@@ -68,7 +70,7 @@ def _lines() -> Iterator[str]:
         if name == "remote":
             yield _PLACES.rstrip("\n")
         if name in _PARTS:
-            yield f"\n## {_PARTS[name]}\n\n| setting | without it | what it is |\n|---|---|---|"
+            yield f"\n## {_PARTS[name]}\n\n| setting | default | meaning |\n|---|---|---|"
         default = _DEFAULTS.get(name) or _shown(name, defaults[name])
         yield f"| `{name}` | {default} | {config.MEANINGS[name]} |"
 

@@ -33,99 +33,99 @@ class Settings:
     # -- clients
     mode: str = _setting(
         "eager",
-        "`eager`: a graph that is not compiled runs eager meanwhile. `wait`: it is waited for. `lookup`: what is "
-        "there is used, and nothing is sent to the daemon. `off`: plain torch.compile",
+        "`eager`: run eager until the artifact is ready. `wait`: wait for it. `lookup`: use the store only, and compile "
+        "misses in process. `off`: plain torch.compile",
     )
     wait_s: float = _setting(
         600.0,
-        "until mode `wait` goes on eager, what must not run eager is compiled in process, and `require` raises",
+        "limit of a wait. Then mode `wait` runs eager, a graph that must not run eager is compiled in process, and "
+        "`require` raises",
     )
     require: bool = _setting(
         False,
-        "raise NotServed where a graph would be compiled in process or run eager; waits, as mode `wait`",
+        "wait for each artifact, and raise NotServed instead of compiling in process or running eager",
     )
     progress: bool = _setting(
         True,
-        "say on a terminal, or in a notebook, when a first run runs eager, and when compiled",
+        "report on a terminal or in a notebook when a first run is eager, and when it is compiled",
     )
-    autostart: bool = _setting(True, "start a daemon on demand where none runs")
+    autostart: bool = _setting(True, "start a daemon on demand if none runs")
     packages: str = _setting(
         "program",
-        "whether traces of Dynamo are kept, so that later processes skip tracing, too. `program`: used where all "
-        "source files of the program are the same; `function`: where all that a trace has read is the same; `off`",
+        "keep Dynamo's traces, and reuse them if all sources of the program are unchanged (`program`), if all that "
+        "the trace read is unchanged (`function`), or never (`off`)",
     )
     compile_without_gpu: bool = _setting(
         False,
-        "workers take no memory of a GPU: they compile for one like it that is made up (docs/guides/targets.md), and a "
-        "farm's nodes need none. What a compile would measure is decided without",
+        "workers compile for a made-up copy of the GPU and take no GPU memory; they measure nothing "
+        "(docs/guides/targets.md)",
     )
-    package_audit: float = _setting(0.02, "fraction of processes that trace nevertheless, and compare; 0: none")
+    package_audit: float = _setting(0.02, "fraction of processes that trace anyway, to check packages; 0: none")
     # -- both
-    cache_dir: Path = field(default_factory=paths.default_cache_dir, metadata={"meaning": "the store"})
+    cache_dir: Path = field(default_factory=paths.default_cache_dir, metadata={"meaning": "directory of the store"})
     base: tuple[Path, ...] = _setting(
         (),
-        "base stores below it: read, never written. In the variable with colons between, in TOML a list",
+        "base stores, which are read and never written; the variable separates them by colons, TOML has a list",
     )
     runtime_dir: Path = field(
-        default_factory=paths.default_runtime_dir, metadata={"meaning": "where the daemon's socket and lock are"}
+        default_factory=paths.default_runtime_dir, metadata={"meaning": "directory of the daemon's socket and lock"}
     )
     remote: str = _setting(
         "",
-        "the remote behind the store: a URL of fsspec's (s3://bucket/prefix, gs://, abfs://, file://); empty, or "
-        "`none` over a file that names one: no remote",
+        "URL of the remote, for fsspec (`s3://bucket/prefix`, `gs://`, `abfs://`, `file://`); empty or `none`: no "
+        "remote",
     )
-    # It is code of others: objects are believed that a key signed which this host names, or all, where it says so.
+    # Artifacts contain code: without this, a host accepts only objects that a trusted key signed.
     remote_unsigned: bool = _setting(
         False,
-        "believe objects of the remote that nobody signed: whoever writes there then runs code as you",
+        "accept unsigned objects of the remote: whoever can write there can then run code as you",
     )
-    remote_put: bool = _setting(True, "put there what is compiled here")
+    remote_put: bool = _setting(True, "upload what is compiled here")
     remote_timeout_s: float = _setting(10.0, "limit of one request to the remote")
     remote_ahead_s: float = _setting(
         2.0,
-        "for how long, in all, a process's traces may wait for what is on its way from the remote; 0: never",
+        "total time that the traces of a process may wait for the remote; 0: never",
     )
     farm: str = _setting(
         "",
-        "a Ray cluster that compiles what no worker here has room for: `auto` (the one that this host is a node of, or "
-        "that RAY_ADDRESS names), or `ray://host:port`; empty, or `none` over a file that names one: no farm",
+        "Ray cluster for jobs that find no free worker: `auto` (this node's, or RAY_ADDRESS) or `ray://host:port`; "
+        "empty or `none`: no farm",
     )
-    log: str = _setting("warning", "`debug`, `info`, `warning` or `error`; of a daemon `info` where it is not set")
+    log: str = _setting("warning", "`debug`, `info`, `warning` or `error`; a daemon's default is `info`")
     # -- daemon
     log_file: Path | None = _setting(  # noqa: RUF009 - it is field(), by another name
         None,
-        "the file that the daemon logs to, kept below 1 MiB, with the one before it. Without it: `daemon.log` in "
-        "`runtime_dir` where a client or `start` started the daemon, else its standard error (of a unit the "
-        "journal)",
+        "the daemon's log, rotated at 1 MiB. Default: `daemon.log` in `runtime_dir`; standard error for `serve` and "
+        "systemd units",
     )
     workers: int = _setting(
         0,
-        "workers that compile at the same time, over all users; 0: from the cores and the memory",
+        "limit of simultaneous compiles over all users; 0: from the cores and the memory",
     )
     compile_threads: int = _setting(
         0,
-        "threads of one compile; 0: all cores for one that is alone, else cores / workers",
+        "threads of one compile; 0: all cores if it runs alone, otherwise cores / workers",
     )
-    max_queue: int = _setting(1000, "queued jobs over all users")
-    max_queue_per_uid: int = _setting(500, "queued jobs of one user")
+    max_queue: int = _setting(1000, "limit of queued jobs over all users")
+    max_queue_per_uid: int = _setting(500, "limit of queued jobs of one user")
     max_graph_bytes: int = _setting(256 << 20, "a larger graph is not served")
     job_timeout_s: float = _setting(
         1800.0,
-        "a compile that takes longer is ended, and its graph left eager for an hour",
+        "limit of one compile; after that its graph stays eager for an hour",
     )
     job_memory_bytes: int = _setting(
         0,
-        "resident bytes of a worker's process tree, above which it is ended; 0: 3/4 of the memory / workers",
+        "limit of a worker's resident memory, with its child processes; 0: 3/4 of the memory / workers",
     )
     yield_s: float = _setting(
         4.0,
-        "for so long after its submit a job gives way to the programs that run: its client is in its first step",
+        "for this long after its submit, a job gives way to running programs",
     )
-    worker_idle_s: float = _setting(900.0, "the last worker of an environment leaves after this long without work")
-    daemon_idle_s: float = _setting(0.0, "an on-demand daemon leaves after this long without work; 0: never")
-    failure_ttl_s: float = _setting(3600.0, "how long a failure record keeps a graph from being compiled again")
-    cache_max_bytes: int = _setting(20 << 30, "size of a store above which what was not used for longest is evicted")
-    cache_max_inodes: int = _setting(200_000, "number of a store's files and directories above which the same is done")
+    worker_idle_s: float = _setting(900.0, "the last worker of an environment exits after this time without work")
+    daemon_idle_s: float = _setting(0.0, "an on-demand daemon exits after this time without work; 0: never")
+    failure_ttl_s: float = _setting(3600.0, "how long a failure record prevents another compile of its graph")
+    cache_max_bytes: int = _setting(20 << 30, "limit of a store's size; the least recently used files are evicted")
+    cache_max_inodes: int = _setting(200_000, "limit of a store's files and directories; the least recently used are evicted")
     # name -> where its value came from: "default", "flag", "env PRECOMPILED_X", "file /etc/precompiled.toml"
     origins: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
 
