@@ -33,8 +33,8 @@ class Settings:
     # -- clients
     mode: str = _setting(
         "eager",
-        "`eager`: run eager until the artifact is ready. `wait`: wait for it. `lookup`: use the store only, and compile "
-        "misses in process. `off`: plain torch.compile",
+        "`eager`: run eager until the artifact is ready. `wait`: wait for it. `lookup`: use the store only, and "
+        "compile misses in process. `off`: plain torch.compile",
     )
     wait_s: float = _setting(
         600.0,
@@ -125,7 +125,9 @@ class Settings:
     daemon_idle_s: float = _setting(0.0, "an on-demand daemon exits after this time without work; 0: never")
     failure_ttl_s: float = _setting(3600.0, "how long a failure record prevents another compile of its graph")
     cache_max_bytes: int = _setting(20 << 30, "limit of a store's size; the least recently used files are evicted")
-    cache_max_inodes: int = _setting(200_000, "limit of a store's files and directories; the least recently used are evicted")
+    cache_max_inodes: int = _setting(
+        200_000, "limit of a store's files and directories; the least recently used are evicted"
+    )
     # name -> where its value came from: "default", "flag", "env PRECOMPILED_X", "file /etc/precompiled.toml"
     origins: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
 
