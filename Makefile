@@ -182,8 +182,12 @@ test-gpu: $(STAMP) ## CUDA: on a GPU, or on a made-up one with torch 2.11 and 2.
 	@$(BIN)/python tools/test_gpu.py $(ARGS) $(PYTEST_ARGS)
 
 .PHONY: lint
-lint: $(STAMP) ## ruff, mypy and the directions of imports
+lint: $(STAMP) ## ruff, mypy, import directions, prose, and the links of the docs
 	@$(BIN)/python tools/lint
+
+.PHONY: docs
+docs: $(STAMP) ## Build the documentation as a site with search (build/site/index.html); a broken link is an error
+	@$(BIN)/zensical build --clean --strict
 
 # ---------------------------------------------------------------- install it
 

@@ -1,0 +1,118 @@
+"""Check the words of the tree: `PYTHON tools/prose.py [--count]`, where PYTHON has precompiled installed.
+
+- A line of Markdown has at most 200 characters.
+- Markdown, docstrings, comments and messages use none of BANNED.
+- `precompiled --help` shows the whole summary of each command.
+
+``--count`` prints the number of findings of each folder and phrase, instead of each finding.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import re
+import subprocess
+import sys
+import tokenize
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import click
+
+ROOT = Path(__file__).resolve().parent.parent
+LONGEST = 200  # characters of a line of Markdown
+# Folders whose Python text follows these rules. A folder is added once its text has been rewritten.
+PYTHON = ("tools",)
+# Pattern: what to write instead.
+BANNED = {
+    r"\bof which\b": "a second sentence",
+    r"\bbut for\b": "except",
+    r"\bwhat for\b": "why",
+    r"\b(nobody|somebody|whoever)\b": "the process, user or host that is meant",
+    r"\b(is|are|was|were) no (?!longer|more|such|less|later|earlier)": "is not a",
+    r"\b(is another|are others)\b": "differs",
+    r"\btold\b": "the verb that is meant: sent, reported, passed, printed",
+    r"\bat it\b": "the noun",
+}  # fmt: skip
+
+
+class Finding(NamedTuple):
+    path: str
+    line: int
+    problem: str
+
+
+def tracked(*patterns: str) -> list[Path]:
+    """Files that git tracks, and new ones that it does not ignore."""
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", *patterns]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    return [ROOT / name for name in listed.splitlines() if (ROOT / name).is_file()]
+
+
+def in_markdown(path: Path) -> Iterator[Finding]:
+    name, in_code = str(path.relative_to(ROOT)), False
+    for number, line in enumerate(path.read_text().splitlines(), 1):
+        if len(line) > LONGEST:
+            yield Finding(name, number, f"{len(line)} characters; at most {LONGEST}")
+        if line.lstrip().startswith("```"):
+            in_code = not in_code
+        if not in_code and not line.startswith("    "):
+            yield from _banned(name, number, re.sub(r"`[^`]*`|\]\([^)]*\)", "", line))
+
+
+def in_python(path: Path) -> Iterator[Finding]:
+    """Findings in comments and strings."""
+    kinds = {tokenize.COMMENT, tokenize.STRING, getattr(tokenize, "FSTRING_MIDDLE", tokenize.STRING)}
+    for token in tokenize.generate_tokens(io.StringIO(path.read_text()).readline):
+        if token.type in kinds:
+            for offset, line in enumerate(token.string.splitlines()):
+                yield from _banned(str(path.relative_to(ROOT)), token.start[0] + offset, line)
+
+
+def _banned(name: str, number: int, text: str) -> Iterator[Finding]:
+    for pattern, instead in BANNED.items():
+        for found in re.finditer(pattern, text, re.IGNORECASE):
+            yield Finding(name, number, f"{found[0]!r}: write {instead}")
+
+
+def in_help() -> Iterator[Finding]:
+    """Summaries that click would cut off in `precompiled --help`, at 80 columns."""
+    from precompiled.cli.app import cli
+
+    context = click.Context(cli, info_name="precompiled")
+    commands = {name: cli.get_command(context, name) for name in cli.list_commands(context)}
+    shown = {name: command for name, command in commands.items() if command is not None and not command.hidden}
+    room = 80 - 6 - max(map(len, shown))  # as click's Group.format_commands
+    for name, command in shown.items():
+        if command.get_short_help_str(room) != command.get_short_help_str(1000):
+            yield Finding("precompiled --help", 0, f"the summary of {name} is longer than {room} characters")
+
+
+def findings() -> Iterator[Finding]:
+    for path in tracked("*.md"):
+        yield from in_markdown(path)
+    for path in tracked(*(f"{folder}/*.py" for folder in PYTHON)):
+        if path != Path(__file__):  # it names what it forbids
+            yield from in_python(path)
+    yield from in_help()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--count", action="store_true", help="count by folder and phrase")
+    arguments = parser.parse_args()
+    found = list(findings())
+    if arguments.count:
+        for (folder, problem), number in Counter((str(Path(at.path).parent), at.problem) for at in found).most_common():
+            print(f"{number:6} {folder}: {problem}")
+    else:
+        for at in found:
+            print(f"{at.path}:{at.line}: {at.problem}")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
