@@ -4,7 +4,8 @@ The kernel says at the accept who a peer is (``SO_PEERCRED``), before a byte of 
 
 - **Connections**: as many as the descriptors allow. When all are taken, the user with the most makes room.
 - **Memory**: of messages that have come in part, and of replies that nobody reads.
-- **Time**: each turn serves the users in rotation, each for a bounded time. What is left waits for the next turn.
+- **Time**: each turn serves the users in rotation, each for a bounded time. What is left waits for the next turn. A new
+  connection costs its user's time, too: accepting it is cheap, and preparing it waits for its user's turn.
 """
 
 from __future__ import annotations
@@ -18,15 +19,19 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import chain, islice
+from typing import TypeVar
 
 from precompiled.core import kernel, zmtp
 from precompiled.core.errors import WireError
 
 log = logging.getLogger("precompiled.connections")
 
+T = TypeVar("T")
+
 BACKLOG = 4096  # the kernel's own limit is less on some hosts
-ACCEPTS_PER_TURN = 128
+ACCEPT_S = 0.02  # of one turn, for accepting; the kernel keeps the other new connections for the next turn
+MAX_NEW = 4096  # accepted connections of one user that wait to be prepared; further ones are refused
 EVENTS_PER_TURN = 1 << 15  # all of them: no user's many may hide another's one
 CHUNK_BYTES = 1 << 18  # of one read
 TURN_S = 0.02  # for all users together
@@ -84,6 +89,7 @@ class Connections:
         self._by_fd: dict[int, Connection] = {}
         self._by_name: dict[bytes, Connection] = {}
         self._of: dict[int, dict[Connection, None]] = {}  # uid -> its connections, oldest first
+        self._new: dict[int, deque[tuple[socket.socket, int, int]]] = {}  # uid -> accepted sockets, with pid and gid
         self._ready: dict[int, deque[Connection]] = {}  # uid -> those with something to read; the first uid is next
         self._queued: set[Connection] = set()  # the members of _ready
         self._held: Counter[int] = Counter()  # uid -> bytes of messages that have come in part
@@ -110,7 +116,7 @@ class Connections:
 
     def next_wake(self, now: float) -> float | None:
         """Seconds until the next turn is due in any case; None: when ``fileno`` is readable."""
-        if self._ready:
+        if self._ready or self._new:
             return 0.0
         return max(0.0, self._sweep_at - now) if self._by_fd or not self._accepts else None
 
@@ -123,6 +129,9 @@ class Connections:
             time.sleep(0.005)
         for connection in list(self._by_fd.values()):
             self._drop(connection)
+        for sock, _pid, _gid in chain.from_iterable(self._new.values()):
+            sock.close()
+        self._new.clear()
         if self._listening is not None:
             self._listening.close()
         self._epoll.close()
@@ -142,26 +151,19 @@ class Connections:
                 self._flush(connection)
             if events & ~select.EPOLLOUT and connection.fd >= 0:
                 self._queue(connection)
+        for uid, queue in _rotate(self._new):
+            self._prepare(*queue.popleft(), uid, now)
         if now >= self._sweep_at:
             self._sweep_at = now + SWEEP_S
             self._sweep(now)
 
     def messages(self) -> Iterator[tuple[Connection, list[bytes]]]:
         """Whole messages, the users by turns; the time that the caller takes for one is its user's."""
-        users = list(self._ready)
-        share = max(USER_TURN_S, TURN_S / max(1, len(users)))
-        for uid in users:
-            until = time.monotonic() + share
-            queue = self._ready.pop(uid, None)
-            while queue:
-                connection = queue.popleft()
-                self._queued.discard(connection)
-                if connection.fd >= 0:
-                    yield from self._step(connection, queue)
-                if time.monotonic() >= until:
-                    break
-            if queue:
-                self._ready[uid] = queue  # at the end: the others are first in the next turn
+        for _uid, queue in _rotate(self._ready):
+            connection = queue.popleft()
+            self._queued.discard(connection)
+            if connection.fd >= 0:
+                yield from self._step(connection, queue)
 
     def _step(self, connection: Connection, queue: deque[Connection]) -> Iterator[tuple[Connection, list[bytes]]]:
         """One message of a connection, or one read."""
@@ -299,7 +301,8 @@ class Connections:
 
     def _accept(self, now: float) -> None:
         assert self._listening is not None
-        for _ in range(ACCEPTS_PER_TURN):
+        until = now + ACCEPT_S
+        while time.monotonic() < until:
             try:
                 sock, _ = self._listening.accept()
             except (BlockingIOError, InterruptedError):
@@ -315,19 +318,32 @@ class Connections:
                     return
                 continue  # it has left again
             try:
-                self._take(sock, now)
+                pid, uid, gid = self._identify(sock)
             except OSError:
                 sock.close()
+                continue
+            mine = self._new.setdefault(uid, deque())
+            waiting = sum(map(len, self._new.values()))
+            if mine and (len(mine) >= MAX_NEW or len(self._by_fd) + waiting >= self._capacity):
+                self._refuse(sock, uid)
+            else:
+                mine.append((sock, pid, gid))
 
-    def _take(self, sock: socket.socket, now: float) -> None:
-        """Make a connection of an accepted socket, or close it where there is no room. Raises OSError."""
-        sock.setblocking(False)
-        pid, uid, gid = self._identify(sock)
+    def _refuse(self, sock: socket.socket, uid: int) -> None:
+        self._note("too-many-connections", f"a connection of uid {uid} is refused: all {len(self)} are taken")
+        sock.close()
+
+    def _prepare(self, sock: socket.socket, pid: int, gid: int, uid: int, now: float) -> None:
+        """Make a connection of an accepted socket, or close it if there is no room for it."""
         if len(self._by_fd) >= self._capacity and not self._make_room(uid, now):
-            self._note("too-many-connections", f"a connection of uid {uid} is refused: all {len(self)} are taken")
+            self._refuse(sock, uid)
+            return
+        try:
+            sock.setblocking(False)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
+        except OSError:
             sock.close()
             return
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
         self._sequence += 1
         name = self._sequence.to_bytes(8, "big")
         reader = zmtp.Reader(self._max_message_bytes)
@@ -413,6 +429,24 @@ class Connections:
             else:
                 continue
             self._drop(connection)
+
+
+def _rotate(queues: dict[int, deque[T]]) -> Iterator[tuple[int, deque[T]]]:
+    """Each user's queue, by turns, as long as it has items and its share of the turn lasts. The caller takes an item.
+
+    What is left keeps its place: the users that were not served to the end come last in the next turn.
+    """
+    users = list(queues)
+    share = max(USER_TURN_S, TURN_S / max(1, len(users)))
+    for uid in users:
+        until = time.monotonic() + share
+        queue = queues.pop(uid, None)
+        while queue:
+            yield uid, queue
+            if time.monotonic() >= until:
+                break
+        if queue:
+            queues[uid] = queue
 
 
 def capacity() -> int:

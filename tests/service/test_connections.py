@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import socket
 import struct
 from collections.abc import Iterator
@@ -40,13 +41,18 @@ class Host:
         listening.bind(self.path)
         self.daemon.open(listening, CAPACITY)
 
-    def connect(self, uid: int, said: bytes = GREETING + READY) -> socket.socket:
-        """A new connection of a user, which the daemon has accepted and read."""
+    def begin(self) -> socket.socket:
+        """A new connection, which the daemon has not accepted yet."""
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         sock.settimeout(TIMEOUT_S)
         sock.connect(self.path)
-        sock.sendall(said)
         self.clients.append(sock)
+        return sock
+
+    def connect(self, uid: int, said: bytes = GREETING + READY) -> socket.socket:
+        """A new connection of a user, which the daemon has accepted and read."""
+        sock = self.begin()
+        sock.sendall(said)
         self.uid = uid
         self.daemon.collect()
         assert self.turn() == []
@@ -67,6 +73,10 @@ def host(tmp_path: Path) -> Iterator[Host]:
     found = Host(tmp_path)
     yield found
     found.close()
+
+
+def has_data(sock: socket.socket) -> bool:
+    return bool(select.select([sock], [], [], 0)[0])
 
 
 def is_open(sock: socket.socket) -> bool:
@@ -96,6 +106,28 @@ def test_a_users_many_messages_do_not_delay_another_user(host: Host) -> None:
         return len(received) == 4 * 5000 + 1
 
     wait_until(has_all, "the end of the noise")
+
+
+def test_a_users_many_new_connections_do_not_delay_another_user(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    host.daemon._limit = host.daemon._capacity = 200
+    monkeypatch.setattr(module, "ACCEPT_S", TIMEOUT_S)
+    for name in ("TURN_S", "USER_TURN_S"):  # a turn prepares one connection of each user
+        monkeypatch.setattr(module, name, 0.0)
+    users = iter([1] * 100 + [2])
+    monkeypatch.setattr(host.daemon, "_identify", lambda _: (1, user := next(users), user))
+    *many, quiet = [host.begin() for _ in range(101)]
+    host.daemon.collect()
+    assert has_data(quiet) and sum(map(has_data, many)) == 1
+    wait_until(lambda: host.turn() == [] and all(map(has_data, many)), "the many")
+
+
+def test_a_user_has_a_bound_of_new_connections(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "ACCEPT_S", TIMEOUT_S)
+    monkeypatch.setattr(module, "MAX_NEW", 3)
+    many = [host.begin() for _ in range(5)]
+    host.daemon.collect()
+    assert [is_open(sock) for sock in many] == [True, True, True, False, False]
+    assert host.noted == ["too-many-connections"] * 2
 
 
 def test_a_user_with_all_connections_makes_room_for_another(host: Host) -> None:
